@@ -1,0 +1,24 @@
+//! The vocabulary every other crate speaks: time, ids, units and limits, a seeded generator, pages of payload,
+//! the block and media requests, and the [`Machine`] contract.
+//!
+//! Nothing here reads a clock, calls the operating system or depends on a process's hash seed.
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod id;
+pub mod limits;
+pub mod machine;
+pub mod map;
+pub mod media;
+pub mod page;
+pub mod rng;
+pub mod time;
+
+pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
+pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
+pub use machine::Machine;
+pub use map::Map;
+pub use media::{MediaDone, MediaError, MediaKind, MediaOp, Medium};
+pub use page::{Page, Pages, Pool};
+pub use rng::Rng;
+pub use time::{Duration, Instant};

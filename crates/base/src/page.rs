@@ -1,0 +1,280 @@
+//! Pages of payload by handle (rule 3: payload does not pass through policy).
+//!
+//! A [`Pool`] owns all payload memory of one core, reserved at start. A [`Page`] is a counted handle to one page of
+//! it: cloning shares the bytes, dropping the last handle returns the page. A page that is shared cannot be written.
+//!
+//! A pool's page has a world-chosen size: 4096 bytes (eight sectors of 512) in production, and as little as eight
+//! sectors of 16 bytes in the simulator, where a sector holds a stamp instead of data and a run moves a hundredth of
+//! the bytes through the very same code.
+
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+use crate::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
+
+/// Alignment of a page in memory: what O_DIRECT may ask for.
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Block([u8; PAGE_BYTES]);
+
+struct Inner {
+    page_bytes: usize,
+    memory: RefCell<Box<[Block]>>,
+    base: *mut u8,
+    counts: Box<[Cell<u32>]>,
+    free: RefCell<Vec<u32>>,
+}
+
+/// The payload memory of one core.
+#[derive(Clone)]
+pub struct Pool(Rc<Inner>);
+
+/// A counted handle to one page. Not `Send`: pages do not leave their core.
+pub struct Page {
+    index: u32,
+    pool: Rc<Inner>,
+}
+
+/// The pages of a request, in order; one page is kept inline.
+pub type Pages = SmallVec<[Page; 1]>;
+
+impl Pool {
+    /// Reserves `pages` pages of eight sectors of `sector_bytes` (512 in production). All memory is taken now.
+    ///
+    /// # Panics
+    /// If `sector_bytes` is not a power of two between 8 and 512.
+    pub fn new(pages: usize, sector_bytes: usize) -> Self {
+        assert!(sector_bytes.is_power_of_two() && (8..=512).contains(&sector_bytes));
+        let page_bytes = sector_bytes * SECTORS_PER_PAGE;
+        let blocks = (pages * page_bytes).div_ceil(PAGE_BYTES);
+        let mut memory = vec![Block([0; PAGE_BYTES]); blocks].into_boxed_slice();
+        let base = memory.as_mut_ptr().cast::<u8>();
+        Self(Rc::new(Inner {
+            page_bytes,
+            memory: RefCell::new(memory),
+            base,
+            counts: (0..pages).map(|_| Cell::new(0)).collect(),
+            free: RefCell::new((0..pages as u32).rev().collect()),
+        }))
+    }
+
+    /// A page of its own with unspecified bytes, or `None` when the pool is empty: the caller pushes back.
+    pub fn alloc(&self) -> Option<Page> {
+        let index = self.0.free.borrow_mut().pop()?;
+        self.0.counts[index as usize].set(1);
+        Some(Page {
+            index,
+            pool: Rc::clone(&self.0),
+        })
+    }
+
+    /// A page of zeros, or `None` when the pool is empty.
+    pub fn alloc_zeroed(&self) -> Option<Page> {
+        let page = self.alloc()?;
+        page.with_mut(|bytes| bytes.fill(0));
+        Some(page)
+    }
+
+    /// Pages that can still be taken.
+    pub fn available(&self) -> usize {
+        self.0.free.borrow().len()
+    }
+
+    /// Pages in total.
+    pub fn capacity(&self) -> usize {
+        self.0.counts.len()
+    }
+
+    /// Bytes of one page.
+    pub fn page_bytes(&self) -> usize {
+        self.0.page_bytes
+    }
+
+    /// Start and length in bytes of the pool's memory, for registering it with the kernel.
+    pub fn region(&self) -> (*mut u8, usize) {
+        (self.0.base, self.0.memory.borrow().len() * PAGE_BYTES)
+    }
+}
+
+impl Page {
+    fn range(&self) -> core::ops::Range<usize> {
+        let start = self.index as usize * self.pool.page_bytes;
+        start..start + self.pool.page_bytes
+    }
+
+    /// Bytes of a page of this pool.
+    pub fn len(&self) -> usize {
+        self.pool.page_bytes
+    }
+
+    /// Never: a page has bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Bytes of one sector of this page.
+    pub fn sector_bytes(&self) -> usize {
+        self.pool.page_bytes / SECTORS_PER_PAGE
+    }
+
+    /// True when no other handle shares the bytes.
+    pub fn is_unique(&self) -> bool {
+        self.pool.counts[self.index as usize].get() == 1
+    }
+
+    /// Reads the bytes. `f` must not touch another page of the pool mutably.
+    pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(flat(&self.pool.memory.borrow(), self.range()))
+    }
+
+    /// Writes the bytes.
+    ///
+    /// # Panics
+    /// If the page is shared: somebody else relies on its bytes.
+    pub fn with_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        assert!(self.is_unique(), "a shared page is not written");
+        f(flat_mut(&mut self.pool.memory.borrow_mut(), self.range()))
+    }
+
+    /// Copies `count` sectors, starting at `first`, from the same place of `source`.
+    ///
+    /// # Panics
+    /// If the page is shared, the pools differ or the range leaves the page.
+    pub fn copy_sectors(&self, source: &Page, first: usize, count: usize) {
+        assert!(self.is_unique(), "a shared page is not written");
+        assert!(Rc::ptr_eq(&self.pool, &source.pool), "pages of one pool");
+        assert!(first + count <= SECTORS_PER_PAGE);
+        let sector = self.sector_bytes();
+        let to = self.range().start + first * sector;
+        let from = source.range().start + first * sector;
+        let mut memory = self.pool.memory.borrow_mut();
+        if from / PAGE_BYTES == to / PAGE_BYTES {
+            memory[to / PAGE_BYTES].0.copy_within(
+                from % PAGE_BYTES..from % PAGE_BYTES + count * sector,
+                to % PAGE_BYTES,
+            );
+        } else {
+            let [target, origin] = memory
+                .get_disjoint_mut([to / PAGE_BYTES, from / PAGE_BYTES])
+                .expect("two different blocks inside the pool");
+            target.0[to % PAGE_BYTES..][..count * sector]
+                .copy_from_slice(&origin.0[from % PAGE_BYTES..][..count * sector]);
+        }
+    }
+
+    /// Zeroes `count` sectors starting at `first`.
+    pub fn zero_sectors(&self, first: usize, count: usize) {
+        let sector = self.sector_bytes();
+        self.with_mut(|bytes| bytes[first * sector..(first + count) * sector].fill(0));
+    }
+
+    /// CRC32C of the bytes.
+    pub fn crc(&self) -> u32 {
+        self.with(crc32c::crc32c)
+    }
+
+    /// True when every byte is zero.
+    pub fn is_zero(&self) -> bool {
+        self.with(|bytes| bytes.iter().all(|&b| b == 0))
+    }
+
+    /// Where the bytes are, for the kernel to read or fill while a handle is held. Only the runtime dereferences it.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pool.base.wrapping_add(self.range().start)
+    }
+}
+
+// A page never straddles two blocks: its size is a power of two up to PAGE_BYTES.
+fn flat(memory: &[Block], range: core::ops::Range<usize>) -> &[u8] {
+    &memory[range.start / PAGE_BYTES].0[range.start % PAGE_BYTES..][..range.len()]
+}
+
+fn flat_mut(memory: &mut [Block], range: core::ops::Range<usize>) -> &mut [u8] {
+    &mut memory[range.start / PAGE_BYTES].0[range.start % PAGE_BYTES..][..range.len()]
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        let count = &self.pool.counts[self.index as usize];
+        count.set(count.get() + 1);
+        Self {
+            index: self.index,
+            pool: Rc::clone(&self.pool),
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let count = &self.pool.counts[self.index as usize];
+        count.set(count.get() - 1);
+        if count.get() == 0 {
+            self.pool.free.borrow_mut().push(self.index);
+        }
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Page({})", self.index)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {} free)", self.available(), self.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropping_the_last_handle_returns_the_page() {
+        let pool = Pool::new(2, 512);
+        let a = pool.alloc().unwrap();
+        let b = a.clone();
+        assert!(!a.is_unique());
+        drop(a);
+        assert_eq!(pool.available(), 1);
+        drop(b);
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn an_empty_pool_says_so() {
+        let pool = Pool::new(1, 16);
+        let held = pool.alloc();
+        assert!(held.is_some() && pool.alloc().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "a shared page is not written")]
+    fn a_shared_page_is_not_written() {
+        let pool = Pool::new(1, 512);
+        let a = pool.alloc_zeroed().unwrap();
+        let _b = a.clone();
+        a.with_mut(|bytes| bytes[0] = 1);
+    }
+
+    #[test]
+    fn sectors_are_copied_between_pages_of_any_size() {
+        for sector_bytes in [8, 16, 512] {
+            let pool = Pool::new(64, sector_bytes);
+            let a = pool.alloc_zeroed().unwrap();
+            let b = pool.alloc().unwrap();
+            b.with_mut(|bytes| bytes.fill(7));
+            a.copy_sectors(&b, 2, 3);
+            a.with(|bytes| {
+                for (i, &byte) in bytes.iter().enumerate() {
+                    assert_eq!(byte == 7, (2..5).contains(&(i / sector_bytes)));
+                }
+            });
+            a.zero_sectors(0, 8);
+            assert!(a.is_zero());
+        }
+    }
+}
