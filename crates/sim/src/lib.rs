@@ -1,1 +1,15 @@
-//! placeholder
+//! Deterministic simulation of a whole rack: virtual time, a modelled network and media, faults, clients, and checkers
+//! outside the code under test.
+//!
+//! [`world`] drives hosts (crate `host`) through their inputs and outputs only, so that what it exercises is what the
+//! runtime ships. [`net`] and [`media`] are the models and their misfortunes; [`client`] and [`workload`] make the
+//! load; [`check`] holds the checkers; [`run`] puts one run together.
+//!
+//! A run is a function of its seed: the same seed gives the same event log hash, in any process.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod media;
+pub mod net;
+pub mod queue;
+pub mod world;
