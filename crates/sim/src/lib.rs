@@ -9,7 +9,10 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod client;
 pub mod media;
 pub mod net;
 pub mod queue;
+pub mod run;
+pub mod workload;
 pub mod world;

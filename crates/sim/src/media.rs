@@ -77,7 +77,11 @@ impl SimMedium {
         Self {
             model,
             current: vec![0; capacity],
-            durable: if model.volatile { vec![0; capacity] } else { Vec::new() },
+            durable: if model.volatile {
+                vec![0; capacity]
+            } else {
+                Vec::new()
+            },
             offsets: Vec::new(),
             bytes: Vec::new(),
             head: 0,
@@ -226,7 +230,11 @@ impl SimMedium {
         assert_eq!(len, self.model.page_bytes, "run-time I/O is of whole pages");
         assert_eq!(offset % len as u64, 0, "run-time I/O is page-aligned");
         let inside = offset + len as u64 <= self.current.len() as u64;
-        if inside { Ok(()) } else { Err(MediaError::OutOfRange) }
+        if inside {
+            Ok(())
+        } else {
+            Err(MediaError::OutOfRange)
+        }
     }
 
     fn apply(&mut self, offset: u64, bytes: &[u8]) {
@@ -245,7 +253,9 @@ impl SimMedium {
     /// Makes the writes up to `position` durable, in order.
     fn destage(&mut self, position: u64) {
         let page = self.model.page_bytes;
-        let end = position.saturating_sub(self.retired).min(self.offsets.len() as u64) as usize;
+        let end = position
+            .saturating_sub(self.retired)
+            .min(self.offsets.len() as u64) as usize;
         for i in self.head..end {
             let start = self.offsets[i] as usize;
             self.durable[start..start + page].copy_from_slice(&self.bytes[i * page..(i + 1) * page]);

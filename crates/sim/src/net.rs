@@ -190,7 +190,8 @@ impl Network {
         let link = &mut self.links[from * self.hosts + to];
         let mut at = now_ns;
         if link.model.ns_per_kilobyte > 0 {
-            link.free_at = link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
+            link.free_at =
+                link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
             at = link.free_at;
         }
         at += delay_ns(link, &mut self.rng);
@@ -240,7 +241,11 @@ fn delay_ns(link: &mut Link, rng: &mut Rng) -> u64 {
             if link.packets_left == 0 {
                 link.packets_left = SEGMENT_PACKETS;
                 link.bursty = rng.chance(BURSTY_SHARE);
-                link.level_us = if link.bursty { BURSTY_US.0 } else { quantile(&LEVELS_US, rng.unit()) };
+                link.level_us = if link.bursty {
+                    BURSTY_US.0
+                } else {
+                    quantile(&LEVELS_US, rng.unit())
+                };
             }
             link.packets_left -= 1;
             let residual = if link.bursty {

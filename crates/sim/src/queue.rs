@@ -70,10 +70,11 @@ impl<E> Queue<E> {
                 (self.slab.len() - 1) as u32
             }
         };
-        assert!(self.sequence < 1 << SEQUENCE_BITS, "a run has fewer than 2^40 events");
-        let key = u128::from(at.as_nanos()) << 64
-            | u128::from(self.sequence) << SLOT_BITS
-            | u128::from(slot);
+        assert!(
+            self.sequence < 1 << SEQUENCE_BITS,
+            "a run has fewer than 2^40 events"
+        );
+        let key = u128::from(at.as_nanos()) << 64 | u128::from(self.sequence) << SLOT_BITS | u128::from(slot);
         self.sequence += 1;
         self.heap.push(key);
         self.sift_up(self.heap.len() - 1);

@@ -102,9 +102,19 @@ pub struct WorldStats {
 
 #[derive(Debug)]
 enum Event {
-    Packet { from: u16, to: u16, packet: Packet },
-    Media { host: u16, incarnation: u32, issued: Issued },
-    Wake { token: u64 },
+    Packet {
+        from: u16,
+        to: u16,
+        packet: Packet,
+    },
+    Media {
+        host: u16,
+        incarnation: u32,
+        issued: Issued,
+    },
+    Wake {
+        token: u64,
+    },
 }
 
 struct Core {
@@ -222,8 +232,15 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
 
     /// Puts a host in its place and lets it speak.
     pub fn start(&mut self, index: usize, host: H) {
-        assert!(self.hosts[index].is_none(), "host {index} is down before it starts");
-        self.core.fold(index as u64, 0x57a7, u64::from(self.core.places[index].incarnation));
+        assert!(
+            self.hosts[index].is_none(),
+            "host {index} is down before it starts"
+        );
+        self.core.fold(
+            index as u64,
+            0x57a7,
+            u64::from(self.core.places[index].incarnation),
+        );
         self.hosts[index] = Some(host);
         self.drain(index);
     }
@@ -245,7 +262,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
 
     /// Drops every packet on its way: the switches lost power too.
     pub fn drop_packets(&mut self) {
-        self.core.queue.retain(|event| !matches!(event, Event::Packet { .. }));
+        self.core
+            .queue
+            .retain(|event| !matches!(event, Event::Packet { .. }));
     }
 
     /// Flips a bit on the host's medium inside `range` (bytes); false if there was nothing to damage.
@@ -372,8 +391,11 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 Output::Send { to, packet } => self.core.send(index, to, packet),
                 Output::Media(op) => self.core.issue(index, op),
                 Output::Reply(reply) => {
-                    self.core
-                        .fold(index as u64, 0x4e91 ^ reply.tag << 16, u64::from(reply.result.is_ok()));
+                    self.core.fold(
+                        index as u64,
+                        0x4e91 ^ reply.tag << 16,
+                        u64::from(reply.result.is_ok()),
+                    );
                     self.core
                         .happenings
                         .push_back(Happening::Reply { host: index, reply });
@@ -421,10 +443,16 @@ impl Core {
                     let packet = packet.clone();
                     self.queue.push(again, Event::Packet { from, to, packet });
                 }
-                let packet = if corrupt { self.damage(packet) } else { Some(packet) };
+                let packet = if corrupt {
+                    self.damage(packet)
+                } else {
+                    Some(packet)
+                };
                 match packet {
                     None => self.stats.packets_lost += 1,
-                    Some(packet) if at == self.now => self.ready.push_back(Event::Packet { from, to, packet }),
+                    Some(packet) if at == self.now => {
+                        self.ready.push_back(Event::Packet { from, to, packet })
+                    }
                     Some(packet) => self.queue.push(at, Event::Packet { from, to, packet }),
                 }
             }
@@ -481,7 +509,9 @@ impl Core {
         let header = &packet.header;
         self.fold(
             to as u64,
-            u64::from(header.op as u8) | u64::from(header.code as u8) << 8 | u64::from(header.flags) << 16
+            u64::from(header.op as u8)
+                | u64::from(header.code as u8) << 8
+                | u64::from(header.flags) << 16
                 | u64::from(header.vssd.0) << 24,
             header.request ^ header.lba << 24 ^ header.version.0 << 8,
         );
@@ -552,6 +582,9 @@ fn check_on_the_wire(packet: &Packet) {
     };
     match Header::parse(&bytes, length) {
         Ok(parsed) => assert_eq!(parsed, packet.header, "a header survives the wire"),
-        Err(why) => panic!("a host sends what is not a rack packet ({why}): {:?}", packet.header),
+        Err(why) => panic!(
+            "a host sends what is not a rack packet ({why}): {:?}",
+            packet.header
+        ),
     }
 }

@@ -133,8 +133,15 @@ mod tests {
         let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
         checker.sent(&a);
         checker.sent(&b);
-        assert_eq!(checker.arrived(Instant::ZERO, 1, &answer(&a, Code::Accept)), Ok(()));
-        assert!(checker.arrived(Instant::ZERO, 2, &answer(&b, Code::Accept)).is_err());
+        assert_eq!(
+            checker.arrived(Instant::ZERO, 1, &answer(&a, Code::Accept)),
+            Ok(())
+        );
+        assert!(
+            checker
+                .arrived(Instant::ZERO, 2, &answer(&b, Code::Accept))
+                .is_err()
+        );
     }
 
     #[test]
@@ -150,7 +157,9 @@ mod tests {
             let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
             checker.sent(&a);
             checker.sent(&b);
-            checker.arrived(Instant::ZERO, 1, &answer(&a, Code::Accept)).unwrap();
+            checker
+                .arrived(Instant::ZERO, 1, &answer(&a, Code::Accept))
+                .unwrap();
             clear(&mut checker);
             let later = Instant::from_nanos(20);
             assert_eq!(checker.arrived(later, 2, &answer(&b, Code::Accept)), Ok(()));
@@ -163,8 +172,13 @@ mod tests {
         let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
         checker.sent(&a);
         checker.sent(&b);
-        checker.arrived(Instant::ZERO, 1, &answer(&a, Code::Accept)).unwrap();
-        assert_eq!(checker.arrived(Instant::ZERO, 2, &answer(&b, Code::Delay)), Ok(()));
+        checker
+            .arrived(Instant::ZERO, 1, &answer(&a, Code::Accept))
+            .unwrap();
+        assert_eq!(
+            checker.arrived(Instant::ZERO, 2, &answer(&b, Code::Delay)),
+            Ok(())
+        );
         assert_eq!(checker.accepted(), 1);
     }
 }

@@ -59,7 +59,9 @@ pub enum Violation {
         at_ns: u64,
     },
     /// Requests were not answered in time after the faults had stopped.
-    #[error("{count} requests are not answered {waited_ns} ns after the faults stopped; the oldest began at {oldest_ns} ns")]
+    #[error(
+        "{count} requests are not answered {waited_ns} ns after the faults stopped; the oldest began at {oldest_ns} ns"
+    )]
     Stuck {
         /// How many.
         count: usize,

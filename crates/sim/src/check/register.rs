@@ -47,7 +47,8 @@ impl Stamp {
 
     /// Reads a sector's stamp.
     pub fn parse(sector: &[u8]) -> Self {
-        let word = |at: usize| u64::from_le_bytes(*sector[at..].first_chunk().expect("a sector holds a stamp"));
+        let word =
+            |at: usize| u64::from_le_bytes(*sector[at..].first_chunk().expect("a sector holds a stamp"));
         Self {
             id: word(0),
             block: word(8),
@@ -288,7 +289,15 @@ impl Checker {
     }
 
     /// A write of `count` blocks from `first` begins; of zeros for trims and zeroes. `id` is unique and not 0.
-    pub fn write_started(&mut self, now: Instant, first: u64, count: u64, id: u64, zero: bool, durable: bool) {
+    pub fn write_started(
+        &mut self,
+        now: Instant,
+        first: u64,
+        count: u64,
+        id: u64,
+        zero: bool,
+        durable: bool,
+    ) {
         let now = now.as_nanos();
         for block in self.range(first, count) {
             block.live.push(Cluster {
@@ -332,7 +341,13 @@ impl Checker {
     }
 
     /// A read of one block of a request ends, having returned `stamp`.
-    pub fn block_read(&mut self, now: Instant, start: Instant, at: u64, stamp: Stamp) -> Result<(), Violation> {
+    pub fn block_read(
+        &mut self,
+        now: Instant,
+        start: Instant,
+        at: u64,
+        stamp: Stamp,
+    ) -> Result<(), Violation> {
         let (flushed_before, durability, volume) = (self.flushed_before, self.durability, self.volume);
         let (start, end) = (start.as_nanos(), now.as_nanos());
         let block = &mut self.blocks[at as usize];
@@ -390,7 +405,10 @@ impl Checker {
 
     /// Every replica of the blocks that `lost` names lost its volatile state by now.
     pub fn power_loss(&mut self, now: Instant, mut lost: impl FnMut(u64) -> bool) {
-        assert!(self.durability, "a checker without durability meets no loss of power");
+        assert!(
+            self.durability,
+            "a checker without durability meets no loss of power"
+        );
         for (at, block) in self.blocks.iter_mut().enumerate() {
             if lost(at as u64) {
                 block.lose_power(now.as_nanos(), self.flushed_before);

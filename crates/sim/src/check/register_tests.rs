@@ -104,7 +104,10 @@ fn a_flushed_write_is_there_after_power_is_lost() {
     let mut newer = checker_after(&c);
     assert!(read(&mut newer, 3, 11, 12), "a later one may have made it");
     newer.power_loss(at(20), |_| true);
-    assert!(!read(&mut newer, 2, 21, 22), "what was seen after a loss is durable");
+    assert!(
+        !read(&mut newer, 2, 21, 22),
+        "what was seen after a loss is durable"
+    );
 }
 
 fn checker_after(c: &Checker) -> Checker {
