@@ -101,9 +101,14 @@ impl Cache {
         self.oldest >= mark
     }
 
-    /// True when nothing of this page waits to be written back.
-    pub fn is_written(&self, lpn: Lpn) -> bool {
-        !self.entries.contains_key(&lpn.0)
+    /// The mark under which the page's newest data is written back, `None` if it already is.
+    pub fn mark_of(&self, lpn: Lpn) -> Option<u64> {
+        self.entries.get(&lpn.0).and_then(|entry| entry.dirty.or(entry.writing))
+    }
+
+    /// True when the data of `mark` is written back.
+    pub fn is_written_at(&self, mark: u64) -> bool {
+        mark < self.oldest || self.written.get((mark - self.oldest) as usize).copied().unwrap_or(false)
     }
 
     /// Moves a page to the head of the queue: somebody waits for it.
@@ -199,7 +204,7 @@ mod tests {
         cache.put(Lpn(1), data(2));
         assert!(cache.next_write().is_none(), "one write of a page at a time");
         cache.wrote(lpn);
-        assert!(cache.is_written_below(before) && !cache.is_written(Lpn(1)));
+        assert!(cache.is_written_below(before) && cache.mark_of(Lpn(1)) == Some(before));
         assert_eq!(cache.next_write().unwrap().1.version, Version(2 << 8));
     }
 
@@ -221,7 +226,7 @@ mod tests {
         let (third, _) = cache.next_write().unwrap();
         assert_eq!(third, Lpn(3));
         cache.wrote(third);
-        assert!(cache.is_written(Lpn(3)) && !cache.is_written_below(mark));
+        assert!(cache.is_written_at(2) && cache.mark_of(Lpn(3)).is_none() && !cache.is_written_below(mark));
         for lpn in [Lpn(1), Lpn(2)] {
             assert_eq!(cache.next_write().unwrap().0, lpn);
             cache.wrote(lpn);

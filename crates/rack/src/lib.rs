@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod control;
 pub mod dedup;
 pub mod gc;
 pub mod placement;
