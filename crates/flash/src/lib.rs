@@ -1,1 +1,20 @@
-//! placeholder
+//! The software-defined SSD: geometry, NAND timing, flash translation, garbage collection, wear, recovery.
+//!
+//! [`Ssd`] is the cold path: the superblock with its table of vSSDs. [`Vssd`] is the run-time machine of one of
+//! them; it asks for media operations and completes requests when both the medium and the timing model are done.
+//! The bytes are specified in `docs/format/flash.md`.
+#![forbid(unsafe_code)]
+
+mod api;
+mod geometry;
+mod profile;
+mod ssd;
+mod verify;
+mod vssd;
+
+pub use api::{Data, Event, GcMode, RecoverError, RecoveryReport, Request, VssdConfig, VssdError, VssdStats};
+pub use geometry::{Geometry, GeometryError};
+pub use profile::{Profile, ProfileError};
+pub use ssd::{CreateError, OpenError, Ssd, VssdEntry};
+pub use verify::{Problem, Progress, VerifyReport, Where, verify};
+pub use vssd::Vssd;

@@ -3,6 +3,14 @@
 //! The worlds (`sim`, `runtime`) drive hosts through [`Input`] and [`Output`] only.
 #![forbid(unsafe_code)]
 
+pub mod gateway;
+pub mod node;
+pub mod tor;
+
+pub use gateway::{Gateway, GatewayConfig};
+pub use node::{Node, NodeConfig};
+pub use tor::{Tor, TorConfig};
+
 use base::{Addr, BlockReply, BlockRequest, MediaDone, MediaOp};
 use wire::rack::Packet;
 

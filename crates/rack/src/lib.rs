@@ -1,1 +1,17 @@
-//! placeholder
+//! The rack's policy, pure: ToR tables and workflow, server workflow, I/O schedulers, predictor, write cache,
+//! replication, duplicate suppression, placement and the registry's records.
+//!
+//! Nothing here sends, waits or stores: crate `host` composes these into machines.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod control;
+pub mod dedup;
+pub mod gc;
+pub mod placement;
+pub mod predictor;
+pub mod registry;
+pub mod replica;
+pub mod sched;
+pub mod sync;
+pub mod tor;

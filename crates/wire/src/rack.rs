@@ -332,6 +332,16 @@ pub enum Payload {
     Record(Box<[u8]>),
 }
 
+impl Payload {
+    /// The control record, empty if there is none.
+    pub fn record(&self) -> &[u8] {
+        match self {
+            Self::Record(record) => record,
+            _ => &[],
+        }
+    }
+}
+
 /// A header and its payload.
 #[derive(Clone, Debug)]
 pub struct Packet {
@@ -396,10 +406,7 @@ impl Packet {
 
     /// The control record, empty if there is none.
     pub fn record(&self) -> &[u8] {
-        match &self.payload {
-            Payload::Record(record) => record,
-            _ => &[],
-        }
+        self.payload.record()
     }
 
     /// The page, if one is carried.

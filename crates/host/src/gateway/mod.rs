@@ -1,0 +1,793 @@
+//! Where clients enter: volumes over replica sets.
+//!
+//! A request is split into operations of one page. Reads go out at once. Mutations of a page go out one at a time:
+//! while one is in flight, others to the same page wait and then go out merged ([`merge`]); parts of a page are laid
+//! over what it holds. Everything in flight is numbered, bounded and sent again until it is answered ([`set`]).
+//!
+//! One gateway serves a volume at a time: the order of mutations of a page is its own.
+
+mod control;
+mod merge;
+mod set;
+
+pub use control::NodeAnswer;
+
+use crate::{Input, Output};
+use base::{
+    Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page, Pages, Pool,
+    VolumeId, VssdId, limits, time::earliest,
+};
+use control::{CONTROL_BIT, Control};
+use hdrhistogram::Histogram;
+use merge::{Merged, Part, merge};
+use rack::control::{NodeStatus, Open};
+use rack::registry::{Durability, VolumeRecord};
+use rack::replica::Member;
+use set::{READS_MAX, Set, locate, sooner};
+use std::collections::VecDeque;
+use wire::nbd::Export;
+use wire::rack::{Code, Header, Op, Packet, flags};
+
+/// A replica that cannot serve yet is asked again after this.
+const BUSY_AGAIN: Duration = Duration::from_millis(2);
+/// Unanswered operations are looked through at most this often.
+const SCAN_EVERY: Duration = Duration::from_millis(2);
+/// An operation slot's generation starts at this bit of a read's or flush's number.
+const GENERATION_SHIFT: u32 = 24;
+/// Numbers of reads and flushes have this bit; those of mutations do not.
+const SLOT_BIT: u64 = 1 << 63;
+
+/// How a gateway is set up.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Where it listens for answers.
+    pub addr: Addr,
+    /// The ToR.
+    pub tor: Addr,
+    /// Larger after each start of this gateway.
+    pub session: u32,
+    /// The nodes.
+    pub nodes: Vec<(NodeId, Addr)>,
+    /// A request that is unanswered this long fails with an I/O error.
+    pub request_timeout: Duration,
+}
+
+/// Where a volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeState {
+    /// Some vSSDs did not answer yet.
+    Opening,
+    /// All vSSDs serve.
+    Ready,
+    /// A vSSD was refused by its node.
+    Failed(VssdId, Code),
+}
+
+#[derive(Debug)]
+struct Volume {
+    record: VolumeRecord,
+    sets: Vec<Set>,
+    /// Pages that are being changed, and what waits for them.
+    locks: Map<u64, VecDeque<Part>>,
+    latency: [Histogram<u64>; 3],
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    client: u32,
+    tag: u64,
+    volume: usize,
+    op: BlockOp,
+    left: u32,
+    error: Option<BlockError>,
+    pages: smallvec::SmallVec<[Option<Page>; 1]>,
+    arrived: Instant,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Read { request: u32, place: usize },
+    /// The page as it was, for parts that are laid over it.
+    ReadForMerge { page: u64, parts: Vec<Part> },
+    Mutate { page: u64, parts: Vec<Part>, data: Option<Page>, crc: u32, durable: bool },
+    Flush { request: u32, replica: usize, acked: u64 },
+}
+
+#[derive(Debug)]
+struct Operation {
+    volume: usize,
+    set: usize,
+    lpn: u32,
+    kind: Kind,
+    /// 0 until it is sent.
+    number: u64,
+    vssd: VssdId,
+    pinned: bool,
+    damaged: u8,
+    attempts: u32,
+    born: Instant,
+    sent_at: Instant,
+    again_at: Instant,
+}
+
+/// A gateway.
+pub struct Gateway {
+    config: GatewayConfig,
+    pool: Pool,
+    zero: Page,
+    control: Control,
+    volumes: Vec<Option<Volume>>,
+    requests: Vec<Option<Request>>,
+    requests_free: Vec<u32>,
+    operations: Vec<Option<Operation>>,
+    generations: Vec<u32>,
+    operations_free: Vec<u32>,
+    /// Pages whose merge waits for memory.
+    starved: Vec<(usize, u64, Vec<Part>, Option<Option<Page>>)>,
+    flushing: Map<u32, Vec<(usize, u32, u64)>>,
+    scan_at: Option<Instant>,
+    out: VecDeque<Output>,
+    stats: GatewayStats,
+}
+
+/// Counters of a gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayStats {
+    /// Client requests answered.
+    pub requests: u64,
+    /// Of these with an error.
+    pub errors: u64,
+    /// Packets sent again.
+    pub retransmissions: u64,
+    /// Answers that came from the redirected-to replica.
+    pub redirected: u64,
+    /// Parts of pages that went out together with others.
+    pub merged: u64,
+    /// Payloads that did not match their checksum; they were dropped.
+    pub corrupt_packets: u64,
+}
+
+impl Gateway {
+    /// A gateway without volumes.
+    ///
+    /// # Panics
+    /// If the pool is empty.
+    pub fn new(config: GatewayConfig, pool: Pool) -> Self {
+        Self {
+            zero: pool.alloc_zeroed().expect("a pool has pages at start"),
+            control: Control::new(config.nodes.iter().copied()),
+            pool,
+            config,
+            volumes: Vec::new(),
+            requests: Vec::new(),
+            requests_free: Vec::new(),
+            operations: Vec::new(),
+            generations: Vec::new(),
+            operations_free: Vec::new(),
+            starved: Vec::new(),
+            flushing: Map::new(),
+            scan_at: None,
+            out: VecDeque::new(),
+            stats: GatewayStats::default(),
+        }
+    }
+
+    /// Opens a volume; with `create`, its vSSDs are made where they are missing. Requests may follow at once.
+    pub fn open_volume(&mut self, now: Instant, record: VolumeRecord, create: bool) {
+        let member = |vssd: VssdId, node: NodeId| Member { vssd, node, addr: self.control.addr(node).unwrap_or(Addr::NONE) };
+        let mut opens = Vec::new();
+        let mut sets = Vec::new();
+        let mut first_page = 0;
+        for set in &record.sets {
+            let members: Vec<Member> =
+                set.replicas.iter().map(|replica| member(VssdId(replica.vssd), NodeId(replica.node))).collect();
+            for me in &members {
+                let peers = members.iter().copied().filter(|peer| peer.vssd != me.vssd).collect();
+                opens.push((*me, Open { create, pages: set.pages, channels: set.channels, peers }));
+            }
+            sets.push(Set::new(members.iter().map(|member| member.vssd).collect(), first_page, set.pages));
+            first_page += u64::from(set.pages);
+        }
+        for (member, open) in opens {
+            self.control.open(now, record.id, member.vssd, member.addr, &open);
+        }
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+        let latency = core::array::from_fn(|_| histogram());
+        let volume = Volume { record, sets, locks: Map::new(), latency, closing: false };
+        match self.volumes.iter().position(Option::is_none) {
+            Some(index) => self.volumes[index] = Some(volume),
+            None => self.volumes.push(Some(volume)),
+        }
+        self.send_control(now);
+    }
+
+    /// Stops serving a volume. Requests in flight are answered first.
+    pub fn close_volume(&mut self, id: VolumeId) {
+        self.control.cancel(id.0);
+        let Some(index) = self.find(id) else { return };
+        self.volume(index).closing = true;
+        self.drop_if_closed(index);
+    }
+
+    /// Deletes a volume's vSSDs on their nodes; [`volume_state`](Gateway::volume_state) is `None` when it is done.
+    pub fn delete_volume(&mut self, now: Instant, record: &VolumeRecord) {
+        self.close_volume(record.volume());
+        for (vssd, node, _) in record.vssds() {
+            if let Some(addr) = self.control.addr(node) {
+                self.control.delete(now, record.id, vssd, addr);
+            }
+        }
+        self.send_control(now);
+    }
+
+    /// True when nothing is under way for this volume any more: it is deleted.
+    pub fn is_gone(&self, id: VolumeId) -> bool {
+        self.find(id).is_none() && !self.control.is_pending(id.0)
+    }
+
+    /// Where a volume stands, `None` if it is not open.
+    pub fn volume_state(&self, id: VolumeId) -> Option<VolumeState> {
+        self.find(id)?;
+        let failure = self.control.failures.iter().find(|(volume, ..)| *volume == id.0);
+        Some(match failure {
+            Some(&(_, vssd, code)) => VolumeState::Failed(vssd, code),
+            None if self.control.is_pending(id.0) => VolumeState::Opening,
+            None => VolumeState::Ready,
+        })
+    }
+
+    /// The volumes as NBD exports.
+    pub fn exports(&self) -> Vec<Export> {
+        let open = self.volumes.iter().flatten().filter(|volume| !volume.closing);
+        open.map(|volume| Export {
+            name: volume.record.name.clone(),
+            description: format!("Switchyard volume {}", volume.record.id),
+            volume: volume.record.volume(),
+            size_bytes: volume.record.size_bytes,
+            read_only: volume.record.read_only,
+        })
+        .collect()
+    }
+
+    /// Asks every node for its status; [`nodes`](Gateway::nodes) tells what came.
+    pub fn ask_status(&mut self, now: Instant) {
+        self.control.ask_status(now);
+        self.send_control(now);
+    }
+
+    /// The nodes and their last answers.
+    pub fn nodes(&self) -> &[NodeAnswer] {
+        &self.control.nodes
+    }
+
+    /// The last answers of the nodes that gave one.
+    pub fn node_statuses(&self) -> impl Iterator<Item = &NodeStatus> {
+        self.control.nodes.iter().filter_map(|node| node.last.as_ref().map(|(_, status)| status))
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> GatewayStats {
+        self.stats
+    }
+
+    /// Latencies of an open volume in ns: reads, writes (with trims and zeroings), flushes.
+    pub fn latency(&self, id: VolumeId) -> Option<&[Histogram<u64>; 3]> {
+        self.find(id).and_then(|index| self.volumes[index].as_ref()).map(|volume| &volume.latency)
+    }
+
+    /// Requests that are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.requests.len() - self.requests_free.len()
+    }
+
+    fn find(&self, id: VolumeId) -> Option<usize> {
+        self.volumes.iter().position(|volume| volume.as_ref().is_some_and(|volume| volume.record.id == id.0))
+    }
+
+    fn volume(&mut self, index: usize) -> &mut Volume {
+        self.volumes[index].as_mut().expect("a volume stays while operations name it")
+    }
+
+    fn set(&mut self, volume: usize, set: usize) -> &mut Set {
+        &mut self.volume(volume).sets[set]
+    }
+
+    fn operation(&mut self, slot: u32) -> &mut Operation {
+        self.operations[slot as usize].as_mut().expect("the slot is in use")
+    }
+
+    fn drop_if_closed(&mut self, index: usize) {
+        let in_use = self.requests.iter().flatten().any(|request| request.volume == index);
+        if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
+            self.volumes[index] = None;
+        }
+    }
+
+    fn refuse(&mut self, request: &BlockRequest, error: BlockError) {
+        self.stats.requests += 1;
+        self.stats.errors += 1;
+        self.out.push_back(Output::Reply(BlockReply { client: request.client, tag: request.tag, result: Err(error) }));
+    }
+
+    fn request(&mut self, now: Instant, request: BlockRequest) {
+        let index = match self.find(request.volume) {
+            Some(index) if !self.volume(index).closing => index,
+            _ => return self.refuse(&request, BlockError::NoVolume),
+        };
+        let volume = self.volume(index);
+        let (offset, length) = (request.offset, u64::from(request.length));
+        let sector = limits::SECTOR_BYTES as u64;
+        let aligned = offset.is_multiple_of(sector) && length.is_multiple_of(sector);
+        let inside = offset.checked_add(length).is_some_and(|end| end <= volume.record.size_bytes);
+        let is_flush = request.op == BlockOp::Flush;
+        let mutates = !matches!(request.op, BlockOp::Read | BlockOp::Flush);
+        if !is_flush && (!aligned || !inside || length == 0) {
+            return self.refuse(&request, BlockError::Invalid);
+        }
+        if mutates && volume.record.read_only {
+            return self.refuse(&request, BlockError::ReadOnly);
+        }
+        let durable = request.fua || volume.record.durability == Durability::Media;
+        let page_bytes = limits::PAGE_BYTES as u64;
+        let first = offset / page_bytes;
+        let count = if is_flush { 0 } else { (offset + length - 1) / page_bytes - first + 1 };
+        let slot = self.add_request(now, index, &request, count);
+        if is_flush {
+            return self.flush(now, slot, index);
+        }
+        let mut pages = request.pages.into_iter();
+        for place in 0..count {
+            let page = first + place;
+            let from = offset.max(page * page_bytes) - page * page_bytes;
+            let to = (offset + length).min((page + 1) * page_bytes) - page * page_bytes;
+            if !mutates {
+                let (set, lpn) = locate(&self.volume(index).sets, page);
+                let kind = Kind::Read { request: slot, place: place as usize };
+                self.start(now, index, set, lpn, kind);
+                continue;
+            }
+            let (first, end) = ((from / sector) as usize, (to / sector) as usize);
+            let data = if request.op == BlockOp::Write { pages.next() } else { None };
+            let part = Part { request: slot, page: data, first, count: end - first, durable };
+            self.mutate(now, index, page, part);
+        }
+    }
+
+    fn add_request(&mut self, now: Instant, volume: usize, request: &BlockRequest, count: u64) -> u32 {
+        let pages = if request.op == BlockOp::Read { count as usize } else { 0 };
+        let entry = Request {
+            client: request.client,
+            tag: request.tag,
+            volume,
+            op: request.op,
+            left: count as u32,
+            error: None,
+            pages: smallvec::smallvec![None; pages],
+            arrived: now,
+        };
+        match self.requests_free.pop() {
+            Some(slot) => {
+                self.requests[slot as usize] = Some(entry);
+                slot
+            }
+            None => {
+                self.requests.push(Some(entry));
+                self.requests.len() as u32 - 1
+            }
+        }
+    }
+
+    /// A part of a page to change: now, or with others when the page is free.
+    fn mutate(&mut self, now: Instant, volume: usize, page: u64, part: Part) {
+        let locks = &mut self.volume(volume).locks;
+        match locks.get_mut(&page) {
+            Some(waiting) => waiting.push_back(part),
+            None => {
+                locks.insert(page, VecDeque::new());
+                self.mutate_locked(now, volume, page, vec![part], None);
+            }
+        }
+    }
+
+    /// Changes a page whose lock is held; `old` is what it holds, if that was read.
+    fn mutate_locked(&mut self, now: Instant, volume: usize, page: u64, parts: Vec<Part>, old: Option<Option<Page>>) {
+        let (set, lpn) = locate(&self.volume(volume).sets, page);
+        let known = old.as_ref().map(Option::as_ref);
+        let data = match merge(&parts, known, &self.pool) {
+            Merged::NeedsRead => return self.start(now, volume, set, lpn, Kind::ReadForMerge { page, parts }),
+            Merged::NoMemory => {
+                self.starved.push((volume, page, parts, old));
+                return sooner(&mut self.scan_at, now + SCAN_EVERY);
+            }
+            Merged::Zero => None,
+            Merged::Page(data) => Some(data),
+        };
+        let crc = data.as_ref().map_or(0, Page::crc);
+        let durable = parts.iter().any(|part| part.durable);
+        self.stats.merged += parts.len() as u64 - 1;
+        self.start(now, volume, set, lpn, Kind::Mutate { page, parts, data, crc, durable });
+    }
+
+    /// Sends a flush to every replica of every set that has something to flush.
+    fn flush(&mut self, now: Instant, request: u32, volume: usize) {
+        let dirty: Vec<(usize, usize, u64)> = self.volumes[volume]
+            .iter()
+            .flat_map(|volume| volume.sets.iter().enumerate())
+            .filter(|(_, set)| set.is_dirty())
+            .map(|(index, set)| (index, set.replicas.len(), set.acked))
+            .collect();
+        let count = dirty.iter().map(|(_, replicas, _)| *replicas as u32).sum();
+        let entry = self.requests[request as usize].as_mut().expect("just added");
+        entry.left = count;
+        if count == 0 {
+            return self.finish_request(now, request);
+        }
+        let pending = dirty.iter().map(|&(set, replicas, acked)| (set, replicas as u32, acked)).collect();
+        self.flushing.insert(request, pending);
+        for (set, replicas, acked) in dirty {
+            for replica in 0..replicas {
+                self.start(now, volume, set, 0, Kind::Flush { request, replica, acked });
+            }
+        }
+    }
+
+    /// Adds an operation and sends it if its set has a place in flight.
+    fn start(&mut self, now: Instant, volume: usize, set: usize, lpn: u32, kind: Kind) {
+        let replicas = &self.set(volume, set).replicas;
+        let vssd = match &kind {
+            Kind::Flush { replica, .. } => replicas[*replica],
+            _ => replicas[0],
+        };
+        let operation = Operation {
+            volume,
+            set,
+            lpn,
+            kind,
+            number: 0,
+            vssd,
+            pinned: false,
+            damaged: 0,
+            attempts: 0,
+            born: now,
+            sent_at: now,
+            again_at: now,
+        };
+        let slot = match self.operations_free.pop() {
+            Some(slot) => {
+                self.operations[slot as usize] = Some(operation);
+                slot
+            }
+            None => {
+                self.operations.push(Some(operation));
+                self.generations.push(0);
+                self.operations.len() as u32 - 1
+            }
+        };
+        self.launch(now, slot);
+    }
+
+    /// Numbers and sends an operation, or queues it.
+    fn launch(&mut self, now: Instant, slot: u32) {
+        let operation = self.operations[slot as usize].as_ref().expect("the slot is in use");
+        let (volume, set) = (operation.volume, operation.set);
+        let slot_number = SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
+        let number = match operation.kind {
+            Kind::Flush { .. } => Some(slot_number),
+            Kind::Read { .. } | Kind::ReadForMerge { .. } => {
+                let set = self.set(volume, set);
+                (set.reads_in_flight < READS_MAX).then(|| {
+                    set.reads_in_flight += 1;
+                    slot_number
+                })
+            }
+            Kind::Mutate { .. } => self.set(volume, set).number_mutation(slot),
+        };
+        match number {
+            Some(number) => {
+                self.operation(slot).number = number;
+                self.send(now, slot);
+            }
+            None => {
+                let mutates = matches!(self.operation(slot).kind, Kind::Mutate { .. });
+                let set = self.set(volume, set);
+                if mutates { set.waiting_mutations.push_back(slot) } else { set.waiting_reads.push_back(slot) }
+            }
+        }
+    }
+
+    fn send(&mut self, now: Instant, slot: u32) {
+        let operation = self.operations[slot as usize].as_mut().expect("the slot is in use");
+        let volume = self.volumes[operation.volume].as_ref().expect("a volume stays while operations name it");
+        let set = &volume.sets[operation.set];
+        let mut header = Header {
+            request: operation.number,
+            lba: u64::from(operation.lpn) * limits::SECTORS_PER_PAGE as u64,
+            epoch: set.epoch,
+            session: self.config.session,
+            source: self.config.addr,
+            ..Header::new(Op::Read, operation.vssd)
+        };
+        let packet = match &operation.kind {
+            Kind::Read { .. } | Kind::ReadForMerge { .. } => {
+                header.flags |= if operation.pinned { flags::PINNED } else { 0 };
+                Packet::bare(header)
+            }
+            Kind::Flush { .. } => Packet::bare(Header { op: Op::Flush, ..header }),
+            Kind::Mutate { data, crc, durable, .. } => {
+                header.op = if data.is_some() { Op::Write } else { Op::Zero };
+                header.floor = set.floor(operation.number);
+                header.flags |= if *durable { flags::DURABLE } else { 0 };
+                match data {
+                    Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
+                    None => Packet::bare(header),
+                }
+            }
+        };
+        operation.sent_at = now;
+        operation.again_at = now + set.resend_after(operation.attempts);
+        operation.attempts += 1;
+        sooner(&mut self.scan_at, operation.again_at);
+        self.out.push_back(Output::Send { to: self.config.tor, packet });
+    }
+
+    fn packet(&mut self, now: Instant, packet: Packet) {
+        let header = packet.header;
+        if !header.has(flags::REPLY) {
+            return;
+        }
+        if !packet.payload_is_intact() {
+            self.stats.corrupt_packets += 1;
+            return;
+        }
+        if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
+            return self.control.answered(now, &packet);
+        }
+        let slot = if header.request & SLOT_BIT != 0 {
+            Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
+        } else {
+            // A mutation: its number is its set's, and the vSSD tells the set.
+            let sets = self.volumes.iter().flatten().flat_map(|volume| &volume.sets);
+            let mut owners = sets.filter(|set| set.replicas.first() == Some(&header.vssd));
+            owners.next().and_then(|set| set.mutation(header.request))
+        };
+        let Some(slot) = slot else { return };
+        match self.operations.get(slot as usize) {
+            Some(Some(operation)) if operation.number == header.request => self.answered(now, slot, packet),
+            _ => {}
+        }
+    }
+
+    fn answered(&mut self, now: Instant, slot: u32, packet: Packet) {
+        let header = packet.header;
+        let operation = self.operation(slot);
+        let (volume, set) = (operation.volume, operation.set);
+        let round_trip = (operation.attempts == 1).then(|| now.since(operation.sent_at));
+        match header.code {
+            Code::Stale => {
+                self.set(volume, set).epoch = header.epoch;
+                return self.send(now, slot);
+            }
+            Code::Busy | Code::NoVssd => {
+                self.set(volume, set).epoch = header.epoch.max(1);
+                let operation = self.operation(slot);
+                operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
+                let again_at = operation.again_at;
+                return sooner(&mut self.scan_at, again_at);
+            }
+            Code::Damaged if self.try_elsewhere(now, slot) => return,
+            _ => {}
+        }
+        if let Some(round_trip) = round_trip {
+            self.set(volume, set).observe_round_trip(round_trip);
+        }
+        self.stats.redirected += u64::from(header.has(flags::REDIRECTED));
+        let error = match header.code {
+            Code::SoftOrOk => None,
+            Code::OutOfRange => Some(BlockError::Invalid),
+            Code::NoSpace => Some(BlockError::NoSpace),
+            _ => Some(BlockError::Io),
+        };
+        let operation = self.end(now, slot);
+        self.complete(now, operation, packet, error);
+    }
+
+    /// A damaged page is read from each other replica before it is given up.
+    fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = self.operation(slot);
+        if !matches!(operation.kind, Kind::Read { .. } | Kind::ReadForMerge { .. }) {
+            return false;
+        }
+        operation.damaged += 1;
+        operation.pinned = true;
+        let (volume, set, damaged) = (operation.volume, operation.set, usize::from(operation.damaged));
+        let replicas = &self.set(volume, set).replicas;
+        // Twice around: the damaged replica repairs itself from the others meanwhile.
+        if damaged >= 2 * replicas.len() {
+            return false;
+        }
+        let next = replicas[damaged % replicas.len()];
+        self.operation(slot).vssd = next;
+        self.send(now, slot);
+        true
+    }
+
+    /// Takes an operation out of flight and lets the next one in.
+    fn end(&mut self, now: Instant, slot: u32) -> Operation {
+        let operation = self.operations[slot as usize].take().expect("the slot is in use");
+        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+        self.operations_free.push(slot);
+        let set = self.set(operation.volume, operation.set);
+        let next = match operation.kind {
+            Kind::Flush { .. } => None,
+            Kind::Mutate { .. } => {
+                set.end_mutation(operation.number);
+                set.waiting_mutations.pop_front()
+            }
+            _ => {
+                set.reads_in_flight -= 1;
+                set.waiting_reads.pop_front()
+            }
+        };
+        if let Some(next) = next {
+            self.operation(next).born = now;
+            self.launch(now, next);
+        }
+        operation
+    }
+
+    fn complete(&mut self, now: Instant, operation: Operation, packet: Packet, error: Option<BlockError>) {
+        let (volume, set) = (operation.volume, operation.set);
+        let page = packet.page().cloned();
+        match operation.kind {
+            Kind::Read { request, place } => {
+                let zero = self.zero.clone();
+                let entry = self.requests[request as usize].as_mut().expect("a request stays until all is done");
+                entry.pages[place] = Some(page.unwrap_or(zero));
+                self.finish_part(now, request, error);
+            }
+            Kind::ReadForMerge { page: number, parts } => match error {
+                None => self.mutate_locked(now, volume, number, parts, Some(page)),
+                Some(_) => self.finish_page(now, volume, number, parts, error),
+            },
+            Kind::Mutate { page: number, parts, durable, .. } => {
+                if error.is_none() && !durable {
+                    self.set(volume, set).acknowledge(packet.header.floor);
+                }
+                self.finish_page(now, volume, number, parts, error);
+            }
+            Kind::Flush { request, acked, .. } => {
+                if error.is_none() {
+                    self.set(volume, set).check_continuity(packet.header.floor);
+                }
+                self.finish_flush(now, request, volume, set, acked, error);
+            }
+        }
+    }
+
+    /// One replica of a set is flushed; with the last one the set is.
+    fn finish_flush(&mut self, now: Instant, request: u32, volume: usize, set: usize, acked: u64, error: Option<BlockError>) {
+        let pending = self.flushing.get_mut(&request).expect("a flush is pending until all is done");
+        let entry = pending.iter_mut().find(|(index, ..)| *index == set).expect("the set is being flushed");
+        entry.1 -= 1;
+        let is_last = entry.1 == 0;
+        let failed_before = self.requests[request as usize].as_ref().is_some_and(|request| request.error.is_some());
+        let mut error = error;
+        if is_last && error.is_none() && !failed_before && !self.set(volume, set).complete_flush(acked) {
+            error = Some(BlockError::Io);
+        }
+        self.finish_part(now, request, error);
+    }
+
+    /// A page was changed, or not: answer, and let in what waits for it.
+    fn finish_page(&mut self, now: Instant, volume: usize, page: u64, parts: Vec<Part>, error: Option<BlockError>) {
+        for part in parts {
+            self.finish_part(now, part.request, error);
+        }
+        let Some(entry) = self.volumes[volume].as_mut() else { return };
+        let Some(waiting) = entry.locks.get_mut(&page) else { return };
+        if waiting.is_empty() {
+            entry.locks.remove(&page);
+        } else {
+            let parts = waiting.drain(..).collect();
+            self.mutate_locked(now, volume, page, parts, None);
+        }
+    }
+
+    fn finish_part(&mut self, now: Instant, request: u32, error: Option<BlockError>) {
+        let entry = self.requests[request as usize].as_mut().expect("a request stays until all is done");
+        entry.error = entry.error.or(error);
+        entry.left -= 1;
+        if entry.left == 0 {
+            self.finish_request(now, request);
+        }
+    }
+
+    fn finish_request(&mut self, now: Instant, slot: u32) {
+        let request = self.requests[slot as usize].take().expect("a request stays until all is done");
+        self.requests_free.push(slot);
+        self.flushing.remove(&slot);
+        self.stats.requests += 1;
+        let result = match request.error {
+            None => Ok(request.pages.into_iter().map(|page| page.expect("every page was answered")).collect::<Pages>()),
+            Some(error) => {
+                self.stats.errors += 1;
+                Err(error)
+            }
+        };
+        let stage = match request.op {
+            BlockOp::Read => 0,
+            BlockOp::Flush => 2,
+            _ => 1,
+        };
+        self.volume(request.volume).latency[stage].saturating_record(now.nanos_since(request.arrived));
+        self.out.push_back(Output::Reply(BlockReply { client: request.client, tag: request.tag, result }));
+        if self.volume(request.volume).closing {
+            self.drop_if_closed(request.volume);
+        }
+    }
+
+    fn send_control(&mut self, now: Instant) {
+        for mut packet in self.control.due(now) {
+            packet.header.source = self.config.addr;
+            packet.header.session = self.config.session;
+            self.out.push_back(Output::Send { to: self.config.tor, packet });
+        }
+    }
+
+    /// Sends again what is unanswered, gives up what is too old, retries what lacked memory.
+    fn scan(&mut self, now: Instant) {
+        let mut next = None;
+        for slot in 0..self.operations.len() as u32 {
+            let Some(operation) = self.operations[slot as usize].as_ref() else { continue };
+            if operation.number == 0 {
+                continue;
+            }
+            if now.since(operation.born) >= self.config.request_timeout {
+                let operation = self.end(now, slot);
+                let nothing = Packet::bare(Header::new(Op::Read, operation.vssd));
+                self.complete(now, operation, nothing, Some(BlockError::Io));
+            } else if now >= operation.again_at {
+                self.stats.retransmissions += 1;
+                self.send(now, slot);
+            }
+            if let Some(operation) = self.operations[slot as usize].as_ref() {
+                sooner(&mut next, operation.again_at);
+            }
+        }
+        self.scan_at = next.map(|at| at.max(now + SCAN_EVERY));
+        for (volume, page, parts, old) in core::mem::take(&mut self.starved) {
+            self.mutate_locked(now, volume, page, parts, old);
+        }
+    }
+}
+
+impl Machine for Gateway {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Packet(packet) => self.packet(now, packet),
+            Input::Request(request) => self.request(now, request),
+            Input::Media(_) => unreachable!("a gateway has no medium"),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        earliest(self.scan_at, self.control.deadline())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.control.deadline().is_some_and(|at| now >= at) {
+            self.send_control(now);
+        }
+        if self.scan_at.is_some_and(|at| now >= at) {
+            self.scan(now);
+        }
+    }
+}

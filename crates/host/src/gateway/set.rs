@@ -1,0 +1,213 @@
+//! A replica set as the gateway sees it: numbering, bounded in-flight work, retransmission times, and what is dirty.
+
+use base::{Duration, Instant, VssdId};
+use rack::dedup::WINDOW;
+use std::collections::VecDeque;
+
+/// Mutations in flight on one set, at most; the rest waits. Well inside the servers' duplicate window.
+pub const MUTATIONS_MAX: usize = 256;
+/// Reads in flight on one set, at most.
+pub const READS_MAX: usize = 256;
+const RTO_MIN: Duration = Duration::from_millis(20);
+const RTO_MAX: Duration = Duration::from_secs(2);
+
+/// One replica set.
+#[derive(Debug)]
+pub struct Set {
+    /// The replicas; the first orders the writes.
+    pub replicas: Vec<VssdId>,
+    /// First page of the volume that is here.
+    pub first_page: u64,
+    /// Pages here.
+    pub pages: u32,
+    /// The membership epoch last heard of.
+    pub epoch: u32,
+    next_mutation: u64,
+    /// Operation of each mutation in flight, by number modulo the window.
+    mutations: Box<[Option<u32>]>,
+    oldest_mutation: u64,
+    /// Mutations in flight.
+    pub mutations_in_flight: usize,
+    /// Reads in flight.
+    pub reads_in_flight: usize,
+    /// Operations that wait for a place in flight.
+    pub waiting_mutations: VecDeque<u32>,
+    /// Reads that wait for a place in flight.
+    pub waiting_reads: VecDeque<u32>,
+    smoothed_ns: u64,
+    variance_ns: u64,
+    /// Acknowledged mutations that were not durable by themselves.
+    pub acked: u64,
+    /// As many of these a completed flush covers.
+    pub flushed: u64,
+    /// Continuity under which the unflushed ones were acknowledged.
+    pub dirty_continuity: Option<u32>,
+    /// Acknowledged data was lost before a flush; the next flush says so.
+    pub lost: bool,
+}
+
+impl Set {
+    /// A set about which nothing is known yet: it counts as dirty, as an earlier gateway may have written to it.
+    pub fn new(replicas: Vec<VssdId>, first_page: u64, pages: u32) -> Self {
+        Self {
+            replicas,
+            first_page,
+            pages,
+            epoch: 0,
+            next_mutation: 1,
+            mutations: vec![None; WINDOW as usize].into_boxed_slice(),
+            oldest_mutation: 1,
+            mutations_in_flight: 0,
+            reads_in_flight: 0,
+            waiting_mutations: VecDeque::new(),
+            waiting_reads: VecDeque::new(),
+            smoothed_ns: 0,
+            variance_ns: 0,
+            acked: 1,
+            flushed: 0,
+            dirty_continuity: None,
+            lost: false,
+        }
+    }
+
+    /// A number for the next mutation, `None` if too many are in flight or the window is full.
+    pub fn number_mutation(&mut self, op: u32) -> Option<u64> {
+        if self.mutations_in_flight >= MUTATIONS_MAX || self.next_mutation >= self.oldest_mutation + WINDOW {
+            return None;
+        }
+        let number = self.next_mutation;
+        self.next_mutation += 1;
+        self.mutations_in_flight += 1;
+        self.mutations[(number % WINDOW) as usize] = Some(op);
+        Some(number)
+    }
+
+    /// How far `number` lies above the oldest mutation in flight.
+    pub fn floor(&self, number: u64) -> u32 {
+        (number - self.oldest_mutation) as u32
+    }
+
+    /// The operation of a mutation in flight.
+    pub fn mutation(&self, number: u64) -> Option<u32> {
+        let in_flight = (self.oldest_mutation..self.next_mutation).contains(&number);
+        if in_flight { self.mutations[(number % WINDOW) as usize] } else { None }
+    }
+
+    /// A mutation is over.
+    pub fn end_mutation(&mut self, number: u64) {
+        self.mutations[(number % WINDOW) as usize] = None;
+        self.mutations_in_flight -= 1;
+        while self.oldest_mutation < self.next_mutation
+            && self.mutations[(self.oldest_mutation % WINDOW) as usize].is_none()
+        {
+            self.oldest_mutation += 1;
+        }
+    }
+
+    /// A request that was sent once was answered after this time (RFC 6298 §2).
+    pub fn observe_round_trip(&mut self, took: Duration) {
+        let nanos = took.as_nanos() as u64;
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = nanos;
+            self.variance_ns = nanos / 2;
+        } else {
+            self.variance_ns = (3 * self.variance_ns + self.smoothed_ns.abs_diff(nanos)) / 4;
+            self.smoothed_ns = (7 * self.smoothed_ns + nanos) / 8;
+        }
+    }
+
+    /// When to send again what was sent `attempts` times.
+    pub fn resend_after(&self, attempts: u32) -> Duration {
+        let once = Duration::from_nanos(self.smoothed_ns + 4 * self.variance_ns).max(RTO_MIN);
+        once.saturating_mul(1 << attempts.min(7)).min(RTO_MAX)
+    }
+
+    /// True when there are acknowledged writes that no completed flush covers.
+    pub fn is_dirty(&self) -> bool {
+        self.acked != self.flushed || self.lost
+    }
+
+    /// A mutation was acknowledged that is not durable by itself.
+    pub fn acknowledge(&mut self, continuity: u32) {
+        self.acked += 1;
+        self.check_continuity(continuity);
+        self.dirty_continuity = Some(continuity);
+    }
+
+    /// A replica tells its continuity: if it is another than that of unflushed writes, these are lost.
+    pub fn check_continuity(&mut self, continuity: u32) {
+        self.lost |= self.dirty_continuity.is_some_and(|known| known != continuity);
+    }
+
+    /// A flush that began when `acked` writes were acknowledged is complete. False if acknowledged data was lost.
+    pub fn complete_flush(&mut self, acked: u64) -> bool {
+        self.flushed = self.flushed.max(acked);
+        if self.flushed == self.acked {
+            self.dirty_continuity = None;
+        }
+        !core::mem::take(&mut self.lost)
+    }
+}
+
+/// Shares of volume pages among sets.
+pub fn locate(sets: &[Set], page: u64) -> (usize, u32) {
+    let index = sets.partition_point(|set| set.first_page <= page) - 1;
+    (index, (page - sets[index].first_page) as u32)
+}
+
+/// Next time something is due, kept coarse.
+pub fn sooner(at: &mut Option<Instant>, candidate: Instant) {
+    *at = Some(at.map_or(candidate, |at| at.min(candidate)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_the_oldest_mutation_in_flight() {
+        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        let numbers: Vec<u64> = (0..3).map(|op| set.number_mutation(op).unwrap()).collect();
+        assert_eq!(set.floor(numbers[2]), 2);
+        set.end_mutation(numbers[1]);
+        assert_eq!(set.floor(numbers[2]), 2, "the oldest is still there");
+        set.end_mutation(numbers[0]);
+        assert_eq!(set.floor(numbers[2]), 0);
+        assert_eq!((set.mutation(numbers[0]), set.mutation(numbers[2])), (None, Some(2)));
+    }
+
+    #[test]
+    fn a_stuck_mutation_stops_the_window_before_the_servers_forget() {
+        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        set.number_mutation(0).unwrap();
+        for _ in 1..WINDOW {
+            let number = set.number_mutation(1).unwrap();
+            set.end_mutation(number);
+        }
+        assert_eq!(set.number_mutation(2), None);
+    }
+
+    #[test]
+    fn a_changed_continuity_fails_one_flush_and_no_more() {
+        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        set.acknowledge(7);
+        set.check_continuity(7);
+        let acked = set.acked;
+        assert!(set.complete_flush(acked) && !set.is_dirty());
+        set.check_continuity(8);
+        assert!(!set.lost, "nothing was unflushed");
+        set.acknowledge(8);
+        set.check_continuity(9);
+        let acked = set.acked;
+        assert!(!set.complete_flush(acked));
+        assert!(set.complete_flush(acked));
+    }
+
+    #[test]
+    fn pages_are_found_in_their_set() {
+        let sets = [Set::new(vec![], 0, 10), Set::new(vec![], 10, 5), Set::new(vec![], 15, 5)];
+        for (page, expected) in [(0, (0, 0)), (9, (0, 9)), (10, (1, 0)), (19, (2, 4))] {
+            assert_eq!(locate(&sets, page), expected);
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! A storage server: one software-defined SSD, its vSSDs, and their registration at the ToR.
+//!
+//! Cold start ([`Node::open`]) reads the medium directly; afterwards everything is [`Input`] and [`Output`]. Changes of
+//! the superblock (create, delete) are written one after the other, each followed by a flush, before they are
+//! answered.
+
+mod stages;
+mod unit;
+
+pub use stages::{STAGES, Stages};
+pub use unit::{Identity, Unit, UnitConfig, UnitStats};
+
+use crate::{Input, Output};
+use base::{
+    Addr, Duration, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, Medium, NodeId, Pool, VssdId,
+    time::earliest,
+};
+use flash::{GcMode, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig, VssdEntry};
+use rack::control::{NodeStatus, Open, emit_members, parse_members};
+use rack::tor::Registration;
+use std::collections::VecDeque;
+use thiserror::Error;
+use wire::rack::{Code, Header, Op, Packet, Payload, flags};
+
+/// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
+const REGISTER_EVERY: Duration = Duration::from_secs(1);
+/// Before the first answer of the ToR it tries faster.
+const REGISTER_FIRST: Duration = Duration::from_millis(50);
+/// Media operations carry the unit's index above this bit.
+const UNIT_SHIFT: u32 = 48;
+/// Index of the node's own media operations.
+const NODE_UNIT: u64 = 0xffff;
+
+/// How a node is set up. The per-vSSD parts hold for each of its vSSDs.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Its number.
+    pub id: NodeId,
+    /// Where it listens.
+    pub addr: Addr,
+    /// The ToR.
+    pub tor: Addr,
+    /// Emulated device time.
+    pub timing: Profile,
+    /// What collection does to the vSSD's other work.
+    pub gc_mode: GcMode,
+    /// Share of a vSSD's physical pages that clients do not see.
+    pub over_provisioning: f64,
+    /// Programs between two checkpoints.
+    pub checkpoint_every_programs: u64,
+    /// How its vSSDs are served.
+    pub unit: UnitConfig,
+}
+
+impl NodeConfig {
+    /// Defaults for a node of this number and address.
+    pub fn new(id: NodeId, addr: Addr, tor: Addr) -> Self {
+        let over_provisioning = 0.25;
+        Self {
+            id,
+            addr,
+            tor,
+            timing: Profile::none(),
+            gc_mode: GcMode::Preemptible { step_pages: 8 },
+            over_provisioning,
+            checkpoint_every_programs: 1 << 20,
+            unit: UnitConfig {
+                policy: rack::sched::Policy::Coordinated,
+                cache_pages: 2048,
+                read_depth: 64,
+                write_depth: 64,
+                dirty_ratio_low: 0.5,
+                gc: rack::gc::Config::for_spare(over_provisioning),
+            },
+        }
+    }
+}
+
+/// Why a node cannot start.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// The superblock.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A vSSD.
+    #[error("vSSD {0:?} cannot be recovered: {1}")]
+    Recover(VssdId, RecoverError),
+    /// A vSSD's configuration in the superblock.
+    #[error("vSSD {0:?} has an unreadable configuration in the superblock: run `switchyard verify`")]
+    Config(VssdId),
+}
+
+/// Work on the superblock: one at a time.
+#[derive(Debug)]
+enum Job {
+    Open(Header, Open),
+    Delete(Header),
+}
+
+#[derive(Debug)]
+struct Writing {
+    job: Job,
+    left: usize,
+    flushing: bool,
+    failed: bool,
+}
+
+struct Slot {
+    unit: Unit,
+    media_in_flight: u32,
+    closing: Option<Header>,
+}
+
+/// A storage server.
+pub struct Node {
+    config: NodeConfig,
+    pool: Pool,
+    ssd: Ssd,
+    units: Vec<Option<Slot>>,
+    index: Map<u32, u32>,
+    jobs: VecDeque<Job>,
+    writing: Option<Writing>,
+    registered: bool,
+    register_at: Instant,
+    out: VecDeque<Output>,
+    reports: Vec<(VssdId, RecoveryReport)>,
+    corrupt_packets: u64,
+}
+
+impl Node {
+    /// Starts from what the medium holds: counts the start, recovers every vSSD.
+    pub fn open(now: Instant, config: NodeConfig, pool: Pool, medium: &mut dyn Medium) -> Result<Self, NodeError> {
+        let ssd = Ssd::open(medium, pool.page_bytes())?;
+        let mut node = Self {
+            ssd,
+            pool,
+            config,
+            units: Vec::new(),
+            index: Map::new(),
+            jobs: VecDeque::new(),
+            writing: None,
+            registered: false,
+            register_at: now,
+            out: VecDeque::new(),
+            reports: Vec::new(),
+            corrupt_packets: 0,
+        };
+        for entry in node.ssd.vssds().to_vec() {
+            let config = node.vssd_config(&entry);
+            let (flash, report) = Vssd::recover(config, node.pool.clone(), medium)
+                .map_err(|error| NodeError::Recover(entry.id, error))?;
+            node.reports.push((entry.id, report));
+            let peers = parse_members(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            node.start_unit(now, entry.id, peers, flash);
+        }
+        Ok(node)
+    }
+
+    fn vssd_config(&self, entry: &VssdEntry) -> VssdConfig {
+        let mut config = VssdConfig::new(entry, *self.ssd.geometry(), self.pool.page_bytes());
+        config.timing = self.config.timing.clone();
+        config.gc = self.config.gc_mode;
+        config.checkpoint_every_programs = self.config.checkpoint_every_programs;
+        config
+    }
+
+    fn start_unit(&mut self, now: Instant, vssd: VssdId, peers: Vec<rack::replica::Member>, flash: Vssd) {
+        let identity = Identity {
+            vssd,
+            node: self.config.id,
+            addr: self.config.addr,
+            tor: self.config.tor,
+            boot: self.ssd.boot(),
+            peers,
+        };
+        let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
+        assert!(self.units.len() < NODE_UNIT as usize, "unit indexes fit beside the node's own");
+        self.index.insert(vssd.0, self.units.len() as u32);
+        self.units.push(Some(Slot { unit, media_in_flight: 0, closing: None }));
+        self.registered = false;
+        self.register_at = now;
+    }
+
+    /// What recovery found, per vSSD.
+    pub fn recovery_reports(&self) -> &[(VssdId, RecoveryReport)] {
+        &self.reports
+    }
+
+    /// The vSSDs that are served.
+    pub fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.units.iter().flatten().map(|slot| &slot.unit)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Starts of this node.
+    pub fn boot(&self) -> u32 {
+        self.ssd.boot()
+    }
+
+    /// Packets whose payload did not match its checksum; they were dropped.
+    pub fn corrupt_packets(&self) -> u64 {
+        self.corrupt_packets
+    }
+
+    /// Writes everything back, for a clean stop. [`is_quiet`](Node::is_quiet) tells when it is done.
+    pub fn drain(&mut self, now: Instant) {
+        for index in 0..self.units.len() {
+            self.with_unit(index, |unit, out| unit.drain(now, out));
+        }
+    }
+
+    /// True when nothing is in flight or left to write back.
+    pub fn is_quiet(&self) -> bool {
+        self.units.iter().flatten().all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
+    }
+
+    /// What a `status` packet tells.
+    pub fn status(&self) -> NodeStatus {
+        let mut status = NodeStatus {
+            node: self.config.id.0,
+            boot: self.ssd.boot(),
+            channels: u32::from(self.ssd.geometry().channels),
+            free_channels: self.ssd.free_channels(),
+            pages_per_channel: self.pages_per_channel(),
+            free_ratio_min: 1.0,
+            ..NodeStatus::default()
+        };
+        for unit in self.units() {
+            let (stats, flash) = (unit.stats(), unit.flash().stats());
+            status.vssds += 1;
+            status.serving += u32::from(unit.is_serving());
+            status.collecting += u32::from(unit.is_collecting());
+            status.latched += u32::from(unit.is_latched());
+            status.reads += stats.reads;
+            status.writes += stats.writes;
+            status.dirty_pages += unit.dirty_pages() as u64;
+            status.programs += flash.user_programs + flash.gc_programs;
+            status.user_programs += flash.user_programs;
+            status.erases += flash.erases;
+            status.damaged_pages += stats.damaged;
+            status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
+        }
+        status
+    }
+
+    fn pages_per_channel(&self) -> u32 {
+        let physical = self.ssd.geometry().pages_per_channel() as f64;
+        (physical * (1.0 - self.config.over_provisioning)) as u32
+    }
+
+    fn packet(&mut self, now: Instant, packet: Packet) {
+        let header = packet.header;
+        if !matches!(packet.payload, Payload::None) && !packet.payload_is_intact() {
+            self.corrupt_packets += 1;
+            return;
+        }
+        match header.op {
+            Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
+            Op::Open => self.open_vssd(now, &packet),
+            Op::Delete => self.delete_vssd(now, header),
+            Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
+            _ => match self.index.get(&header.vssd.0) {
+                Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
+                None if !header.has(flags::REPLY) && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) => {
+                    self.answer(&header, Code::NoVssd);
+                }
+                None => {}
+            },
+        }
+    }
+
+    /// Calls a unit and stamps the media operations that it asks for.
+    fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
+        let Some(slot) = self.units[index].as_mut() else { return };
+        let before = self.out.len();
+        call(&mut slot.unit, &mut self.out);
+        for output in self.out.iter_mut().skip(before) {
+            if let Output::Media(op) = output
+                && op.id >> UNIT_SHIFT == 0
+            {
+                op.id |= (index as u64 + 1) << UNIT_SHIFT;
+                slot.media_in_flight += 1;
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &Header, code: Code) {
+        let packet = Packet::bare(request.reply(code));
+        self.send(packet);
+    }
+
+    fn send(&mut self, mut packet: Packet) {
+        packet.header.source = self.config.addr;
+        packet.header.session = self.ssd.boot();
+        self.out.push_back(Output::Send { to: self.config.tor, packet });
+    }
+
+    fn answer_status(&mut self, header: &Header) {
+        let record = serde_json::to_vec(&self.status()).expect("plain numbers serialize");
+        self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
+    }
+
+    fn open_vssd(&mut self, now: Instant, packet: &Packet) {
+        let header = packet.header;
+        let Some(open) = Open::parse(packet.record()) else { return self.answer(&header, Code::Refused) };
+        if let Some(&index) = self.index.get(&header.vssd.0) {
+            let code = match &self.units[index as usize] {
+                Some(slot) if slot.closing.is_some() => Code::Busy,
+                Some(slot) if slot.unit.flash().logical_pages() != open.pages || slot.unit.identity().peers != open.peers => {
+                    Code::Refused
+                }
+                Some(slot) if !slot.unit.is_serving() => Code::Busy,
+                _ => Code::SoftOrOk,
+            };
+            return self.answer(&header, code);
+        }
+        if !open.create {
+            return self.answer(&header, Code::NoVssd);
+        }
+        let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
+        if !self.jobs.iter().any(known) && !self.writing.as_ref().is_some_and(|writing| known(&writing.job)) {
+            self.jobs.push_back(Job::Open(header, open));
+            self.next_job(now);
+        }
+    }
+
+    fn delete_vssd(&mut self, now: Instant, header: Header) {
+        match self.index.get(&header.vssd.0) {
+            None => self.answer(&header, Code::SoftOrOk),
+            Some(&index) => {
+                if let Some(slot) = self.units[index as usize].as_mut() {
+                    slot.closing = Some(header);
+                }
+                self.close_if_quiet(now, index as usize);
+            }
+        }
+    }
+
+    /// A vSSD's channels are given away only when none of its writes can still reach the medium.
+    fn close_if_quiet(&mut self, now: Instant, index: usize) {
+        let Some(Slot { closing: Some(header), media_in_flight: 0, unit }) = &self.units[index] else { return };
+        let (header, vssd) = (*header, unit.identity().vssd);
+        self.units[index] = None;
+        self.index.remove(&vssd.0);
+        self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
+        self.jobs.push_back(Job::Delete(header));
+        self.next_job(now);
+    }
+
+    /// Starts the next change of the superblock.
+    fn next_job(&mut self, now: Instant) {
+        if self.writing.is_some() {
+            return;
+        }
+        let Some(job) = self.jobs.pop_front() else { return };
+        let changed = match &job {
+            Job::Open(header, open) => {
+                self.ssd.create(header.vssd, open.channels, open.pages, emit_members(&open.peers)).map(|_| ())
+            }
+            Job::Delete(header) => self.ssd.delete(header.vssd),
+        };
+        if changed.is_err() {
+            let (Job::Open(header, _) | Job::Delete(header)) = job;
+            self.answer(&header, Code::NoSpace);
+            return self.next_job(now);
+        }
+        let pages = self.ssd.superblock_pages();
+        self.writing = Some(Writing { job, left: pages.len(), flushing: false, failed: false });
+        for (offset, bytes) in pages {
+            let page = self.pool.alloc().expect("a few pages are kept for the control path");
+            page.with_mut(|target| target.copy_from_slice(&bytes));
+            self.media(MediaKind::Write { offset, page });
+        }
+    }
+
+    fn media(&mut self, kind: MediaKind) {
+        self.out.push_back(Output::Media(MediaOp { id: NODE_UNIT << UNIT_SHIFT, kind }));
+    }
+
+    fn media_done(&mut self, now: Instant, mut done: MediaDone) {
+        let unit = done.id >> UNIT_SHIFT;
+        if unit == NODE_UNIT {
+            return self.superblock_done(now, done.result.is_err());
+        }
+        done.id &= (1 << UNIT_SHIFT) - 1;
+        let index = unit as usize - 1;
+        let Some(slot) = self.units[index].as_mut() else { return };
+        slot.media_in_flight -= 1;
+        self.with_unit(index, |unit, out| unit.media_done(now, done, out));
+        self.close_if_quiet(now, index);
+    }
+
+    fn superblock_done(&mut self, now: Instant, failed: bool) {
+        let Some(writing) = self.writing.as_mut() else { return };
+        writing.failed |= failed;
+        if !writing.flushing {
+            writing.left -= 1;
+            if writing.left == 0 {
+                writing.flushing = true;
+                self.media(MediaKind::Flush);
+            }
+            return;
+        }
+        let writing = self.writing.take().expect("checked above");
+        match writing.job {
+            job if writing.failed => {
+                let (Job::Open(header, _) | Job::Delete(header)) = job;
+                self.answer(&header, Code::Latched);
+            }
+            Job::Delete(header) => self.answer(&header, Code::SoftOrOk),
+            Job::Open(header, open) => {
+                let entry = self.ssd.vssds().iter().find(|entry| entry.id == header.vssd).cloned();
+                let entry = entry.expect("created before it was written");
+                let flash = Vssd::create(self.vssd_config(&entry), self.pool.clone());
+                self.start_unit(now, header.vssd, open.peers, flash);
+                self.register(now);
+                self.answer(&header, Code::Busy);
+            }
+        }
+        self.next_job(now);
+    }
+
+    /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
+    fn register(&mut self, now: Instant) {
+        self.register_at = now + if self.registered { REGISTER_EVERY } else { REGISTER_FIRST };
+        let registrations: Vec<Registration> = self
+            .units()
+            .map(|unit| {
+                let identity = unit.identity();
+                let mut replicas = [None; 2];
+                for (place, peer) in replicas.iter_mut().zip(&identity.peers) {
+                    *place = Some((peer.vssd, peer.addr));
+                }
+                Registration { vssd: identity.vssd, server: identity.addr, replicas }
+            })
+            .collect();
+        for registration in registrations {
+            let header = Header::new(Op::CreateVssd, registration.vssd);
+            self.send(Packet::with_record(header, registration.emit()));
+        }
+    }
+}
+
+impl Machine for Node {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Packet(packet) => self.packet(now, packet),
+            Input::Media(done) => self.media_done(now, done),
+            Input::Request(_) => unreachable!("clients talk to gateways"),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let register = (!self.index.is_empty()).then_some(self.register_at);
+        self.units.iter().flatten().fold(register, |deadline, slot| earliest(deadline, slot.unit.deadline()))
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if now >= self.register_at && !self.index.is_empty() {
+            self.register(now);
+        }
+        for index in 0..self.units.len() {
+            let due = |slot: &Slot| slot.unit.deadline().is_some_and(|deadline| now >= deadline);
+            if self.units[index].as_ref().is_some_and(due) {
+                self.with_unit(index, |unit, out| unit.tick(now, out));
+            }
+        }
+    }
+}

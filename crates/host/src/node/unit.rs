@@ -1,0 +1,728 @@
+//! One vSSD on a node: replication, write cache, I/O scheduling, garbage-collection agent and flash, composed.
+//!
+//! A client's read: duplicate-free by nature → is its page decided (Hermes)? → write cache → scheduler → flash.
+//! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
+//! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
+
+use crate::Output;
+use crate::node::stages::Stages;
+use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
+use flash::{Data, Event, Request, Vssd, VssdError};
+use rack::cache::{Cache, Cached};
+use rack::dedup::{Admit, Dedup};
+use rack::gc::{Action, Agent};
+use rack::predictor::Predictor;
+use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, Store, lpn_of};
+use rack::sched::{Policy, Scheduler};
+use std::collections::{BTreeSet, VecDeque};
+use wire::rack::{Code, Header, Op, Packet, flags};
+
+/// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
+const BACKLOG_MAX: usize = 4096;
+/// Data that nobody adds to any more is written back after this, so that little is lost and flushes are quick.
+const WRITE_BACK_IDLE: Duration = Duration::from_millis(200);
+
+/// How a vSSD is served.
+#[derive(Clone, Debug)]
+pub struct UnitConfig {
+    /// Order of waiting reads.
+    pub policy: Policy,
+    /// Pages of the write cache.
+    pub cache_pages: usize,
+    /// Reads in the flash at once.
+    pub read_depth: usize,
+    /// Write-backs in the flash at once.
+    pub write_depth: usize,
+    /// Write-back starts when the cache is fuller than this.
+    pub dirty_ratio_low: f64,
+    /// When to collect garbage.
+    pub gc: rack::gc::Config,
+}
+
+/// Who a unit is and whom it talks to.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The vSSD.
+    pub vssd: VssdId,
+    /// Its node.
+    pub node: NodeId,
+    /// The node's address.
+    pub addr: Addr,
+    /// The ToR.
+    pub tor: Addr,
+    /// The node's incarnation.
+    pub boot: u32,
+    /// The other replicas.
+    pub peers: Vec<Member>,
+}
+
+#[derive(Debug)]
+enum Reading {
+    Client { packet: Packet, version: Version, arrived: Instant, issued: Instant },
+    Fetch(Lpn, Fetch),
+}
+
+#[derive(Debug)]
+enum Then {
+    Flushed(Header),
+    Persisted(Persist),
+}
+
+/// Something that waits for the medium.
+#[derive(Debug)]
+struct Job {
+    /// Everything below is to be written back first.
+    below: Option<u64>,
+    /// This is to be written back first.
+    at: Option<u64>,
+    then: Then,
+}
+
+/// Counters of a vSSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitStats {
+    /// Reads answered.
+    pub reads: u64,
+    /// Writes and zeroings answered as coordinator.
+    pub writes: u64,
+    /// Reads answered from the write cache.
+    pub cache_hits: u64,
+    /// Copies of requests suppressed.
+    pub duplicates: u64,
+    /// Requests dropped because the backlog was full.
+    pub dropped: u64,
+    /// Pages found damaged by reads.
+    pub damaged: u64,
+}
+
+const TAG_KIND_SHIFT: u32 = 32;
+const TAG_READ: u64 = 1 << TAG_KIND_SHIFT;
+const TAG_WRITE: u64 = 2 << TAG_KIND_SHIFT;
+const TAG_FLUSH: u64 = 3 << TAG_KIND_SHIFT;
+const TAG_VALUE: u64 = (1 << TAG_KIND_SHIFT) - 1;
+
+/// One vSSD, served.
+pub struct Unit {
+    identity: Identity,
+    config: UnitConfig,
+    flash: Vssd,
+    cache: Cache,
+    replica: Replica,
+    dedup: Dedup,
+    agent: Agent,
+    reads_waiting: Scheduler<u32>,
+    readings: Vec<Option<Reading>>,
+    readings_free: Vec<u32>,
+    predict_read: Predictor,
+    predict_write: Predictor,
+    backlog: VecDeque<(Option<usize>, Packet)>,
+    jobs_waiting: Vec<Job>,
+    jobs_ready: Vec<Job>,
+    jobs_flushing: Vec<Job>,
+    flush_in_flight: bool,
+    reads_in_flight: usize,
+    writes_in_flight: usize,
+    written_at: Instant,
+    written_since_gc: bool,
+    latched: bool,
+    damaged: BTreeSet<u32>,
+    stats: UnitStats,
+    stages: Stages,
+}
+
+/// The store that replication sees: the cache in front of the flash.
+struct View<'a> {
+    cache: &'a mut Cache,
+    flash: &'a Vssd,
+    damaged: &'a mut BTreeSet<u32>,
+    put: &'a mut bool,
+}
+
+impl Store for View<'_> {
+    fn newest(&self, lpn: Lpn) -> Version {
+        match self.cache.get(lpn) {
+            Some(cached) => cached.version,
+            None if lpn.0 < self.flash.logical_pages() => self.flash.version(lpn),
+            None => Version::NONE,
+        }
+    }
+
+    fn has_room(&self, lpn: Lpn) -> bool {
+        self.cache.has_room(lpn)
+    }
+
+    fn put(&mut self, lpn: Lpn, data: Cached) {
+        self.damaged.remove(&lpn.0);
+        self.cache.put(lpn, data);
+        *self.put = true;
+    }
+
+    fn is_damaged(&self, lpn: Lpn) -> bool {
+        self.damaged.contains(&lpn.0)
+    }
+
+    fn pages(&self) -> u32 {
+        self.flash.logical_pages()
+    }
+}
+
+macro_rules! view {
+    ($unit:ident, $put:ident) => {
+        View { cache: &mut $unit.cache, flash: &$unit.flash, damaged: &mut $unit.damaged, put: &mut $put }
+    };
+}
+
+impl Unit {
+    /// Serves `flash`, which is fresh or recovered.
+    pub fn new(now: Instant, identity: Identity, config: UnitConfig, flash: Vssd) -> Self {
+        let replica = Replica::new(now, identity.node, identity.boot, &identity.peers);
+        Self {
+            cache: Cache::new(config.cache_pages),
+            agent: Agent::new(config.gc),
+            reads_waiting: Scheduler::new(config.policy, 1024),
+            readings: Vec::new(),
+            readings_free: Vec::new(),
+            predict_read: Predictor::default(),
+            predict_write: Predictor::default(),
+            backlog: VecDeque::new(),
+            jobs_waiting: Vec::new(),
+            jobs_ready: Vec::new(),
+            jobs_flushing: Vec::new(),
+            flush_in_flight: false,
+            reads_in_flight: 0,
+            writes_in_flight: 0,
+            written_at: now,
+            written_since_gc: false,
+            latched: false,
+            damaged: BTreeSet::new(),
+            stats: UnitStats::default(),
+            stages: Stages::new(),
+            dedup: Dedup::default(),
+            identity,
+            config,
+            flash,
+            replica,
+        }
+    }
+
+    /// The flash, to look at.
+    pub fn flash(&self) -> &Vssd {
+        &self.flash
+    }
+
+    /// The identity.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> UnitStats {
+        self.stats
+    }
+
+    /// Where reads spent their time.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
+    }
+
+    /// Pages in the write cache.
+    pub fn dirty_pages(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// True when clients may be served.
+    pub fn is_serving(&self) -> bool {
+        self.replica.is_serving()
+    }
+
+    /// True when garbage is being collected.
+    pub fn is_collecting(&self) -> bool {
+        self.agent.is_collecting()
+    }
+
+    /// True after a media failure: writes and flushes are refused.
+    pub fn is_latched(&self) -> bool {
+        self.latched
+    }
+
+    /// True when nothing is left to write back or in flight.
+    pub fn is_quiet(&self) -> bool {
+        let busy = self.reads_in_flight + self.writes_in_flight > 0 || self.flush_in_flight;
+        (self.cache.is_empty() || self.latched) && !busy && !self.flash.gc_active()
+    }
+
+    /// Takes a packet for this vSSD. Its payload's checksum is right.
+    pub fn packet(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
+        let header = packet.header;
+        match header.op {
+            Op::Read => {
+                self.agent.note_request(now);
+                self.predict_read.observe(header.lat_ns);
+                self.read(now, packet, now, out);
+            }
+            Op::Write | Op::Zero => {
+                self.agent.note_request(now);
+                self.predict_write.observe(header.lat_ns);
+                self.mutate(now, packet, out);
+            }
+            Op::Flush => self.flush(&header, out),
+            Op::GcOp if header.has(flags::REPLY) => self.agent.answered(now, header.code),
+            Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
+                if let Some(peer) = self.replica.peer_of(header.source) {
+                    self.from_peer(now, peer, packet);
+                }
+            }
+            _ => {}
+        }
+        self.pump(now, out);
+    }
+
+    fn from_peer(&mut self, now: Instant, peer: usize, packet: Packet) {
+        let mut put = false;
+        let refused = self.replica.receive(now, peer, packet, &mut view!(self, put));
+        if put {
+            self.note_put(now);
+        }
+        if let Some(packet) = refused {
+            self.push_backlog(Some(peer), packet);
+        }
+    }
+
+    fn note_put(&mut self, now: Instant) {
+        self.written_at = now;
+        self.written_since_gc = true;
+    }
+
+    fn push_backlog(&mut self, peer: Option<usize>, packet: Packet) {
+        if self.backlog.len() < BACKLOG_MAX {
+            self.backlog.push_back((peer, packet));
+            return;
+        }
+        self.stats.dropped += 1;
+        if peer.is_none() {
+            let header = packet.header;
+            self.dedup.forget(header.source, header.session, header.request);
+        }
+    }
+
+    fn newest(&self, lpn: Lpn) -> Version {
+        self.cache.get(lpn).map_or_else(|| self.flash.version(lpn), |cached| cached.version)
+    }
+
+    fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
+        let header = packet.header;
+        let lpn = lpn_of(&header);
+        if !self.replica.is_serving() {
+            return self.answer(&header, Code::Busy, out);
+        }
+        if lpn.0 >= self.flash.logical_pages() {
+            return self.answer(&header, Code::OutOfRange, out);
+        }
+        if self.replica.readiness(lpn) == Readiness::Undecided {
+            return self.replica.wait(lpn, packet);
+        }
+        if let Some(cached) = self.cache.get(lpn) {
+            let cached = cached.clone();
+            self.stats.cache_hits += 1;
+            self.stages.record_hit(&header, now.since(arrived));
+            return self.answer_read(&header, cached.page, cached.crc, out);
+        }
+        let version = self.flash.version(lpn);
+        let (net_ns, predicted_ns) = (u64::from(header.lat_ns), self.predict_read.predict_ns());
+        let slot = self.start_reading(Reading::Client { packet, version, arrived, issued: now });
+        self.reads_waiting.push(now, net_ns, predicted_ns, slot);
+    }
+
+    fn start_reading(&mut self, reading: Reading) -> u32 {
+        match self.readings_free.pop() {
+            Some(slot) => {
+                self.readings[slot as usize] = Some(reading);
+                slot
+            }
+            None => {
+                self.readings.push(Some(reading));
+                self.readings.len() as u32 - 1
+            }
+        }
+    }
+
+    fn mutate(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
+        let header = packet.header;
+        if !self.replica.is_serving() {
+            return self.answer(&header, Code::Busy, out);
+        }
+        if header.epoch != self.replica.epoch() {
+            return self.answer(&header, Code::Stale, out);
+        }
+        if lpn_of(&header).0 >= self.flash.logical_pages() {
+            return self.answer(&header, Code::OutOfRange, out);
+        }
+        let floor = header.request.saturating_sub(u64::from(header.floor));
+        match self.dedup.admit(header.source, header.session, header.request, floor) {
+            Admit::New if self.latched => {
+                self.dedup.forget(header.source, header.session, header.request);
+                self.answer(&header, Code::Latched, out);
+            }
+            Admit::New => self.start_write(now, packet),
+            Admit::Done(code) => {
+                self.stats.duplicates += 1;
+                self.answer(&header, code, out);
+            }
+            Admit::InProgress | Admit::Old => self.stats.duplicates += 1,
+        }
+    }
+
+    /// Begins an admitted write, or lets it wait for its page or for room.
+    fn start_write(&mut self, now: Instant, packet: Packet) {
+        let header = packet.header;
+        let lpn = lpn_of(&header);
+        if self.replica.readiness(lpn) == Readiness::Undecided {
+            return self.replica.wait(lpn, packet);
+        }
+        if !self.cache.has_room(lpn) {
+            return self.push_backlog(None, packet);
+        }
+        let mut put = false;
+        let page = packet.page().cloned();
+        self.replica.write(now, header, page, header.payload_crc, &mut view!(self, put));
+        self.note_put(now);
+    }
+
+    fn flush(&mut self, header: &Header, out: &mut VecDeque<Output>) {
+        if !self.replica.is_serving() {
+            return self.answer(header, Code::Busy, out);
+        }
+        if self.latched {
+            return self.answer(header, Code::Latched, out);
+        }
+        let same = |job: &Job| matches!(&job.then, Then::Flushed(known)
+            if known.source == header.source && known.session == header.session && known.request == header.request);
+        if [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing].into_iter().flatten().any(same) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let job = Job { below: Some(self.cache.mark()), at: None, then: Then::Flushed(*header) };
+        self.add_job(job);
+    }
+
+    fn add_job(&mut self, job: Job) {
+        if self.is_due(&job) { self.jobs_ready.push(job) } else { self.jobs_waiting.push(job) }
+    }
+
+    fn is_due(&self, job: &Job) -> bool {
+        job.below.is_none_or(|mark| self.cache.is_written_below(mark))
+            && job.at.is_none_or(|mark| self.cache.is_written_at(mark))
+    }
+
+    fn persist(&mut self, what: Persist) {
+        let (Persist::Own { lpn, .. } | Persist::Acknowledge { lpn, .. }) = what;
+        if self.latched {
+            return self.replica.persisted(&what, Code::Latched);
+        }
+        let at = self.cache.mark_of(lpn);
+        self.cache.expedite(lpn);
+        self.add_job(Job { below: None, at, then: Then::Persisted(what) });
+    }
+
+    /// The medium is done with an operation of this vSSD.
+    pub fn media_done(&mut self, now: Instant, done: MediaDone, out: &mut VecDeque<Output>) {
+        self.flash.media_done(now, done);
+        self.pump(now, out);
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        self.flash.tick(now);
+        self.agent.tick(now);
+        let mut put = false;
+        self.replica.tick(now, &view!(self, put));
+        self.pump(now, out);
+    }
+
+    /// When to [`tick`](Unit::tick).
+    pub fn deadline(&self) -> Option<Instant> {
+        let mut deadline = earliest(self.flash.deadline(), self.replica.deadline());
+        deadline = earliest(deadline, self.agent.deadline());
+        if !self.cache.is_empty() && self.writes_in_flight == 0 && !self.latched {
+            deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
+        }
+        if self.wants_gc_check() {
+            deadline = earliest(deadline, self.agent.check_deadline());
+        }
+        deadline
+    }
+
+    fn wants_gc_check(&self) -> bool {
+        self.written_since_gc && self.flash.free_ratio() < self.config.gc.background_ratio
+    }
+
+    /// Carries everything on that can go on now.
+    fn pump(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        loop {
+            self.issue(now);
+            let mut progress = self.drain_flash(now, out);
+            progress |= self.drain_replica(now, out);
+            progress |= self.drain_backlog(now);
+            if !progress {
+                break;
+            }
+        }
+        if self.written_since_gc {
+            self.agent.check(now, self.flash.free_ratio(), self.written_since_gc);
+        }
+        while let Some(action) = self.agent.poll() {
+            match action {
+                Action::Tell(code) => {
+                    let header = Header { code, ..Header::new(Op::GcOp, self.identity.vssd) };
+                    self.send(Packet::bare(header), out);
+                }
+                Action::Start => {
+                    self.written_since_gc = false;
+                    self.flash.start_gc(now, self.config.gc.restore_ratio);
+                    self.drain_flash(now, out);
+                }
+            }
+        }
+    }
+
+    fn wants_write_back(&self, now: Instant) -> bool {
+        !self.latched
+            && (!self.jobs_waiting.is_empty()
+                || !self.backlog.is_empty()
+                || self.cache.len() as f64 > self.config.dirty_ratio_low * self.cache.capacity() as f64
+                || now >= self.written_at + WRITE_BACK_IDLE)
+    }
+
+    /// Issues waiting reads, write-backs and flushes to the flash.
+    fn issue(&mut self, now: Instant) {
+        while self.reads_in_flight < self.config.read_depth
+            && let Some(slot) = self.reads_waiting.pop()
+        {
+            let Some(Reading::Client { packet, issued, .. }) = &mut self.readings[slot as usize] else {
+                unreachable!("only clients' reads wait");
+            };
+            *issued = now;
+            let lpn = lpn_of(&packet.header);
+            self.reads_in_flight += 1;
+            self.flash.submit(now, Request::Read { tag: TAG_READ | u64::from(slot), lpn });
+        }
+        while self.writes_in_flight < self.config.write_depth
+            && self.wants_write_back(now)
+            && let Some((lpn, cached)) = self.cache.next_write()
+        {
+            let tag = TAG_WRITE | u64::from(lpn.0);
+            self.writes_in_flight += 1;
+            self.flash.submit(now, match cached.page {
+                Some(page) => Request::Write { tag, lpn, version: cached.version, crc: cached.crc, page },
+                None => Request::Zero { tag, lpn, version: cached.version },
+            });
+        }
+        if !self.flush_in_flight && !self.jobs_ready.is_empty() {
+            self.flush_in_flight = true;
+            core::mem::swap(&mut self.jobs_flushing, &mut self.jobs_ready);
+            self.flash.submit(now, Request::Flush { tag: TAG_FLUSH });
+        }
+    }
+
+    fn drain_flash(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
+        let mut progress = false;
+        while let Some(event) = self.flash.poll() {
+            match event {
+                Event::Media(op) => out.push_back(Output::Media(op)),
+                Event::GcDone => self.agent.finished(now),
+                Event::GcForced => self.agent.forced(now),
+                Event::Done { tag, result } => {
+                    progress = true;
+                    match tag & !TAG_VALUE {
+                        TAG_READ => self.read_done(now, (tag & TAG_VALUE) as u32, result, out),
+                        TAG_WRITE => self.write_done(Lpn((tag & TAG_VALUE) as u32), result, out),
+                        _ => self.flush_done(result, out),
+                    }
+                }
+            }
+        }
+        progress
+    }
+
+    fn read_done(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        result: Result<Data, VssdError>,
+        out: &mut VecDeque<Output>,
+    ) {
+        let reading = self.readings[slot as usize].take().expect("a read in flight has its slot");
+        self.readings_free.push(slot);
+        let data = match result {
+            Ok(Data::Page { page, crc, version }) => Ok(Cached { version, crc, page: Some(page) }),
+            Ok(Data::Zero { version }) => Ok(Cached { version, crc: 0, page: None }),
+            Ok(Data::None) => Ok(Cached { version: Version::NONE, crc: 0, page: None }),
+            Err(error) => Err(error),
+        };
+        match reading {
+            Reading::Fetch(lpn, why) => {
+                let newer = self.cache.get(lpn).cloned();
+                self.replica.fetched(now, lpn, why, newer.or(data.ok()));
+            }
+            Reading::Client { packet, version, arrived, issued } => {
+                self.reads_in_flight -= 1;
+                let header = packet.header;
+                match data {
+                    // Written meanwhile: it may not be decided yet, so look again.
+                    Ok(data) if data.version > version => self.read(now, packet, arrived, out),
+                    Ok(data) => {
+                        self.stages.record(&header, arrived, issued, now, self.predict_read.predict_ns(), self.agent.is_collecting());
+                        self.answer_read(&header, data.page, data.crc, out);
+                    }
+                    Err(_) => self.read_failed(&header, out),
+                }
+            }
+        }
+    }
+
+    /// The page is damaged here: fetch it from a peer, and let the client ask there.
+    fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
+        let lpn = lpn_of(header);
+        if self.cache.get(lpn).is_none() && self.damaged.insert(lpn.0) {
+            self.stats.damaged += 1;
+        }
+        for peer in 0..self.identity.peers.len() {
+            self.replica.pull(peer, lpn);
+        }
+        self.answer(header, Code::Damaged, out);
+    }
+
+    fn write_done(&mut self, lpn: Lpn, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
+        self.writes_in_flight -= 1;
+        if result.is_err() {
+            return self.latch(out);
+        }
+        self.cache.wrote(lpn);
+        let mut index = 0;
+        while index < self.jobs_waiting.len() {
+            if self.is_due(&self.jobs_waiting[index]) {
+                let job = self.jobs_waiting.swap_remove(index);
+                self.jobs_ready.push(job);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn flush_done(&mut self, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
+        self.flush_in_flight = false;
+        if result.is_err() {
+            return self.latch(out);
+        }
+        let mut jobs = core::mem::take(&mut self.jobs_flushing);
+        for job in jobs.drain(..) {
+            self.finish_job(job, Code::SoftOrOk, out);
+        }
+        self.jobs_flushing = jobs;
+    }
+
+    fn finish_job(&mut self, job: Job, code: Code, out: &mut VecDeque<Output>) {
+        match job.then {
+            Then::Flushed(header) => self.answer(&header, code, out),
+            Then::Persisted(what) => self.replica.persisted(&what, code),
+        }
+    }
+
+    /// The medium failed: nothing more can be promised, so everything that waits for it fails, once and for all.
+    fn latch(&mut self, out: &mut VecDeque<Output>) {
+        self.latched = true;
+        let mut jobs = core::mem::take(&mut self.jobs_waiting);
+        jobs.append(&mut self.jobs_ready);
+        jobs.append(&mut self.jobs_flushing);
+        for job in jobs {
+            self.finish_job(job, Code::Latched, out);
+        }
+    }
+
+    fn drain_replica(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
+        let mut progress = false;
+        if !self.replica.is_serving() {
+            let mut put = false;
+            self.replica.sync_step(&view!(self, put));
+        }
+        while let Some(effect) = self.replica.poll() {
+            progress = true;
+            match effect {
+                Effect::Send(packet) => self.send(packet, out),
+                Effect::Complete { header, code } => {
+                    self.stats.writes += 1;
+                    self.dedup.finish(header.source, header.session, header.request, code);
+                    self.answer(&header, code, out);
+                }
+                Effect::Resume(packet) if packet.header.op == Op::Read => self.read(now, packet, now, out),
+                Effect::Resume(packet) => self.start_write(now, packet),
+                Effect::Persist(what) => self.persist(what),
+                Effect::Fetch(lpn, why) => self.fetch(now, lpn, why),
+            }
+        }
+        progress
+    }
+
+    fn fetch(&mut self, now: Instant, lpn: Lpn, why: Fetch) {
+        if let Some(cached) = self.cache.get(lpn) {
+            let cached = cached.clone();
+            return self.replica.fetched(now, lpn, why, Some(cached));
+        }
+        let slot = self.start_reading(Reading::Fetch(lpn, why));
+        self.flash.submit(now, Request::Read { tag: TAG_READ | u64::from(slot), lpn });
+    }
+
+    /// Takes requests that waited for room, in order, while there is some.
+    fn drain_backlog(&mut self, now: Instant) -> bool {
+        let mut progress = false;
+        while let Some((_, packet)) = self.backlog.front() {
+            if !self.cache.has_room(lpn_of(&packet.header)) {
+                break;
+            }
+            let (peer, packet) = self.backlog.pop_front().expect("there is a front");
+            progress = true;
+            match peer {
+                Some(peer) => self.from_peer(now, peer, packet),
+                None => self.start_write(now, packet),
+            }
+        }
+        progress
+    }
+
+    fn send(&self, mut packet: Packet, out: &mut VecDeque<Output>) {
+        packet.header.source = self.identity.addr;
+        packet.header.session = self.identity.boot;
+        out.push_back(Output::Send { to: self.identity.tor, packet });
+    }
+
+    fn reply_header(&self, request: &Header, code: Code) -> Header {
+        Header {
+            vssd: self.identity.vssd,
+            epoch: self.replica.epoch(),
+            floor: self.replica.continuity(),
+            lat_ns: 0,
+            ..request.reply(code)
+        }
+    }
+
+    fn answer(&self, request: &Header, code: Code, out: &mut VecDeque<Output>) {
+        self.send(Packet::bare(self.reply_header(request, code)), out);
+    }
+
+    fn answer_read(&mut self, request: &Header, page: Option<Page>, crc: u32, out: &mut VecDeque<Output>) {
+        self.stats.reads += 1;
+        let header = self.reply_header(request, Code::SoftOrOk);
+        self.send(Packet::with_page(header, page, crc), out);
+    }
+
+    /// Newest version of a page, for probes.
+    pub fn version(&self, lpn: Lpn) -> Version {
+        self.newest(lpn)
+    }
+
+    /// Writes everything back now, for a clean stop; [`is_quiet`](Unit::is_quiet) tells when it is done.
+    pub fn drain(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        self.written_at = Instant::ZERO;
+        self.pump(now, out);
+    }
+}

@@ -1,0 +1,236 @@
+//! The DRAM write cache of a vSSD (RackBlox §3.5.1, Algorithm 2 lines 2–4): newest data first, written back in order
+//! of age, with a mark ([`Cache::mark`]) by which a flush knows when everything accepted before it is written.
+//!
+//! Bounded: [`Cache::has_room`] is asked before [`Cache::put`]; without room the caller waits.
+
+use base::{Lpn, Map, Page, Version};
+use std::collections::VecDeque;
+
+/// What the cache holds of one page.
+#[derive(Clone, Debug)]
+pub struct Cached {
+    /// Version of the data.
+    pub version: Version,
+    /// CRC32C of the page, 0 for zeros.
+    pub crc: u32,
+    /// The page; `None` is all zeros.
+    pub page: Option<Page>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    data: Cached,
+    /// Mark of the oldest data in here that is not being written.
+    dirty: Option<u64>,
+    /// Mark of the data that is being written.
+    writing: Option<u64>,
+}
+
+/// A write cache.
+#[derive(Debug)]
+pub struct Cache {
+    capacity: usize,
+    entries: Map<u32, Entry>,
+    /// Pages to write back, oldest first; an entry that is no longer dirty is skipped.
+    queue: VecDeque<Lpn>,
+    /// For each mark from `oldest` on, whether its data is written.
+    written: VecDeque<bool>,
+    oldest: u64,
+}
+
+impl Cache {
+    /// A cache of `capacity` pages.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            entries: Map::with_capacity(capacity),
+            queue: VecDeque::with_capacity(capacity),
+            written: VecDeque::with_capacity(capacity),
+            oldest: 0,
+        }
+    }
+
+    /// True if [`put`](Cache::put) of this page is allowed.
+    pub fn has_room(&self, lpn: Lpn) -> bool {
+        self.entries.len() < self.capacity || self.entries.contains_key(&lpn.0)
+    }
+
+    /// The newest data of a page, if it is here.
+    pub fn get(&self, lpn: Lpn) -> Option<&Cached> {
+        self.entries.get(&lpn.0).map(|entry| &entry.data)
+    }
+
+    /// Takes newer data of a page.
+    ///
+    /// # Panics
+    /// If there is no room, or if the version is lower than what is here.
+    pub fn put(&mut self, lpn: Lpn, data: Cached) {
+        assert!(self.has_room(lpn), "the caller asked for room");
+        let mark = self.mark();
+        match self.entries.get_mut(&lpn.0) {
+            Some(entry) => {
+                assert!(data.version >= entry.data.version, "versions of a page only grow");
+                entry.data = data;
+                if entry.dirty.is_some() {
+                    return;
+                }
+                entry.dirty = Some(mark);
+            }
+            None => {
+                self.entries.insert(
+                    lpn.0,
+                    Entry {
+                        data,
+                        dirty: Some(mark),
+                        writing: None,
+                    },
+                );
+                self.queue.push_back(lpn);
+            }
+        }
+        self.written.push_back(false);
+    }
+
+    /// The mark of the next data: everything accepted so far has a lower one.
+    pub fn mark(&self) -> u64 {
+        self.oldest + self.written.len() as u64
+    }
+
+    /// True when everything below `mark` is written back.
+    pub fn is_written_below(&self, mark: u64) -> bool {
+        self.oldest >= mark
+    }
+
+    /// The mark under which the page's newest data is written back, `None` if it already is.
+    pub fn mark_of(&self, lpn: Lpn) -> Option<u64> {
+        self.entries.get(&lpn.0).and_then(|entry| entry.dirty.or(entry.writing))
+    }
+
+    /// True when the data of `mark` is written back.
+    pub fn is_written_at(&self, mark: u64) -> bool {
+        mark < self.oldest || self.written.get((mark - self.oldest) as usize).copied().unwrap_or(false)
+    }
+
+    /// Moves a page to the head of the queue: somebody waits for it.
+    pub fn expedite(&mut self, lpn: Lpn) {
+        if self
+            .entries
+            .get(&lpn.0)
+            .is_some_and(|entry| entry.dirty.is_some() && entry.writing.is_none())
+        {
+            self.queue.push_front(lpn);
+        }
+    }
+
+    /// The next page to write back; [`wrote`](Cache::wrote) ends it.
+    pub fn next_write(&mut self) -> Option<(Lpn, Cached)> {
+        while let Some(lpn) = self.queue.pop_front() {
+            let Some(entry) = self.entries.get_mut(&lpn.0) else {
+                continue;
+            };
+            if entry.writing.is_none() && entry.dirty.is_some() {
+                entry.writing = entry.dirty.take();
+                return Some((lpn, entry.data.clone()));
+            }
+        }
+        None
+    }
+
+    /// A page handed out by [`next_write`](Cache::next_write) is written.
+    pub fn wrote(&mut self, lpn: Lpn) {
+        let entry = self
+            .entries
+            .get_mut(&lpn.0)
+            .expect("a page being written stays in the cache");
+        let mark = entry.writing.take().expect("wrote follows next_write");
+        if entry.dirty.is_some() {
+            self.queue.push_back(lpn);
+        } else {
+            self.entries.remove(&lpn.0);
+        }
+        self.written[(mark - self.oldest) as usize] = true;
+        while self.written.front() == Some(&true) {
+            self.written.pop_front();
+            self.oldest += 1;
+        }
+    }
+
+    /// Pages held.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when nothing is held: everything accepted is written back.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Pages that fit.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(counter: u64) -> Cached {
+        Cached {
+            version: Version(counter << 8),
+            crc: 0,
+            page: None,
+        }
+    }
+
+    #[test]
+    fn an_overwrite_is_written_once() {
+        let mut cache = Cache::new(2);
+        cache.put(Lpn(1), data(1));
+        cache.put(Lpn(1), data(2));
+        let (lpn, cached) = cache.next_write().unwrap();
+        assert_eq!((lpn, cached.version), (Lpn(1), Version(2 << 8)));
+        assert!(cache.next_write().is_none());
+        cache.wrote(lpn);
+        assert!(cache.is_empty() && cache.is_written_below(cache.mark()));
+    }
+
+    #[test]
+    fn a_page_changed_while_it_is_written_is_written_again() {
+        let mut cache = Cache::new(2);
+        cache.put(Lpn(1), data(1));
+        let (lpn, _) = cache.next_write().unwrap();
+        let before = cache.mark();
+        cache.put(Lpn(1), data(2));
+        assert!(cache.next_write().is_none(), "one write of a page at a time");
+        cache.wrote(lpn);
+        assert!(cache.is_written_below(before) && cache.mark_of(Lpn(1)) == Some(before));
+        assert_eq!(cache.next_write().unwrap().1.version, Version(2 << 8));
+    }
+
+    #[test]
+    fn a_full_cache_has_room_for_what_it_holds_only() {
+        let mut cache = Cache::new(1);
+        cache.put(Lpn(1), data(1));
+        assert!(cache.has_room(Lpn(1)) && !cache.has_room(Lpn(2)));
+    }
+
+    #[test]
+    fn an_expedited_page_goes_first_and_a_mark_waits_for_all_before_it() {
+        let mut cache = Cache::new(4);
+        for lpn in 1..4 {
+            cache.put(Lpn(lpn), data(1));
+        }
+        let mark = cache.mark();
+        cache.expedite(Lpn(3));
+        let (third, _) = cache.next_write().unwrap();
+        assert_eq!(third, Lpn(3));
+        cache.wrote(third);
+        assert!(cache.is_written_at(2) && cache.mark_of(Lpn(3)).is_none() && !cache.is_written_below(mark));
+        for lpn in [Lpn(1), Lpn(2)] {
+            assert_eq!(cache.next_write().unwrap().0, lpn);
+            cache.wrote(lpn);
+        }
+        assert!(cache.is_written_below(mark) && cache.next_write().is_none());
+    }
+}

@@ -1,0 +1,183 @@
+//! Duplicate suppression for requests that change state. A requester numbers its requests per vSSD and says in each
+//! how far back its oldest unanswered one lies; a server remembers the outcomes from there on, so that a request
+//! that arrives twice is executed once, however late the copy.
+//!
+//! Memory is bounded: a window of [`WINDOW`] requests for each of at most [`SOURCES_MAX`] requesters. A restart of
+//! the server forgets the window; the membership epoch, which a restart changes, then refuses the old copies.
+
+use base::Addr;
+use wire::rack::Code;
+
+/// Requests a requester may have unanswered on one vSSD; it must not send more.
+pub const WINDOW: u64 = 1024;
+/// Requesters remembered for one vSSD; the one heard of longest ago is forgotten for the next.
+pub const SOURCES_MAX: usize = 16;
+
+/// What to do with an arriving request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Execute it.
+    New,
+    /// It is being executed: ignore the copy.
+    InProgress,
+    /// It was executed: answer the same again.
+    Done(Code),
+    /// It is older than anything its requester waits for, or of an earlier incarnation, or outside the window.
+    Old,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Unknown,
+    InProgress,
+    Done(Code),
+}
+
+#[derive(Debug)]
+struct Source {
+    addr: Addr,
+    session: u32,
+    floor: u64,
+    heard: u64,
+    outcomes: Box<[Outcome]>,
+}
+
+/// The windows of one vSSD's requesters.
+#[derive(Debug, Default)]
+pub struct Dedup {
+    sources: Vec<Source>,
+    clock: u64,
+}
+
+impl Dedup {
+    /// Decides about request number `request` of `addr`'s incarnation `session`, whose oldest unanswered request is
+    /// `floor` (at most `request`).
+    pub fn admit(&mut self, addr: Addr, session: u32, request: u64, floor: u64) -> Admit {
+        self.clock += 1;
+        let clock = self.clock;
+        let source = self.source(addr, session);
+        source.heard = clock;
+        if session < source.session || request < source.floor || request >= floor.max(source.floor) + WINDOW {
+            return Admit::Old;
+        }
+        if floor > source.floor {
+            let passed = (floor - source.floor).min(WINDOW);
+            for number in floor - passed..floor {
+                source.outcomes[(number % WINDOW) as usize] = Outcome::Unknown;
+            }
+            source.floor = floor;
+        }
+        let outcome = &mut source.outcomes[(request % WINDOW) as usize];
+        match *outcome {
+            Outcome::Unknown => {
+                *outcome = Outcome::InProgress;
+                Admit::New
+            }
+            Outcome::InProgress => Admit::InProgress,
+            Outcome::Done(code) => Admit::Done(code),
+        }
+    }
+
+    /// Remembers how a request ended.
+    pub fn finish(&mut self, addr: Addr, session: u32, request: u64, code: Code) {
+        self.settle(addr, session, request, Outcome::Done(code));
+    }
+
+    /// Forgets a request that was not executed after all; a copy of it may be.
+    pub fn forget(&mut self, addr: Addr, session: u32, request: u64) {
+        self.settle(addr, session, request, Outcome::Unknown);
+    }
+
+    fn settle(&mut self, addr: Addr, session: u32, request: u64, outcome: Outcome) {
+        let known = self
+            .sources
+            .iter_mut()
+            .find(|source| source.addr == addr && source.session == session);
+        if let Some(source) = known
+            && (source.floor..source.floor + WINDOW).contains(&request)
+        {
+            source.outcomes[(request % WINDOW) as usize] = outcome;
+        }
+    }
+
+    fn source(&mut self, addr: Addr, session: u32) -> &mut Source {
+        let index = self
+            .sources
+            .iter()
+            .position(|source| source.addr == addr)
+            .unwrap_or_else(|| self.admit_source(addr));
+        let source = &mut self.sources[index];
+        if session > source.session {
+            source.session = session;
+            source.floor = 0;
+            source.outcomes.fill(Outcome::Unknown);
+        }
+        source
+    }
+
+    fn admit_source(&mut self, addr: Addr) -> usize {
+        let fresh = Source {
+            addr,
+            session: 0,
+            floor: 0,
+            heard: 0,
+            outcomes: vec![Outcome::Unknown; WINDOW as usize].into_boxed_slice(),
+        };
+        if self.sources.len() < SOURCES_MAX {
+            self.sources.push(fresh);
+            return self.sources.len() - 1;
+        }
+        let oldest = (0..SOURCES_MAX)
+            .min_by_key(|&i| self.sources[i].heard)
+            .expect("SOURCES_MAX is not 0");
+        self.sources[oldest] = fresh;
+        oldest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Addr = Addr::new([10, 0, 0, 1], 1);
+
+    #[test]
+    fn a_request_is_executed_once_and_answered_again() {
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.admit(A, 1, 5, 5), Admit::New);
+        assert_eq!(dedup.admit(A, 1, 5, 5), Admit::InProgress);
+        dedup.finish(A, 1, 5, Code::SoftOrOk);
+        assert_eq!(dedup.admit(A, 1, 5, 5), Admit::Done(Code::SoftOrOk));
+    }
+
+    #[test]
+    fn a_copy_from_before_the_floor_is_ignored() {
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.admit(A, 1, 5, 5), Admit::New);
+        dedup.finish(A, 1, 5, Code::SoftOrOk);
+        assert_eq!(dedup.admit(A, 1, 6, 6), Admit::New);
+        assert_eq!(dedup.admit(A, 1, 5, 5), Admit::Old);
+    }
+
+    #[test]
+    fn an_earlier_incarnation_is_ignored_and_a_later_one_starts_afresh() {
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.admit(A, 2, 1, 1), Admit::New);
+        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Old);
+        assert_eq!(dedup.admit(A, 3, 1, 1), Admit::New);
+    }
+
+    #[test]
+    fn the_window_slides_over_reused_slots() {
+        let mut dedup = Dedup::default();
+        for request in 1..5 * WINDOW {
+            assert_eq!(
+                dedup.admit(A, 1, request, request.saturating_sub(3).max(1)),
+                Admit::New,
+                "{request}"
+            );
+            dedup.finish(A, 1, request, Code::SoftOrOk);
+        }
+        assert_eq!(dedup.admit(A, 1, 9 * WINDOW, 1), Admit::Old, "beyond the window");
+    }
+}

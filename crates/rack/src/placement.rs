@@ -1,0 +1,161 @@
+//! Where a volume's replica sets go: on the servers with the most free channels, replicas of a set on different
+//! servers, primaries spread.
+
+use crate::registry::{ReplicaRecord, SetRecord};
+use thiserror::Error;
+
+/// What a node has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The node.
+    pub node: u8,
+    /// Channels that no vSSD has.
+    pub free_channels: u32,
+    /// Pages that a vSSD may expose for each of its channels, over-provisioning taken off.
+    pub pages_per_channel: u32,
+}
+
+/// Why a volume cannot be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlacementError {
+    /// Too few servers answer.
+    #[error(
+        "{replicas} replicas need as many nodes, and {nodes} are there: add nodes or ask for fewer replicas"
+    )]
+    TooFewNodes {
+        /// Replicas asked for.
+        replicas: usize,
+        /// Nodes there.
+        nodes: usize,
+    },
+    /// Too little flash is free.
+    #[error("no room: {missing_bytes} bytes short; delete volumes or add nodes")]
+    NoRoom {
+        /// Bytes of the volume that found no place.
+        missing_bytes: u64,
+    },
+}
+
+/// Places `pages` pages with `replicas` copies each. Sets are spread over as many servers as there are, so that a
+/// volume has the bandwidth of all of them; `next_vssd` numbers the vSSDs.
+pub fn place(
+    offers: &[Offer],
+    pages: u64,
+    replicas: usize,
+    next_vssd: &mut u32,
+) -> Result<Vec<SetRecord>, PlacementError> {
+    let mut offers: Vec<Offer> = offers
+        .iter()
+        .copied()
+        .filter(|offer| offer.pages_per_channel > 0)
+        .collect();
+    if offers.len() < replicas {
+        return Err(PlacementError::TooFewNodes {
+            replicas,
+            nodes: offers.len(),
+        });
+    }
+    let share = pages.div_ceil(offers.len() as u64).max(1);
+    let mut sets = Vec::new();
+    let mut primaries = vec![0u32; offers.len()];
+    let mut left = pages;
+    while left > 0 {
+        let Some(order) = choose(&offers, &primaries, replicas) else {
+            return Err(PlacementError::NoRoom {
+                missing_bytes: left * base::limits::PAGE_BYTES as u64,
+            });
+        };
+        let smallest = order
+            .iter()
+            .map(|&i| offers[i].pages_per_channel)
+            .min()
+            .expect("replicas is not 0");
+        let room = order
+            .iter()
+            .map(|&i| offers[i].free_channels)
+            .min()
+            .expect("replicas is not 0");
+        let channels = share
+            .min(left)
+            .div_ceil(u64::from(smallest))
+            .clamp(1, u64::from(room)) as u32;
+        let taken = (u64::from(channels) * u64::from(smallest)).min(left) as u32;
+        primaries[order[0]] += 1;
+        let replicas = order
+            .iter()
+            .map(|&i| {
+                offers[i].free_channels -= channels;
+                *next_vssd += 1;
+                ReplicaRecord {
+                    vssd: *next_vssd,
+                    node: offers[i].node,
+                }
+            })
+            .collect();
+        sets.push(SetRecord {
+            pages: taken,
+            channels,
+            replicas,
+        });
+        left -= u64::from(taken);
+    }
+    Ok(sets)
+}
+
+/// The nodes of the next set: the one with the fewest primaries first, then those with the most room.
+fn choose(offers: &[Offer], primaries: &[u32], replicas: usize) -> Option<Vec<usize>> {
+    let mut order: Vec<usize> = (0..offers.len())
+        .filter(|&i| offers[i].free_channels > 0)
+        .collect();
+    let room = |i: usize| core::cmp::Reverse(offers[i].free_channels);
+    let primary = order
+        .iter()
+        .copied()
+        .min_by_key(|&i| (primaries[i], room(i), offers[i].node))?;
+    order.sort_by_key(|&i| (i != primary, room(i), offers[i].node));
+    order.truncate(replicas);
+    (order.len() == replicas).then_some(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers(nodes: u8, free_channels: u32) -> Vec<Offer> {
+        (1..=nodes)
+            .map(|node| Offer {
+                node,
+                free_channels,
+                pages_per_channel: 1000,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_volume_spreads_over_all_nodes_with_each_replica_elsewhere() {
+        let sets = place(&offers(4, 16), 4000, 2, &mut 0).unwrap();
+        assert_eq!(sets.iter().map(|set| u64::from(set.pages)).sum::<u64>(), 4000);
+        let mut primaries = [0; 5];
+        for set in &sets {
+            assert_ne!(set.replicas[0].node, set.replicas[1].node);
+            primaries[set.replicas[0].node as usize] += 1;
+        }
+        assert_eq!(primaries, [0, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_is_missing() {
+        assert_eq!(
+            place(&offers(1, 16), 10, 2, &mut 0),
+            Err(PlacementError::TooFewNodes {
+                replicas: 2,
+                nodes: 1
+            })
+        );
+        assert!(matches!(
+            place(&offers(2, 2), 5000, 2, &mut 0),
+            Err(PlacementError::NoRoom { .. })
+        ));
+        assert!(place(&offers(2, 5), 5000, 2, &mut 0).is_ok(), "exactly full");
+    }
+}

@@ -1,0 +1,170 @@
+//! The registry's records and the [`Registry`] trait: membership, placement and volume metadata.
+//!
+//! The records are plain data; a registry stores them (an embedded file by default). Everything else in the rack can
+//! be rebuilt from them and from the nodes' own superblocks.
+
+use base::{Addr, NodeId, VolumeId, VssdId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// When a write of a volume is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When every replica holds it in memory; FLUSH and FUA make it durable (a volatile write cache).
+    #[default]
+    Memory,
+    /// When every replica holds it on media.
+    Media,
+}
+
+/// One vSSD of a replica set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaRecord {
+    /// The vSSD's number.
+    pub vssd: u32,
+    /// The node that has it.
+    pub node: u8,
+}
+
+/// Replicas of one part of a volume. The first is the primary: it orders the writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetRecord {
+    /// Pages of 4096 bytes that clients see of this set.
+    pub pages: u32,
+    /// Channels of each vSSD.
+    pub channels: u32,
+    /// The replicas.
+    pub replicas: Vec<ReplicaRecord>,
+}
+
+/// A volume: an ordered list of replica sets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    /// Its number, never used again.
+    pub id: u32,
+    /// Its name, which clients use.
+    pub name: String,
+    /// Its size, a multiple of 512.
+    pub size_bytes: u64,
+    /// When writes are acknowledged.
+    #[serde(default)]
+    pub durability: Durability,
+    /// Writes are refused.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Its replica sets, in the order of the volume's bytes.
+    pub sets: Vec<SetRecord>,
+}
+
+impl VolumeRecord {
+    /// The volume's number.
+    pub fn volume(&self) -> VolumeId {
+        VolumeId(self.id)
+    }
+
+    /// Every vSSD of the volume with its set and the node that has it.
+    pub fn vssds(&self) -> impl Iterator<Item = (VssdId, NodeId, &SetRecord)> {
+        self.sets.iter().flat_map(|set| {
+            set.replicas
+                .iter()
+                .map(move |replica| (VssdId(replica.vssd), NodeId(replica.node), set))
+        })
+    }
+}
+
+/// A storage server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Its number, 1 to 255.
+    pub id: u8,
+    /// IPv4 address and UDP port, `a.b.c.d:port`.
+    pub addr: String,
+}
+
+/// Everything the registry knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Grows with each change.
+    pub epoch: u64,
+    /// The next vSSD number.
+    pub next_vssd: u32,
+    /// The next volume number.
+    pub next_volume: u32,
+    /// The servers.
+    #[serde(default)]
+    pub nodes: Vec<NodeRecord>,
+    /// The volumes.
+    #[serde(default)]
+    pub volumes: Vec<VolumeRecord>,
+}
+
+impl Snapshot {
+    /// The volume of this name.
+    pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
+        self.volumes.iter().find(|volume| volume.name == name)
+    }
+}
+
+/// Why the registry refused.
+#[derive(Debug, Error)]
+pub enum RegistryError {
+    /// Somebody else changed it first.
+    #[error("the registry changed meanwhile; try again")]
+    Conflict,
+    /// It could not be read or written.
+    #[error("the registry cannot be read or written: {0}")]
+    Unavailable(String),
+}
+
+/// Where the records are kept.
+pub trait Registry {
+    /// The newest records.
+    fn load(&self) -> Result<Snapshot, RegistryError>;
+    /// Replaces the records durably if the stored epoch is still `snapshot.epoch`; stores `epoch + 1`.
+    fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError>;
+}
+
+/// Reads `a.b.c.d:port`.
+pub fn parse_addr(text: &str) -> Option<Addr> {
+    let addr: core::net::SocketAddrV4 = text.parse().ok()?;
+    Some(Addr::new(addr.ip().octets(), addr.port()))
+}
+
+/// The longest volume name, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// True for a name that every frontend and shell takes as it is.
+pub fn name_is_valid(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.chars().all(allowed)
+        && !name.starts_with(['-', '.'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for name in ["demo", "db-1", "a.b_c"] {
+            assert!(name_is_valid(name), "{name}");
+        }
+        for name in ["", "-x", "a b", "a/b", ".hidden", &"x".repeat(129)] {
+            assert!(!name_is_valid(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_ipv4_with_a_port() {
+        assert_eq!(
+            parse_addr("127.0.0.1:8888"),
+            Some(Addr::new([127, 0, 0, 1], 8888))
+        );
+        for text in ["localhost:1", "127.0.0.1", "[::1]:8888", "1.2.3.4:99999"] {
+            assert_eq!(parse_addr(text), None, "{text}");
+        }
+    }
+}

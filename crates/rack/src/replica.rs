@@ -1,0 +1,724 @@
+//! Replication of one vSSD with its peers: Hermes (ASPLOS'20), so that a read at any replica is linearizable.
+//!
+//! Per page: a version (Hermes' timestamp) and a state. A page that is Valid and has nobody waiting has no record here
+//! at all: its version is the newest that the store knows. A record (key) exists while the page is
+//!
+//! - `Write`: this replica coordinates a client's write and awaits acknowledgements;
+//! - `Invalid`: another replica's write is taken, its validation awaited. Reads wait;
+//! - `Replay`: this replica sends somebody's write again, because its writer may be gone.
+//!
+//! Hermes' fifth state, Trans (a coordinator superseded by a newer write), is folded into `Replay`: the superseded
+//! coordinator replays the newer write and answers its client when all have that; each of them then holds the
+//! client's write or a newer one, which is all that Trans waits for.
+//!
+//! Membership: the members are fixed, their incarnations are not. The epoch is a hash of all members' boot counts;
+//! messages of another epoch are ignored, so nothing sent to or by an earlier incarnation has an effect. A member
+//! that starts is `Joining` ([`crate::sync`]): it takes part in writes, but serves clients only when it holds
+//! everything its peers hold.
+//!
+//! Continuity: a number that changes when *no* member kept its memory. A gateway that sees it change knows that
+//! acknowledged writes which were not flushed may be lost, and says so in answer to its next flush.
+
+use crate::cache::Cached;
+use crate::sync::Sync;
+use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Version, VssdId, limits::SECTORS_PER_PAGE};
+use std::collections::VecDeque;
+use wire::rack::{Code, Header, Op, Packet, flags};
+
+/// An unacknowledged message is sent again after this.
+pub const RESEND_AFTER: Duration = Duration::from_millis(40);
+/// A page that stays Invalid this long is replayed by its follower.
+pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
+/// How often unfinished pages are looked through.
+const SCAN_EVERY: Duration = Duration::from_millis(20);
+/// A starting member greets its peers this often until it serves.
+const HELLO_EVERY: Duration = Duration::from_millis(20);
+
+/// Where the data is: the write cache in front of the vSSD.
+pub trait Store {
+    /// The newest version of a page.
+    fn newest(&self, lpn: Lpn) -> Version;
+    /// True if [`put`](Store::put) would be taken now.
+    fn has_room(&self, lpn: Lpn) -> bool;
+    /// Takes a newer value.
+    fn put(&mut self, lpn: Lpn, data: Cached);
+    /// True if the page's data here is known to be damaged, so that the same version is welcome.
+    fn is_damaged(&self, lpn: Lpn) -> bool;
+    /// Pages of the vSSD.
+    fn pages(&self) -> u32;
+}
+
+/// Another replica of the same data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its vSSD.
+    pub vssd: VssdId,
+    /// Its node.
+    pub node: NodeId,
+    /// Its node's address.
+    pub addr: Addr,
+}
+
+/// What is to be made durable, and what follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Persist {
+    /// The coordinator's own copy of a write.
+    Own {
+        /// The page.
+        lpn: Lpn,
+        /// Its version.
+        version: Version,
+    },
+    /// A follower's copy: the acknowledgement waits for it.
+    Acknowledge {
+        /// The page.
+        lpn: Lpn,
+        /// Index of the coordinator.
+        peer: usize,
+        /// The invalidation to acknowledge.
+        header: Header,
+    },
+}
+
+/// What a replica asks of its host.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send this to a peer; the host fills in source and session.
+    Send(Packet),
+    /// A client's write is complete (or failed) everywhere.
+    Complete {
+        /// The request.
+        header: Header,
+        /// How it ended.
+        code: Code,
+    },
+    /// A request that waited for a page may be processed again.
+    Resume(Packet),
+    /// Make a page durable, then call [`Replica::persisted`].
+    Persist(Persist),
+    /// Read a page's newest data, then call [`Replica::fetched`].
+    Fetch(Lpn, Fetch),
+}
+
+/// Why a page is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fetch {
+    /// To replay it to all peers.
+    Replay,
+    /// To send it to the peer of this index, which asked for it.
+    Push(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Write,
+    Invalid,
+    Replay,
+}
+
+#[derive(Debug)]
+struct Key {
+    lpn: Lpn,
+    state: State,
+    data: Cached,
+    /// The client's request this answers when done.
+    origin: Option<Header>,
+    durable: bool,
+    own_persisted: bool,
+    failure: Option<Code>,
+    /// Bit per peer that has not acknowledged.
+    pending: u8,
+    since: Instant,
+    sent_at: Instant,
+    waiters: VecDeque<Packet>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) member: Member,
+    pub(crate) boot: Option<u32>,
+    pub(crate) serving: Option<u32>,
+}
+
+/// One replica.
+#[derive(Debug)]
+pub struct Replica {
+    node: NodeId,
+    boot: u32,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) epoch: Option<u32>,
+    pub(crate) continuity: u32,
+    serving: bool,
+    pub(crate) sync: Sync,
+    slots: Vec<Option<Key>>,
+    free: Vec<u32>,
+    index: Map<u32, u32>,
+    pub(crate) effects: VecDeque<Effect>,
+    scan_at: Option<Instant>,
+    hello_at: Option<Instant>,
+}
+
+/// Whether a request can be served now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Yes.
+    Ready,
+    /// Not before the page's write in progress is decided: [`Replica::wait`] for it.
+    Undecided,
+}
+
+impl Replica {
+    /// The replica on `node`, in its incarnation `boot`, with its peers (none for a single copy).
+    pub fn new(now: Instant, node: NodeId, boot: u32, members: &[Member]) -> Self {
+        let peers = members
+            .iter()
+            .map(|&member| Peer {
+                member,
+                boot: None,
+                serving: None,
+            })
+            .collect();
+        let mut replica = Self {
+            node,
+            boot,
+            peers,
+            epoch: None,
+            continuity: 0,
+            serving: false,
+            sync: Sync::new(members.len()),
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: Map::new(),
+            effects: VecDeque::new(),
+            scan_at: None,
+            hello_at: Some(now),
+        };
+        replica.form_epoch(now);
+        if replica.peers.is_empty() {
+            replica.start_serving();
+        }
+        replica
+    }
+
+    /// True when clients may be served.
+    pub fn is_serving(&self) -> bool {
+        self.serving
+    }
+
+    /// The membership epoch, 0 while it is not known.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.unwrap_or(0)
+    }
+
+    /// See the module's text.
+    pub fn continuity(&self) -> u32 {
+        self.continuity
+    }
+
+    /// Index of the peer at this address.
+    pub fn peer_of(&self, addr: Addr) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.member.addr == addr)
+    }
+
+    /// Pages with a write or replay in progress.
+    pub fn active(&self) -> usize {
+        self.index.len()
+    }
+
+    fn all_peers(&self) -> u8 {
+        ((1u16 << self.peers.len()) - 1) as u8
+    }
+
+    fn slot(&self, lpn: Lpn) -> Option<usize> {
+        self.index.get(&lpn.0).map(|&slot| slot as usize)
+    }
+
+    fn key(&mut self, slot: usize) -> &mut Key {
+        self.slots[slot].as_mut().expect("an indexed slot holds a key")
+    }
+
+    fn insert(&mut self, key: Key) -> usize {
+        let lpn = key.lpn;
+        let slot = match self.free.pop() {
+            Some(slot) => slot as usize,
+            None => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+        };
+        if self.scan_at.is_none() {
+            self.scan_at = Some(key.since + SCAN_EVERY);
+        }
+        self.slots[slot] = Some(key);
+        self.index.insert(lpn.0, slot as u32);
+        slot
+    }
+
+    /// Ends a key: the page is Valid, whoever waited goes on.
+    fn release(&mut self, slot: usize) {
+        let key = self.slots[slot].take().expect("a released slot holds a key");
+        self.index.remove(&key.lpn.0);
+        self.free.push(slot as u32);
+        self.effects.extend(key.waiters.into_iter().map(Effect::Resume));
+    }
+
+    /// Whether the page can be read or written now.
+    pub fn readiness(&self, lpn: Lpn) -> Readiness {
+        if self.index.is_empty() || !self.index.contains_key(&lpn.0) {
+            Readiness::Ready
+        } else {
+            Readiness::Undecided
+        }
+    }
+
+    /// Keeps a request until its page is decided.
+    ///
+    /// # Panics
+    /// If the page is not undecided.
+    pub fn wait(&mut self, lpn: Lpn, packet: Packet) {
+        let slot = self.slot(lpn).expect("only an undecided page is waited for");
+        self.key(slot).waiters.push_back(packet);
+    }
+
+    /// Coordinates a client's write of a page that is ready and for which the store has room.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        header: Header,
+        data: Option<Page>,
+        crc: u32,
+        store: &mut impl Store,
+    ) {
+        let lpn = lpn_of(&header);
+        let version = store.newest(lpn).next(self.node);
+        let cached = Cached {
+            version,
+            crc,
+            page: data,
+        };
+        store.put(lpn, cached.clone());
+        let durable = header.has(flags::DURABLE);
+        if self.peers.is_empty() && !durable {
+            self.effects.push_back(Effect::Complete {
+                header,
+                code: Code::SoftOrOk,
+            });
+            return;
+        }
+        if durable {
+            self.effects
+                .push_back(Effect::Persist(Persist::Own { lpn, version }));
+        }
+        let slot = self.insert(Key {
+            lpn,
+            state: State::Write,
+            data: cached,
+            origin: Some(header),
+            durable,
+            own_persisted: !durable,
+            failure: None,
+            pending: self.all_peers(),
+            since: now,
+            sent_at: now,
+            waiters: VecDeque::new(),
+        });
+        self.broadcast(slot);
+    }
+
+    /// Sends the key's value to every peer that has not acknowledged it.
+    fn broadcast(&mut self, slot: usize) {
+        let key = self.slots[slot].as_ref().expect("a broadcast key exists");
+        for (index, peer) in self.peers.iter().enumerate() {
+            if key.pending & 1 << index == 0 {
+                continue;
+            }
+            let mut header = self.to_peer(Op::Inv, &peer.member, key.lpn);
+            header.version = key.data.version;
+            header.flags |= if key.durable { flags::DURABLE } else { 0 };
+            header.flags |= if key.state == State::Replay {
+                flags::REPLAY
+            } else {
+                0
+            };
+            let packet = Packet::with_page(header, key.data.page.clone(), key.data.crc);
+            self.effects.push_back(Effect::Send(packet));
+        }
+    }
+
+    pub(crate) fn to_peer(&self, op: Op, member: &Member, lpn: Lpn) -> Header {
+        Header {
+            lba: u64::from(lpn.0) * SECTORS_PER_PAGE as u64,
+            epoch: self.epoch(),
+            session: self.boot,
+            target: member.addr,
+            ..Header::new(op, member.vssd)
+        }
+    }
+
+    /// True if a message of a peer belongs to this epoch; greets the peer if not.
+    fn is_current(&mut self, peer: usize, header: &Header) -> bool {
+        let known = self.epoch.is_some_and(|epoch| epoch == header.epoch)
+            && self.peers[peer].boot == Some(header.session);
+        if !known {
+            let hello = self.hello(peer, false);
+            self.effects.push_back(hello);
+        }
+        known
+    }
+
+    /// Takes a message of a peer. Returns the packet if the store has no room for it: the host hands it in again
+    /// when there is.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        peer: usize,
+        packet: Packet,
+        store: &mut impl Store,
+    ) -> Option<Packet> {
+        let header = packet.header;
+        if header.op == Op::Hello {
+            self.receive_hello(now, peer, &packet);
+            return None;
+        }
+        let lpn = lpn_of(&header);
+        if !self.is_current(peer, &header) || lpn.0 >= store.pages() {
+            return None;
+        }
+        match header.op {
+            Op::Inv => return self.receive_inv(now, peer, packet, store),
+            Op::Ack => self.receive_ack(peer, &header),
+            Op::Val => self.receive_val(&header),
+            Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
+            Op::Digest => self.receive_digest(peer, &packet, store),
+            Op::Pull => self.effects.push_back(Effect::Fetch(lpn, Fetch::Push(peer))),
+            _ => {}
+        }
+        None
+    }
+
+    /// Rule 3: an invalidation of the current epoch is always acknowledged; a newer one is taken.
+    fn receive_inv(
+        &mut self,
+        now: Instant,
+        peer: usize,
+        packet: Packet,
+        store: &mut impl Store,
+    ) -> Option<Packet> {
+        let header = packet.header;
+        let lpn = lpn_of(&header);
+        let newest = store.newest(lpn);
+        let repairs = header.version == newest && store.is_damaged(lpn);
+        if header.version > newest || repairs {
+            if !store.has_room(lpn) {
+                return Some(packet);
+            }
+            let data = Cached {
+                version: header.version,
+                crc: header.payload_crc,
+                page: packet.page().cloned(),
+            };
+            store.put(lpn, data.clone());
+            if !repairs {
+                self.take(now, lpn, data, &header);
+            }
+        }
+        if header.code == Code::Accept {
+            // Pushed by a peer at which the page is Valid: nobody awaits an acknowledgement.
+            return None;
+        }
+        if header.has(flags::DURABLE) {
+            self.effects
+                .push_back(Effect::Persist(Persist::Acknowledge { lpn, peer, header }));
+        } else {
+            self.acknowledge(peer, &header, Code::SoftOrOk);
+        }
+        None
+    }
+
+    /// A newer value arrived: V, I, R → I; a superseded coordinator replays it.
+    fn take(&mut self, now: Instant, lpn: Lpn, data: Cached, header: &Header) {
+        let decided = header.code == Code::Accept;
+        let Some(slot) = self.slot(lpn) else {
+            if !decided {
+                self.insert(Key {
+                    lpn,
+                    state: State::Invalid,
+                    data,
+                    origin: None,
+                    durable: header.has(flags::DURABLE),
+                    own_persisted: true,
+                    failure: None,
+                    pending: 0,
+                    since: now,
+                    sent_at: now,
+                    waiters: VecDeque::new(),
+                });
+            }
+            return;
+        };
+        let all = self.all_peers();
+        let key = self.key(slot);
+        key.data = data;
+        key.since = now;
+        key.sent_at = now;
+        if key.origin.is_some() {
+            key.state = State::Replay;
+            key.pending = all;
+            self.broadcast(slot);
+        } else if decided {
+            self.release(slot);
+        } else {
+            key.state = State::Invalid;
+            key.pending = 0;
+        }
+    }
+
+    fn acknowledge(&mut self, peer: usize, inv: &Header, code: Code) {
+        let mut header = self.to_peer(Op::Ack, &self.peers[peer].member, lpn_of(inv));
+        header.version = inv.version;
+        header.code = code;
+        self.effects.push_back(Effect::Send(Packet::bare(header)));
+    }
+
+    /// Rule 4: an acknowledgement counts only for the version last sent.
+    fn receive_ack(&mut self, peer: usize, header: &Header) {
+        let Some(slot) = self.slot(lpn_of(header)) else {
+            return;
+        };
+        let key = self.key(slot);
+        if key.state == State::Invalid || key.data.version != header.version {
+            return;
+        }
+        key.pending &= !(1 << peer);
+        if header.code != Code::SoftOrOk {
+            key.failure = Some(header.code);
+        }
+        self.settle(slot);
+    }
+
+    /// Rule 5: when all have it, validate and answer.
+    fn settle(&mut self, slot: usize) {
+        let key = self.slots[slot].as_ref().expect("a settled slot holds a key");
+        if key.pending != 0 || !key.own_persisted {
+            return;
+        }
+        let (lpn, version, code) = (key.lpn, key.data.version, key.failure.unwrap_or(Code::SoftOrOk));
+        if let Some(header) = key.origin {
+            self.effects.push_back(Effect::Complete { header, code });
+        }
+        for index in 0..self.peers.len() {
+            let mut header = self.to_peer(Op::Val, &self.peers[index].member, lpn);
+            header.version = version;
+            self.effects.push_back(Effect::Send(Packet::bare(header)));
+        }
+        self.release(slot);
+    }
+
+    /// Rule 6: a validation counts only for the version held.
+    fn receive_val(&mut self, header: &Header) {
+        let Some(slot) = self.slot(lpn_of(header)) else {
+            return;
+        };
+        let key = self.key(slot);
+        if key.state == State::Invalid && key.data.version == header.version {
+            self.release(slot);
+        }
+    }
+
+    /// What [`Effect::Persist`] asked for is done, or failed with `code`.
+    pub fn persisted(&mut self, what: &Persist, code: Code) {
+        match what {
+            Persist::Own { lpn, version } => {
+                let Some(slot) = self.slot(*lpn) else { return };
+                let key = self.key(slot);
+                // A newer version that took its place is no less durable: the older one is on the medium.
+                if key.data.version >= *version {
+                    key.own_persisted = true;
+                    if code != Code::SoftOrOk {
+                        key.failure = Some(code);
+                    }
+                    self.settle(slot);
+                }
+            }
+            Persist::Acknowledge { peer, header, .. } => {
+                if self.epoch == Some(header.epoch) {
+                    self.acknowledge(*peer, header, code);
+                }
+            }
+        }
+    }
+
+    /// A page that [`Effect::Fetch`] asked for; `None` if it cannot be read here.
+    pub fn fetched(&mut self, now: Instant, lpn: Lpn, why: Fetch, data: Option<Cached>) {
+        if why == Fetch::Replay {
+            self.sync.replay_started(lpn);
+        }
+        let Some(data) = data else { return };
+        match why {
+            Fetch::Push(peer) => self.push_page(peer, lpn, data),
+            Fetch::Replay => {
+                if self.slot(lpn).is_none() {
+                    self.insert(Key {
+                        lpn,
+                        state: State::Invalid,
+                        data,
+                        origin: None,
+                        durable: false,
+                        own_persisted: true,
+                        failure: None,
+                        pending: 0,
+                        since: now,
+                        sent_at: now,
+                        waiters: VecDeque::new(),
+                    });
+                }
+                let slot = self.slot(lpn).expect("inserted above");
+                if self.key(slot).state == State::Invalid {
+                    self.replay(now, slot);
+                }
+            }
+        }
+    }
+
+    /// Sends a page to a peer that asked for it. `Accept` says that it is Valid here, so no validation will follow.
+    fn push_page(&mut self, peer: usize, lpn: Lpn, data: Cached) {
+        let mut header = self.to_peer(Op::Inv, &self.peers[peer].member, lpn);
+        header.version = data.version;
+        header.flags |= flags::REPLAY;
+        let decided = self.serving && self.slot(lpn).is_none();
+        let mut packet = Packet::with_page(header, data.page, data.crc);
+        if decided {
+            packet.header.code = Code::Accept;
+        }
+        self.effects.push_back(Effect::Send(packet));
+    }
+
+    /// Rule 7: sends the value in hand again as its coordinator.
+    fn replay(&mut self, now: Instant, slot: usize) {
+        let all = self.all_peers();
+        let key = self.key(slot);
+        key.state = State::Replay;
+        key.pending = all;
+        key.sent_at = now;
+        if all == 0 {
+            self.settle(slot);
+        } else {
+            self.broadcast(slot);
+        }
+    }
+
+    /// What is known of a page here: its newest version, and whether it is decided.
+    pub(crate) fn standing(&self, lpn: Lpn, store: &impl Store) -> (Version, bool) {
+        (store.newest(lpn), self.slot(lpn).is_none())
+    }
+
+    fn hello(&self, peer: usize, reply: bool) -> Effect {
+        let mut header = self.to_peer(Op::Hello, &self.peers[peer].member, Lpn(0));
+        header.flags |= if reply { flags::REPLY } else { 0 };
+        header.floor = self.continuity;
+        header.code = if self.serving { Code::SoftOrOk } else { Code::Busy };
+        Effect::Send(Packet::bare(header))
+    }
+
+    fn receive_hello(&mut self, now: Instant, peer: usize, packet: &Packet) {
+        let header = &packet.header;
+        let known = self.peers[peer].boot;
+        if known.is_some_and(|boot| header.session < boot) {
+            return;
+        }
+        self.peers[peer].serving = (header.code == Code::SoftOrOk).then_some(header.floor);
+        if known != Some(header.session) {
+            self.peers[peer].boot = Some(header.session);
+            self.form_epoch(now);
+        }
+        if !header.has(flags::REPLY) {
+            let reply = self.hello(peer, true);
+            self.effects.push_back(reply);
+        }
+    }
+
+    /// Rule 8: all acknowledgements start over in the new epoch.
+    fn form_epoch(&mut self, now: Instant) {
+        let mut boots = vec![(self.node, self.boot)];
+        for peer in &self.peers {
+            let Some(boot) = peer.boot else { return };
+            boots.push((peer.member.node, boot));
+        }
+        boots.sort_unstable();
+        let epoch = boots.iter().fold(0x5357_5944u64, |hash, (node, boot)| {
+            (hash ^ u64::from(node.0) << 32 ^ u64::from(*boot))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29)
+        });
+        self.epoch = Some(((epoch >> 32) as u32).max(1));
+        if !self.serving {
+            self.sync.restart();
+        }
+        let all = self.all_peers();
+        for slot in 0..self.slots.len() {
+            let Some(key) = self.slots[slot].as_mut() else {
+                continue;
+            };
+            if key.state != State::Invalid {
+                key.pending = all;
+                key.sent_at = now;
+                self.broadcast(slot);
+            }
+        }
+    }
+
+    /// Everything the peers hold is here.
+    pub(crate) fn start_serving(&mut self) {
+        let kept = self.peers.iter().find_map(|peer| peer.serving);
+        self.continuity = kept.unwrap_or(self.epoch());
+        self.serving = true;
+        self.hello_at = None;
+    }
+
+    /// The next effect.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When to [`tick`](Replica::tick).
+    pub fn deadline(&self) -> Option<Instant> {
+        base::time::earliest(self.scan_at, self.hello_at)
+    }
+
+    /// Lets time pass: greets, sends again, replays.
+    pub fn tick(&mut self, now: Instant, store: &impl Store) {
+        if self.hello_at.is_some_and(|at| now >= at) {
+            self.hello_at = (!self.serving).then_some(now + HELLO_EVERY);
+            for peer in 0..self.peers.len() {
+                let hello = self.hello(peer, false);
+                self.effects.push_back(hello);
+            }
+            self.sync_resend(store);
+        }
+        if self.scan_at.is_some_and(|at| now >= at) {
+            self.scan(now);
+            self.scan_at = (!self.index.is_empty()).then_some(now + SCAN_EVERY);
+        }
+    }
+
+    fn scan(&mut self, now: Instant) {
+        for slot in 0..self.slots.len() {
+            let Some(key) = self.slots[slot].as_mut() else {
+                continue;
+            };
+            match key.state {
+                State::Invalid if now.since(key.since) >= REPLAY_AFTER => self.replay(now, slot),
+                State::Write | State::Replay if now.since(key.sent_at) >= RESEND_AFTER => {
+                    key.sent_at = now;
+                    self.broadcast(slot);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The page that a header names.
+pub fn lpn_of(header: &Header) -> Lpn {
+    Lpn(u32::try_from(header.lba / SECTORS_PER_PAGE as u64).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,477 @@
+//! The ToR switch (RackBlox §3.3, §3.5): replica table, destination table and Algorithm 1, with GC bits as leases.
+//!
+//! Differences from the paper, and why:
+//! - a GC bit carries the time at which it lapses: a server that dies while collecting would otherwise redirect its
+//!   reads for ever. A collecting server renews its bit by sending its request again;
+//! - a vSSD may have up to two replicas beside itself; a soft request is delayed if either collects, a read is
+//!   redirected to the first that does not;
+//! - a packet is processed as one step, so the recirculation of a soft request (line 12) is not needed, and two soft
+//!   requests can never both be accepted.
+
+use base::{Addr, Duration, Instant, Map, VssdId, limits::VSSDS_MAX};
+use wire::rack::{Code, Header, Op, flags};
+
+/// A vSSD's registration: what `create_vssd` carries (RackBlox §3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The vSSD.
+    pub vssd: VssdId,
+    /// Its server.
+    pub server: Addr,
+    /// Its replicas in this rack and their servers; unused places are `None`.
+    pub replicas: [Option<(VssdId, Addr)>; 2],
+}
+
+impl Registration {
+    const REPLICA_BYTES: usize = 10;
+
+    /// The payload of a `create_vssd` packet: server IP, then for each replica its vSSD and its server's IP, as in
+    /// the paper, each address followed by its UDP port.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(26);
+        push_addr(&mut bytes, self.server);
+        for (vssd, server) in self.replicas.iter().flatten() {
+            bytes.extend_from_slice(&vssd.0.to_be_bytes());
+            push_addr(&mut bytes, *server);
+        }
+        bytes
+    }
+
+    /// Reads the payload of a `create_vssd` packet for `vssd`; `None` if it is malformed.
+    pub fn parse(vssd: VssdId, bytes: &[u8]) -> Option<Self> {
+        let (server, rest) = bytes.split_first_chunk::<6>()?;
+        let mut replicas = [None; 2];
+        let chunks = rest.chunks_exact(Self::REPLICA_BYTES);
+        if !chunks.remainder().is_empty() || chunks.len() > replicas.len() {
+            return None;
+        }
+        for (place, chunk) in replicas.iter_mut().zip(chunks) {
+            let (id, addr) = chunk.split_first_chunk::<4>()?;
+            *place = Some((VssdId(u32::from_be_bytes(*id)), addr_of(addr.first_chunk()?)));
+        }
+        Some(Self {
+            vssd,
+            server: addr_of(server),
+            replicas,
+        })
+    }
+}
+
+fn push_addr(bytes: &mut Vec<u8>, addr: Addr) {
+    bytes.extend_from_slice(&addr.ip.to_be_bytes());
+    bytes.extend_from_slice(&addr.port.to_be_bytes());
+}
+
+fn addr_of(bytes: &[u8; 6]) -> Addr {
+    let [a, b, c, d, p, q] = *bytes;
+    Addr::new([a, b, c, d], u16::from_be_bytes([p, q]))
+}
+
+/// A GC bit that lapses. `Instant::ZERO` is clear.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease(Instant);
+
+impl Lease {
+    fn is_set(self, now: Instant) -> bool {
+        now < self.0
+    }
+}
+
+/// A row of the replica table (RackBlox Figure 5a).
+#[derive(Clone, Copy, Debug)]
+struct ReplicaRow {
+    gc: Lease,
+    replicas: [Option<VssdId>; 2],
+}
+
+/// A row of the destination table (RackBlox Figure 5b).
+#[derive(Clone, Copy, Debug)]
+struct DestinationRow {
+    gc: Lease,
+    server: Addr,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send it, as changed, to this address.
+    Forward(Addr),
+    /// No table knows where it goes: count it and let the sender try again.
+    Unroutable,
+    /// It is for the ToR and makes no sense, or a table is full; the answer, as changed, goes back.
+    Refuse(Addr),
+}
+
+/// Counters of a ToR.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets sent on.
+    pub forwarded: u64,
+    /// Reads sent to the replica instead.
+    pub redirected: u64,
+    /// Packets with no known destination.
+    pub unroutable: u64,
+    /// GC requests accepted, of any kind.
+    pub gc_accepted: u64,
+    /// Soft GC requests delayed.
+    pub gc_delayed: u64,
+}
+
+/// The switch's data plane.
+#[derive(Debug)]
+pub struct Tor {
+    index: Map<u32, u32>,
+    free: Vec<u32>,
+    replica: Vec<ReplicaRow>,
+    destination: Vec<DestinationRow>,
+    gc_lease: Duration,
+    vssds_max: usize,
+    stats: Stats,
+}
+
+impl Tor {
+    /// A ToR with empty tables; GC bits lapse `gc_lease` after they were last set.
+    pub fn new(gc_lease: Duration) -> Self {
+        Self {
+            index: Map::new(),
+            free: Vec::new(),
+            replica: Vec::new(),
+            destination: Vec::new(),
+            gc_lease,
+            vssds_max: VSSDS_MAX,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Algorithm 1: decides about one packet and rewrites its header. `record` is the payload of a control packet.
+    pub fn process(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
+        let verdict = match header.op {
+            _ if header.has(flags::REPLY) => to_target(header),
+            Op::Read => self.process_read(now, header),
+            Op::GcOp => self.process_gc(now, header),
+            Op::CreateVssd => self.create(header, record),
+            Op::DelVssd => self.delete(header),
+            _ if !header.target.is_none() => to_target(header),
+            _ => self.to_vssd(header),
+        };
+        match verdict {
+            Verdict::Forward(_) => self.stats.forwarded += 1,
+            Verdict::Unroutable => self.stats.unroutable += 1,
+            Verdict::Refuse(_) => {}
+        }
+        verdict
+    }
+
+    fn row(&self, vssd: VssdId) -> Option<usize> {
+        self.index.get(&vssd.0).map(|&row| row as usize)
+    }
+
+    /// Lines 4–9.
+    fn process_read(&mut self, now: Instant, header: &mut Header) -> Verdict {
+        let Some(row) = self.row(header.vssd) else {
+            return Verdict::Unroutable;
+        };
+        if !header.has(flags::PINNED) && self.replica[row].gc.is_set(now) {
+            let idle = self.replica[row]
+                .replicas
+                .into_iter()
+                .flatten()
+                .find_map(|replica| {
+                    let other = self.row(replica)?;
+                    (!self.destination[other].gc.is_set(now)).then_some(replica)
+                });
+            if let Some(replica) = idle {
+                header.vssd = replica;
+                header.flags |= flags::REDIRECTED;
+                self.stats.redirected += 1;
+            }
+        }
+        self.to_vssd(header)
+    }
+
+    /// Lines 10–25.
+    fn process_gc(&mut self, now: Instant, header: &mut Header) -> Verdict {
+        let Some(row) = self.row(header.vssd) else {
+            return Verdict::Unroutable;
+        };
+        let lease = Lease(now + self.gc_lease);
+        let answer = match header.code {
+            Code::SoftOrOk => {
+                let replica_collects = self.replica[row].replicas.into_iter().flatten().any(|replica| {
+                    self.row(replica)
+                        .is_some_and(|other| self.destination[other].gc.is_set(now))
+                });
+                if replica_collects {
+                    self.set_gc(row, Lease::default());
+                    Code::Delay
+                } else {
+                    self.set_gc(row, lease);
+                    Code::Accept
+                }
+            }
+            Code::Regular | Code::Background => {
+                self.set_gc(row, lease);
+                Code::Accept
+            }
+            Code::Finish => {
+                self.set_gc(row, Lease::default());
+                Code::Finish
+            }
+            _ => Code::Refused,
+        };
+        match answer {
+            Code::Accept => self.stats.gc_accepted += 1,
+            Code::Delay => self.stats.gc_delayed += 1,
+            _ => {}
+        }
+        *header = header.reply(answer);
+        to_target(header)
+    }
+
+    /// Both tables change in one step, so they never disagree.
+    fn set_gc(&mut self, row: usize, lease: Lease) {
+        self.replica[row].gc = lease;
+        self.destination[row].gc = lease;
+    }
+
+    fn create(&mut self, header: &mut Header, record: &[u8]) -> Verdict {
+        let registration = Registration::parse(header.vssd, record);
+        let code = match registration {
+            Some(registration) if self.register(&registration) => Code::SoftOrOk,
+            Some(_) => Code::NoSpace,
+            None => Code::Refused,
+        };
+        answer(header, code)
+    }
+
+    /// Inserts or updates a vSSD; false when the tables are full. GC bits of a known vSSD stay as they are.
+    pub fn register(&mut self, registration: &Registration) -> bool {
+        let replicas = registration.replicas.map(|replica| replica.map(|(vssd, _)| vssd));
+        if let Some(row) = self.row(registration.vssd) {
+            self.replica[row].replicas = replicas;
+            self.destination[row].server = registration.server;
+            return true;
+        }
+        if self.index.len() >= self.vssds_max {
+            return false;
+        }
+        let fresh = ReplicaRow {
+            gc: Lease::default(),
+            replicas,
+        };
+        let destination = DestinationRow {
+            gc: Lease::default(),
+            server: registration.server,
+        };
+        let row = match self.free.pop() {
+            Some(row) => {
+                self.replica[row as usize] = fresh;
+                self.destination[row as usize] = destination;
+                row
+            }
+            None => {
+                self.replica.push(fresh);
+                self.destination.push(destination);
+                self.replica.len() as u32 - 1
+            }
+        };
+        self.index.insert(registration.vssd.0, row);
+        true
+    }
+
+    fn delete(&mut self, header: &mut Header) -> Verdict {
+        if let Some(row) = self.index.remove(&header.vssd.0) {
+            self.free.push(row);
+        }
+        answer(header, Code::SoftOrOk)
+    }
+
+    fn to_vssd(&self, header: &mut Header) -> Verdict {
+        match self.row(header.vssd) {
+            Some(row) => {
+                header.target = self.destination[row].server;
+                Verdict::Forward(header.target)
+            }
+            None => Verdict::Unroutable,
+        }
+    }
+
+    /// True if the vSSD's GC bit is set.
+    pub fn is_collecting(&self, now: Instant, vssd: VssdId) -> bool {
+        self.row(vssd).is_some_and(|row| self.replica[row].gc.is_set(now))
+    }
+
+    /// vSSDs in the tables.
+    pub fn vssds(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+}
+
+fn to_target(header: &Header) -> Verdict {
+    if header.target.is_none() {
+        Verdict::Unroutable
+    } else {
+        Verdict::Forward(header.target)
+    }
+}
+
+fn answer(header: &mut Header, code: Code) -> Verdict {
+    *header = header.reply(code);
+    if header.target.is_none() {
+        Verdict::Unroutable
+    } else if code == Code::SoftOrOk {
+        Verdict::Forward(header.target)
+    } else {
+        Verdict::Refuse(header.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: VssdId = VssdId(1);
+    const B: VssdId = VssdId(2);
+    const SERVER_A: Addr = Addr::new([10, 0, 0, 1], 8888);
+    const SERVER_B: Addr = Addr::new([10, 0, 0, 2], 8888);
+    const CLIENT: Addr = Addr::new([10, 0, 0, 9], 8888);
+    const LEASE: Duration = Duration::from_millis(100);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn tor() -> Tor {
+        let mut tor = Tor::new(LEASE);
+        assert!(tor.register(&Registration {
+            vssd: A,
+            server: SERVER_A,
+            replicas: [Some((B, SERVER_B)), None]
+        }));
+        assert!(tor.register(&Registration {
+            vssd: B,
+            server: SERVER_B,
+            replicas: [Some((A, SERVER_A)), None]
+        }));
+        tor
+    }
+
+    fn gc(tor: &mut Tor, now: Instant, vssd: VssdId, code: Code) -> Code {
+        let mut header = Header {
+            code,
+            source: SERVER_A,
+            ..Header::new(Op::GcOp, vssd)
+        };
+        assert_eq!(tor.process(now, &mut header, &[]), Verdict::Forward(SERVER_A));
+        header.code
+    }
+
+    fn read(tor: &mut Tor, now: Instant, vssd: VssdId) -> (Verdict, VssdId) {
+        let mut header = Header {
+            source: CLIENT,
+            ..Header::new(Op::Read, vssd)
+        };
+        (tor.process(now, &mut header, &[]), header.vssd)
+    }
+
+    #[test]
+    fn a_read_of_a_collecting_vssd_goes_to_its_idle_replica() {
+        let mut tor = tor();
+        assert_eq!(read(&mut tor, at(1), A), (Verdict::Forward(SERVER_A), A));
+        assert_eq!(gc(&mut tor, at(1), A, Code::SoftOrOk), Code::Accept);
+        assert_eq!(read(&mut tor, at(2), A), (Verdict::Forward(SERVER_B), B));
+        assert_eq!(read(&mut tor, at(2), B), (Verdict::Forward(SERVER_B), B));
+        assert_eq!(gc(&mut tor, at(3), A, Code::Finish), Code::Finish);
+        assert_eq!(read(&mut tor, at(3), A), (Verdict::Forward(SERVER_A), A));
+    }
+
+    #[test]
+    fn when_both_collect_a_read_stays() {
+        let mut tor = tor();
+        assert_eq!(gc(&mut tor, at(1), A, Code::SoftOrOk), Code::Accept);
+        assert_eq!(gc(&mut tor, at(1), B, Code::Regular), Code::Accept);
+        assert_eq!(read(&mut tor, at(2), A), (Verdict::Forward(SERVER_A), A));
+    }
+
+    #[test]
+    fn two_soft_requests_are_never_both_accepted() {
+        let mut tor = tor();
+        assert_eq!(gc(&mut tor, at(1), A, Code::SoftOrOk), Code::Accept);
+        assert_eq!(gc(&mut tor, at(1), B, Code::SoftOrOk), Code::Delay);
+        assert!(
+            !tor.is_collecting(at(1), B),
+            "a delayed request leaves no bit behind"
+        );
+        assert_eq!(gc(&mut tor, at(2), A, Code::Finish), Code::Finish);
+        assert_eq!(gc(&mut tor, at(2), B, Code::SoftOrOk), Code::Accept);
+    }
+
+    #[test]
+    fn a_dead_collectors_bit_lapses_and_a_live_ones_is_renewed() {
+        let mut tor = tor();
+        assert_eq!(gc(&mut tor, at(0), A, Code::Background), Code::Accept);
+        assert_eq!(gc(&mut tor, at(80), A, Code::Background), Code::Accept);
+        assert!(tor.is_collecting(at(150), A));
+        assert!(!tor.is_collecting(at(180), A));
+        assert_eq!(read(&mut tor, at(181), A).0, Verdict::Forward(SERVER_A));
+    }
+
+    #[test]
+    fn writes_are_not_redirected() {
+        let mut tor = tor();
+        gc(&mut tor, at(1), A, Code::Regular);
+        let mut header = Header {
+            source: CLIENT,
+            ..Header::new(Op::Write, A)
+        };
+        assert_eq!(tor.process(at(1), &mut header, &[]), Verdict::Forward(SERVER_A));
+    }
+
+    #[test]
+    fn the_tables_hold_the_whole_rack_and_refuse_one_more() {
+        let mut tor = Tor::new(LEASE);
+        for id in 0..VSSDS_MAX as u32 {
+            assert!(tor.register(&Registration {
+                vssd: VssdId(id),
+                server: SERVER_A,
+                replicas: [None; 2]
+            }));
+        }
+        let one_more = Registration {
+            vssd: VssdId(u32::MAX),
+            server: SERVER_A,
+            replicas: [None; 2],
+        };
+        assert!(!tor.register(&one_more));
+        let mut header = Header {
+            source: SERVER_A,
+            ..Header::new(Op::DelVssd, VssdId(7))
+        };
+        assert_eq!(tor.process(at(0), &mut header, &[]), Verdict::Forward(SERVER_A));
+        assert!(tor.register(&one_more), "a deleted vSSD's row is used again");
+    }
+
+    #[test]
+    fn registrations_survive_the_wire_and_junk_is_refused() {
+        for replicas in [
+            [None; 2],
+            [Some((B, SERVER_B)), None],
+            [Some((B, SERVER_B)), Some((A, SERVER_A))],
+        ] {
+            let registration = Registration {
+                vssd: A,
+                server: SERVER_A,
+                replicas,
+            };
+            assert_eq!(Registration::parse(A, &registration.emit()), Some(registration));
+        }
+        for bytes in [0, 5, 7, 15, 27, 36] {
+            assert_eq!(Registration::parse(A, &vec![0; bytes]), None, "{bytes} bytes");
+        }
+    }
+}
