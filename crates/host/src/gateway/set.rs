@@ -90,7 +90,11 @@ impl Set {
     /// The operation of a mutation in flight.
     pub fn mutation(&self, number: u64) -> Option<u32> {
         let in_flight = (self.oldest_mutation..self.next_mutation).contains(&number);
-        if in_flight { self.mutations[(number % WINDOW) as usize] } else { None }
+        if in_flight {
+            self.mutations[(number % WINDOW) as usize]
+        } else {
+            None
+        }
     }
 
     /// A mutation is over.
@@ -173,7 +177,10 @@ mod tests {
         assert_eq!(set.floor(numbers[2]), 2, "the oldest is still there");
         set.end_mutation(numbers[0]);
         assert_eq!(set.floor(numbers[2]), 0);
-        assert_eq!((set.mutation(numbers[0]), set.mutation(numbers[2])), (None, Some(2)));
+        assert_eq!(
+            (set.mutation(numbers[0]), set.mutation(numbers[2])),
+            (None, Some(2))
+        );
     }
 
     #[test]
@@ -205,7 +212,11 @@ mod tests {
 
     #[test]
     fn pages_are_found_in_their_set() {
-        let sets = [Set::new(vec![], 0, 10), Set::new(vec![], 10, 5), Set::new(vec![], 15, 5)];
+        let sets = [
+            Set::new(vec![], 0, 10),
+            Set::new(vec![], 10, 5),
+            Set::new(vec![], 15, 5),
+        ];
         for (page, expected) in [(0, (0, 0)), (9, (0, 9)), (10, (1, 0)), (19, (2, 4))] {
             assert_eq!(locate(&sets, page), expected);
         }

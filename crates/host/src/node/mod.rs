@@ -129,7 +129,12 @@ pub struct Node {
 
 impl Node {
     /// Starts from what the medium holds: counts the start, recovers every vSSD.
-    pub fn open(now: Instant, config: NodeConfig, pool: Pool, medium: &mut dyn Medium) -> Result<Self, NodeError> {
+    pub fn open(
+        now: Instant,
+        config: NodeConfig,
+        pool: Pool,
+        medium: &mut dyn Medium,
+    ) -> Result<Self, NodeError> {
         let ssd = Ssd::open(medium, pool.page_bytes())?;
         let mut node = Self {
             ssd,
@@ -174,9 +179,16 @@ impl Node {
             peers,
         };
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
-        assert!(self.units.len() < NODE_UNIT as usize, "unit indexes fit beside the node's own");
+        assert!(
+            self.units.len() < NODE_UNIT as usize,
+            "unit indexes fit beside the node's own"
+        );
         self.index.insert(vssd.0, self.units.len() as u32);
-        self.units.push(Some(Slot { unit, media_in_flight: 0, closing: None }));
+        self.units.push(Some(Slot {
+            unit,
+            media_in_flight: 0,
+            closing: None,
+        }));
         self.registered = false;
         self.register_at = now;
     }
@@ -215,7 +227,10 @@ impl Node {
 
     /// True when nothing is in flight or left to write back.
     pub fn is_quiet(&self) -> bool {
-        self.units.iter().flatten().all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
+        self.units
+            .iter()
+            .flatten()
+            .all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
     }
 
     /// What a `status` packet tells.
@@ -265,7 +280,9 @@ impl Node {
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
                 Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
-                None if !header.has(flags::REPLY) && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) => {
+                None if !header.has(flags::REPLY)
+                    && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
+                {
                     self.answer(&header, Code::NoVssd);
                 }
                 None => {}
@@ -275,7 +292,9 @@ impl Node {
 
     /// Calls a unit and stamps the media operations that it asks for.
     fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
-        let Some(slot) = self.units[index].as_mut() else { return };
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
         let before = self.out.len();
         call(&mut slot.unit, &mut self.out);
         for output in self.out.iter_mut().skip(before) {
@@ -296,7 +315,10 @@ impl Node {
     fn send(&mut self, mut packet: Packet) {
         packet.header.source = self.config.addr;
         packet.header.session = self.ssd.boot();
-        self.out.push_back(Output::Send { to: self.config.tor, packet });
+        self.out.push_back(Output::Send {
+            to: self.config.tor,
+            packet,
+        });
     }
 
     fn answer_status(&mut self, header: &Header) {
@@ -306,11 +328,16 @@ impl Node {
 
     fn open_vssd(&mut self, now: Instant, packet: &Packet) {
         let header = packet.header;
-        let Some(open) = Open::parse(packet.record()) else { return self.answer(&header, Code::Refused) };
+        let Some(open) = Open::parse(packet.record()) else {
+            return self.answer(&header, Code::Refused);
+        };
         if let Some(&index) = self.index.get(&header.vssd.0) {
             let code = match &self.units[index as usize] {
                 Some(slot) if slot.closing.is_some() => Code::Busy,
-                Some(slot) if slot.unit.flash().logical_pages() != open.pages || slot.unit.identity().peers != open.peers => {
+                Some(slot)
+                    if slot.unit.flash().logical_pages() != open.pages
+                        || slot.unit.identity().peers != open.peers =>
+                {
                     Code::Refused
                 }
                 Some(slot) if !slot.unit.is_serving() => Code::Busy,
@@ -342,7 +369,14 @@ impl Node {
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
     fn close_if_quiet(&mut self, now: Instant, index: usize) {
-        let Some(Slot { closing: Some(header), media_in_flight: 0, unit }) = &self.units[index] else { return };
+        let Some(Slot {
+            closing: Some(header),
+            media_in_flight: 0,
+            unit,
+        }) = &self.units[index]
+        else {
+            return;
+        };
         let (header, vssd) = (*header, unit.identity().vssd);
         self.units[index] = None;
         self.index.remove(&vssd.0);
@@ -358,9 +392,10 @@ impl Node {
         }
         let Some(job) = self.jobs.pop_front() else { return };
         let changed = match &job {
-            Job::Open(header, open) => {
-                self.ssd.create(header.vssd, open.channels, open.pages, emit_members(&open.peers)).map(|_| ())
-            }
+            Job::Open(header, open) => self
+                .ssd
+                .create(header.vssd, open.channels, open.pages, emit_members(&open.peers))
+                .map(|_| ()),
             Job::Delete(header) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
@@ -369,16 +404,27 @@ impl Node {
             return self.next_job(now);
         }
         let pages = self.ssd.superblock_pages();
-        self.writing = Some(Writing { job, left: pages.len(), flushing: false, failed: false });
+        self.writing = Some(Writing {
+            job,
+            left: pages.len(),
+            flushing: false,
+            failed: false,
+        });
         for (offset, bytes) in pages {
-            let page = self.pool.alloc().expect("a few pages are kept for the control path");
+            let page = self
+                .pool
+                .alloc()
+                .expect("a few pages are kept for the control path");
             page.with_mut(|target| target.copy_from_slice(&bytes));
             self.media(MediaKind::Write { offset, page });
         }
     }
 
     fn media(&mut self, kind: MediaKind) {
-        self.out.push_back(Output::Media(MediaOp { id: NODE_UNIT << UNIT_SHIFT, kind }));
+        self.out.push_back(Output::Media(MediaOp {
+            id: NODE_UNIT << UNIT_SHIFT,
+            kind,
+        }));
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
@@ -388,14 +434,18 @@ impl Node {
         }
         done.id &= (1 << UNIT_SHIFT) - 1;
         let index = unit as usize - 1;
-        let Some(slot) = self.units[index].as_mut() else { return };
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
         slot.media_in_flight -= 1;
         self.with_unit(index, |unit, out| unit.media_done(now, done, out));
         self.close_if_quiet(now, index);
     }
 
     fn superblock_done(&mut self, now: Instant, failed: bool) {
-        let Some(writing) = self.writing.as_mut() else { return };
+        let Some(writing) = self.writing.as_mut() else {
+            return;
+        };
         writing.failed |= failed;
         if !writing.flushing {
             writing.left -= 1;
@@ -413,7 +463,12 @@ impl Node {
             }
             Job::Delete(header) => self.answer(&header, Code::SoftOrOk),
             Job::Open(header, open) => {
-                let entry = self.ssd.vssds().iter().find(|entry| entry.id == header.vssd).cloned();
+                let entry = self
+                    .ssd
+                    .vssds()
+                    .iter()
+                    .find(|entry| entry.id == header.vssd)
+                    .cloned();
                 let entry = entry.expect("created before it was written");
                 let flash = Vssd::create(self.vssd_config(&entry), self.pool.clone());
                 self.start_unit(now, header.vssd, open.peers, flash);
@@ -426,7 +481,12 @@ impl Node {
 
     /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
     fn register(&mut self, now: Instant) {
-        self.register_at = now + if self.registered { REGISTER_EVERY } else { REGISTER_FIRST };
+        self.register_at = now
+            + if self.registered {
+                REGISTER_EVERY
+            } else {
+                REGISTER_FIRST
+            };
         let registrations: Vec<Registration> = self
             .units()
             .map(|unit| {
@@ -435,7 +495,11 @@ impl Node {
                 for (place, peer) in replicas.iter_mut().zip(&identity.peers) {
                     *place = Some((peer.vssd, peer.addr));
                 }
-                Registration { vssd: identity.vssd, server: identity.addr, replicas }
+                Registration {
+                    vssd: identity.vssd,
+                    server: identity.addr,
+                    replicas,
+                }
             })
             .collect();
         for registration in registrations {
@@ -463,7 +527,9 @@ impl Machine for Node {
 
     fn deadline(&self) -> Option<Instant> {
         let register = (!self.index.is_empty()).then_some(self.register_at);
-        self.units.iter().flatten().fold(register, |deadline, slot| earliest(deadline, slot.unit.deadline()))
+        self.units.iter().flatten().fold(register, |deadline, slot| {
+            earliest(deadline, slot.unit.deadline())
+        })
     }
 
     fn tick(&mut self, now: Instant) {
