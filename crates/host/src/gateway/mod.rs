@@ -127,6 +127,9 @@ struct Operation {
     again_at: Instant,
 }
 
+/// A page whose merge waits for memory: its volume and number, the parts, and what it holds if that was read.
+type Starved = (usize, u64, Vec<Part>, Option<Option<Page>>);
+
 /// A gateway.
 pub struct Gateway {
     config: GatewayConfig,
@@ -134,13 +137,15 @@ pub struct Gateway {
     zero: Page,
     control: Control,
     volumes: Vec<Option<Volume>>,
+    /// Volume and set of each primary vSSD.
+    primaries: Map<u32, (usize, usize)>,
     requests: Vec<Option<Request>>,
     requests_free: Vec<u32>,
     operations: Vec<Option<Operation>>,
     generations: Vec<u32>,
     operations_free: Vec<u32>,
     /// Pages whose merge waits for memory.
-    starved: Vec<(usize, u64, Vec<Part>, Option<Option<Page>>)>,
+    starved: Vec<Starved>,
     flushing: Map<u32, Vec<(usize, u32, u64)>>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
@@ -176,6 +181,7 @@ impl Gateway {
             pool,
             config,
             volumes: Vec::new(),
+            primaries: Map::new(),
             requests: Vec::new(),
             requests_free: Vec::new(),
             operations: Vec::new(),
@@ -191,19 +197,55 @@ impl Gateway {
 
     /// Opens a volume; with `create`, its vSSDs are made where they are missing. Requests may follow at once.
     pub fn open_volume(&mut self, now: Instant, record: VolumeRecord, create: bool) {
-        let member = |vssd: VssdId, node: NodeId| Member {
-            vssd,
-            node,
-            addr: self.control.addr(node).unwrap_or(Addr::NONE),
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+        let latency = core::array::from_fn(|_| histogram());
+        let empty = VolumeRecord {
+            size_bytes: 0,
+            sets: Vec::new(),
+            ..record.clone()
         };
-        let mut opens = Vec::new();
-        let mut sets = Vec::new();
-        let mut first_page = 0;
-        for set in &record.sets {
+        let volume = Volume {
+            record: empty,
+            sets: Vec::new(),
+            locks: Map::new(),
+            latency,
+            closing: false,
+        };
+        let index = match self.volumes.iter().position(Option::is_none) {
+            Some(index) => {
+                self.volumes[index] = Some(volume);
+                index
+            }
+            None => {
+                self.volumes.push(Some(volume));
+                self.volumes.len() - 1
+            }
+        };
+        self.add_sets(now, index, record, create);
+    }
+
+    /// Grows an open volume to `record`, which has more sets than before and the same ones in front.
+    pub fn grow_volume(&mut self, now: Instant, record: VolumeRecord) {
+        if let Some(index) = self.find(record.volume()) {
+            self.add_sets(now, index, record, true);
+        }
+    }
+
+    fn add_sets(&mut self, now: Instant, index: usize, record: VolumeRecord, create: bool) {
+        let known = self.volume(index).sets.len();
+        let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
+        for (number, set) in record.sets.iter().enumerate().skip(known) {
             let members: Vec<Member> = set
                 .replicas
                 .iter()
-                .map(|replica| member(VssdId(replica.vssd), NodeId(replica.node)))
+                .map(|replica| {
+                    let node = NodeId(replica.node);
+                    Member {
+                        vssd: VssdId(replica.vssd),
+                        node,
+                        addr: self.control.addr(node).unwrap_or(Addr::NONE),
+                    }
+                })
                 .collect();
             for me in &members {
                 let peers = members
@@ -211,39 +253,20 @@ impl Gateway {
                     .copied()
                     .filter(|peer| peer.vssd != me.vssd)
                     .collect();
-                opens.push((
-                    *me,
-                    Open {
-                        create,
-                        pages: set.pages,
-                        channels: set.channels,
-                        peers,
-                    },
-                ));
+                let open = Open {
+                    create,
+                    pages: set.pages,
+                    channels: set.channels,
+                    peers,
+                };
+                self.control.open(now, record.id, me.vssd, me.addr, &open);
             }
-            sets.push(Set::new(
-                members.iter().map(|member| member.vssd).collect(),
-                first_page,
-                set.pages,
-            ));
+            self.primaries.insert(members[0].vssd.0, (index, number));
+            let replicas = members.iter().map(|member| member.vssd).collect();
+            self.volume(index).sets.push(Set::new(replicas, first_page));
             first_page += u64::from(set.pages);
         }
-        for (member, open) in opens {
-            self.control.open(now, record.id, member.vssd, member.addr, &open);
-        }
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
-        let latency = core::array::from_fn(|_| histogram());
-        let volume = Volume {
-            record,
-            sets,
-            locks: Map::new(),
-            latency,
-            closing: false,
-        };
-        match self.volumes.iter().position(Option::is_none) {
-            Some(index) => self.volumes[index] = Some(volume),
-            None => self.volumes.push(Some(volume)),
-        }
+        self.volume(index).record = record;
         self.send_control(now);
     }
 
@@ -360,7 +383,10 @@ impl Gateway {
             .flatten()
             .any(|request| request.volume == index);
         if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
-            self.volumes[index] = None;
+            let volume = self.volumes[index].take().expect("checked above");
+            for set in &volume.sets {
+                self.primaries.remove(&set.replicas[0].0);
+            }
         }
     }
 
@@ -687,9 +713,14 @@ impl Gateway {
             Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
         } else {
             // A mutation: its number is its set's, and the vSSD tells the set.
-            let sets = self.volumes.iter().flatten().flat_map(|volume| &volume.sets);
-            let mut owners = sets.filter(|set| set.replicas.first() == Some(&header.vssd));
-            owners.next().and_then(|set| set.mutation(header.request))
+            self.primaries
+                .get(&header.vssd.0)
+                .copied()
+                .and_then(|(volume, set)| {
+                    self.volumes[volume]
+                        .as_ref()
+                        .and_then(|volume| volume.sets[set].mutation(header.request))
+                })
         };
         let Some(slot) = slot else { return };
         match self.operations.get(slot as usize) {

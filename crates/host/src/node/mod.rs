@@ -94,7 +94,15 @@ pub enum NodeError {
 #[derive(Debug)]
 enum Job {
     Open(Header, Open),
+    Move(Header, Open),
     Delete(Header),
+}
+
+impl Job {
+    fn header(&self) -> &Header {
+        let (Self::Open(header, _) | Self::Move(header, _) | Self::Delete(header)) = self;
+        header
+    }
 }
 
 #[derive(Debug)]
@@ -162,7 +170,7 @@ impl Node {
     }
 
     fn vssd_config(&self, entry: &VssdEntry) -> VssdConfig {
-        let mut config = VssdConfig::new(entry, *self.ssd.geometry(), self.pool.page_bytes());
+        let mut config = VssdConfig::new(entry, self.ssd.geometry(), self.pool.page_bytes());
         config.timing = self.config.timing.clone();
         config.gc = self.config.gc_mode;
         config.checkpoint_every_programs = self.config.checkpoint_every_programs;
@@ -238,7 +246,7 @@ impl Node {
         let mut status = NodeStatus {
             node: self.config.id.0,
             boot: self.ssd.boot(),
-            channels: u32::from(self.ssd.geometry().channels),
+            channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
             free_ratio_min: 1.0,
@@ -355,6 +363,22 @@ impl Node {
         }
     }
 
+    /// The peers are the same, at other addresses: take these. The gateway asks again and is answered then.
+    fn move_peers(&mut self, now: Instant, header: Header, open: Open) {
+        let index = self
+            .index
+            .get(&header.vssd.0)
+            .copied()
+            .expect("the caller found it") as usize;
+        let slot = self.units[index].as_mut().expect("an indexed unit exists");
+        if !slot.unit.move_peers(&open.peers) {
+            return self.answer(&header, Code::Refused);
+        }
+        self.registered = false;
+        self.jobs.push_back(Job::Move(header, open));
+        self.next_job(now);
+    }
+
     fn delete_vssd(&mut self, now: Instant, header: Header) {
         match self.index.get(&header.vssd.0) {
             None => self.answer(&header, Code::SoftOrOk),
@@ -396,11 +420,11 @@ impl Node {
                 .ssd
                 .create(header.vssd, open.channels, open.pages, emit_members(&open.peers))
                 .map(|_| ()),
+            Job::Move(header, open) => self.ssd.set_config(header.vssd, emit_members(&open.peers)),
             Job::Delete(header) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
-            let (Job::Open(header, _) | Job::Delete(header)) = job;
-            self.answer(&header, Code::NoSpace);
+            self.answer(job.header(), Code::NoSpace);
             return self.next_job(now);
         }
         let pages = self.ssd.superblock_pages();
@@ -457,11 +481,9 @@ impl Node {
         }
         let writing = self.writing.take().expect("checked above");
         match writing.job {
-            job if writing.failed => {
-                let (Job::Open(header, _) | Job::Delete(header)) = job;
-                self.answer(&header, Code::Latched);
-            }
+            job if writing.failed => self.answer(job.header(), Code::Latched),
             Job::Delete(header) => self.answer(&header, Code::SoftOrOk),
+            Job::Move(header, _) => self.answer(&header, Code::Busy),
             Job::Open(header, open) => {
                 let entry = self
                     .ssd

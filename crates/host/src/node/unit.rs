@@ -279,7 +279,7 @@ impl Unit {
             Op::GcOp if header.has(flags::REPLY) => self.agent.answered(now, header.code),
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
                 if let Some(peer) = self.replica.peer_of(header.source) {
-                    self.from_peer(now, peer, packet);
+                    self.peer_packet(now, peer, packet);
                 }
             }
             _ => {}
@@ -287,7 +287,7 @@ impl Unit {
         self.pump(now, out);
     }
 
-    fn from_peer(&mut self, now: Instant, peer: usize, packet: Packet) {
+    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
         let mut put = false;
         let refused = self.replica.receive(now, peer, packet, &mut view!(self, put));
         if put {
@@ -777,7 +777,7 @@ impl Unit {
             let (peer, packet) = self.backlog.pop_front().expect("there is a front");
             progress = true;
             match peer {
-                Some(peer) => self.from_peer(now, peer, packet),
+                Some(peer) => self.peer_packet(now, peer, packet),
                 None => self.start_write(now, packet),
             }
         }
@@ -811,6 +811,18 @@ impl Unit {
         self.stats.reads += 1;
         let header = self.reply_header(request, Code::SoftOrOk);
         self.send(Packet::with_page(header, page, crc), out);
+    }
+
+    /// The peers are at other addresses; false if they are other peers.
+    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
+        let known = &mut self.identity.peers;
+        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
+        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
+            return false;
+        }
+        known.copy_from_slice(peers);
+        self.replica.move_peers(peers);
+        true
     }
 
     /// Newest version of a page, for probes.
