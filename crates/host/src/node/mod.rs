@@ -283,8 +283,8 @@ impl Node {
         }
         match header.op {
             Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
-            Op::Open => self.open_vssd(now, &packet),
-            Op::Delete => self.delete_vssd(now, header),
+            Op::Open => self.open_vssd(&packet),
+            Op::Delete => self.delete_vssd(header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
                 Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
@@ -334,7 +334,7 @@ impl Node {
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
-    fn open_vssd(&mut self, now: Instant, packet: &Packet) {
+    fn open_vssd(&mut self, packet: &Packet) {
         let header = packet.header;
         let Some(open) = Open::parse(packet.record()) else {
             return self.answer(&header, Code::Refused);
@@ -342,11 +342,9 @@ impl Node {
         if let Some(&index) = self.index.get(&header.vssd.0) {
             let code = match &self.units[index as usize] {
                 Some(slot) if slot.closing.is_some() => Code::Busy,
-                Some(slot)
-                    if slot.unit.flash().logical_pages() != open.pages
-                        || slot.unit.identity().peers != open.peers =>
-                {
-                    Code::Refused
+                Some(slot) if slot.unit.flash().logical_pages() != open.pages => Code::Refused,
+                Some(slot) if slot.unit.identity().peers != open.peers => {
+                    return self.move_peers(header, open);
                 }
                 Some(slot) if !slot.unit.is_serving() => Code::Busy,
                 _ => Code::SoftOrOk,
@@ -359,12 +357,12 @@ impl Node {
         let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
         if !self.jobs.iter().any(known) && !self.writing.as_ref().is_some_and(|writing| known(&writing.job)) {
             self.jobs.push_back(Job::Open(header, open));
-            self.next_job(now);
+            self.next_job();
         }
     }
 
     /// The peers are the same, at other addresses: take these. The gateway asks again and is answered then.
-    fn move_peers(&mut self, now: Instant, header: Header, open: Open) {
+    fn move_peers(&mut self, header: Header, open: Open) {
         let index = self
             .index
             .get(&header.vssd.0)
@@ -376,23 +374,23 @@ impl Node {
         }
         self.registered = false;
         self.jobs.push_back(Job::Move(header, open));
-        self.next_job(now);
+        self.next_job();
     }
 
-    fn delete_vssd(&mut self, now: Instant, header: Header) {
+    fn delete_vssd(&mut self, header: Header) {
         match self.index.get(&header.vssd.0) {
             None => self.answer(&header, Code::SoftOrOk),
             Some(&index) => {
                 if let Some(slot) = self.units[index as usize].as_mut() {
                     slot.closing = Some(header);
                 }
-                self.close_if_quiet(now, index as usize);
+                self.close_if_quiet(index as usize);
             }
         }
     }
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
-    fn close_if_quiet(&mut self, now: Instant, index: usize) {
+    fn close_if_quiet(&mut self, index: usize) {
         let Some(Slot {
             closing: Some(header),
             media_in_flight: 0,
@@ -406,11 +404,11 @@ impl Node {
         self.index.remove(&vssd.0);
         self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
         self.jobs.push_back(Job::Delete(header));
-        self.next_job(now);
+        self.next_job();
     }
 
     /// Starts the next change of the superblock.
-    fn next_job(&mut self, now: Instant) {
+    fn next_job(&mut self) {
         if self.writing.is_some() {
             return;
         }
@@ -425,7 +423,7 @@ impl Node {
         };
         if changed.is_err() {
             self.answer(job.header(), Code::NoSpace);
-            return self.next_job(now);
+            return self.next_job();
         }
         let pages = self.ssd.superblock_pages();
         self.writing = Some(Writing {
@@ -463,7 +461,7 @@ impl Node {
         };
         slot.media_in_flight -= 1;
         self.with_unit(index, |unit, out| unit.media_done(now, done, out));
-        self.close_if_quiet(now, index);
+        self.close_if_quiet(index);
     }
 
     fn superblock_done(&mut self, now: Instant, failed: bool) {
@@ -498,7 +496,7 @@ impl Node {
                 self.answer(&header, Code::Busy);
             }
         }
-        self.next_job(now);
+        self.next_job();
     }
 
     /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
