@@ -25,7 +25,11 @@ pub struct Tor {
 impl Tor {
     /// A ToR with empty tables.
     pub fn new(config: TorConfig) -> Self {
-        Self { tables: rack::tor::Tor::new(config.gc_lease), config, out: VecDeque::new() }
+        Self {
+            tables: rack::tor::Tor::new(config.gc_lease),
+            config,
+            out: VecDeque::new(),
+        }
     }
 
     /// Counters.
@@ -44,17 +48,23 @@ impl Machine for Tor {
     type Output = Output;
 
     fn handle(&mut self, now: Instant, input: Input) {
-        let Input::Packet(mut packet) = input else { unreachable!("a ToR has packets only") };
+        let Input::Packet(mut packet) = input else {
+            unreachable!("a ToR has packets only")
+        };
         if let Payload::Record(_) = packet.payload
             && !packet.payload_is_intact()
         {
             return;
         }
         let request = packet.header;
-        match self.tables.process(now, &mut packet.header, packet.payload.record()) {
+        match self
+            .tables
+            .process(now, &mut packet.header, packet.payload.record())
+        {
             Verdict::Unroutable => {}
             Verdict::Forward(to) | Verdict::Refuse(to) => {
-                let is_answer_of_mine = packet.header.has(wire::rack::flags::REPLY) && !request.has(wire::rack::flags::REPLY);
+                let is_answer_of_mine =
+                    packet.header.has(wire::rack::flags::REPLY) && !request.has(wire::rack::flags::REPLY);
                 if is_answer_of_mine {
                     packet = Packet::bare(packet.header);
                     packet.header.source = self.config.addr;

@@ -103,12 +103,19 @@ impl Cache {
 
     /// The mark under which the page's newest data is written back, `None` if it already is.
     pub fn mark_of(&self, lpn: Lpn) -> Option<u64> {
-        self.entries.get(&lpn.0).and_then(|entry| entry.dirty.or(entry.writing))
+        self.entries
+            .get(&lpn.0)
+            .and_then(|entry| entry.dirty.or(entry.writing))
     }
 
     /// True when the data of `mark` is written back.
     pub fn is_written_at(&self, mark: u64) -> bool {
-        mark < self.oldest || self.written.get((mark - self.oldest) as usize).copied().unwrap_or(false)
+        mark < self.oldest
+            || self
+                .written
+                .get((mark - self.oldest) as usize)
+                .copied()
+                .unwrap_or(false)
     }
 
     /// Moves a page to the head of the queue: somebody waits for it.

@@ -40,7 +40,12 @@ impl Open {
             1 => true,
             _ => return None,
         };
-        Some(Self { create, pages: u32::from_be_bytes(*pages), channels: u32::from_be_bytes(*channels), peers })
+        Some(Self {
+            create,
+            pages: u32::from_be_bytes(*pages),
+            channels: u32::from_be_bytes(*channels),
+            peers,
+        })
     }
 }
 
@@ -65,7 +70,10 @@ pub fn parse_members(bytes: &[u8]) -> Option<Vec<Member>> {
     let member = |chunk: &[u8]| Member {
         vssd: VssdId(u32::from_be_bytes([chunk[0], chunk[1], chunk[2], chunk[3]])),
         node: NodeId(chunk[4]),
-        addr: Addr::new([chunk[5], chunk[6], chunk[7], chunk[8]], u16::from_be_bytes([chunk[9], chunk[10]])),
+        addr: Addr::new(
+            [chunk[5], chunk[6], chunk[7], chunk[8]],
+            u16::from_be_bytes([chunk[9], chunk[10]]),
+        ),
     };
     Some(chunks.map(member).collect())
 }
@@ -115,9 +123,18 @@ mod tests {
 
     #[test]
     fn records_survive_the_wire_and_junk_is_refused() {
-        let peer = Member { vssd: VssdId(7), node: NodeId(2), addr: Addr::new([10, 0, 0, 2], 8888) };
+        let peer = Member {
+            vssd: VssdId(7),
+            node: NodeId(2),
+            addr: Addr::new([10, 0, 0, 2], 8888),
+        };
         for peers in [vec![], vec![peer], vec![peer, peer]] {
-            let open = Open { create: true, pages: 77, channels: 3, peers };
+            let open = Open {
+                create: true,
+                pages: 77,
+                channels: 3,
+                peers,
+            };
             assert_eq!(Open::parse(&open.emit()), Some(open));
         }
         assert_eq!(Open::parse(&[]), None);

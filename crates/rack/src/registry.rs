@@ -53,6 +53,9 @@ pub struct VolumeRecord {
     /// Writes are refused.
     #[serde(default)]
     pub read_only: bool,
+    /// Every vSSD was made; a vSSD that is missing from now on has lost its data.
+    #[serde(default)]
+    pub ready: bool,
     /// Its replica sets, in the order of the volume's bytes.
     pub sets: Vec<SetRecord>,
 }

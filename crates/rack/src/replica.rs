@@ -220,6 +220,13 @@ impl Replica {
         self.peers.iter().position(|peer| peer.member.addr == addr)
     }
 
+    /// The same peers, in the same order, are at other addresses.
+    pub fn move_peers(&mut self, members: &[Member]) {
+        for (peer, member) in self.peers.iter_mut().zip(members) {
+            peer.member = *member;
+        }
+    }
+
     /// Pages with a write or replay in progress.
     pub fn active(&self) -> usize {
         self.index.len()

@@ -48,18 +48,42 @@ pub const CONTROL_BIT: u64 = 1 << 62;
 impl Control {
     /// A control path to these nodes.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Addr)>) -> Self {
-        let nodes = nodes.into_iter().map(|(node, addr)| NodeAnswer { node, addr, last: None }).collect();
-        Self { asks: Vec::new(), next: 0, nodes, failures: Vec::new(), send_at: None }
+        let nodes = nodes
+            .into_iter()
+            .map(|(node, addr)| NodeAnswer {
+                node,
+                addr,
+                last: None,
+            })
+            .collect();
+        Self {
+            asks: Vec::new(),
+            next: 0,
+            nodes,
+            failures: Vec::new(),
+            send_at: None,
+        }
     }
 
     /// Where a node is.
     pub fn addr(&self, node: NodeId) -> Option<Addr> {
-        self.nodes.iter().find(|answer| answer.node == node).map(|answer| answer.addr)
+        self.nodes
+            .iter()
+            .find(|answer| answer.node == node)
+            .map(|answer| answer.addr)
     }
 
     fn ask(&mut self, now: Instant, volume: u32, vssd: VssdId, node: Addr, op: Op, record: Vec<u8>) {
         self.next += 1;
-        self.asks.push(Ask { number: self.next | CONTROL_BIT, volume, vssd, node, op, record, again_at: now });
+        self.asks.push(Ask {
+            number: self.next | CONTROL_BIT,
+            volume,
+            vssd,
+            node,
+            op,
+            record,
+            again_at: now,
+        });
         self.send_at = Some(now);
     }
 
@@ -83,7 +107,9 @@ impl Control {
 
     /// True while requests for this volume are unanswered.
     pub fn is_pending(&self, volume: u32) -> bool {
-        self.asks.iter().any(|ask| ask.volume == volume && ask.op != Op::Status)
+        self.asks
+            .iter()
+            .any(|ask| ask.volume == volume && ask.op != Op::Status)
     }
 
     /// Forgets what is asked for a volume.
@@ -95,12 +121,16 @@ impl Control {
     /// Takes an answer.
     pub fn answered(&mut self, now: Instant, packet: &Packet) {
         let header = packet.header;
-        let Some(index) = self.asks.iter().position(|ask| ask.number == header.request) else { return };
+        let Some(index) = self.asks.iter().position(|ask| ask.number == header.request) else {
+            return;
+        };
         match header.code {
             // Under way: ask again.
             Code::Busy => return,
             Code::SoftOrOk => {}
-            code => self.failures.push((self.asks[index].volume, self.asks[index].vssd, code)),
+            code => self
+                .failures
+                .push((self.asks[index].volume, self.asks[index].vssd, code)),
         }
         self.asks.swap_remove(index);
         if header.op == Op::Status
@@ -122,7 +152,11 @@ impl Control {
         for ask in &mut self.asks {
             if now >= ask.again_at {
                 ask.again_at = now + ASK_AGAIN;
-                let header = Header { request: ask.number, target: ask.node, ..Header::new(ask.op, ask.vssd) };
+                let header = Header {
+                    request: ask.number,
+                    target: ask.node,
+                    ..Header::new(ask.op, ask.vssd)
+                };
                 packets.push(match ask.record.is_empty() {
                     true => Packet::bare(header),
                     false => Packet::with_record(header, ask.record.clone()),

@@ -50,7 +50,9 @@ pub fn merge(parts: &[Part], old: Option<Option<&Page>>, pool: &Pool) -> Merged 
         (Some(page), true) => return Merged::Page(page.clone()),
         _ => {}
     }
-    let Some(page) = pool.alloc() else { return Merged::NoMemory };
+    let Some(page) = pool.alloc() else {
+        return Merged::NoMemory;
+    };
     match ground {
         Some(ground) => page.copy_sectors(ground, 0, SECTORS_PER_PAGE),
         None => page.zero_sectors(0, SECTORS_PER_PAGE),
@@ -75,11 +77,19 @@ mod tests {
     }
 
     fn part(page: Option<Page>, first: usize, count: usize) -> Part {
-        Part { request: 0, page, first, count, durable: false }
+        Part {
+            request: 0,
+            page,
+            first,
+            count,
+            durable: false,
+        }
     }
 
     fn sectors(merged: Merged) -> Vec<u8> {
-        let Merged::Page(page) = merged else { panic!("a page is expected") };
+        let Merged::Page(page) = merged else {
+            panic!("a page is expected")
+        };
         page.with(|bytes| bytes.chunks(512).map(|sector| sector[0]).collect())
     }
 
@@ -87,16 +97,29 @@ mod tests {
     fn later_parts_lie_over_earlier_ones() {
         let pool = Pool::new(8, 512);
         let old = filled(&pool, 9);
-        let parts = [part(Some(filled(&pool, 1)), 0, 4), part(Some(filled(&pool, 2)), 3, 2), part(None, 7, 1)];
+        let parts = [
+            part(Some(filled(&pool, 1)), 0, 4),
+            part(Some(filled(&pool, 2)), 3, 2),
+            part(None, 7, 1),
+        ];
         assert!(matches!(merge(&parts, None, &pool), Merged::NeedsRead));
-        assert_eq!(sectors(merge(&parts, Some(Some(&old)), &pool)), [1, 1, 1, 2, 2, 9, 9, 0]);
-        assert_eq!(sectors(merge(&parts, Some(None), &pool)), [1, 1, 1, 2, 2, 0, 0, 0]);
+        assert_eq!(
+            sectors(merge(&parts, Some(Some(&old)), &pool)),
+            [1, 1, 1, 2, 2, 9, 9, 0]
+        );
+        assert_eq!(
+            sectors(merge(&parts, Some(None), &pool)),
+            [1, 1, 1, 2, 2, 0, 0, 0]
+        );
     }
 
     #[test]
     fn a_whole_page_needs_no_read_and_hides_what_came_before() {
         let pool = Pool::new(8, 512);
-        let parts = [part(Some(filled(&pool, 1)), 0, 1), part(Some(filled(&pool, 2)), 0, 8)];
+        let parts = [
+            part(Some(filled(&pool, 1)), 0, 1),
+            part(Some(filled(&pool, 2)), 0, 8),
+        ];
         assert_eq!(sectors(merge(&parts, None, &pool)), [2; 8]);
         let parts = [part(Some(filled(&pool, 1)), 0, 8), part(None, 0, 8)];
         assert!(matches!(merge(&parts, None, &pool), Merged::Zero));

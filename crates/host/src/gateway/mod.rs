@@ -14,8 +14,8 @@ pub use control::NodeAnswer;
 
 use crate::{Input, Output};
 use base::{
-    Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page, Pages, Pool,
-    VolumeId, VssdId, limits, time::earliest,
+    Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
+    Pages, Pool, VolumeId, VssdId, limits, time::earliest,
 };
 use control::{CONTROL_BIT, Control};
 use hdrhistogram::Histogram;
@@ -87,11 +87,27 @@ struct Request {
 
 #[derive(Debug)]
 enum Kind {
-    Read { request: u32, place: usize },
+    Read {
+        request: u32,
+        place: usize,
+    },
     /// The page as it was, for parts that are laid over it.
-    ReadForMerge { page: u64, parts: Vec<Part> },
-    Mutate { page: u64, parts: Vec<Part>, data: Option<Page>, crc: u32, durable: bool },
-    Flush { request: u32, replica: usize, acked: u64 },
+    ReadForMerge {
+        page: u64,
+        parts: Vec<Part>,
+    },
+    Mutate {
+        page: u64,
+        parts: Vec<Part>,
+        data: Option<Page>,
+        crc: u32,
+        durable: bool,
+    },
+    Flush {
+        request: u32,
+        replica: usize,
+        acked: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -111,6 +127,9 @@ struct Operation {
     again_at: Instant,
 }
 
+/// A page whose merge waits for memory: its volume and number, the parts, and what it holds if that was read.
+type Starved = (usize, u64, Vec<Part>, Option<Option<Page>>);
+
 /// A gateway.
 pub struct Gateway {
     config: GatewayConfig,
@@ -118,13 +137,15 @@ pub struct Gateway {
     zero: Page,
     control: Control,
     volumes: Vec<Option<Volume>>,
+    /// Volume and set of each primary vSSD.
+    primaries: Map<u32, (usize, usize)>,
     requests: Vec<Option<Request>>,
     requests_free: Vec<u32>,
     operations: Vec<Option<Operation>>,
     generations: Vec<u32>,
     operations_free: Vec<u32>,
     /// Pages whose merge waits for memory.
-    starved: Vec<(usize, u64, Vec<Part>, Option<Option<Page>>)>,
+    starved: Vec<Starved>,
     flushing: Map<u32, Vec<(usize, u32, u64)>>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
@@ -160,6 +181,7 @@ impl Gateway {
             pool,
             config,
             volumes: Vec::new(),
+            primaries: Map::new(),
             requests: Vec::new(),
             requests_free: Vec::new(),
             operations: Vec::new(),
@@ -175,30 +197,76 @@ impl Gateway {
 
     /// Opens a volume; with `create`, its vSSDs are made where they are missing. Requests may follow at once.
     pub fn open_volume(&mut self, now: Instant, record: VolumeRecord, create: bool) {
-        let member = |vssd: VssdId, node: NodeId| Member { vssd, node, addr: self.control.addr(node).unwrap_or(Addr::NONE) };
-        let mut opens = Vec::new();
-        let mut sets = Vec::new();
-        let mut first_page = 0;
-        for set in &record.sets {
-            let members: Vec<Member> =
-                set.replicas.iter().map(|replica| member(VssdId(replica.vssd), NodeId(replica.node))).collect();
-            for me in &members {
-                let peers = members.iter().copied().filter(|peer| peer.vssd != me.vssd).collect();
-                opens.push((*me, Open { create, pages: set.pages, channels: set.channels, peers }));
-            }
-            sets.push(Set::new(members.iter().map(|member| member.vssd).collect(), first_page, set.pages));
-            first_page += u64::from(set.pages);
-        }
-        for (member, open) in opens {
-            self.control.open(now, record.id, member.vssd, member.addr, &open);
-        }
         let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
         let latency = core::array::from_fn(|_| histogram());
-        let volume = Volume { record, sets, locks: Map::new(), latency, closing: false };
-        match self.volumes.iter().position(Option::is_none) {
-            Some(index) => self.volumes[index] = Some(volume),
-            None => self.volumes.push(Some(volume)),
+        let empty = VolumeRecord {
+            size_bytes: 0,
+            sets: Vec::new(),
+            ..record.clone()
+        };
+        let volume = Volume {
+            record: empty,
+            sets: Vec::new(),
+            locks: Map::new(),
+            latency,
+            closing: false,
+        };
+        let index = match self.volumes.iter().position(Option::is_none) {
+            Some(index) => {
+                self.volumes[index] = Some(volume);
+                index
+            }
+            None => {
+                self.volumes.push(Some(volume));
+                self.volumes.len() - 1
+            }
+        };
+        self.add_sets(now, index, record, create);
+    }
+
+    /// Grows an open volume to `record`, which has more sets than before and the same ones in front.
+    pub fn grow_volume(&mut self, now: Instant, record: VolumeRecord) {
+        if let Some(index) = self.find(record.volume()) {
+            self.add_sets(now, index, record, true);
         }
+    }
+
+    fn add_sets(&mut self, now: Instant, index: usize, record: VolumeRecord, create: bool) {
+        let known = self.volume(index).sets.len();
+        let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
+        for (number, set) in record.sets.iter().enumerate().skip(known) {
+            let members: Vec<Member> = set
+                .replicas
+                .iter()
+                .map(|replica| {
+                    let node = NodeId(replica.node);
+                    Member {
+                        vssd: VssdId(replica.vssd),
+                        node,
+                        addr: self.control.addr(node).unwrap_or(Addr::NONE),
+                    }
+                })
+                .collect();
+            for me in &members {
+                let peers = members
+                    .iter()
+                    .copied()
+                    .filter(|peer| peer.vssd != me.vssd)
+                    .collect();
+                let open = Open {
+                    create,
+                    pages: set.pages,
+                    channels: set.channels,
+                    peers,
+                };
+                self.control.open(now, record.id, me.vssd, me.addr, &open);
+            }
+            self.primaries.insert(members[0].vssd.0, (index, number));
+            let replicas = members.iter().map(|member| member.vssd).collect();
+            self.volume(index).sets.push(Set::new(replicas, first_page));
+            first_page += u64::from(set.pages);
+        }
+        self.volume(index).record = record;
         self.send_control(now);
     }
 
@@ -263,7 +331,10 @@ impl Gateway {
 
     /// The last answers of the nodes that gave one.
     pub fn node_statuses(&self) -> impl Iterator<Item = &NodeStatus> {
-        self.control.nodes.iter().filter_map(|node| node.last.as_ref().map(|(_, status)| status))
+        self.control
+            .nodes
+            .iter()
+            .filter_map(|node| node.last.as_ref().map(|(_, status)| status))
     }
 
     /// Counters.
@@ -273,7 +344,9 @@ impl Gateway {
 
     /// Latencies of an open volume in ns: reads, writes (with trims and zeroings), flushes.
     pub fn latency(&self, id: VolumeId) -> Option<&[Histogram<u64>; 3]> {
-        self.find(id).and_then(|index| self.volumes[index].as_ref()).map(|volume| &volume.latency)
+        self.find(id)
+            .and_then(|index| self.volumes[index].as_ref())
+            .map(|volume| &volume.latency)
     }
 
     /// Requests that are not answered yet.
@@ -282,11 +355,15 @@ impl Gateway {
     }
 
     fn find(&self, id: VolumeId) -> Option<usize> {
-        self.volumes.iter().position(|volume| volume.as_ref().is_some_and(|volume| volume.record.id == id.0))
+        self.volumes
+            .iter()
+            .position(|volume| volume.as_ref().is_some_and(|volume| volume.record.id == id.0))
     }
 
     fn volume(&mut self, index: usize) -> &mut Volume {
-        self.volumes[index].as_mut().expect("a volume stays while operations name it")
+        self.volumes[index]
+            .as_mut()
+            .expect("a volume stays while operations name it")
     }
 
     fn set(&mut self, volume: usize, set: usize) -> &mut Set {
@@ -294,20 +371,33 @@ impl Gateway {
     }
 
     fn operation(&mut self, slot: u32) -> &mut Operation {
-        self.operations[slot as usize].as_mut().expect("the slot is in use")
+        self.operations[slot as usize]
+            .as_mut()
+            .expect("the slot is in use")
     }
 
     fn drop_if_closed(&mut self, index: usize) {
-        let in_use = self.requests.iter().flatten().any(|request| request.volume == index);
+        let in_use = self
+            .requests
+            .iter()
+            .flatten()
+            .any(|request| request.volume == index);
         if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
-            self.volumes[index] = None;
+            let volume = self.volumes[index].take().expect("checked above");
+            for set in &volume.sets {
+                self.primaries.remove(&set.replicas[0].0);
+            }
         }
     }
 
     fn refuse(&mut self, request: &BlockRequest, error: BlockError) {
         self.stats.requests += 1;
         self.stats.errors += 1;
-        self.out.push_back(Output::Reply(BlockReply { client: request.client, tag: request.tag, result: Err(error) }));
+        self.out.push_back(Output::Reply(BlockReply {
+            client: request.client,
+            tag: request.tag,
+            result: Err(error),
+        }));
     }
 
     fn request(&mut self, now: Instant, request: BlockRequest) {
@@ -319,7 +409,9 @@ impl Gateway {
         let (offset, length) = (request.offset, u64::from(request.length));
         let sector = limits::SECTOR_BYTES as u64;
         let aligned = offset.is_multiple_of(sector) && length.is_multiple_of(sector);
-        let inside = offset.checked_add(length).is_some_and(|end| end <= volume.record.size_bytes);
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= volume.record.size_bytes);
         let is_flush = request.op == BlockOp::Flush;
         let mutates = !matches!(request.op, BlockOp::Read | BlockOp::Flush);
         if !is_flush && (!aligned || !inside || length == 0) {
@@ -331,7 +423,11 @@ impl Gateway {
         let durable = request.fua || volume.record.durability == Durability::Media;
         let page_bytes = limits::PAGE_BYTES as u64;
         let first = offset / page_bytes;
-        let count = if is_flush { 0 } else { (offset + length - 1) / page_bytes - first + 1 };
+        let count = if is_flush {
+            0
+        } else {
+            (offset + length - 1) / page_bytes - first + 1
+        };
         let slot = self.add_request(now, index, &request, count);
         if is_flush {
             return self.flush(now, slot, index);
@@ -343,19 +439,36 @@ impl Gateway {
             let to = (offset + length).min((page + 1) * page_bytes) - page * page_bytes;
             if !mutates {
                 let (set, lpn) = locate(&self.volume(index).sets, page);
-                let kind = Kind::Read { request: slot, place: place as usize };
+                let kind = Kind::Read {
+                    request: slot,
+                    place: place as usize,
+                };
                 self.start(now, index, set, lpn, kind);
                 continue;
             }
             let (first, end) = ((from / sector) as usize, (to / sector) as usize);
-            let data = if request.op == BlockOp::Write { pages.next() } else { None };
-            let part = Part { request: slot, page: data, first, count: end - first, durable };
+            let data = if request.op == BlockOp::Write {
+                pages.next()
+            } else {
+                None
+            };
+            let part = Part {
+                request: slot,
+                page: data,
+                first,
+                count: end - first,
+                durable,
+            };
             self.mutate(now, index, page, part);
         }
     }
 
     fn add_request(&mut self, now: Instant, volume: usize, request: &BlockRequest, count: u64) -> u32 {
-        let pages = if request.op == BlockOp::Read { count as usize } else { 0 };
+        let pages = if request.op == BlockOp::Read {
+            count as usize
+        } else {
+            0
+        };
         let entry = Request {
             client: request.client,
             tag: request.tag,
@@ -391,11 +504,20 @@ impl Gateway {
     }
 
     /// Changes a page whose lock is held; `old` is what it holds, if that was read.
-    fn mutate_locked(&mut self, now: Instant, volume: usize, page: u64, parts: Vec<Part>, old: Option<Option<Page>>) {
+    fn mutate_locked(
+        &mut self,
+        now: Instant,
+        volume: usize,
+        page: u64,
+        parts: Vec<Part>,
+        old: Option<Option<Page>>,
+    ) {
         let (set, lpn) = locate(&self.volume(volume).sets, page);
         let known = old.as_ref().map(Option::as_ref);
         let data = match merge(&parts, known, &self.pool) {
-            Merged::NeedsRead => return self.start(now, volume, set, lpn, Kind::ReadForMerge { page, parts }),
+            Merged::NeedsRead => {
+                return self.start(now, volume, set, lpn, Kind::ReadForMerge { page, parts });
+            }
             Merged::NoMemory => {
                 self.starved.push((volume, page, parts, old));
                 return sooner(&mut self.scan_at, now + SCAN_EVERY);
@@ -406,7 +528,19 @@ impl Gateway {
         let crc = data.as_ref().map_or(0, Page::crc);
         let durable = parts.iter().any(|part| part.durable);
         self.stats.merged += parts.len() as u64 - 1;
-        self.start(now, volume, set, lpn, Kind::Mutate { page, parts, data, crc, durable });
+        self.start(
+            now,
+            volume,
+            set,
+            lpn,
+            Kind::Mutate {
+                page,
+                parts,
+                data,
+                crc,
+                durable,
+            },
+        );
     }
 
     /// Sends a flush to every replica of every set that has something to flush.
@@ -423,11 +557,24 @@ impl Gateway {
         if count == 0 {
             return self.finish_request(now, request);
         }
-        let pending = dirty.iter().map(|&(set, replicas, acked)| (set, replicas as u32, acked)).collect();
+        let pending = dirty
+            .iter()
+            .map(|&(set, replicas, acked)| (set, replicas as u32, acked))
+            .collect();
         self.flushing.insert(request, pending);
         for (set, replicas, acked) in dirty {
             for replica in 0..replicas {
-                self.start(now, volume, set, 0, Kind::Flush { request, replica, acked });
+                self.start(
+                    now,
+                    volume,
+                    set,
+                    0,
+                    Kind::Flush {
+                        request,
+                        replica,
+                        acked,
+                    },
+                );
             }
         }
     }
@@ -469,9 +616,12 @@ impl Gateway {
 
     /// Numbers and sends an operation, or queues it.
     fn launch(&mut self, now: Instant, slot: u32) {
-        let operation = self.operations[slot as usize].as_ref().expect("the slot is in use");
+        let operation = self.operations[slot as usize]
+            .as_ref()
+            .expect("the slot is in use");
         let (volume, set) = (operation.volume, operation.set);
-        let slot_number = SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
+        let slot_number =
+            SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
         let number = match operation.kind {
             Kind::Flush { .. } => Some(slot_number),
             Kind::Read { .. } | Kind::ReadForMerge { .. } => {
@@ -491,14 +641,22 @@ impl Gateway {
             None => {
                 let mutates = matches!(self.operation(slot).kind, Kind::Mutate { .. });
                 let set = self.set(volume, set);
-                if mutates { set.waiting_mutations.push_back(slot) } else { set.waiting_reads.push_back(slot) }
+                if mutates {
+                    set.waiting_mutations.push_back(slot)
+                } else {
+                    set.waiting_reads.push_back(slot)
+                }
             }
         }
     }
 
     fn send(&mut self, now: Instant, slot: u32) {
-        let operation = self.operations[slot as usize].as_mut().expect("the slot is in use");
-        let volume = self.volumes[operation.volume].as_ref().expect("a volume stays while operations name it");
+        let operation = self.operations[slot as usize]
+            .as_mut()
+            .expect("the slot is in use");
+        let volume = self.volumes[operation.volume]
+            .as_ref()
+            .expect("a volume stays while operations name it");
         let set = &volume.sets[operation.set];
         let mut header = Header {
             request: operation.number,
@@ -513,8 +671,13 @@ impl Gateway {
                 header.flags |= if operation.pinned { flags::PINNED } else { 0 };
                 Packet::bare(header)
             }
-            Kind::Flush { .. } => Packet::bare(Header { op: Op::Flush, ..header }),
-            Kind::Mutate { data, crc, durable, .. } => {
+            Kind::Flush { .. } => Packet::bare(Header {
+                op: Op::Flush,
+                ..header
+            }),
+            Kind::Mutate {
+                data, crc, durable, ..
+            } => {
                 header.op = if data.is_some() { Op::Write } else { Op::Zero };
                 header.floor = set.floor(operation.number);
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
@@ -528,7 +691,10 @@ impl Gateway {
         operation.again_at = now + set.resend_after(operation.attempts);
         operation.attempts += 1;
         sooner(&mut self.scan_at, operation.again_at);
-        self.out.push_back(Output::Send { to: self.config.tor, packet });
+        self.out.push_back(Output::Send {
+            to: self.config.tor,
+            packet,
+        });
     }
 
     fn packet(&mut self, now: Instant, packet: Packet) {
@@ -547,9 +713,14 @@ impl Gateway {
             Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
         } else {
             // A mutation: its number is its set's, and the vSSD tells the set.
-            let sets = self.volumes.iter().flatten().flat_map(|volume| &volume.sets);
-            let mut owners = sets.filter(|set| set.replicas.first() == Some(&header.vssd));
-            owners.next().and_then(|set| set.mutation(header.request))
+            self.primaries
+                .get(&header.vssd.0)
+                .copied()
+                .and_then(|(volume, set)| {
+                    self.volumes[volume]
+                        .as_ref()
+                        .and_then(|volume| volume.sets[set].mutation(header.request))
+                })
         };
         let Some(slot) = slot else { return };
         match self.operations.get(slot as usize) {
@@ -642,7 +813,9 @@ impl Gateway {
         match operation.kind {
             Kind::Read { request, place } => {
                 let zero = self.zero.clone();
-                let entry = self.requests[request as usize].as_mut().expect("a request stays until all is done");
+                let entry = self.requests[request as usize]
+                    .as_mut()
+                    .expect("a request stays until all is done");
                 entry.pages[place] = Some(page.unwrap_or(zero));
                 self.finish_part(now, request, error);
             }
@@ -650,7 +823,12 @@ impl Gateway {
                 None => self.mutate_locked(now, volume, number, parts, Some(page)),
                 Some(_) => self.finish_page(now, volume, number, parts, error),
             },
-            Kind::Mutate { page: number, parts, durable, .. } => {
+            Kind::Mutate {
+                page: number,
+                parts,
+                durable,
+                ..
+            } => {
                 if error.is_none() && !durable {
                     self.set(volume, set).acknowledge(packet.header.floor);
                 }
@@ -666,12 +844,28 @@ impl Gateway {
     }
 
     /// One replica of a set is flushed; with the last one the set is.
-    fn finish_flush(&mut self, now: Instant, request: u32, volume: usize, set: usize, acked: u64, error: Option<BlockError>) {
-        let pending = self.flushing.get_mut(&request).expect("a flush is pending until all is done");
-        let entry = pending.iter_mut().find(|(index, ..)| *index == set).expect("the set is being flushed");
+    fn finish_flush(
+        &mut self,
+        now: Instant,
+        request: u32,
+        volume: usize,
+        set: usize,
+        acked: u64,
+        error: Option<BlockError>,
+    ) {
+        let pending = self
+            .flushing
+            .get_mut(&request)
+            .expect("a flush is pending until all is done");
+        let entry = pending
+            .iter_mut()
+            .find(|(index, ..)| *index == set)
+            .expect("the set is being flushed");
         entry.1 -= 1;
         let is_last = entry.1 == 0;
-        let failed_before = self.requests[request as usize].as_ref().is_some_and(|request| request.error.is_some());
+        let failed_before = self.requests[request as usize]
+            .as_ref()
+            .is_some_and(|request| request.error.is_some());
         let mut error = error;
         if is_last && error.is_none() && !failed_before && !self.set(volume, set).complete_flush(acked) {
             error = Some(BlockError::Io);
@@ -680,12 +874,23 @@ impl Gateway {
     }
 
     /// A page was changed, or not: answer, and let in what waits for it.
-    fn finish_page(&mut self, now: Instant, volume: usize, page: u64, parts: Vec<Part>, error: Option<BlockError>) {
+    fn finish_page(
+        &mut self,
+        now: Instant,
+        volume: usize,
+        page: u64,
+        parts: Vec<Part>,
+        error: Option<BlockError>,
+    ) {
         for part in parts {
             self.finish_part(now, part.request, error);
         }
-        let Some(entry) = self.volumes[volume].as_mut() else { return };
-        let Some(waiting) = entry.locks.get_mut(&page) else { return };
+        let Some(entry) = self.volumes[volume].as_mut() else {
+            return;
+        };
+        let Some(waiting) = entry.locks.get_mut(&page) else {
+            return;
+        };
         if waiting.is_empty() {
             entry.locks.remove(&page);
         } else {
@@ -695,7 +900,9 @@ impl Gateway {
     }
 
     fn finish_part(&mut self, now: Instant, request: u32, error: Option<BlockError>) {
-        let entry = self.requests[request as usize].as_mut().expect("a request stays until all is done");
+        let entry = self.requests[request as usize]
+            .as_mut()
+            .expect("a request stays until all is done");
         entry.error = entry.error.or(error);
         entry.left -= 1;
         if entry.left == 0 {
@@ -704,12 +911,18 @@ impl Gateway {
     }
 
     fn finish_request(&mut self, now: Instant, slot: u32) {
-        let request = self.requests[slot as usize].take().expect("a request stays until all is done");
+        let request = self.requests[slot as usize]
+            .take()
+            .expect("a request stays until all is done");
         self.requests_free.push(slot);
         self.flushing.remove(&slot);
         self.stats.requests += 1;
         let result = match request.error {
-            None => Ok(request.pages.into_iter().map(|page| page.expect("every page was answered")).collect::<Pages>()),
+            None => Ok(request
+                .pages
+                .into_iter()
+                .map(|page| page.expect("every page was answered"))
+                .collect::<Pages>()),
             Some(error) => {
                 self.stats.errors += 1;
                 Err(error)
@@ -721,7 +934,11 @@ impl Gateway {
             _ => 1,
         };
         self.volume(request.volume).latency[stage].saturating_record(now.nanos_since(request.arrived));
-        self.out.push_back(Output::Reply(BlockReply { client: request.client, tag: request.tag, result }));
+        self.out.push_back(Output::Reply(BlockReply {
+            client: request.client,
+            tag: request.tag,
+            result,
+        }));
         if self.volume(request.volume).closing {
             self.drop_if_closed(request.volume);
         }
@@ -731,7 +948,10 @@ impl Gateway {
         for mut packet in self.control.due(now) {
             packet.header.source = self.config.addr;
             packet.header.session = self.config.session;
-            self.out.push_back(Output::Send { to: self.config.tor, packet });
+            self.out.push_back(Output::Send {
+                to: self.config.tor,
+                packet,
+            });
         }
     }
 
@@ -739,7 +959,9 @@ impl Gateway {
     fn scan(&mut self, now: Instant) {
         let mut next = None;
         for slot in 0..self.operations.len() as u32 {
-            let Some(operation) = self.operations[slot as usize].as_ref() else { continue };
+            let Some(operation) = self.operations[slot as usize].as_ref() else {
+                continue;
+            };
             if operation.number == 0 {
                 continue;
             }

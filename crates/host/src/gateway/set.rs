@@ -18,8 +18,6 @@ pub struct Set {
     pub replicas: Vec<VssdId>,
     /// First page of the volume that is here.
     pub first_page: u64,
-    /// Pages here.
-    pub pages: u32,
     /// The membership epoch last heard of.
     pub epoch: u32,
     next_mutation: u64,
@@ -48,11 +46,10 @@ pub struct Set {
 
 impl Set {
     /// A set about which nothing is known yet: it counts as dirty, as an earlier gateway may have written to it.
-    pub fn new(replicas: Vec<VssdId>, first_page: u64, pages: u32) -> Self {
+    pub fn new(replicas: Vec<VssdId>, first_page: u64) -> Self {
         Self {
             replicas,
             first_page,
-            pages,
             epoch: 0,
             next_mutation: 1,
             mutations: vec![None; WINDOW as usize].into_boxed_slice(),
@@ -90,7 +87,11 @@ impl Set {
     /// The operation of a mutation in flight.
     pub fn mutation(&self, number: u64) -> Option<u32> {
         let in_flight = (self.oldest_mutation..self.next_mutation).contains(&number);
-        if in_flight { self.mutations[(number % WINDOW) as usize] } else { None }
+        if in_flight {
+            self.mutations[(number % WINDOW) as usize]
+        } else {
+            None
+        }
     }
 
     /// A mutation is over.
@@ -166,19 +167,22 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_oldest_mutation_in_flight() {
-        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        let mut set = Set::new(vec![VssdId(1)], 0);
         let numbers: Vec<u64> = (0..3).map(|op| set.number_mutation(op).unwrap()).collect();
         assert_eq!(set.floor(numbers[2]), 2);
         set.end_mutation(numbers[1]);
         assert_eq!(set.floor(numbers[2]), 2, "the oldest is still there");
         set.end_mutation(numbers[0]);
         assert_eq!(set.floor(numbers[2]), 0);
-        assert_eq!((set.mutation(numbers[0]), set.mutation(numbers[2])), (None, Some(2)));
+        assert_eq!(
+            (set.mutation(numbers[0]), set.mutation(numbers[2])),
+            (None, Some(2))
+        );
     }
 
     #[test]
     fn a_stuck_mutation_stops_the_window_before_the_servers_forget() {
-        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        let mut set = Set::new(vec![VssdId(1)], 0);
         set.number_mutation(0).unwrap();
         for _ in 1..WINDOW {
             let number = set.number_mutation(1).unwrap();
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_changed_continuity_fails_one_flush_and_no_more() {
-        let mut set = Set::new(vec![VssdId(1)], 0, 10);
+        let mut set = Set::new(vec![VssdId(1)], 0);
         set.acknowledge(7);
         set.check_continuity(7);
         let acked = set.acked;
@@ -205,7 +209,7 @@ mod tests {
 
     #[test]
     fn pages_are_found_in_their_set() {
-        let sets = [Set::new(vec![], 0, 10), Set::new(vec![], 10, 5), Set::new(vec![], 15, 5)];
+        let sets = [Set::new(vec![], 0), Set::new(vec![], 10), Set::new(vec![], 15)];
         for (page, expected) in [(0, (0, 0)), (9, (0, 9)), (10, (1, 0)), (19, (2, 4))] {
             assert_eq!(locate(&sets, page), expected);
         }

@@ -94,7 +94,15 @@ pub enum NodeError {
 #[derive(Debug)]
 enum Job {
     Open(Header, Open),
+    Move(Header, Open),
     Delete(Header),
+}
+
+impl Job {
+    fn header(&self) -> &Header {
+        let (Self::Open(header, _) | Self::Move(header, _) | Self::Delete(header)) = self;
+        header
+    }
 }
 
 #[derive(Debug)]
@@ -129,7 +137,12 @@ pub struct Node {
 
 impl Node {
     /// Starts from what the medium holds: counts the start, recovers every vSSD.
-    pub fn open(now: Instant, config: NodeConfig, pool: Pool, medium: &mut dyn Medium) -> Result<Self, NodeError> {
+    pub fn open(
+        now: Instant,
+        config: NodeConfig,
+        pool: Pool,
+        medium: &mut dyn Medium,
+    ) -> Result<Self, NodeError> {
         let ssd = Ssd::open(medium, pool.page_bytes())?;
         let mut node = Self {
             ssd,
@@ -157,7 +170,7 @@ impl Node {
     }
 
     fn vssd_config(&self, entry: &VssdEntry) -> VssdConfig {
-        let mut config = VssdConfig::new(entry, *self.ssd.geometry(), self.pool.page_bytes());
+        let mut config = VssdConfig::new(entry, self.ssd.geometry(), self.pool.page_bytes());
         config.timing = self.config.timing.clone();
         config.gc = self.config.gc_mode;
         config.checkpoint_every_programs = self.config.checkpoint_every_programs;
@@ -174,9 +187,16 @@ impl Node {
             peers,
         };
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
-        assert!(self.units.len() < NODE_UNIT as usize, "unit indexes fit beside the node's own");
+        assert!(
+            self.units.len() < NODE_UNIT as usize,
+            "unit indexes fit beside the node's own"
+        );
         self.index.insert(vssd.0, self.units.len() as u32);
-        self.units.push(Some(Slot { unit, media_in_flight: 0, closing: None }));
+        self.units.push(Some(Slot {
+            unit,
+            media_in_flight: 0,
+            closing: None,
+        }));
         self.registered = false;
         self.register_at = now;
     }
@@ -215,7 +235,10 @@ impl Node {
 
     /// True when nothing is in flight or left to write back.
     pub fn is_quiet(&self) -> bool {
-        self.units.iter().flatten().all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
+        self.units
+            .iter()
+            .flatten()
+            .all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
     }
 
     /// What a `status` packet tells.
@@ -223,7 +246,7 @@ impl Node {
         let mut status = NodeStatus {
             node: self.config.id.0,
             boot: self.ssd.boot(),
-            channels: u32::from(self.ssd.geometry().channels),
+            channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
             free_ratio_min: 1.0,
@@ -260,12 +283,14 @@ impl Node {
         }
         match header.op {
             Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
-            Op::Open => self.open_vssd(now, &packet),
-            Op::Delete => self.delete_vssd(now, header),
+            Op::Open => self.open_vssd(&packet),
+            Op::Delete => self.delete_vssd(header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
                 Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
-                None if !header.has(flags::REPLY) && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) => {
+                None if !header.has(flags::REPLY)
+                    && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
+                {
                     self.answer(&header, Code::NoVssd);
                 }
                 None => {}
@@ -275,7 +300,9 @@ impl Node {
 
     /// Calls a unit and stamps the media operations that it asks for.
     fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
-        let Some(slot) = self.units[index].as_mut() else { return };
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
         let before = self.out.len();
         call(&mut slot.unit, &mut self.out);
         for output in self.out.iter_mut().skip(before) {
@@ -296,7 +323,10 @@ impl Node {
     fn send(&mut self, mut packet: Packet) {
         packet.header.source = self.config.addr;
         packet.header.session = self.ssd.boot();
-        self.out.push_back(Output::Send { to: self.config.tor, packet });
+        self.out.push_back(Output::Send {
+            to: self.config.tor,
+            packet,
+        });
     }
 
     fn answer_status(&mut self, header: &Header) {
@@ -304,14 +334,17 @@ impl Node {
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
-    fn open_vssd(&mut self, now: Instant, packet: &Packet) {
+    fn open_vssd(&mut self, packet: &Packet) {
         let header = packet.header;
-        let Some(open) = Open::parse(packet.record()) else { return self.answer(&header, Code::Refused) };
+        let Some(open) = Open::parse(packet.record()) else {
+            return self.answer(&header, Code::Refused);
+        };
         if let Some(&index) = self.index.get(&header.vssd.0) {
             let code = match &self.units[index as usize] {
                 Some(slot) if slot.closing.is_some() => Code::Busy,
-                Some(slot) if slot.unit.flash().logical_pages() != open.pages || slot.unit.identity().peers != open.peers => {
-                    Code::Refused
+                Some(slot) if slot.unit.flash().logical_pages() != open.pages => Code::Refused,
+                Some(slot) if slot.unit.identity().peers != open.peers => {
+                    return self.move_peers(header, open);
                 }
                 Some(slot) if !slot.unit.is_serving() => Code::Busy,
                 _ => Code::SoftOrOk,
@@ -324,61 +357,96 @@ impl Node {
         let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
         if !self.jobs.iter().any(known) && !self.writing.as_ref().is_some_and(|writing| known(&writing.job)) {
             self.jobs.push_back(Job::Open(header, open));
-            self.next_job(now);
+            self.next_job();
         }
     }
 
-    fn delete_vssd(&mut self, now: Instant, header: Header) {
+    /// The peers are the same, at other addresses: take these. The gateway asks again and is answered then.
+    fn move_peers(&mut self, header: Header, open: Open) {
+        let index = self
+            .index
+            .get(&header.vssd.0)
+            .copied()
+            .expect("the caller found it") as usize;
+        let slot = self.units[index].as_mut().expect("an indexed unit exists");
+        if !slot.unit.move_peers(&open.peers) {
+            return self.answer(&header, Code::Refused);
+        }
+        self.registered = false;
+        self.jobs.push_back(Job::Move(header, open));
+        self.next_job();
+    }
+
+    fn delete_vssd(&mut self, header: Header) {
         match self.index.get(&header.vssd.0) {
             None => self.answer(&header, Code::SoftOrOk),
             Some(&index) => {
                 if let Some(slot) = self.units[index as usize].as_mut() {
                     slot.closing = Some(header);
                 }
-                self.close_if_quiet(now, index as usize);
+                self.close_if_quiet(index as usize);
             }
         }
     }
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
-    fn close_if_quiet(&mut self, now: Instant, index: usize) {
-        let Some(Slot { closing: Some(header), media_in_flight: 0, unit }) = &self.units[index] else { return };
+    fn close_if_quiet(&mut self, index: usize) {
+        let Some(Slot {
+            closing: Some(header),
+            media_in_flight: 0,
+            unit,
+        }) = &self.units[index]
+        else {
+            return;
+        };
         let (header, vssd) = (*header, unit.identity().vssd);
         self.units[index] = None;
         self.index.remove(&vssd.0);
         self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
         self.jobs.push_back(Job::Delete(header));
-        self.next_job(now);
+        self.next_job();
     }
 
     /// Starts the next change of the superblock.
-    fn next_job(&mut self, now: Instant) {
+    fn next_job(&mut self) {
         if self.writing.is_some() {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
         let changed = match &job {
-            Job::Open(header, open) => {
-                self.ssd.create(header.vssd, open.channels, open.pages, emit_members(&open.peers)).map(|_| ())
-            }
+            Job::Open(header, open) => self
+                .ssd
+                .create(header.vssd, open.channels, open.pages, emit_members(&open.peers))
+                .map(|_| ()),
+            Job::Move(header, open) => self.ssd.set_config(header.vssd, emit_members(&open.peers)),
             Job::Delete(header) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
-            let (Job::Open(header, _) | Job::Delete(header)) = job;
-            self.answer(&header, Code::NoSpace);
-            return self.next_job(now);
+            self.answer(job.header(), Code::NoSpace);
+            return self.next_job();
         }
         let pages = self.ssd.superblock_pages();
-        self.writing = Some(Writing { job, left: pages.len(), flushing: false, failed: false });
+        self.writing = Some(Writing {
+            job,
+            left: pages.len(),
+            flushing: false,
+            failed: false,
+        });
         for (offset, bytes) in pages {
-            let page = self.pool.alloc().expect("a few pages are kept for the control path");
+            let page = self
+                .pool
+                .alloc()
+                .expect("a few pages are kept for the control path");
             page.with_mut(|target| target.copy_from_slice(&bytes));
             self.media(MediaKind::Write { offset, page });
         }
     }
 
     fn media(&mut self, kind: MediaKind) {
-        self.out.push_back(Output::Media(MediaOp { id: NODE_UNIT << UNIT_SHIFT, kind }));
+        self.out.push_back(Output::Media(MediaOp {
+            id: NODE_UNIT << UNIT_SHIFT,
+            kind,
+        }));
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
@@ -388,14 +456,18 @@ impl Node {
         }
         done.id &= (1 << UNIT_SHIFT) - 1;
         let index = unit as usize - 1;
-        let Some(slot) = self.units[index].as_mut() else { return };
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
         slot.media_in_flight -= 1;
         self.with_unit(index, |unit, out| unit.media_done(now, done, out));
-        self.close_if_quiet(now, index);
+        self.close_if_quiet(index);
     }
 
     fn superblock_done(&mut self, now: Instant, failed: bool) {
-        let Some(writing) = self.writing.as_mut() else { return };
+        let Some(writing) = self.writing.as_mut() else {
+            return;
+        };
         writing.failed |= failed;
         if !writing.flushing {
             writing.left -= 1;
@@ -407,13 +479,16 @@ impl Node {
         }
         let writing = self.writing.take().expect("checked above");
         match writing.job {
-            job if writing.failed => {
-                let (Job::Open(header, _) | Job::Delete(header)) = job;
-                self.answer(&header, Code::Latched);
-            }
+            job if writing.failed => self.answer(job.header(), Code::Latched),
             Job::Delete(header) => self.answer(&header, Code::SoftOrOk),
+            Job::Move(header, _) => self.answer(&header, Code::Busy),
             Job::Open(header, open) => {
-                let entry = self.ssd.vssds().iter().find(|entry| entry.id == header.vssd).cloned();
+                let entry = self
+                    .ssd
+                    .vssds()
+                    .iter()
+                    .find(|entry| entry.id == header.vssd)
+                    .cloned();
                 let entry = entry.expect("created before it was written");
                 let flash = Vssd::create(self.vssd_config(&entry), self.pool.clone());
                 self.start_unit(now, header.vssd, open.peers, flash);
@@ -421,12 +496,17 @@ impl Node {
                 self.answer(&header, Code::Busy);
             }
         }
-        self.next_job(now);
+        self.next_job();
     }
 
     /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
     fn register(&mut self, now: Instant) {
-        self.register_at = now + if self.registered { REGISTER_EVERY } else { REGISTER_FIRST };
+        self.register_at = now
+            + if self.registered {
+                REGISTER_EVERY
+            } else {
+                REGISTER_FIRST
+            };
         let registrations: Vec<Registration> = self
             .units()
             .map(|unit| {
@@ -435,7 +515,11 @@ impl Node {
                 for (place, peer) in replicas.iter_mut().zip(&identity.peers) {
                     *place = Some((peer.vssd, peer.addr));
                 }
-                Registration { vssd: identity.vssd, server: identity.addr, replicas }
+                Registration {
+                    vssd: identity.vssd,
+                    server: identity.addr,
+                    replicas,
+                }
             })
             .collect();
         for registration in registrations {
@@ -463,7 +547,9 @@ impl Machine for Node {
 
     fn deadline(&self) -> Option<Instant> {
         let register = (!self.index.is_empty()).then_some(self.register_at);
-        self.units.iter().flatten().fold(register, |deadline, slot| earliest(deadline, slot.unit.deadline()))
+        self.units.iter().flatten().fold(register, |deadline, slot| {
+            earliest(deadline, slot.unit.deadline())
+        })
     }
 
     fn tick(&mut self, now: Instant) {

@@ -23,7 +23,9 @@ impl Default for Stages {
 impl Stages {
     /// Empty histograms.
     pub fn new() -> Self {
-        Self(core::array::from_fn(|_| Histogram::new_with_bounds(1, NANOS_MAX, 2).expect("valid bounds")))
+        Self(core::array::from_fn(|_| {
+            Histogram::new_with_bounds(1, NANOS_MAX, 2).expect("valid bounds")
+        }))
     }
 
     /// Adds a read that went to the flash. While the vSSD collects, its time there is waiting for collection.

@@ -58,7 +58,12 @@ pub struct Identity {
 
 #[derive(Debug)]
 enum Reading {
-    Client { packet: Packet, version: Version, arrived: Instant, issued: Instant },
+    Client {
+        packet: Packet,
+        version: Version,
+        arrived: Instant,
+        issued: Instant,
+    },
     Fetch(Lpn, Fetch),
 }
 
@@ -168,7 +173,12 @@ impl Store for View<'_> {
 
 macro_rules! view {
     ($unit:ident, $put:ident) => {
-        View { cache: &mut $unit.cache, flash: &$unit.flash, damaged: &mut $unit.damaged, put: &mut $put }
+        View {
+            cache: &mut $unit.cache,
+            flash: &$unit.flash,
+            damaged: &mut $unit.damaged,
+            put: &mut $put,
+        }
     };
 }
 
@@ -269,7 +279,7 @@ impl Unit {
             Op::GcOp if header.has(flags::REPLY) => self.agent.answered(now, header.code),
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
                 if let Some(peer) = self.replica.peer_of(header.source) {
-                    self.from_peer(now, peer, packet);
+                    self.peer_packet(now, peer, packet);
                 }
             }
             _ => {}
@@ -277,7 +287,7 @@ impl Unit {
         self.pump(now, out);
     }
 
-    fn from_peer(&mut self, now: Instant, peer: usize, packet: Packet) {
+    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
         let mut put = false;
         let refused = self.replica.receive(now, peer, packet, &mut view!(self, put));
         if put {
@@ -306,7 +316,9 @@ impl Unit {
     }
 
     fn newest(&self, lpn: Lpn) -> Version {
-        self.cache.get(lpn).map_or_else(|| self.flash.version(lpn), |cached| cached.version)
+        self.cache
+            .get(lpn)
+            .map_or_else(|| self.flash.version(lpn), |cached| cached.version)
     }
 
     fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
@@ -329,7 +341,12 @@ impl Unit {
         }
         let version = self.flash.version(lpn);
         let (net_ns, predicted_ns) = (u64::from(header.lat_ns), self.predict_read.predict_ns());
-        let slot = self.start_reading(Reading::Client { packet, version, arrived, issued: now });
+        let slot = self.start_reading(Reading::Client {
+            packet,
+            version,
+            arrived,
+            issued: now,
+        });
         self.reads_waiting.push(now, net_ns, predicted_ns, slot);
     }
 
@@ -358,7 +375,10 @@ impl Unit {
             return self.answer(&header, Code::OutOfRange, out);
         }
         let floor = header.request.saturating_sub(u64::from(header.floor));
-        match self.dedup.admit(header.source, header.session, header.request, floor) {
+        match self
+            .dedup
+            .admit(header.source, header.session, header.request, floor)
+        {
             Admit::New if self.latched => {
                 self.dedup.forget(header.source, header.session, header.request);
                 self.answer(&header, Code::Latched, out);
@@ -384,7 +404,8 @@ impl Unit {
         }
         let mut put = false;
         let page = packet.page().cloned();
-        self.replica.write(now, header, page, header.payload_crc, &mut view!(self, put));
+        self.replica
+            .write(now, header, page, header.payload_crc, &mut view!(self, put));
         self.note_put(now);
     }
 
@@ -395,18 +416,32 @@ impl Unit {
         if self.latched {
             return self.answer(header, Code::Latched, out);
         }
-        let same = |job: &Job| matches!(&job.then, Then::Flushed(known)
-            if known.source == header.source && known.session == header.session && known.request == header.request);
-        if [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing].into_iter().flatten().any(same) {
+        let same = |job: &Job| {
+            matches!(&job.then, Then::Flushed(known)
+            if known.source == header.source && known.session == header.session && known.request == header.request)
+        };
+        if [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing]
+            .into_iter()
+            .flatten()
+            .any(same)
+        {
             self.stats.duplicates += 1;
             return;
         }
-        let job = Job { below: Some(self.cache.mark()), at: None, then: Then::Flushed(*header) };
+        let job = Job {
+            below: Some(self.cache.mark()),
+            at: None,
+            then: Then::Flushed(*header),
+        };
         self.add_job(job);
     }
 
     fn add_job(&mut self, job: Job) {
-        if self.is_due(&job) { self.jobs_ready.push(job) } else { self.jobs_waiting.push(job) }
+        if self.is_due(&job) {
+            self.jobs_ready.push(job)
+        } else {
+            self.jobs_waiting.push(job)
+        }
     }
 
     fn is_due(&self, job: &Job) -> bool {
@@ -421,7 +456,11 @@ impl Unit {
         }
         let at = self.cache.mark_of(lpn);
         self.cache.expedite(lpn);
-        self.add_job(Job { below: None, at, then: Then::Persisted(what) });
+        self.add_job(Job {
+            below: None,
+            at,
+            then: Then::Persisted(what),
+        });
     }
 
     /// The medium is done with an operation of this vSSD.
@@ -468,12 +507,16 @@ impl Unit {
             }
         }
         if self.written_since_gc {
-            self.agent.check(now, self.flash.free_ratio(), self.written_since_gc);
+            self.agent
+                .check(now, self.flash.free_ratio(), self.written_since_gc);
         }
         while let Some(action) = self.agent.poll() {
             match action {
                 Action::Tell(code) => {
-                    let header = Header { code, ..Header::new(Op::GcOp, self.identity.vssd) };
+                    let header = Header {
+                        code,
+                        ..Header::new(Op::GcOp, self.identity.vssd)
+                    };
                     self.send(Packet::bare(header), out);
                 }
                 Action::Start => {
@@ -504,7 +547,13 @@ impl Unit {
             *issued = now;
             let lpn = lpn_of(&packet.header);
             self.reads_in_flight += 1;
-            self.flash.submit(now, Request::Read { tag: TAG_READ | u64::from(slot), lpn });
+            self.flash.submit(
+                now,
+                Request::Read {
+                    tag: TAG_READ | u64::from(slot),
+                    lpn,
+                },
+            );
         }
         while self.writes_in_flight < self.config.write_depth
             && self.wants_write_back(now)
@@ -512,10 +561,23 @@ impl Unit {
         {
             let tag = TAG_WRITE | u64::from(lpn.0);
             self.writes_in_flight += 1;
-            self.flash.submit(now, match cached.page {
-                Some(page) => Request::Write { tag, lpn, version: cached.version, crc: cached.crc, page },
-                None => Request::Zero { tag, lpn, version: cached.version },
-            });
+            self.flash.submit(
+                now,
+                match cached.page {
+                    Some(page) => Request::Write {
+                        tag,
+                        lpn,
+                        version: cached.version,
+                        crc: cached.crc,
+                        page,
+                    },
+                    None => Request::Zero {
+                        tag,
+                        lpn,
+                        version: cached.version,
+                    },
+                },
+            );
         }
         if !self.flush_in_flight && !self.jobs_ready.is_empty() {
             self.flush_in_flight = true;
@@ -551,12 +613,26 @@ impl Unit {
         result: Result<Data, VssdError>,
         out: &mut VecDeque<Output>,
     ) {
-        let reading = self.readings[slot as usize].take().expect("a read in flight has its slot");
+        let reading = self.readings[slot as usize]
+            .take()
+            .expect("a read in flight has its slot");
         self.readings_free.push(slot);
         let data = match result {
-            Ok(Data::Page { page, crc, version }) => Ok(Cached { version, crc, page: Some(page) }),
-            Ok(Data::Zero { version }) => Ok(Cached { version, crc: 0, page: None }),
-            Ok(Data::None) => Ok(Cached { version: Version::NONE, crc: 0, page: None }),
+            Ok(Data::Page { page, crc, version }) => Ok(Cached {
+                version,
+                crc,
+                page: Some(page),
+            }),
+            Ok(Data::Zero { version }) => Ok(Cached {
+                version,
+                crc: 0,
+                page: None,
+            }),
+            Ok(Data::None) => Ok(Cached {
+                version: Version::NONE,
+                crc: 0,
+                page: None,
+            }),
             Err(error) => Err(error),
         };
         match reading {
@@ -564,14 +640,26 @@ impl Unit {
                 let newer = self.cache.get(lpn).cloned();
                 self.replica.fetched(now, lpn, why, newer.or(data.ok()));
             }
-            Reading::Client { packet, version, arrived, issued } => {
+            Reading::Client {
+                packet,
+                version,
+                arrived,
+                issued,
+            } => {
                 self.reads_in_flight -= 1;
                 let header = packet.header;
                 match data {
                     // Written meanwhile: it may not be decided yet, so look again.
                     Ok(data) if data.version > version => self.read(now, packet, arrived, out),
                     Ok(data) => {
-                        self.stages.record(&header, arrived, issued, now, self.predict_read.predict_ns(), self.agent.is_collecting());
+                        self.stages.record(
+                            &header,
+                            arrived,
+                            issued,
+                            now,
+                            self.predict_read.predict_ns(),
+                            self.agent.is_collecting(),
+                        );
                         self.answer_read(&header, data.page, data.crc, out);
                     }
                     Err(_) => self.read_failed(&header, out),
@@ -651,7 +739,8 @@ impl Unit {
                 Effect::Send(packet) => self.send(packet, out),
                 Effect::Complete { header, code } => {
                     self.stats.writes += 1;
-                    self.dedup.finish(header.source, header.session, header.request, code);
+                    self.dedup
+                        .finish(header.source, header.session, header.request, code);
                     self.answer(&header, code, out);
                 }
                 Effect::Resume(packet) if packet.header.op == Op::Read => self.read(now, packet, now, out),
@@ -669,7 +758,13 @@ impl Unit {
             return self.replica.fetched(now, lpn, why, Some(cached));
         }
         let slot = self.start_reading(Reading::Fetch(lpn, why));
-        self.flash.submit(now, Request::Read { tag: TAG_READ | u64::from(slot), lpn });
+        self.flash.submit(
+            now,
+            Request::Read {
+                tag: TAG_READ | u64::from(slot),
+                lpn,
+            },
+        );
     }
 
     /// Takes requests that waited for room, in order, while there is some.
@@ -682,7 +777,7 @@ impl Unit {
             let (peer, packet) = self.backlog.pop_front().expect("there is a front");
             progress = true;
             match peer {
-                Some(peer) => self.from_peer(now, peer, packet),
+                Some(peer) => self.peer_packet(now, peer, packet),
                 None => self.start_write(now, packet),
             }
         }
@@ -692,7 +787,10 @@ impl Unit {
     fn send(&self, mut packet: Packet, out: &mut VecDeque<Output>) {
         packet.header.source = self.identity.addr;
         packet.header.session = self.identity.boot;
-        out.push_back(Output::Send { to: self.identity.tor, packet });
+        out.push_back(Output::Send {
+            to: self.identity.tor,
+            packet,
+        });
     }
 
     fn reply_header(&self, request: &Header, code: Code) -> Header {
@@ -713,6 +811,18 @@ impl Unit {
         self.stats.reads += 1;
         let header = self.reply_header(request, Code::SoftOrOk);
         self.send(Packet::with_page(header, page, crc), out);
+    }
+
+    /// The peers are at other addresses; false if they are other peers.
+    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
+        let known = &mut self.identity.peers;
+        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
+        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
+            return false;
+        }
+        known.copy_from_slice(peers);
+        self.replica.move_peers(peers);
+        true
     }
 
     /// Newest version of a page, for probes.

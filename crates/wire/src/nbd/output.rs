@@ -1,0 +1,269 @@
+//! What a session has to send: first the handshake's bytes, then replies, each a small head and pages by handle.
+//!
+//! Invariants: at most `replies_max` replies are queued (the session counts before it accepts a request), so the
+//! queue never grows after start; the payload of a reply stays in its pages until its last byte is sent.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use base::limits::PAGE_BYTES;
+use base::{Page, Pages};
+
+use super::proto::{self, Errno, chunk};
+use super::{Extent, Segment};
+
+/// Most extents of one block-status reply: what fits a head. The client asks again for the rest of its range.
+pub(super) const EXTENTS_MAX: usize = 7;
+/// Largest head: a block-status chunk with [`EXTENTS_MAX`] extents.
+const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 4 + 8 * EXTENTS_MAX;
+
+/// A reply on its way out.
+pub(super) struct Reply {
+    head: [u8; HEAD_BYTES_MAX],
+    head_bytes: usize,
+    pages: Pages,
+    /// Where the data starts in the first page.
+    skip: usize,
+    body_bytes: usize,
+    /// Payload bytes that stop counting against the session's limit once the reply is sent.
+    credit_bytes: u64,
+}
+
+impl Reply {
+    fn new() -> Self {
+        Self {
+            head: [0; HEAD_BYTES_MAX],
+            head_bytes: 0,
+            pages: Pages::new(),
+            skip: 0,
+            body_bytes: 0,
+            credit_bytes: 0,
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.head[self.head_bytes..][..bytes.len()].copy_from_slice(bytes);
+        self.head_bytes += bytes.len();
+    }
+
+    fn put_chunk(&mut self, kind: u16, cookie: u64, length: u32) {
+        self.put(&proto::STRUCTURED_REPLY_MAGIC.to_be_bytes());
+        self.put(&chunk::DONE.to_be_bytes());
+        self.put(&kind.to_be_bytes());
+        self.put(&cookie.to_be_bytes());
+        self.put(&length.to_be_bytes());
+    }
+
+    /// A simple reply without data (proto.md "Simple reply message").
+    pub(super) fn simple(cookie: u64, error: Option<Errno>) -> Self {
+        let mut reply = Self::new();
+        reply.put(&proto::SIMPLE_REPLY_MAGIC.to_be_bytes());
+        reply.put(&error.map_or(0, |errno| errno as u32).to_be_bytes());
+        reply.put(&cookie.to_be_bytes());
+        reply
+    }
+
+    /// An error chunk that ends a structured reply (proto.md "NBD_REPLY_TYPE_ERROR").
+    pub(super) fn error_chunk(cookie: u64, errno: Errno) -> Self {
+        let text = errno.message().as_bytes();
+        let mut reply = Self::new();
+        reply.put_chunk(chunk::ERROR, cookie, 6 + text.len() as u32);
+        reply.put(&(errno as u32).to_be_bytes());
+        reply.put(&(text.len() as u16).to_be_bytes());
+        reply.put(text);
+        reply
+    }
+
+    /// The data of a read: one content chunk if `structured`, so that "don't fragment" always holds, else a simple
+    /// reply. `pages` are on the page grid around `offset`.
+    pub(super) fn data(cookie: u64, offset: u64, length: u32, pages: Pages, structured: bool) -> Self {
+        let mut reply = if structured {
+            let mut reply = Self::new();
+            reply.put_chunk(chunk::OFFSET_DATA, cookie, 8 + length);
+            reply.put(&offset.to_be_bytes());
+            reply
+        } else {
+            Self::simple(cookie, None)
+        };
+        reply.skip = (offset % PAGE_BYTES as u64) as usize;
+        reply.body_bytes = length as usize;
+        reply.credit_bytes = u64::from(length);
+        let due = (reply.skip + reply.body_bytes).div_ceil(PAGE_BYTES);
+        assert_eq!(
+            pages.len(),
+            due,
+            "a read is answered with every page of its range"
+        );
+        reply.pages = pages;
+        reply
+    }
+
+    /// Extents of the one metadata context (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS").
+    pub(super) fn extents(cookie: u64, context: u32, extents: &[Extent]) -> Self {
+        assert!(!extents.is_empty() && extents.len() <= EXTENTS_MAX);
+        let mut reply = Self::new();
+        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 4 + 8 * extents.len() as u32);
+        reply.put(&context.to_be_bytes());
+        for extent in extents {
+            reply.put(&extent.length.to_be_bytes());
+            reply.put(&extent.flags.to_be_bytes());
+        }
+        reply
+    }
+
+    fn bytes(&self) -> usize {
+        self.head_bytes + self.body_bytes
+    }
+
+    /// Shows what is left behind the first `sent` bytes; false if the visitor has had enough.
+    fn visit<'s>(&'s self, sent: usize, visitor: &mut dyn FnMut(Segment<'s>) -> bool) -> bool {
+        if sent < self.head_bytes && !visitor(Segment::Bytes(&self.head[sent..self.head_bytes])) {
+            return false;
+        }
+        let mut at = self.skip + sent.saturating_sub(self.head_bytes);
+        let end = self.skip + self.body_bytes;
+        while at < end {
+            let page = at / PAGE_BYTES;
+            let stop = end.min((page + 1) * PAGE_BYTES);
+            let range = at - page * PAGE_BYTES..stop - page * PAGE_BYTES;
+            if !visitor(Segment::Page(&self.pages[page], range)) {
+                return false;
+            }
+            at = stop;
+        }
+        true
+    }
+}
+
+/// The queue of what is to be sent.
+pub(super) struct Output {
+    /// Handshake bytes; empty for good once the transmission phase has started and they are sent.
+    control: Vec<u8>,
+    control_sent: usize,
+    replies: VecDeque<Reply>,
+    /// Bytes of the front reply that are sent.
+    front_sent: usize,
+    /// Bytes queued and not sent.
+    pending_bytes: u64,
+}
+
+impl Output {
+    pub(super) fn new(replies_max: usize) -> Self {
+        Self {
+            control: Vec::new(),
+            control_sent: 0,
+            replies: VecDeque::with_capacity(replies_max),
+            front_sent: 0,
+            pending_bytes: 0,
+        }
+    }
+
+    pub(super) fn put_control(&mut self, bytes: &[u8]) {
+        self.control.extend_from_slice(bytes);
+        self.pending_bytes += bytes.len() as u64;
+    }
+
+    pub(super) fn push(&mut self, reply: Reply) {
+        assert!(
+            self.replies.len() < self.replies.capacity(),
+            "replies are counted before requests are taken"
+        );
+        self.pending_bytes += reply.bytes() as u64;
+        self.replies.push_back(reply);
+    }
+
+    pub(super) fn replies(&self) -> usize {
+        self.replies.len()
+    }
+
+    pub(super) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.control = Vec::new();
+        self.control_sent = 0;
+        self.replies.clear();
+        self.front_sent = 0;
+        self.pending_bytes = 0;
+    }
+
+    pub(super) fn visit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
+        let control = &self.control[self.control_sent..];
+        if !control.is_empty() && !visitor(Segment::Bytes(control)) {
+            return;
+        }
+        let mut sent = self.front_sent;
+        for reply in &self.replies {
+            if !reply.visit(sent, visitor) {
+                return;
+            }
+            sent = 0;
+        }
+    }
+
+    /// Forgets the first `bytes` bytes; returns the payload bytes whose replies are complete.
+    pub(super) fn sent(&mut self, bytes: usize) -> u64 {
+        assert!(
+            bytes as u64 <= self.pending_bytes,
+            "no more is sent than was queued"
+        );
+        self.pending_bytes -= bytes as u64;
+        let Range { start, end } = self.control_sent..self.control.len();
+        let mut left = bytes - bytes.min(end - start);
+        self.control_sent += bytes - left;
+        if self.control_sent == end && end > 0 {
+            self.control = Vec::new();
+            self.control_sent = 0;
+        }
+        let mut credit_bytes = 0;
+        while left > 0 {
+            let front = self.replies.front().expect("pending bytes belong to a reply");
+            let step = left.min(front.bytes() - self.front_sent);
+            left -= step;
+            self.front_sent += step;
+            if self.front_sent == front.bytes() {
+                credit_bytes += front.credit_bytes;
+                self.replies.pop_front();
+                self.front_sent = 0;
+            }
+        }
+        credit_bytes
+    }
+}
+
+const _: () = assert!(
+    HEAD_BYTES_MAX >= proto::CHUNK_BYTES + 6 + 48,
+    "an error chunk with its text fits a head"
+);
+
+impl<'a> Segment<'a> {
+    /// Bytes of the segment.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Page(_, range) => range.len(),
+        }
+    }
+
+    /// Never: a segment has bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the bytes to `target`. A copy: for tools and tests, not for the data path.
+    pub fn append_to(&self, target: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => target.extend_from_slice(bytes),
+            Self::Page(page, range) => page.with(|bytes| target.extend_from_slice(&bytes[range.clone()])),
+        }
+    }
+
+    /// The page, if it is one.
+    pub fn page(&self) -> Option<&'a Page> {
+        match self {
+            Self::Bytes(_) => None,
+            Self::Page(page, _) => Some(page),
+        }
+    }
+}

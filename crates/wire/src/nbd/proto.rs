@@ -1,0 +1,265 @@
+//! Numbers and byte layouts of the NBD protocol ("proto.md" of the NBD project). All integers are big-endian.
+//!
+//! Only what this server says or understands is here; `docs/format/nbd.md` lists the subset.
+
+use base::BlockError;
+use thiserror::Error;
+
+/// First eight bytes of the server (proto.md "Newstyle negotiation"): "NBDMAGIC".
+pub const HELLO_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Second eight bytes of the server, and the start of every option: "IHAVEOPT".
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Start of every reply to an option (proto.md "Fixed newstyle negotiation").
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Start of every request (proto.md "Request message").
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Start of a simple reply (proto.md "Simple reply message").
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Start of a structured reply chunk (proto.md "Structured reply chunk message").
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Bytes of the client's handshake flags.
+pub const CLIENT_FLAGS_BYTES: usize = 4;
+/// Bytes of an option's header: magic, option, length.
+pub const OPTION_HEADER_BYTES: usize = 16;
+/// Bytes of a request's header: magic, flags, command, cookie, offset, length.
+pub const REQUEST_BYTES: usize = 28;
+/// Bytes of a simple reply without data: magic, error, cookie.
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+/// Bytes of a chunk's header: magic, flags, type, cookie, length.
+pub const CHUNK_BYTES: usize = 20;
+/// Zeros behind the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agreed on `NO_ZEROES`.
+pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
+/// Longest string of the protocol (proto.md "Values").
+pub const STRING_BYTES_MAX: usize = 4096;
+
+/// Handshake flags, the same bits in both directions (proto.md "Handshake flags", "Client flags").
+pub mod handshake_flags {
+    /// Fixed newstyle negotiation.
+    pub const FIXED_NEWSTYLE: u16 = 1;
+    /// No padding behind the answer to `NBD_OPT_EXPORT_NAME`.
+    pub const NO_ZEROES: u16 = 2;
+    /// What this server offers.
+    pub const ALL: u16 = FIXED_NEWSTYLE | NO_ZEROES;
+}
+
+/// Transmission flags (proto.md "Transmission flags").
+pub mod transmission_flags {
+    /// Always set.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Writes are refused with EPERM.
+    pub const READ_ONLY: u16 = 1 << 1;
+    /// `NBD_CMD_FLUSH` is understood.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// `NBD_CMD_FLAG_FUA` is understood.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// `NBD_CMD_TRIM` is understood.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// `NBD_CMD_WRITE_ZEROES` is understood.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// `NBD_CMD_FLAG_DF` is understood; set exactly when structured replies were agreed.
+    pub const SEND_DF: u16 = 1 << 7;
+    /// A flush on one connection covers the writes acknowledged on every other.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// `NBD_CMD_FLAG_FAST_ZERO` is understood.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Options (proto.md "Option types").
+pub mod option {
+    /// Choose an export and start, without a way to say no.
+    pub const EXPORT_NAME: u32 = 1;
+    /// End the negotiation.
+    pub const ABORT: u32 = 2;
+    /// Name every export.
+    pub const LIST: u32 = 3;
+    /// Describe one export.
+    pub const INFO: u32 = 6;
+    /// Describe one export and start.
+    pub const GO: u32 = 7;
+    /// Agree on structured replies.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// Name the metadata contexts of an export.
+    pub const LIST_META_CONTEXT: u32 = 10;
+    /// Choose the metadata contexts of an export.
+    pub const SET_META_CONTEXT: u32 = 11;
+}
+
+/// Replies to options (proto.md "Option reply types").
+pub mod option_reply {
+    /// Done.
+    pub const ACK: u32 = 1;
+    /// One export.
+    pub const SERVER: u32 = 2;
+    /// One piece of information on an export.
+    pub const INFO: u32 = 3;
+    /// One metadata context.
+    pub const META_CONTEXT: u32 = 4;
+    /// The option is not known.
+    pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    /// The option's data makes no sense.
+    pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    /// No such export.
+    pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+    /// The server is stopping.
+    pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
+    /// The option's data is too long.
+    pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+}
+
+/// Information types of `NBD_OPT_INFO` and `NBD_OPT_GO` (proto.md "NBD_REP_INFO").
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// The export's own name.
+    pub const NAME: u16 = 1;
+    /// Text for a person.
+    pub const DESCRIPTION: u16 = 2;
+    /// Minimum, preferred and maximum block.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// Requests (proto.md "Request types").
+pub mod command {
+    /// Read.
+    pub const READ: u16 = 0;
+    /// Write; the only request followed by data.
+    pub const WRITE: u16 = 1;
+    /// Finish what is under way and close; not answered.
+    pub const DISC: u16 = 2;
+    /// Make every acknowledged write durable.
+    pub const FLUSH: u16 = 3;
+    /// Forget a range.
+    pub const TRIM: u16 = 4;
+    /// Zero a range.
+    pub const WRITE_ZEROES: u16 = 6;
+    /// Which parts of a range are allocated.
+    pub const BLOCK_STATUS: u16 = 7;
+}
+
+/// Flags of a request (proto.md "Command flags").
+pub mod command_flags {
+    /// Durable before the answer; accepted with every command.
+    pub const FUA: u16 = 1 << 0;
+    /// Zeroes keep their space.
+    pub const NO_HOLE: u16 = 1 << 1;
+    /// One content chunk only.
+    pub const DF: u16 = 1 << 2;
+    /// One extent only.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// Fail with ENOTSUP instead of zeroing no faster than a write would.
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// Chunk types and the flag of a chunk (proto.md "Structured reply types").
+pub mod chunk {
+    /// Flag: the last chunk of the reply.
+    pub const DONE: u16 = 1;
+    /// Data at an offset.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Extents of a metadata context.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// The request failed.
+    pub const ERROR: u16 = (1 << 15) + 1;
+}
+
+/// Error values of replies (proto.md "Error values").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
+#[repr(u32)]
+pub enum Errno {
+    /// EPERM: a change on a read-only export.
+    #[error("the export is read-only")]
+    Perm = 1,
+    /// EIO: the data could not be read or not be kept.
+    #[error("the data could not be read or not be kept")]
+    Io = 5,
+    /// EINVAL: unknown, unaligned, too long or outside the export.
+    #[error("unknown, unaligned, too long or out of range")]
+    Inval = 22,
+    /// ENOSPC: a write beyond the end, or no free flash.
+    #[error("no space: past the end, or the flash is full")]
+    NoSpace = 28,
+    /// ENOTSUP: the zeroing would not be fast.
+    #[error("zeroing this range would not be fast")]
+    NotSup = 95,
+    /// ESHUTDOWN: the server stops, or the volume is gone.
+    #[error("the server is stopping or the volume is gone")]
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// The text of an error chunk.
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Perm => "the export is read-only",
+            Self::Io => "the data could not be read or not be kept",
+            Self::Inval => "unknown, unaligned, too long or out of range",
+            Self::NoSpace => "no space: past the end, or the flash is full",
+            Self::NotSup => "zeroing this range would not be fast",
+            Self::Shutdown => "the server is stopping or the volume is gone",
+        }
+    }
+}
+
+impl From<BlockError> for Errno {
+    /// NBD has no ENODEV: a volume that is gone is reported as a server that is leaving, which makes clients hang up.
+    fn from(error: BlockError) -> Self {
+        match error {
+            BlockError::Invalid => Self::Inval,
+            BlockError::NoVolume | BlockError::Shutdown => Self::Shutdown,
+            BlockError::ReadOnly => Self::Perm,
+            BlockError::NoSpace => Self::NoSpace,
+            BlockError::Io => Self::Io,
+        }
+    }
+}
+
+/// A request's header, decoded (proto.md "Request message").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Bits of [`command_flags`].
+    pub flags: u16,
+    /// One of [`command`], or unknown.
+    pub command: u16,
+    /// The client's mark, returned as it is.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+impl RequestHeader {
+    /// Reads a header, `None` if the magic is wrong.
+    pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
+        (u32_at(bytes, 0) == REQUEST_MAGIC).then(|| Self {
+            flags: u16_at(bytes, 4),
+            command: u16_at(bytes, 6),
+            cookie: u64_at(bytes, 8),
+            offset: u64_at(bytes, 16),
+            length: u32_at(bytes, 24),
+        })
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, bytes: &mut [u8; REQUEST_BYTES]) {
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
+    }
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(*bytes[at..].first_chunk().expect("at is inside a fixed header"))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(*bytes[at..].first_chunk().expect("at is inside a fixed header"))
+}
