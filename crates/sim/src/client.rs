@@ -68,6 +68,8 @@ pub struct ClientVolume {
     pub check: bool,
     /// The history may meet losses of power.
     pub durability: bool,
+    /// Every write is durable before it is acknowledged.
+    pub durable_writes: bool,
 }
 
 /// A stream of requests.
@@ -435,6 +437,7 @@ impl Clients {
         self.write_id += 1;
         let now = world.now();
         let spec = self.loads[at].spec;
+        let durable = fua || self.volumes[spec.volume].0.durable_writes;
         let (slot, tag) = self.reserve(Pending {
             active: true,
             generation: 0,
@@ -449,7 +452,7 @@ impl Clients {
         if let Some(checker) = &mut self.volumes[spec.volume].1 {
             match kind {
                 Kind::Read | Kind::ReadThenWrite => checker.read_started(now, first, count),
-                Kind::Write => checker.write_started(now, first, count, id, op != BlockOp::Write, fua),
+                Kind::Write => checker.write_started(now, first, count, id, op != BlockOp::Write, durable),
                 Kind::Flush => {}
             }
         }

@@ -5,11 +5,11 @@
 use crate::check::{GcChecker, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
 use crate::media::SimMedium;
-use crate::net::NetFaults;
+use crate::net::{LinkModel, NetFaults};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::limits::SECTORS_PER_PAGE;
-use base::{BlockReply, Instant, Machine, Pool, Rng, VssdId};
+use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
 
 /// What a host is for, as far as faults and checks differ.
@@ -40,8 +40,12 @@ pub trait Fleet {
         pool: &Pool,
         medium: Option<&mut SimMedium>,
     ) -> Result<Self::Host, String>;
-    /// Replica sets, of which at most one member may collect by soft request.
-    fn replica_sets(&self) -> Vec<Vec<VssdId>> {
+    /// Links that differ from the world's: from, to, model.
+    fn links(&self) -> Vec<(usize, usize, LinkModel)> {
+        Vec::new()
+    }
+    /// Replica sets with the members' nodes; at most one member of each may collect by soft request.
+    fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
         Vec::new()
     }
     /// True if some replica of this page of the volume (by index) is on a node that is not in `lost`.
@@ -193,7 +197,16 @@ impl<F: Fleet> Run<F> {
         let pool = Pool::new(spec.pool_pages, spec.world.media.sector_bytes);
         let mut rng = Rng::new(spec.world.seed ^ 0x5eed);
         let mut world = World::new(&places, spec.world, pool);
+        for (from, to, model) in fleet.links() {
+            world.net().set_link(from, to, model);
+        }
         world.net().set_faults(spec.net_faults);
+        let sets = fleet.replica_sets();
+        let gc = GcChecker::new(
+            sets.iter().map(|set| set.iter().map(|member| &member.0)),
+            spec.gc_lease_ns,
+        );
+        world.set_replica_sets(sets);
         let mut clients = Clients::new(&spec.volumes);
         clients.set_errors_are_violations(spec.errors_are_violations);
         for load in &spec.loads {
@@ -205,7 +218,7 @@ impl<F: Fleet> Run<F> {
         }
         world.wake_at(Instant::from_nanos(spec.calm_ns), TOKEN_CALM);
         let mut run = Self {
-            gc: GcChecker::new(&fleet.replica_sets(), spec.gc_lease_ns),
+            gc,
             troubles: spec.faults.len() + 1 + sites.len(),
             boots: vec![0; sites.len()],
             at_risk: vec![false; sites.len()],
@@ -308,7 +321,7 @@ impl<F: Fleet> Run<F> {
                 header, to, arrives, ..
             } => {
                 if !arrives {
-                    self.gc.sent(&header);
+                    self.gc.sent(self.world.now(), &header);
                 } else if let Err(violation) = self.gc.arrived(self.world.now(), to, &header) {
                     self.violations.push(violation);
                 }

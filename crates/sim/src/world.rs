@@ -9,7 +9,7 @@
 use crate::media::{Issued, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
-use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng};
+use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng, VssdId};
 use host::{Input, Output};
 use std::collections::VecDeque;
 use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
@@ -134,12 +134,16 @@ struct Core {
     canary: Canary,
     /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
     stale: Map<(u32, u64), Packet>,
+    /// [`Canary::AckWithoutApply`]: the vSSDs of each replica set and their nodes.
+    sets: Vec<Vec<(VssdId, Addr)>>,
 }
 
 struct Place {
     addr: Addr,
     medium: Option<SimMedium>,
     incarnation: u32,
+    /// The session of the last packet it sent, for forging one in its name.
+    session: u32,
 }
 
 /// A rack in virtual time.
@@ -164,6 +168,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 addr: site.addr,
                 medium: (site.medium_bytes > 0).then(|| SimMedium::new(site.medium_bytes, media)),
                 incarnation: 0,
+                session: 0,
             }
         };
         let places = sites.iter().enumerate().map(place).collect();
@@ -185,6 +190,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 wire_check: options.wire_check,
                 canary: options.canary,
                 stale: Map::new(),
+                sets: Vec::new(),
             },
             ticks: (0, 0),
         }
@@ -213,6 +219,11 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// The network, to break and mend it.
     pub fn net(&mut self) -> &mut Network {
         &mut self.core.net
+    }
+
+    /// Tells the canary which vSSDs replicate each other, and on which nodes they are.
+    pub fn set_replica_sets(&mut self, sets: Vec<Vec<(VssdId, Addr)>>) {
+        self.core.sets = sets;
     }
 
     /// A host, unless it is down.
@@ -417,8 +428,11 @@ impl Core {
         self.hash = h.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ h >> 32;
     }
 
-    fn send(&mut self, from: usize, to: Addr, packet: Packet) {
+    fn send(&mut self, from: usize, to: Addr, mut packet: Packet) {
         self.stats.packets += 1;
+        if packet.header.source == self.places[from].addr {
+            self.places[from].session = packet.header.session;
+        }
         if self.wire_check {
             check_on_the_wire(&packet);
         }
@@ -439,10 +453,17 @@ impl Core {
             Fate::Lost => self.stats.packets_lost += 1,
             Fate::Arrives { at, corrupt, again } => {
                 let from = from as u16;
+                let lat_ns = packet.header.lat_ns;
+                // In-band telemetry: every hop adds its time (RackBlox §3.4).
+                let plus = |until: Instant| {
+                    lat_ns.saturating_add(until.nanos_since(self.now).min(u64::from(u32::MAX)) as u32)
+                };
                 if let Some(again) = again {
-                    let packet = packet.clone();
+                    let mut packet = packet.clone();
+                    packet.header.lat_ns = plus(again);
                     self.queue.push(again, Event::Packet { from, to, packet });
                 }
+                packet.header.lat_ns = plus(at);
                 let packet = if corrupt {
                     self.damage(packet)
                 } else {
@@ -537,11 +558,24 @@ impl Core {
             return Some(packet);
         }
         self.stats.sabotaged += 1;
-        let mut header = packet.header.reply(Code::SoftOrOk);
-        header.op = Op::Ack;
-        header.flags = packet.header.flags & flags::DURABLE;
-        header.source = self.places[to].addr;
-        header.target = packet.header.source;
+        let inv = &packet.header;
+        let set = self
+            .sets
+            .iter()
+            .find(|set| set.iter().any(|(vssd, _)| *vssd == inv.vssd));
+        let writer = set.and_then(|set| set.iter().find(|(_, addr)| *addr == inv.source));
+        let header = Header {
+            op: Op::Ack,
+            code: Code::SoftOrOk,
+            flags: 0,
+            vssd: writer.map_or(inv.vssd, |(vssd, _)| *vssd),
+            length: 0,
+            payload_crc: 0,
+            session: self.places[to].session,
+            source: self.places[to].addr,
+            target: inv.source,
+            ..*inv
+        };
         let next_hop = self.places[from].addr;
         self.send(to, next_hop, Packet::bare(header));
         None

@@ -420,6 +420,7 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
             pages: PAGES,
             check: true,
             durability: true,
+            durable_writes: false,
         }],
         loads: vec![load],
         faults: Vec::new(),
