@@ -249,7 +249,15 @@ impl<F: Fleet> Run<F> {
         &mut self.world
     }
 
-    /// Drives the run to its end.
+    /// Adds a load that begins now. Latencies and counters go on from where they are.
+    pub fn add_load(&mut self, load: LoadSpec) {
+        let now = self.world.now();
+        let load = LoadSpec { start: now, ..load };
+        let (index, at) = self.clients.add(load, self.rng.next_u64());
+        self.world.wake_at(at, TOKEN_LOAD | index as u64);
+    }
+
+    /// Drives the run to its end. May be called again after [`Run::add_load`].
     pub fn execute(&mut self) -> Outcome {
         let mut fine = self.drive(false);
         if fine && self.spec.read_back {
@@ -495,6 +503,7 @@ impl<F: Fleet> Run<F> {
         let gateways: Vec<usize> = (0..self.sites.len())
             .filter(|&i| matches!(self.sites[i].1, Role::Gateway | Role::Server))
             .collect();
+        let mut loads = Vec::new();
         for (volume, spec) in self.spec.volumes.iter().enumerate() {
             let read_back = LoadSpec {
                 pace: Pace::Closed { depth: READ_BACK.0 },
@@ -505,7 +514,6 @@ impl<F: Fleet> Run<F> {
                     multi_page: 1.0,
                     pages_max: READ_BACK.1,
                 },
-                start: self.world.now(),
                 record_after: Instant::FAR_FUTURE,
                 ..LoadSpec::new(
                     gateways[volume % gateways.len()],
@@ -513,8 +521,10 @@ impl<F: Fleet> Run<F> {
                     spec.pages.div_ceil(READ_BACK.1),
                 )
             };
-            let (index, at) = self.clients.add(read_back, self.rng.next_u64());
-            self.world.wake_at(at, TOKEN_LOAD | index as u64);
+            loads.push(read_back);
+        }
+        for load in loads {
+            self.add_load(load);
         }
     }
 
