@@ -26,8 +26,6 @@
 mod handshake;
 mod output;
 pub mod proto;
-#[cfg(test)]
-mod tests;
 mod transmission;
 
 use core::ops::Range;

@@ -1,0 +1,802 @@
+//! The NBD session as a client sees it: handshake and transmission byte by byte, every error, every limit.
+
+mod support;
+
+use base::{BlockError, BlockOp, BlockReply, Pages, Pool};
+use proptest::prelude::*;
+use support::*;
+use wire::nbd::proto::{
+    Errno, chunk, command, command_flags as flag, info, option as opt, option_reply as rep,
+};
+use wire::nbd::proto::{OPTION_MAGIC, transmission_flags as tf};
+use wire::nbd::{CloseReason, Event, Extent, Session, SessionLimits};
+
+const ALLOCATION: &str = "base:allocation";
+
+fn kinds(replies: &[OptionReply]) -> Vec<u32> {
+    replies.iter().map(|reply| reply.kind).collect()
+}
+
+fn ok(cookie: u64) -> Reply {
+    Reply::Simple { cookie, error: 0 }
+}
+
+fn failed(cookie: u64, errno: Errno) -> Reply {
+    Reply::Simple {
+        cookie,
+        error: errno as u32,
+    }
+}
+
+fn data_chunk(cookie: u64, offset: u64, bytes: &[u8]) -> Reply {
+    let mut data = offset.to_be_bytes().to_vec();
+    data.extend(bytes);
+    Reply::Chunk {
+        cookie,
+        flags: chunk::DONE,
+        kind: chunk::OFFSET_DATA,
+        data,
+    }
+}
+
+fn error_of(reply: &Reply) -> u32 {
+    match reply {
+        Reply::Simple { error, .. } => *error,
+        Reply::Chunk {
+            flags, kind, data, ..
+        } => {
+            assert_eq!((*flags, *kind), (chunk::DONE, chunk::ERROR));
+            let text = usize::from(u16::from_be_bytes([data[4], data[5]]));
+            assert_eq!(data.len(), 6 + text);
+            u32::from_be_bytes([data[0], data[1], data[2], data[3]])
+        }
+    }
+}
+
+// ---- handshake
+
+#[test]
+fn the_greeting_is_fixed_newstyle_without_zeroes() {
+    let mut server = Server::new(limits());
+    server.send(usize::MAX);
+    assert_eq!(server.heard(), b"NBDMAGICIHAVEOPT\x00\x03");
+}
+
+#[test]
+fn unknown_client_flags_end_the_connection() {
+    let mut server = Server::new(limits());
+    server.feed(&4u32.to_be_bytes());
+    assert_eq!(server.session.closed(), Some(CloseReason::ClientFlags));
+}
+
+#[test]
+fn export_name_pads_unless_no_zeroes_was_agreed() {
+    for (flags, padding) in [(1u32, 124), (3, 0)] {
+        let mut server = Server::new(limits());
+        server.feed(&flags.to_be_bytes());
+        server.heard();
+        server.feed(&option(opt::EXPORT_NAME, b"disk"));
+        let heard = server.heard();
+        assert_eq!(heard.len(), 10 + padding);
+        assert_eq!(heard[..8], (1u64 << 17).to_be_bytes());
+        let expected = tf::HAS_FLAGS
+            | tf::SEND_FLUSH
+            | tf::SEND_FUA
+            | tf::SEND_TRIM
+            | tf::SEND_WRITE_ZEROES
+            | tf::CAN_MULTI_CONN
+            | tf::SEND_FAST_ZERO;
+        assert_eq!(heard[8..10], expected.to_be_bytes());
+        assert!(heard[10..].iter().all(|&byte| byte == 0));
+        assert_eq!(server.tell(&request(0, command::FLUSH, 1, 0, 0)), [ok(1)]);
+    }
+}
+
+#[test]
+fn export_name_of_an_unknown_export_closes() {
+    for data in [b"nothing".to_vec(), vec![b'x'; 70_000]] {
+        let mut server = Server::greeted(limits());
+        server.feed(&option(opt::EXPORT_NAME, &data));
+        assert_eq!(server.session.closed(), Some(CloseReason::UnknownExport));
+        assert!(server.heard().is_empty());
+    }
+}
+
+#[test]
+fn abort_is_acknowledged_and_then_closes() {
+    let mut server = Server::greeted(limits());
+    server.session.receive(&option(opt::ABORT, &[]), &[]);
+    assert_eq!(
+        server.session.closed(),
+        None,
+        "the acknowledgement is still to be sent"
+    );
+    server.send(usize::MAX);
+    assert_eq!(server.session.closed(), Some(CloseReason::Aborted));
+    assert_eq!(server.heard().len(), 20);
+}
+
+#[test]
+fn list_names_every_export_with_its_description() {
+    let mut server = Server::greeted(limits());
+    let replies = server.ask(opt::LIST, &[]);
+    assert_eq!(kinds(&replies), [rep::SERVER, rep::SERVER, rep::SERVER, rep::ACK]);
+    assert_eq!(replies[0].data, b"\x00\x00\x00\x04diskthe volume disk");
+    assert_eq!(kinds(&server.ask(opt::LIST, b"x")), [rep::ERR_INVALID]);
+}
+
+#[test]
+fn info_tells_sizes_always_and_texts_when_asked() {
+    let mut server = Server::greeted(limits());
+    let replies = server.ask(
+        opt::INFO,
+        &info_data("disk", &[info::NAME, info::DESCRIPTION, 77]),
+    );
+    assert_eq!(
+        kinds(&replies),
+        [rep::INFO, rep::INFO, rep::INFO, rep::INFO, rep::ACK]
+    );
+    assert_eq!(
+        replies[0].data[..10],
+        *b"\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00"
+    );
+    assert_eq!(replies[1].data, b"\x00\x01disk");
+    assert_eq!(replies[2].data, b"\x00\x02the volume disk");
+    assert_eq!(
+        replies[3].data,
+        [0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0, 0, 1, 0, 0],
+        "512, 4096, 64 KiB"
+    );
+    assert_eq!(
+        kinds(&server.ask(opt::INFO, &info_data("disk", &[]))),
+        [rep::INFO, rep::INFO, rep::ACK]
+    );
+}
+
+#[test]
+fn the_empty_name_is_the_first_export() {
+    let mut server = Server::greeted(limits());
+    let replies = server.ask(opt::GO, &info_data("", &[info::NAME]));
+    assert_eq!(replies[1].data, b"\x00\x01disk");
+    assert_eq!(server.session.volume(), Some(base::VolumeId(7)));
+}
+
+#[test]
+fn a_refused_go_can_be_tried_again() {
+    let mut server = Server::greeted(limits());
+    assert_eq!(
+        kinds(&server.ask(opt::GO, &info_data("nothing", &[]))),
+        [rep::ERR_UNKNOWN]
+    );
+    assert_eq!(
+        kinds(&server.ask(opt::GO, b"\x00\x00\x00\x09disk\x00\x00")),
+        [rep::ERR_INVALID]
+    );
+    assert_eq!(
+        kinds(&server.ask(opt::GO, b"\x00\x00\x00\x04disk\x00\x01")),
+        [rep::ERR_INVALID]
+    );
+    assert_eq!(kinds(&server.ask(opt::GO, b"\x00")), [rep::ERR_INVALID]);
+    assert_eq!(
+        kinds(&server.ask(opt::GO, &info_data("disk", &[]))),
+        [rep::INFO, rep::INFO, rep::ACK]
+    );
+}
+
+#[test]
+fn unknown_options_are_unsupported_and_big_ones_too_big() {
+    let mut server = Server::greeted(limits());
+    for unknown in [4, 5, 11, 12, 99] {
+        assert_eq!(kinds(&server.ask(unknown, b"data")), [rep::ERR_UNSUP]);
+    }
+    assert_eq!(
+        kinds(&server.ask(opt::LIST, &vec![0; 20_000])),
+        [rep::ERR_TOO_BIG]
+    );
+    assert_eq!(
+        kinds(&server.ask(opt::STRUCTURED_REPLY, b"x")),
+        [rep::ERR_INVALID]
+    );
+    assert_eq!(kinds(&server.ask(opt::STRUCTURED_REPLY, b"")), [rep::ACK]);
+}
+
+#[test]
+fn an_option_without_its_magic_closes() {
+    let mut server = Server::greeted(limits());
+    server.feed(&[0; 16]);
+    assert_eq!(server.session.closed(), Some(CloseReason::Magic));
+}
+
+#[test]
+fn dont_fragment_is_offered_with_structured_replies_only() {
+    let mut server = Server::greeted(limits());
+    let flags = |replies: Vec<OptionReply>| u16::from_be_bytes([replies[0].data[10], replies[0].data[11]]);
+    assert_eq!(
+        flags(server.ask(opt::INFO, &info_data("disk", &[]))) & tf::SEND_DF,
+        0
+    );
+    server.ask(opt::STRUCTURED_REPLY, &[]);
+    assert_ne!(
+        flags(server.ask(opt::INFO, &info_data("disk", &[]))) & tf::SEND_DF,
+        0
+    );
+    let view = flags(server.ask(opt::INFO, &info_data("view", &[])));
+    assert_eq!(
+        view,
+        tf::HAS_FLAGS | tf::READ_ONLY | tf::SEND_FLUSH | tf::SEND_DF | tf::CAN_MULTI_CONN
+    );
+}
+
+#[test]
+fn meta_contexts_are_listed_by_wildcard_and_set_by_name() {
+    let mut server = Server::greeted(limits());
+    let mut ask = |option, name, queries: &[&str]| {
+        let replies = server.ask(option, &meta_data(name, queries));
+        replies
+            .into_iter()
+            .map(|reply| (reply.kind, reply.data))
+            .collect::<Vec<_>>()
+    };
+    let kinds = |replies: &[(u32, Vec<u8>)]| replies.iter().map(|reply| reply.0).collect::<Vec<_>>();
+    assert_eq!(
+        kinds(&ask(opt::LIST_META_CONTEXT, "disk", &[])),
+        [rep::ERR_INVALID],
+        "not structured"
+    );
+    assert_eq!(kinds(&ask(opt::STRUCTURED_REPLY, "", &[])), [rep::ERR_INVALID]);
+    server.ask(opt::STRUCTURED_REPLY, &[]);
+    let mut ask = |option, name, queries: &[&str]| {
+        let replies = server.ask(option, &meta_data(name, queries));
+        replies
+            .into_iter()
+            .map(|reply| (reply.kind, reply.data))
+            .collect::<Vec<_>>()
+    };
+    for queries in [&[][..], &["base:"], &[ALLOCATION], &["qemu:x", ALLOCATION]] {
+        let replies = ask(opt::LIST_META_CONTEXT, "disk", queries);
+        assert_eq!(kinds(&replies), [rep::META_CONTEXT, rep::ACK]);
+        assert_eq!(replies[0].1, b"\x00\x00\x00\x00base:allocation");
+    }
+    assert_eq!(
+        kinds(&ask(opt::LIST_META_CONTEXT, "disk", &["qemu:dirty"])),
+        [rep::ACK]
+    );
+    assert_eq!(
+        kinds(&ask(opt::LIST_META_CONTEXT, "disk", &["nocolon"])),
+        [rep::ERR_INVALID]
+    );
+    assert_eq!(
+        kinds(&ask(opt::LIST_META_CONTEXT, "none", &[])),
+        [rep::ERR_UNKNOWN]
+    );
+    assert_eq!(kinds(&ask(opt::SET_META_CONTEXT, "disk", &[])), [rep::ACK]);
+    assert_eq!(kinds(&ask(opt::SET_META_CONTEXT, "disk", &["base:"])), [rep::ACK]);
+    let replies = ask(opt::SET_META_CONTEXT, "disk", &[ALLOCATION]);
+    assert_eq!(
+        replies[0],
+        (rep::META_CONTEXT, b"\x00\x00\x00\x01base:allocation".to_vec())
+    );
+}
+
+#[test]
+fn a_context_counts_only_for_the_export_it_was_set_for() {
+    let mut server = Server::greeted(limits());
+    server.ask(opt::STRUCTURED_REPLY, &[]);
+    server.ask(opt::SET_META_CONTEXT, &meta_data("huge", &[ALLOCATION]));
+    server.ask(opt::GO, &info_data("disk", &[]));
+    let replies = server.tell(&request(0, command::BLOCK_STATUS, 1, 0, 4096));
+    assert_eq!(error_of(&replies[0]), Errno::Inval as u32);
+}
+
+#[test]
+fn a_stopping_server_refuses_options_and_requests() {
+    let mut server = Server::started("disk", false);
+    server.session.shut_down();
+    let mut both = request(0, command::READ, 1, 0, 512);
+    both.extend(write(0, 2, 0, &[1; 512]));
+    assert_eq!(
+        server.tell(&both),
+        [failed(1, Errno::Shutdown), failed(2, Errno::Shutdown)]
+    );
+
+    let mut server = Server::greeted(limits());
+    server.session.shut_down();
+    assert_eq!(kinds(&server.ask(opt::LIST, &[])), [rep::ERR_SHUTDOWN]);
+    assert_eq!(
+        kinds(&server.ask(opt::GO, &info_data("disk", &[]))),
+        [rep::ERR_SHUTDOWN]
+    );
+    server.feed(&option(opt::EXPORT_NAME, b"disk"));
+    assert!(server.session.wants_close());
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_listened_to() {
+    let mut server = Server::greeted(limits());
+    let many = option(opt::LIST, &[]).repeat(10_000);
+    let taken = server.session.receive(&many, &server.exports);
+    assert!(server.session.is_blocked() && taken < many.len());
+    assert!(server.session.pending_bytes() < 66 << 10);
+    assert!(server.feed(&many[taken..]).is_empty());
+    assert!(!server.session.is_blocked());
+}
+
+// ---- transmission
+
+#[test]
+fn reads_are_simple_or_structured_as_agreed() {
+    let mut server = Server::started("disk", false);
+    server.feed(&request(0, command::READ, 0xc00c1e, 1024, 8192));
+    let heard = server.heard();
+    assert_eq!(
+        heard[..16],
+        *b"\x67\x44\x66\x98\x00\x00\x00\x00\x00\x00\x00\x00\x00\xc0\x0c\x1e"
+    );
+    assert_eq!(heard[16..], server.disk[1024..1024 + 8192]);
+
+    let mut server = Server::started("disk", true);
+    for flags in [0, flag::DF, flag::FUA] {
+        let replies = server.tell(&request(flags, command::READ, 5, 3584, 1024));
+        assert_eq!(replies, [data_chunk(5, 3584, &server.disk[3584..4608])]);
+    }
+}
+
+#[test]
+fn writes_land_where_they_belong_and_carry_fua() {
+    for (offset, length) in [
+        (0, 512),
+        (512, 4096),
+        (3584, 1024),
+        (4096, 8192),
+        (7 * 512, 20 * 512),
+    ] {
+        let mut server = Server::started("disk", true);
+        let mut expected = server.disk.clone();
+        let data: Vec<u8> = (0..length).map(|at| (at * 31 + 5) as u8).collect();
+        expected[offset..offset + length].copy_from_slice(&data);
+        assert_eq!(server.tell(&write(flag::FUA, 9, offset as u64, &data)), [ok(9)]);
+        assert!(server.disk == expected);
+        assert_eq!(
+            server.seen,
+            [(BlockOp::Write, offset as u64, length as u32, true)]
+        );
+        assert_eq!(server.pool.available(), server.pool.capacity());
+        assert_eq!(server.session.in_flight_bytes(), 0);
+    }
+}
+
+#[test]
+fn flush_trim_and_zeroes_reach_the_gateway() {
+    let mut server = Server::started("disk", true);
+    let mut bytes = request(0, command::FLUSH, 1, 0, 0);
+    bytes.extend(request(flag::FUA, command::TRIM, 2, 512, 1024));
+    bytes.extend(request(flag::NO_HOLE, command::WRITE_ZEROES, 3, 4096, 4096));
+    bytes.extend(request(flag::FAST_ZERO, command::WRITE_ZEROES, 4, 8192, 4096));
+    assert_eq!(server.tell(&bytes), [ok(1), ok(2), ok(3), ok(4)]);
+    let expected = [
+        (BlockOp::Flush, 0, 0, false),
+        (BlockOp::Trim, 512, 1024, true),
+        (BlockOp::WriteZeroes, 4096, 4096, false),
+        (BlockOp::WriteZeroes, 8192, 4096, false),
+    ];
+    assert_eq!(server.seen, expected);
+    let slow = server.tell(&request(flag::FAST_ZERO, command::WRITE_ZEROES, 5, 512, 4096));
+    assert_eq!(slow, [failed(5, Errno::NotSup)]);
+}
+
+#[test]
+fn long_trims_are_asked_for_in_aligned_parts_and_answered_once() {
+    const MIB: u64 = 1 << 20;
+    let mut server = Server::started("huge", false);
+    assert_eq!(
+        server.tell(&request(0, command::TRIM, 8, 30 * MIB, (40 * MIB) as u32)),
+        [ok(8)]
+    );
+    let parts: Vec<_> = server
+        .seen
+        .iter()
+        .map(|seen| (seen.1 / MIB, u64::from(seen.2) / MIB))
+        .collect();
+    assert_eq!(parts, [(30, 2), (32, 32), (64, 6)]);
+    let whole = server.tell(&request(0, command::WRITE_ZEROES, 9, 0, u32::MAX / 512 * 512));
+    assert_eq!(whole, [ok(9)]);
+    server.fail = Some(BlockError::Io);
+    server.seen.clear();
+    assert_eq!(
+        server.tell(&request(0, command::TRIM, 10, 0, (40 * MIB) as u32)),
+        [failed(10, Errno::Io)]
+    );
+    assert_eq!(server.seen.len(), 1, "the first failure ends it");
+}
+
+#[test]
+fn block_status_says_allocated_data() {
+    let mut server = Server::started("disk", true);
+    for flags in [0, flag::REQ_ONE] {
+        let replies = server.tell(&request(flags, command::BLOCK_STATUS, 6, 512, 65536));
+        let data = b"\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00".to_vec();
+        assert_eq!(
+            replies,
+            [Reply::Chunk {
+                cookie: 6,
+                flags: 1,
+                kind: chunk::BLOCK_STATUS,
+                data
+            }]
+        );
+    }
+}
+
+#[test]
+fn extents_of_the_host_are_cut_to_the_request() {
+    let mut server = Server::greeted(SessionLimits {
+        host_extents: true,
+        ..limits()
+    });
+    server.ask(opt::STRUCTURED_REPLY, &[]);
+    server.ask(opt::SET_META_CONTEXT, &meta_data("disk", &[ALLOCATION]));
+    server.ask(opt::GO, &info_data("disk", &[]));
+    let extents = [
+        Extent {
+            length: 4096,
+            flags: 0,
+        },
+        Extent {
+            length: 1 << 20,
+            flags: Extent::HOLE | Extent::ZERO,
+        },
+    ];
+    for (flags, sent) in [(0, 2), (flag::REQ_ONE, 1)] {
+        server
+            .session
+            .receive(&request(flags, command::BLOCK_STATUS, 6, 0, 65536), &[]);
+        let Some(Event::Status(status)) = server.session.poll() else {
+            panic!("the host is asked");
+        };
+        assert_eq!((status.client, status.offset, status.length), (3, 0, 65536));
+        server.session.complete_status(status.tag, Ok(&extents));
+        server.send(usize::MAX);
+        let Reply::Chunk { data, .. } = server.replies().remove(0) else {
+            panic!("status is structured");
+        };
+        assert_eq!(data.len(), 4 + 8 * sent);
+        assert_eq!(data[4..12], *b"\x00\x00\x10\x00\x00\x00\x00\x00");
+        assert!(sent == 1 || data[12..] == *b"\x00\x00\xf0\x00\x00\x00\x00\x03");
+    }
+    server
+        .session
+        .receive(&request(0, command::BLOCK_STATUS, 7, 0, 512), &[]);
+    let Some(Event::Status(status)) = server.session.poll() else {
+        panic!("the host is asked");
+    };
+    server.session.complete_status(status.tag, Err(BlockError::Io));
+    server.send(usize::MAX);
+    assert_eq!(error_of(&server.replies()[0]), Errno::Io as u32);
+}
+
+#[test]
+fn every_bad_request_gets_its_exact_error() {
+    let end = 1 << 17;
+    let cases = [
+        (0, command::READ, 1, 512, Errno::Inval),
+        (0, command::READ, 0, 100, Errno::Inval),
+        (0, command::READ, 0, 0, Errno::Inval),
+        (0, command::READ, end, 512, Errno::Inval),
+        (0, command::READ, end - 512, 1024, Errno::Inval),
+        (0, command::READ, u64::MAX - 511, 512, Errno::Inval),
+        (0, command::READ, 0, (64 << 10) + 512, Errno::Inval),
+        (flag::NO_HOLE, command::READ, 0, 512, Errno::Inval),
+        (1 << 5, command::READ, 0, 512, Errno::Inval),
+        (0, command::FLUSH, 512, 0, Errno::Inval),
+        (0, command::FLUSH, 0, 512, Errno::Inval),
+        (flag::DF, command::FLUSH, 0, 0, Errno::Inval),
+        (0, command::TRIM, end, 512, Errno::Inval),
+        (0, command::TRIM, 3, 512, Errno::Inval),
+        (flag::NO_HOLE, command::TRIM, 0, 512, Errno::Inval),
+        (0, command::WRITE_ZEROES, end, 512, Errno::NoSpace),
+        (0, command::WRITE_ZEROES, u64::MAX - 511, 512, Errno::NoSpace),
+        (0, command::WRITE_ZEROES, 0, 513, Errno::Inval),
+        (0, command::BLOCK_STATUS, end, 512, Errno::Inval),
+        (0, command::BLOCK_STATUS, 0, 0, Errno::Inval),
+        (0, 5, 0, 512, Errno::Inval),
+        (0, 8, 0, 512, Errno::Inval),
+        (0, 999, 0, 512, Errno::Inval),
+    ];
+    for structured in [false, true] {
+        let mut server = Server::started("disk", structured);
+        for (flags, command, offset, length, errno) in cases {
+            let replies = server.tell(&request(flags, command, 4, offset, length));
+            assert_eq!(replies.len(), 1);
+            assert_eq!(
+                error_of(&replies[0]),
+                errno as u32,
+                "{command} at {offset}+{length}, flags {flags}"
+            );
+            let chunked = structured && matches!(command, command::READ | command::BLOCK_STATUS);
+            assert_eq!(matches!(replies[0], Reply::Chunk { .. }), chunked);
+        }
+        assert!(server.seen.is_empty());
+    }
+    let mut server = Server::started("disk", false);
+    let replies = server.tell(&request(flag::DF, command::READ, 4, 0, 512));
+    assert_eq!(
+        error_of(&replies[0]),
+        Errno::Inval as u32,
+        "no chunks, no fragments"
+    );
+}
+
+#[test]
+fn the_payload_of_a_refused_write_is_drained() {
+    let end = 1 << 17;
+    let cases = [
+        (0, 1, 512, Errno::Inval),
+        (0, 0, 100, Errno::Inval),
+        (0, 0, 0, Errno::Inval),
+        (0, 0, 100_000, Errno::Inval),
+        (flag::DF, 0, 512, Errno::Inval),
+        (0, end, 512, Errno::NoSpace),
+        (0, end - 512, 1024, Errno::NoSpace),
+    ];
+    let mut server = Server::started("disk", true);
+    for (flags, offset, length, errno) in cases {
+        let mut bytes = write(flags, 1, offset, &vec![0x25; length]);
+        bytes.extend(request(0, command::FLUSH, 2, 0, 0));
+        assert_eq!(server.tell(&bytes), [failed(1, errno), ok(2)]);
+    }
+}
+
+#[test]
+fn a_read_only_export_refuses_changes() {
+    let mut server = Server::started("view", true);
+    let mut bytes = write(0, 1, 0, &[1; 512]);
+    bytes.extend(request(0, command::TRIM, 2, 0, 512));
+    bytes.extend(request(0, command::WRITE_ZEROES, 3, 0, 512));
+    bytes.extend(request(0, command::FLUSH, 4, 0, 0));
+    let perm = |cookie| failed(cookie, Errno::Perm);
+    assert_eq!(server.tell(&bytes), [perm(1), perm(2), perm(3), ok(4)]);
+}
+
+#[test]
+fn errors_of_the_gateway_become_the_protocols_own() {
+    let cases = [
+        (BlockError::Invalid, Errno::Inval),
+        (BlockError::NoVolume, Errno::Shutdown),
+        (BlockError::ReadOnly, Errno::Perm),
+        (BlockError::NoSpace, Errno::NoSpace),
+        (BlockError::Io, Errno::Io),
+        (BlockError::Shutdown, Errno::Shutdown),
+    ];
+    for (error, errno) in cases {
+        for structured in [false, true] {
+            let mut server = Server::started("disk", structured);
+            server.fail = Some(error);
+            let mut bytes = request(0, command::READ, 1, 0, 512);
+            bytes.extend(write(0, 2, 0, &[1; 512]));
+            let replies = server.tell(&bytes);
+            assert_eq!(
+                replies.iter().map(error_of).collect::<Vec<_>>(),
+                [errno as u32; 2]
+            );
+            assert_eq!(server.session.in_flight_bytes(), 0);
+        }
+    }
+}
+
+#[test]
+fn replies_may_come_in_any_order_and_cookies_may_repeat() {
+    let mut server = Server::started("disk", true);
+    server.hold = true;
+    let mut bytes = request(0, command::READ, 7, 0, 512);
+    bytes.extend(request(0, command::READ, 7, 512, 512));
+    bytes.extend(request(0, command::FLUSH, 7, 0, 0));
+    server.feed(&bytes);
+    while let Some(request) = server.held.pop() {
+        server.answer(request);
+    }
+    server.send(usize::MAX);
+    let (first, second) = (
+        data_chunk(7, 0, &server.disk[..512]),
+        data_chunk(7, 512, &server.disk[512..1024]),
+    );
+    assert_eq!(server.replies(), [ok(7), second, first]);
+}
+
+#[test]
+fn the_request_limit_pushes_back_until_replies_are_sent() {
+    let mut server = Server::started("disk", true);
+    server.hold = true;
+    let bytes = request(0, command::FLUSH, 1, 0, 0).repeat(20);
+    let rest = server.feed(&bytes);
+    assert_eq!((server.held.len(), server.session.in_flight()), (16, 16));
+    assert!(
+        server.session.is_blocked() && rest.len() == 3 * 28,
+        "one header is parked"
+    );
+    let request = server.held.remove(0);
+    server.answer(request);
+    assert_eq!(server.session.receive(rest, &[]), 0, "the reply is not sent yet");
+    server.hold = false;
+    server.send(usize::MAX);
+    assert!(server.feed(rest).len() < rest.len());
+}
+
+#[test]
+fn unsent_reads_count_against_the_byte_limit() {
+    let mut server = Server::started("disk", true);
+    let bytes = request(0, command::READ, 1, 0, 32 << 10).repeat(3);
+    server.session.receive(&bytes, &[]);
+    for _ in 0..2 {
+        let Some(Event::Request(request)) = server.session.poll() else {
+            panic!("two reads fit");
+        };
+        server.answer(request);
+    }
+    assert!(server.session.poll().is_none());
+    assert_eq!(server.session.in_flight_bytes(), 64 << 10);
+    server.session.receive(&[], &[]);
+    assert!(server.session.is_blocked() && server.session.poll().is_none());
+    server.send(28 + (32 << 10));
+    server.session.receive(&[], &[]);
+    assert!(!server.session.is_blocked() && server.session.poll().is_some());
+}
+
+#[test]
+fn a_write_waits_for_all_its_pages_and_takes_them_at_once() {
+    let mut server = Server::started("disk", true);
+    let held: Vec<_> = (0..60)
+        .map(|_| server.pool.alloc().expect("a fresh pool"))
+        .collect();
+    let bytes = write(0, 1, 512, &[9; 4 * 4096]);
+    let rest = server.feed(&bytes);
+    assert!(
+        server.session.is_blocked(),
+        "five pages and the reserve are more than four"
+    );
+    assert_eq!((rest.len(), server.pool.available()), (4 * 4096, 4));
+    drop(held);
+    assert!(server.feed(rest).is_empty());
+    assert_eq!(server.replies(), [ok(1)]);
+}
+
+#[test]
+fn a_small_pool_lowers_the_announced_maximum() {
+    let limits = SessionLimits::default();
+    let session = Session::new(0, Pool::new(limits.pages_reserve + 5, 512), limits);
+    assert_eq!(session.request_bytes_max(), 4 * 4096);
+    let session = Session::new(0, Pool::new(10_000, 512), limits);
+    assert_eq!(session.request_bytes_max(), 32 << 20);
+}
+
+#[test]
+fn disconnect_answers_what_is_under_way_and_ignores_the_rest() {
+    let mut server = Server::started("disk", true);
+    server.hold = true;
+    let mut bytes = request(0, command::READ, 1, 0, 512);
+    bytes.extend(request(0, command::DISC, 2, 0, 0));
+    bytes.extend([0xff; 100]);
+    assert!(server.feed(&bytes).is_empty());
+    assert_eq!(server.session.closed(), None);
+    let request = server.held.remove(0);
+    server.answer(request);
+    assert_eq!(server.session.closed(), None, "the reply is not sent yet");
+    server.send(usize::MAX);
+    assert_eq!(server.session.closed(), Some(CloseReason::Disconnected));
+    assert_eq!(server.replies(), [data_chunk(1, 0, &server.disk[..512])]);
+}
+
+#[test]
+fn a_request_without_its_magic_cuts_the_connection() {
+    let mut server = Server::started("disk", true);
+    server.hold = true;
+    server.feed(&request(0, command::READ, 1, 0, 512));
+    server.feed(&OPTION_MAGIC.to_be_bytes().repeat(4));
+    assert_eq!(server.session.closed(), Some(CloseReason::Magic));
+    let request = server.held.remove(0);
+    server.answer(request);
+    assert!(!server.send(usize::MAX), "nothing is sent any more");
+    drop(server.session);
+    assert_eq!(server.pool.available(), server.pool.capacity());
+}
+
+#[test]
+#[should_panic(expected = "a request is answered once")]
+fn answering_twice_is_a_bug() {
+    let mut server = Server::started("disk", true);
+    server.hold = true;
+    server.feed(&request(0, command::FLUSH, 1, 0, 0));
+    let request = server.held.remove(0);
+    for _ in 0..2 {
+        let (client, tag) = (request.client, request.tag);
+        server.session.complete(BlockReply {
+            client,
+            tag,
+            result: Ok(Pages::new()),
+        });
+    }
+}
+
+fn conversation(structured: bool, picks: &[(u8, u8, u8)]) -> Vec<u8> {
+    let mut bytes = MODERN.to_be_bytes().to_vec();
+    bytes.extend(option(opt::LIST, &[]));
+    bytes.extend(option(77, b"what"));
+    if structured {
+        bytes.extend(option(opt::STRUCTURED_REPLY, &[]));
+        bytes.extend(option(opt::SET_META_CONTEXT, &meta_data("disk", &[ALLOCATION])));
+    }
+    bytes.extend(option(opt::GO, &info_data("disk", &[info::NAME])));
+    for (cookie, &(what, at, count)) in picks.iter().enumerate() {
+        let (cookie, offset, length) = (cookie as u64, u64::from(at) * 512, u32::from(count % 32) * 512);
+        match what % 6 {
+            0 | 1 => bytes.extend(write(0, cookie, offset, &vec![what; length as usize])),
+            2 => bytes.extend(request(0, command::TRIM, cookie, offset, length)),
+            3 => bytes.extend(request(0, command::BLOCK_STATUS, cookie, offset, length)),
+            _ => bytes.extend(request(0, command::READ, cookie, offset, length)),
+        }
+    }
+    bytes.extend(request(0, command::DISC, 0, 0, 0));
+    bytes
+}
+
+/// Cookie, reply, and the data behind a simple reply.
+type Answer = (u64, Reply, Vec<u8>);
+
+/// What was sent, as the handshake and the replies by cookie: replies may overtake one another.
+fn by_cookie(out: &[u8], picks: &[(u8, u8, u8)]) -> (Vec<OptionReply>, Vec<Answer>) {
+    let mut rest = &out[GREETING_BYTES..];
+    let options = core::iter::from_fn(|| parse_option_reply(&mut rest)).collect();
+    let mut replies: Vec<_> = core::iter::from_fn(|| {
+        let reply = parse_reply(&mut rest)?;
+        let (cookie, data_bytes) = match reply {
+            Reply::Simple { cookie, error } => {
+                let (what, _, count) = picks[cookie as usize];
+                (
+                    cookie,
+                    if error == 0 && what % 6 > 3 {
+                        usize::from(count % 32) * 512
+                    } else {
+                        0
+                    },
+                )
+            }
+            Reply::Chunk { cookie, .. } => (cookie, 0),
+        };
+        Some((cookie, reply, rest.split_off(..data_bytes)?.to_vec()))
+    })
+    .collect();
+    assert!(rest.is_empty());
+    replies.sort_by_key(|reply| reply.0);
+    (options, replies)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_chunking_of_input_and_output_gives_the_same_replies(
+        structured: bool,
+        picks in prop::collection::vec(any::<(u8, u8, u8)>(), 0..20),
+        cuts in prop::collection::vec(1usize..3000, 1..50),
+    ) {
+        let bytes = conversation(structured, &picks);
+        let mut whole = Server::new(limits());
+        prop_assert!(whole.feed(&bytes).is_empty());
+        prop_assert_eq!(whole.session.closed(), Some(CloseReason::Disconnected));
+
+        let mut cut = Server::new(limits());
+        let mut rest = &bytes[..];
+        let mut sizes = cuts.iter().cycle();
+        while !cut.session.wants_close() {
+            let size = *sizes.next().expect("a cycle has no end");
+            let taken = cut.session.receive(&rest[..rest.len().min(size)], &cut.exports);
+            rest = &rest[taken..];
+            while let Some(Event::Request(request)) = cut.session.poll() {
+                cut.answer(request);
+            }
+            cut.send(size);
+        }
+        prop_assert!(whole.disk == cut.disk);
+        prop_assert!(by_cookie(&whole.out, &picks) == by_cookie(&cut.out, &picks));
+        prop_assert_eq!(cut.pool.available(), cut.pool.capacity());
+    }
+}
