@@ -146,6 +146,7 @@ impl RackFleet {
                 size_bytes: u64::from(layout.sets) * u64::from(layout.pages_per_set) * PAGE_BYTES as u64,
                 durability: layout.durability,
                 read_only: false,
+                ready: false,
                 sets,
             });
         }
