@@ -4,14 +4,15 @@
 //! gateway `i` modulo their number. The world's links are the nodes'; the gateways' links to the ToR have a model of
 //! their own, as clients may be farther away.
 
+use crate::check::Violation;
 use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::run::{Fleet, Role};
 use crate::world::Site;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Machine, NodeId, Pool, VssdId};
+use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VssdId};
 use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
-use host::node::UnitConfig;
+use host::node::{Unit, UnitConfig};
 use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig};
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
@@ -332,6 +333,34 @@ impl Fleet for RackFleet {
                     "vSSD {vssd}: {} live pages of {pages}, in {used} blocks of {per_block}",
                     stats.live_pages
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
+        let unit = |r: &ReplicaRecord| match hosts[r.node as usize] {
+            Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
+            _ => None,
+        };
+        for set in self.records.iter().flat_map(|record| &record.sets) {
+            let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
+            let whole = |u: &&Unit| u.is_serving() && !u.is_latched();
+            if units.len() < set.replicas.len() || !units.iter().all(whole) {
+                // After a failed medium a replica takes no writes any more, and may stay behind.
+                continue;
+            }
+            for page in 0..set.pages {
+                let versions = units.iter().map(|u| u.version(Lpn(page)).0);
+                if let Some(at) = versions.clone().position(|v| v != units[0].version(Lpn(page)).0) {
+                    return Err(Violation::Disagree {
+                        page,
+                        first: units[0].identity().vssd,
+                        first_version: units[0].version(Lpn(page)).0,
+                        second: units[at].identity().vssd,
+                        second_version: units[at].version(Lpn(page)).0,
+                    });
+                }
             }
         }
         Ok(())

@@ -58,6 +58,11 @@ pub trait Fleet {
     fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
         Ok(())
     }
+    /// Checks what the hosts must agree on when they have come to rest. `hosts` has `None`
+    /// where one is down.
+    fn agree(&self, _hosts: &[Option<&Self::Host>]) -> Result<(), Violation> {
+        Ok(())
+    }
 }
 
 /// Something bad.
@@ -155,8 +160,9 @@ pub struct Outcome {
 
 /// Violations kept of one run; it is stopped when they are reached.
 pub const VIOLATIONS_MAX: usize = 8;
-/// Quiet time before the hosts' accounts are checked, in ns.
-const SETTLE_NS: u64 = 5_000_000;
+/// Quiet time before the hosts' accounts are checked, in ns: several times what a replica waits before it replays
+/// somebody's unfinished write.
+const SETTLE_NS: u64 = 1_000_000_000;
 /// Queue depth and pages of a request when reading back.
 const READ_BACK: (u32, u64) = (4, 8);
 
@@ -540,6 +546,10 @@ impl<F: Fleet> Run<F> {
             {
                 self.violations.push(Violation::Accounts { host: index, what });
             }
+        }
+        let hosts: Vec<_> = (0..self.sites.len()).map(|i| self.world.host(i)).collect();
+        if let Err(violation) = self.fleet.agree(&hosts) {
+            self.violations.push(violation);
         }
     }
 }

@@ -88,6 +88,20 @@ pub enum Violation {
         /// What does not add up.
         what: String,
     },
+    /// Replicas at rest hold different versions of a page.
+    #[error("page {page} at rest: vSSD {} holds version {first_version:x}, vSSD {} version {second_version:x}", first.0, second.0)]
+    Disagree {
+        /// Page within the vSSD.
+        page: u32,
+        /// One replica.
+        first: VssdId,
+        /// Its version.
+        first_version: u64,
+        /// Another.
+        second: VssdId,
+        /// Its version.
+        second_version: u64,
+    },
     /// A host did not come up again.
     #[error("host {host} does not start: {why}")]
     Start {
