@@ -279,7 +279,7 @@ impl Medium for SimMedium {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         let page = self.model.page_bytes;
         assert!(
-            offset % page as u64 == 0 && bytes.len() % page == 0,
+            offset.is_multiple_of(page as u64) && bytes.len().is_multiple_of(page),
             "cold writes are of whole pages too"
         );
         if offset + bytes.len() as u64 > self.current.len() as u64 {

@@ -133,6 +133,8 @@ pub struct RunSpec {
     pub pool_pages: usize,
     /// Read every volume back at the end.
     pub read_back: bool,
+    /// At the very end let the hosts come to rest and check their accounts.
+    pub probe: bool,
     /// No fault excuses an error: every one is a violation.
     pub errors_are_violations: bool,
 }
@@ -270,7 +272,7 @@ impl<F: Fleet> Run<F> {
             self.add_read_back();
             fine = self.drive(true);
         }
-        if fine {
+        if fine && self.spec.probe {
             self.settle();
         }
         Outcome {

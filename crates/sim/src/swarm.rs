@@ -270,6 +270,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, canary: Canary, rng: &mut Rng) -> RunS
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 15,
         read_back: true,
+        probe: true,
     }
 }
 

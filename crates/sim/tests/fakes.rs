@@ -27,9 +27,14 @@ fn apply(store: &[Page], pool: &Pool, request: &BlockRequest) -> Vec<(usize, Pag
     let end = first + (request.length / 512) as usize;
     let grid = first / SECTORS_PER_PAGE;
     let mut changed = Vec::new();
-    for index in grid..end.div_ceil(SECTORS_PER_PAGE) {
+    let pages = store
+        .iter()
+        .enumerate()
+        .take(end.div_ceil(SECTORS_PER_PAGE))
+        .skip(grid);
+    for (index, stored) in pages {
         let page = pool.alloc().expect("the pool is large enough");
-        page.copy_sectors(&store[index], 0, SECTORS_PER_PAGE);
+        page.copy_sectors(stored, 0, SECTORS_PER_PAGE);
         let from = first.max(index * SECTORS_PER_PAGE) - index * SECTORS_PER_PAGE;
         let to = end.min((index + 1) * SECTORS_PER_PAGE) - index * SECTORS_PER_PAGE;
         match request.op {
@@ -105,10 +110,10 @@ impl Server {
         match request.op {
             BlockOp::Read => {
                 self.reads += 1;
-                if self.flaw == Flaw::AnswersNot && self.reads % 50 == 0 {
+                if self.flaw == Flaw::AnswersNot && self.reads.is_multiple_of(50) {
                     return;
                 }
-                let lags = self.flaw == Flaw::ReadsLag && self.reads % 20 == 0;
+                let lags = self.flaw == Flaw::ReadsLag && self.reads.is_multiple_of(20);
                 let pages = read(if lags { &self.lagging } else { &self.store }, &request);
                 self.answer(&request, pages);
             }
@@ -431,6 +436,7 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
         gc_lease_ns: u64::MAX,
         pool_pages: 4096,
         read_back: true,
+        probe: true,
         errors_are_violations: true,
     }
 }

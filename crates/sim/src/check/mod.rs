@@ -38,16 +38,6 @@ pub enum Violation {
         /// When it ended.
         end_ns: u64,
     },
-    /// After a loss of power no value is left that the flushes allow, or a flushed one is missing.
-    #[error("volume {} block {block}: write {id} was durable and is lost", volume.0)]
-    Lost {
-        /// Where.
-        volume: VolumeId,
-        /// Block.
-        block: u64,
-        /// The durable write.
-        id: u64,
-    },
     /// Two replicas of a set collect by soft request at once.
     #[error("vSSDs {} and {} of one replica set collect by soft request at once, at {at_ns} ns", first.0, second.0)]
     BothCollect {
