@@ -90,7 +90,7 @@ const GC_SETS: u32 = 4;
 const GC_WARM: u64 = 60_000;
 const GC_MEASURED: u64 = 120_000;
 /// Requests a second over the whole rack: about half of what its flash could program beside collection.
-const GC_RATE: f64 = 6_000.0;
+const GC_RATE: f64 = 4_000.0;
 
 const GC_COLUMNS: &[&str] = &[
     "read_mean_us",
@@ -150,10 +150,10 @@ fn gc_tail(seed: u64, progress: Progress<'_>) -> Report {
 fn gc_options(case: &GcCase) -> RackOptions {
     let geometry = Geometry {
         channels: 8,
-        chips_per_channel: 4,
+        chips_per_channel: 2,
         planes_per_chip: 1,
-        blocks_per_plane: 16,
-        pages_per_block: 64,
+        blocks_per_plane: 64,
+        pages_per_block: 32,
     };
     let channels = 4;
     let spare = 1.0 - f64::from(GC_SET_PAGES) / f64::from(channels * geometry.pages_per_channel());
