@@ -70,3 +70,18 @@ fn experiments_are_found_by_name() {
     }
     assert!(experiment::find("no-such").is_none());
 }
+
+#[test]
+fn coordination_takes_the_tail_off_collection() {
+    let experiment = experiment::find("gc-tail").expect("it is listed");
+    let report = (experiment.run)(1, &mut |_| {});
+    let tail = |row| {
+        report
+            .value(row, "read_p99.9_us")
+            .expect("the row and column exist")
+    };
+    // The bar of the project: P99.9 within 1.1 times that of a run without collection.
+    assert!(tail("rackblox") <= 1.1 * tail("no-gc"), "{report}");
+    assert!(tail("switchyard") <= 1.1 * tail("no-gc"), "{report}");
+    assert!(tail("uncoordinated") >= 2.0 * tail("no-gc"), "{report}");
+}
