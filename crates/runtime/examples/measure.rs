@@ -20,6 +20,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::OnceLock;
 use wire::rack::{HEADER_BYTES, Header, Op, Packet};
 
 fn main() {
@@ -36,10 +37,19 @@ fn main() {
     }
 }
 
+/// How long each case runs.
+const RUN: Duration = Duration::from_secs(2);
+
+/// Processors of this process, before any thread is pinned.
+fn processors() -> &'static [usize] {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    ALLOWED.get_or_init(cpu::allowed)
+}
+
 /// The server's processor; the client takes the other end of the list.
 fn pinned() -> CoreConfig {
     CoreConfig {
-        cpu: cpu::allowed().first().copied(),
+        cpu: processors().first().copied(),
         ..CoreConfig::default()
     }
 }
@@ -67,8 +77,7 @@ fn udp() {
 
 /// An echo client with `depth` packets under way.
 fn round_trips(name: &str, bytes: usize, depth: u64, server: std::net::SocketAddrV4) {
-    const COUNT: u64 = 200_000;
-    if let Some(&last) = cpu::allowed().last() {
+    if let Some(&last) = processors().last() {
         cpu::pin(last).expect("an allowed processor");
     }
     let socket = UdpSocket::bind(common::ANY).expect("loopback is there");
@@ -87,10 +96,10 @@ fn round_trips(name: &str, bytes: usize, depth: u64, server: std::net::SocketAdd
     datagram[..HEADER_BYTES].copy_from_slice(&head);
     let (start, mut sent, mut received) = (now(), 0, 0);
     let mut begun: VecDeque<Instant> = VecDeque::new();
-    let mut latencies = Vec::with_capacity(COUNT as usize);
+    let mut latencies = Vec::with_capacity(1 << 20);
     let mut answer = vec![0; HEADER_BYTES + PAGE_BYTES];
-    while received < COUNT {
-        if sent < COUNT && sent - received < depth {
+    while now().since(start) < RUN {
+        if sent - received < depth {
             begun.push_back(now());
             socket.send(&datagram).expect("loopback takes it");
             sent += 1;
@@ -116,9 +125,8 @@ fn report(name: &str, start: Instant, latencies: &mut [u64]) {
 
 /// Packets between two hosts that share a core.
 fn ping_pong(bytes: usize, depth: u64) {
-    const ROUNDS: u64 = 300_000;
     let hosts = vec![
-        spec(None, &[], |_| Player::new(ROUNDS)),
+        spec(None, &[], |_| Player::new(u64::MAX)),
         spec(None, &[], |_| Echo::default()),
     ];
     let core = start_core(pinned(), hosts).expect("loopback is there");
@@ -146,14 +154,11 @@ fn ping_pong(bytes: usize, depth: u64) {
         }
     })
     .expect("a healthy core");
-    while core
+    std::thread::sleep(RUN);
+    let rounds = core
         .call(0, |host, _| cast::<Player>(host).returned)
-        .expect("a healthy core")
-        < ROUNDS
-    {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let rate = ROUNDS as f64 / now().since(start).as_secs_f64();
+        .expect("a healthy core");
+    let rate = rounds as f64 / now().since(start).as_secs_f64();
     let stats = core.stats();
     println!(
         "  {bytes} bytes, QD{depth}: {rate:.0} round trips/s, {:.2} system calls per packet",
