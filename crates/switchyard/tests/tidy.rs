@@ -246,7 +246,7 @@ fn function_lines(text: &str) -> Vec<(String, usize)> {
         if line.ends_with('}') || line.ends_with(';') {
             continue;
         }
-        if let Some(length) = lines[start + 1..].iter().position(|line| stops(&line)) {
+        if let Some(length) = lines[start + 1..].iter().position(stops) {
             found.push((name.to_string(), length + 2));
         }
     }
