@@ -14,7 +14,7 @@ use crate::oob::Kind;
 use crate::ops::{Op, OpKind};
 use crate::trim::Record;
 use crate::vssd::Vssd;
-use base::{Instant, MediaKind};
+use base::{Instant, MediaKind, Version};
 
 /// Free blocks above the reserve that forced collection aims at, at most one per unit.
 const FORCED_BLOCKS_MAX: u32 = 8;
@@ -106,6 +106,10 @@ impl Vssd {
             let (free, target) = (self.blocks.free_count(), self.collection.target_free);
             if free >= target {
                 return self.end_collection(false);
+            }
+            if !self.settled {
+                // Repeated crashes must not use the reserve up: first make durable what the last life moved.
+                return;
             }
             if free + self.blocks.waiting.len() as u32 >= target {
                 self.collection.wants_flush = true;
@@ -270,7 +274,8 @@ impl Vssd {
             self.checkpoints.wanted = true;
         }
         let op = self.ops.get_mut(id);
-        op.kind = OpKind::MoveWrite;
+        op.kind = OpKind::MoveRecord;
+        op.version = Version(record.id);
         op.lpn = record.trims;
         op.crc = record.crc;
         let sequence = self.program(id, Kind::Record, to, true);
