@@ -124,12 +124,12 @@ impl<'a> Loader<'a> {
         };
         let (a, b) = (read(0)?, read(1)?);
         let number = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, |l| l.header.stamp.number);
-        let (best, older) = if number(&a) >= number(&b) { (a, b) } else { (b, a) };
-        let records_floor = older.as_ref().map_or(0, |l| l.header.covered);
+        let best = if number(&a) >= number(&b) { a } else { b };
         let best = best.unwrap_or_else(|| Loaded {
             header: CheckpointHeader {
                 stamp: Stamp { instance, number: 0 },
                 covered: 0,
+                covered_before: 0,
                 durable: 0,
                 logical_pages,
                 blocks: share.blocks(),
@@ -148,7 +148,7 @@ impl<'a> Loader<'a> {
             share,
             instance,
             known: best.blocks,
-            records_floor,
+            records_floor: header.covered_before,
             candidates: Vec::new(),
             record_entries: Vec::new(),
             suspects: Vec::new(),
@@ -251,7 +251,7 @@ impl<'a> Loader<'a> {
 
     fn take_entry(&mut self, entry: &Entry) {
         if entry.kind == Kind::Record {
-            if entry.sequence > self.records_floor.min(self.state.covered) {
+            if entry.sequence > self.records_floor {
                 self.record_entries.push(*entry);
             }
         } else if entry.sequence > self.state.covered && (entry.lpn as usize) < self.state.pages.len() {
@@ -306,12 +306,15 @@ impl<'a> Loader<'a> {
                 trims: entry.lpn,
                 crc: entry.data_crc,
             };
+            let intact = self.intact(entry.ppn, entry.data_crc, &mut bytes);
             if entry.sequence <= self.state.covered {
-                self.state.records.push(record);
+                // Kept in case the newest checkpoint is lost; of no use if its block was programmed anew.
+                if intact {
+                    self.state.records.push(record);
+                }
                 continue;
             }
             self.state.report.entries_replayed += 1;
-            let intact = self.intact(entry.ppn, entry.data_crc, &mut bytes);
             if !intact && !correct(&mut bytes, entry.data_crc) {
                 lost.push(entry);
                 continue;
@@ -394,7 +397,7 @@ impl<'a> Loader<'a> {
 }
 
 /// Corrects one flipped bit of `bytes`; false when that does not give the checksum.
-fn correct(bytes: &mut [u8], crc: u32) -> bool {
+pub(crate) fn correct(bytes: &mut [u8], crc: u32) -> bool {
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
         if crc32c::crc32c(bytes) == crc {
