@@ -1,1 +1,123 @@
-//! placeholder
+//! The world of real hardware: sockets, io_uring, affinity. The same hosts that the simulator proves run here.
+//!
+//! One thread per core ([`start_core`]) owns everything that its hosts use: a page pool, a UDP socket per host, one
+//! io_uring for their media, their NBD connections. Nothing of it is shared, so the data path takes no lock, and
+//! hosts on one core talk through the loopback like hosts on two machines.
+//!
+//! ```text
+//!  wait ─► datagrams ─► media done ─► deadlines ─► connections ─► send, submit ─► wait …
+//!          └── each hands its inputs to hosts and carries their outputs out ──┘
+//! ```
+//!
+//! # Waiting
+//! Every source is in one epoll instance: UDP and TCP sockets, the ring's descriptor, and an eventfd for calls of
+//! other threads. A turn of the loop asks epoll what is ready (one system call for any number of hosts) and serves
+//! a batch of each. Waiting in epoll rather than in io_uring keeps datagram batches in `recvmmsg`, which fills 64
+//! pages with one call, and needs nothing newer than Linux 5.11. After work the core polls for a while before it
+//! sleeps ([`CoreConfig::spin`], module `spin`); an idle core sleeps until a deadline.
+//!
+//! # Assumptions
+//! Linux on a 64-bit machine. Hosts are deterministic [`base::Machine`]s that never block. A panic in a host is a
+//! bug: its core stops, calls to it return [`Stopped`], and the process decides what to do.
+//!
+//! This is the only crate of the data path with `unsafe` code: system calls whose buffers the kernel fills. Each use
+//! says why it holds.
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+mod clock;
+mod core;
+mod counters;
+pub mod cpu;
+mod entropy;
+mod frontend;
+mod handle;
+mod media;
+mod poller;
+mod ring;
+mod spin;
+mod udp;
+
+pub use clock::now;
+pub use counters::{MalformedStats, Stats};
+pub use entropy::seed;
+pub use handle::{CoreHandle, StartError, Stopped, start_core};
+pub use media::{MediaFile, MediaOpenError, MediaWarning};
+pub use udp::socket_addr;
+
+use base::{Addr, Duration, Instant, Machine, Medium, Pool};
+use std::any::Any;
+use std::net::{SocketAddr, SocketAddrV4};
+use wire::nbd::Export;
+
+/// Why a host could not be built; shown to the user as it is.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A host the runtime can drive.
+pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'static {
+    /// What NBD clients can attach to. Asked once per connection.
+    fn exports(&self) -> Vec<Export> {
+        Vec::new()
+    }
+
+    /// The host itself, for [`CoreHandle::call`] to reach what is particular to it.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// How a core is set up.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Processor to pin the thread to; `None` leaves it to the scheduler.
+    pub cpu: Option<usize>,
+    /// Pages of 4 KiB of the core's pool, shared by its hosts, all reserved at start. When none is left, connections
+    /// are not read and arriving pages are dropped, until some are returned. Every host's socket holds 64 of them.
+    pub pool_pages: usize,
+    /// How long the core polls at most after work before it sleeps; zero never polls.
+    pub spin: Duration,
+    /// NBD connections of all hosts of the core; one more is closed at once.
+    pub connections_max: usize,
+    /// NBD requests in flight per connection; a client that sends more is not read until some are answered.
+    pub requests_max: usize,
+    /// How long a stopping core waits for answers to the requests it has taken.
+    pub drain: Duration,
+}
+
+impl Default for CoreConfig {
+    /// Not pinned, 256 MiB, polling for 50 µs, 256 connections of 128 requests, 2 s to drain.
+    fn default() -> Self {
+        Self {
+            cpu: None,
+            pool_pages: 65_536,
+            spin: Duration::from_micros(50),
+            connections_max: 256,
+            requests_max: 128,
+            drain: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What a host is given when it is built, on its core's thread.
+pub struct Site<'a> {
+    /// The core's pages.
+    pub pool: &'a Pool,
+    /// The host's medium, for formatting and recovery; later the host reaches it through its outputs only.
+    pub medium: Option<&'a mut dyn Medium>,
+    /// Where the host's socket is bound, with the real port.
+    pub address: Addr,
+    /// Now.
+    pub now: Instant,
+}
+
+/// Builds a host on its core's thread (pages cannot leave it).
+pub type Build = Box<dyn FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError> + Send>;
+
+/// One host of a core.
+pub struct HostSpec {
+    /// Where rack packets arrive (UDP); port 0 takes any free one.
+    pub bind: SocketAddrV4,
+    /// The host's medium; a host without one must not ask for media operations.
+    pub medium: Option<MediaFile>,
+    /// Makes the host.
+    pub build: Build,
+    /// Where NBD clients connect (TCP); port 0 takes any free one.
+    pub nbd: Vec<SocketAddr>,
+}

@@ -1,0 +1,227 @@
+//! Starting a core, and what other threads may do with a running one: call into its hosts, read its counters, stop
+//! it. All of this is the control edge: it may wait and allocate.
+
+use crate::core::{Command, Core};
+use crate::counters::{Counters, Stats};
+use crate::poller::Wake;
+use crate::udp::kernel_drops;
+use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
+use base::Instant;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use thiserror::Error;
+
+/// Why a core did not start. Nothing of it is left behind.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The thread cannot be made.
+    #[error("no thread for the core: {0}")]
+    Thread(#[source] io::Error),
+    /// The thread cannot be pinned.
+    #[error("processor {cpu} cannot be used: {source}")]
+    Pin {
+        /// The processor asked for.
+        cpu: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system refuses epoll or an eventfd.
+    #[error("the core's event sources cannot be set up: {0}")]
+    Poller(#[source] io::Error),
+    /// The system refuses io_uring: too old (before 5.6), disabled by sysctl, or by a container's seccomp profile.
+    #[error("io_uring is not available (kernel.io_uring_disabled, or a container's seccomp profile?): {0}")]
+    Ring(#[source] io::Error),
+    /// The pool cannot even give every socket its receive buffers.
+    #[error("a pool of {pool_pages} pages is too small: {needed_pages} are needed for the sockets alone")]
+    PoolTooSmall {
+        /// As configured.
+        pool_pages: usize,
+        /// The least that would do.
+        needed_pages: usize,
+    },
+    /// A host's UDP address cannot be bound.
+    #[error("{address}/udp cannot be bound: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddrV4,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A host's NBD address cannot be listened on.
+    #[error("{address}/tcp cannot be listened on: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A host could not be built.
+    #[error("host {host} cannot start: {source}")]
+    Build {
+        /// Its place in the list.
+        host: usize,
+        /// Its reason.
+        source: BoxError,
+    },
+    /// Building a host panicked: a bug. The message is on standard error.
+    #[error("a host panicked while it was built")]
+    Panicked,
+}
+
+/// The core has stopped, or has died of a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the core has stopped")]
+pub struct Stopped;
+
+/// What a started core reports.
+pub(crate) struct Started {
+    pub addresses: Vec<SocketAddrV4>,
+    pub nbd: Vec<Vec<SocketAddr>>,
+    pub sockets: Vec<UdpSocket>,
+}
+
+/// A running core. Dropping the handle stops it.
+#[derive(Debug)]
+pub struct CoreHandle {
+    commands: Sender<Command>,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+    addresses: Vec<SocketAddrV4>,
+    nbd: Vec<Vec<SocketAddr>>,
+    sockets: Vec<UdpSocket>,
+}
+
+/// Starts a core on a thread of its own; returns when every host is bound and built.
+pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle, StartError> {
+    let (commands, receiver) = channel();
+    let wake = Arc::new(Wake::new().map_err(StartError::Poller)?);
+    let counters = Arc::new(Counters::default());
+    let (report, started) = sync_channel(1);
+    let name = config
+        .cpu
+        .map_or("switchyard".into(), |cpu| format!("switchyard-{cpu}"));
+    let thread = Builder::new()
+        .name(name)
+        .spawn({
+            let (wake, counters) = (Arc::clone(&wake), Arc::clone(&counters));
+            move || {
+                let pinned = match config.cpu {
+                    Some(cpu) => cpu::pin(cpu).map_err(|source| StartError::Pin { cpu, source }),
+                    None => Ok(()),
+                };
+                match pinned.and_then(|()| Core::new(config, hosts, receiver, wake, counters)) {
+                    Ok((mut core, started)) => {
+                        // A caller that is gone has dropped the handle: the loop finds the command channel closed.
+                        let _ = report.send(Ok(started));
+                        core.run();
+                    }
+                    Err(error) => {
+                        let _ = report.send(Err(error));
+                    }
+                }
+            }
+        })
+        .map_err(StartError::Thread)?;
+    let started = match started.recv() {
+        Ok(Ok(started)) => started,
+        Ok(Err(error)) => {
+            let _ = thread.join();
+            return Err(error);
+        }
+        Err(_) => {
+            let _ = thread.join();
+            return Err(StartError::Panicked);
+        }
+    };
+    let Started {
+        addresses,
+        nbd,
+        sockets,
+    } = started;
+    Ok(CoreHandle {
+        commands,
+        wake,
+        counters,
+        thread: Some(thread),
+        addresses,
+        nbd,
+        sockets,
+    })
+}
+
+impl CoreHandle {
+    /// Where host `host` receives rack packets, with the real port.
+    pub fn address(&self, host: usize) -> SocketAddrV4 {
+        self.addresses[host]
+    }
+
+    /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.
+    pub fn nbd_addresses(&self, host: usize) -> &[SocketAddr] {
+        &self.nbd[host]
+    }
+
+    /// Hosts of the core.
+    pub fn host_count(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Runs `f` on the core, between events, with host `host` and the time; then the host's outputs are carried out
+    /// and its result is returned. Waits for it: do not call from the core itself.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn call<R: Send + 'static>(
+        &self,
+        host: usize,
+        f: impl FnOnce(&mut dyn RackHost, Instant) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        assert!(host < self.addresses.len(), "the core has this host");
+        let (answer, result) = sync_channel(1);
+        let job = Box::new(move |host: &mut dyn RackHost, now: Instant| {
+            // Who called waits below; if it died meanwhile, nobody misses the result.
+            let _ = answer.send(f(host, now));
+        });
+        self.commands
+            .send(Command::Call { host, job })
+            .map_err(|_| Stopped)?;
+        self.wake.wake();
+        result.recv().map_err(|_| Stopped)
+    }
+
+    /// The core's counters now.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.counters.read();
+        stats.packets_dropped_kernel = self.sockets.iter().map(kernel_drops).sum();
+        stats
+    }
+
+    /// False when the core has died of a bug.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops the core: it takes no more connections and requests, answers those it has (for at most
+    /// [`CoreConfig::drain`]), waits for the media and ends. `Err` when it had died of a bug.
+    pub fn stop(mut self) -> Result<(), Stopped> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Stopped> {
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        let _ = self.commands.send(Command::Stop);
+        self.wake.wake();
+        thread.join().map_err(|_| Stopped)
+    }
+}
+
+impl Drop for CoreHandle {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,468 @@
+//! A host's medium: a file, a block device, or memory. This file is the opening and the cold path
+//! ([`base::Medium`]: formatting, recovery, verification); the hot path is [`crate::ring`].
+//!
+//! A file is opened with O_DIRECT, so that a page travels between the pool and the device without passing through
+//! the page cache, and a write that is done has reached the device (its volatile cache is emptied by a flush). Where
+//! the file system refuses O_DIRECT the medium is buffered, and says so ([`MediaFile::warning`]).
+//!
+//! A medium has one owner: an exclusive `flock` is held as long as it is open, and block devices are opened with
+//! O_EXCL, which a mounted or otherwise claimed device refuses.
+//!
+//! The cold path and the hot path see the same bytes: both use the same file description. The cold path goes through
+//! an aligned bounce buffer because O_DIRECT asks for aligned memory, offsets and lengths.
+
+use base::{MediaError, Medium, limits::PAGE_BYTES};
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{io, mem};
+use thiserror::Error;
+
+/// Alignment of offsets, lengths and memory on the cold path: what every O_DIRECT device takes.
+const BLOCK_BYTES: usize = PAGE_BYTES;
+/// Bytes that the cold path moves by one system call.
+const BOUNCE_BLOCKS: usize = 256;
+
+/// Why a medium cannot be opened.
+#[derive(Debug, Error)]
+pub enum MediaOpenError {
+    /// There is no such file, and it was not to be created.
+    #[error("{}: no such file", .0.display())]
+    Missing(PathBuf),
+    /// Somebody else has it open.
+    #[error("{}: in use by another process or another host of this one", .0.display())]
+    InUse(PathBuf),
+    /// It is neither a regular file nor a block device.
+    #[error("{}: neither a file nor a block device", .0.display())]
+    Kind(PathBuf),
+    /// It is smaller than asked for and must not or cannot grow.
+    #[error("{}: {have_bytes} bytes, but {need_bytes} are needed", .path.display())]
+    TooSmall {
+        /// The medium.
+        path: PathBuf,
+        /// Its size.
+        have_bytes: u64,
+        /// The size asked for.
+        need_bytes: u64,
+    },
+    /// The file system has no room for the file.
+    #[error("{}: the file system has no room for {need_bytes} bytes", .path.display())]
+    NoSpace {
+        /// The medium.
+        path: PathBuf,
+        /// The size asked for.
+        need_bytes: u64,
+    },
+    /// The operating system refuses.
+    #[error("{}: {source}", .path.display())]
+    Os {
+        /// The medium.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+/// What a user should know about a medium that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MediaWarning {
+    /// Every page passes through the kernel's page cache: slower, and the cache's memory is used twice.
+    #[error("the file system refuses O_DIRECT: data passes through the page cache")]
+    Buffered,
+    /// The file lives in memory: it does not survive a power cut.
+    #[error("the file system keeps its files in memory: data does not survive a power cut")]
+    Volatile,
+}
+
+/// A file, a block device or memory, owned by one host.
+#[derive(Debug)]
+pub struct MediaFile {
+    backing: Backing,
+    capacity_bytes: u64,
+    warning: Option<MediaWarning>,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Memory(Vec<u8>),
+    File { file: File, bounce: RefCell<Bounce> },
+}
+
+impl MediaFile {
+    /// Memory of `bytes` zeros. It ends with the process.
+    pub fn memory(bytes: u64) -> Self {
+        let size = usize::try_from(bytes).expect("memory is addressable");
+        Self {
+            backing: Backing::Memory(vec![0; size]),
+            capacity_bytes: bytes,
+            warning: None,
+        }
+    }
+
+    /// Opens the file or block device at `path` and takes it for this process alone.
+    ///
+    /// `bytes` is the capacity wanted, 0 for all there is; either way it is rounded down to whole pages. A missing
+    /// file is created, and a shorter one extended, only with `create`; their space is reserved, so that a full file
+    /// system shows now and not as a failed write later.
+    pub fn open(path: &Path, bytes: u64, create: bool) -> Result<Self, MediaOpenError> {
+        let os = |source| MediaOpenError::Os {
+            path: path.into(),
+            source,
+        };
+        let is_device = match path.metadata() {
+            Ok(data) if data.file_type().is_block_device() => true,
+            Ok(data) if data.is_file() => false,
+            Ok(_) => return Err(MediaOpenError::Kind(path.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && create => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(MediaOpenError::Missing(path.into()));
+            }
+            Err(error) => return Err(os(error)),
+        };
+        let (file, direct) = open_exclusive(path, create, is_device)?;
+        let have_bytes = size_of_file(&file).map_err(os)?;
+        let need_bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if have_bytes < need_bytes {
+            if is_device || !create {
+                let path = path.into();
+                return Err(MediaOpenError::TooSmall {
+                    path,
+                    have_bytes,
+                    need_bytes,
+                });
+            }
+            reserve(&file, need_bytes).map_err(|error| match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                    MediaOpenError::NoSpace {
+                        path: path.into(),
+                        need_bytes,
+                    }
+                }
+                _ => os(error),
+            })?;
+            file.sync_all().map_err(os)?;
+            sync_directory(path).map_err(os)?;
+        }
+        let warning = if !is_device && is_in_memory(&file) {
+            Some(MediaWarning::Volatile)
+        } else {
+            (!direct).then_some(MediaWarning::Buffered)
+        };
+        let capacity_bytes = if need_bytes > 0 {
+            need_bytes
+        } else {
+            have_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+        };
+        let backing = Backing::File {
+            file,
+            bounce: RefCell::new(Bounce::new()),
+        };
+        Ok(Self {
+            backing,
+            capacity_bytes,
+            warning,
+        })
+    }
+
+    /// What a user should know about this medium.
+    pub fn warning(&self) -> Option<MediaWarning> {
+        self.warning
+    }
+
+    /// The descriptor for the hot path; `None` for memory.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        match &self.backing {
+            Backing::Memory(_) => None,
+            Backing::File { file, .. } => Some(file.as_raw_fd()),
+        }
+    }
+
+    fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
+        match offset.checked_add(bytes as u64) {
+            Some(end) if end <= self.capacity_bytes => Ok(()),
+            _ => Err(MediaError::OutOfRange),
+        }
+    }
+}
+
+impl Medium for MediaFile {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.check(offset, bytes.len())?;
+        match &self.backing {
+            Backing::Memory(memory) => memory.read_at(offset, bytes),
+            Backing::File { file, bounce } => {
+                let bounce = &mut *bounce.borrow_mut();
+                for part in parts(offset, bytes.len()) {
+                    let blocks = bounce.bytes(part.block_bytes);
+                    file.read_exact_at(blocks, part.block_offset)
+                        .map_err(|_| MediaError::Io)?;
+                    bytes[part.within.clone()]
+                        .copy_from_slice(&blocks[part.skip_bytes..][..part.within.len()]);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.check(offset, bytes.len())?;
+        match &mut self.backing {
+            Backing::Memory(memory) => memory.write_at(offset, bytes),
+            Backing::File { file, bounce } => {
+                let bounce = bounce.get_mut();
+                for part in parts(offset, bytes.len()) {
+                    let blocks = bounce.bytes(part.block_bytes);
+                    if part.within.len() != part.block_bytes {
+                        file.read_exact_at(blocks, part.block_offset)
+                            .map_err(|_| MediaError::Io)?;
+                    }
+                    blocks[part.skip_bytes..][..part.within.len()]
+                        .copy_from_slice(&bytes[part.within.clone()]);
+                    file.write_all_at(blocks, part.block_offset)
+                        .map_err(|_| MediaError::Io)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        match &self.backing {
+            Backing::Memory(_) => Ok(()),
+            Backing::File { file, .. } => file.sync_data().map_err(|_| MediaError::Io),
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+}
+
+/// One step of a cold-path transfer: whole blocks of the medium, and which bytes of the caller they cover.
+struct Part {
+    block_offset: u64,
+    block_bytes: usize,
+    skip_bytes: usize,
+    within: std::ops::Range<usize>,
+}
+
+/// Splits `length` bytes from `offset` into parts that fit the bounce buffer. The capacity is a whole number of
+/// blocks, so a part never leaves the medium.
+fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let at = offset + done as u64;
+        let skip_bytes = (at % BLOCK_BYTES as u64) as usize;
+        let count = (length - done).min(BOUNCE_BLOCKS * BLOCK_BYTES - skip_bytes);
+        let part = Part {
+            block_offset: at - skip_bytes as u64,
+            block_bytes: (skip_bytes + count).next_multiple_of(BLOCK_BYTES),
+            skip_bytes,
+            within: done..done + count,
+        };
+        done += count;
+        Some(part)
+    })
+}
+
+/// Aligned memory for the cold path.
+#[derive(Debug)]
+struct Bounce(Box<[AlignedBlock]>);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(4096))]
+struct AlignedBlock([u8; BLOCK_BYTES]);
+
+impl Bounce {
+    fn new() -> Self {
+        Self(vec![AlignedBlock([0; BLOCK_BYTES]); BOUNCE_BLOCKS].into_boxed_slice())
+    }
+
+    fn bytes(&mut self, count: usize) -> &mut [u8] {
+        assert!(count <= self.0.len() * BLOCK_BYTES);
+        // SAFETY: the blocks are contiguous plain bytes without padding (size equals alignment), borrowed for the
+        // life of the result, and `count` is inside them.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
+    }
+}
+
+/// Opens and locks; the flag says whether O_DIRECT was taken.
+fn open_exclusive(path: &Path, create: bool, is_device: bool) -> Result<(File, bool), MediaOpenError> {
+    let os = |source| MediaOpenError::Os {
+        path: path.into(),
+        source,
+    };
+    let exclusive = if is_device { libc::O_EXCL } else { 0 };
+    let open = |flags| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(create && !is_device)
+            .truncate(false)
+            .custom_flags(flags | exclusive)
+            .open(path)
+    };
+    let (file, direct) = match open(libc::O_DIRECT) {
+        Ok(file) => (file, true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (open(0).map_err(os)?, false),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            return Err(MediaOpenError::InUse(path.into()));
+        }
+        Err(error) => return Err(os(error)),
+    };
+    // SAFETY: no pointers.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok((file, direct)),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Err(MediaOpenError::InUse(path.into())),
+            error => Err(os(error)),
+        },
+    }
+}
+
+/// Bytes of a file or block device: where its end is.
+fn size_of_file(mut file: &File) -> io::Result<u64> {
+    use std::io::Seek;
+    file.seek(io::SeekFrom::End(0))
+}
+
+/// Extends `file` to `bytes` and reserves their space, if the file system can.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let length = libc::off64_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    loop {
+        // SAFETY: no pointers.
+        if unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, length) } == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return file.set_len(bytes),
+            error => return Err(error),
+        }
+    }
+}
+
+/// Makes the directory entry of a new file durable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)?.sync_all()
+}
+
+/// True for tmpfs and ramfs.
+fn is_in_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
+    // SAFETY: a `statfs` of zeros is valid, and valid for writes.
+    let (result, stat) = unsafe {
+        let mut stat: libc::statfs = mem::zeroed();
+        (libc::fstatfs(file.as_raw_fd(), &mut stat), stat)
+    };
+    result == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_in(directory: &tempfile::TempDir) -> PathBuf {
+        directory.path().join("medium")
+    }
+
+    #[test]
+    fn unaligned_bytes_are_read_back_and_their_neighbours_stay() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = MediaFile::open(&path_in(&directory), 4 << 20, true).expect("a new file");
+        for mut medium in [file, MediaFile::memory(4 << 20)] {
+            let all: Vec<u8> = (0..4 << 20)
+                .map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+                .collect();
+            medium.write_at(0, &all).expect("inside");
+            for (offset, length) in [
+                (0, 1),
+                (4095, 2),
+                (100, 3 << 20),
+                (4096, 4096),
+                ((4 << 20) - 1, 1),
+                (7, 0),
+            ] {
+                let mut read = vec![0; length];
+                medium.read_at(offset as u64, &mut read).expect("inside");
+                assert_eq!(read, all[offset..offset + length]);
+                let changed: Vec<u8> = read.iter().map(|byte| byte ^ 0xff).collect();
+                medium.write_at(offset as u64, &changed).expect("inside");
+                let mut whole = vec![0; all.len()];
+                medium.read_at(0, &mut whole).expect("inside");
+                assert_eq!(whole[..offset], all[..offset]);
+                assert_eq!(whole[offset..offset + length], changed);
+                assert_eq!(whole[offset + length..], all[offset + length..]);
+                medium.write_at(offset as u64, &read).expect("inside");
+            }
+            medium.flush().expect("a healthy medium");
+            assert_eq!(
+                medium.write_at((4 << 20) - 1, &[0; 2]),
+                Err(MediaError::OutOfRange)
+            );
+            assert_eq!(medium.read_at(u64::MAX, &mut [0; 2]), Err(MediaError::OutOfRange));
+        }
+    }
+
+    #[test]
+    fn a_second_opener_is_refused_until_the_first_is_gone() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        let first = MediaFile::open(&path, 1 << 20, true).expect("a new file");
+        assert!(matches!(
+            MediaFile::open(&path, 0, false),
+            Err(MediaOpenError::InUse(_))
+        ));
+        drop(first);
+        let second = MediaFile::open(&path, 0, false).expect("free again");
+        assert_eq!(second.capacity_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_reason() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        assert!(matches!(
+            MediaFile::open(&path, 1 << 20, false),
+            Err(MediaOpenError::Missing(_))
+        ));
+        drop(MediaFile::open(&path, 1 << 20, true).expect("a new file"));
+        let have_bytes = 1 << 20;
+        match MediaFile::open(&path, 2 << 20, false) {
+            Err(MediaOpenError::TooSmall {
+                have_bytes: have,
+                need_bytes,
+                ..
+            }) => {
+                assert_eq!((have, need_bytes), (have_bytes, 2 << 20));
+            }
+            other => panic!("{other:?}"),
+        }
+        let error = MediaFile::open(&path, 1 << 60, true).expect_err("no disk is that large");
+        assert!(matches!(error, MediaOpenError::NoSpace { .. }), "{error}");
+        assert!(matches!(
+            MediaFile::open(directory.path(), 0, false),
+            Err(MediaOpenError::Kind(_))
+        ));
+    }
+
+    #[test]
+    fn a_file_in_memory_warns() {
+        let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+            return;
+        };
+        let medium = MediaFile::open(&path_in(&directory), 1 << 20, true).expect("a new file");
+        if is_in_memory(&File::open(path_in(&directory)).expect("it exists")) {
+            assert_eq!(medium.warning(), Some(MediaWarning::Volatile));
+        }
+    }
+}
