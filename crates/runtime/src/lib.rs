@@ -31,6 +31,7 @@ pub mod cpu;
 mod entropy;
 mod frontend;
 mod handle;
+mod hosts;
 mod media;
 mod poller;
 mod ring;

@@ -1,0 +1,28 @@
+//! The rack's hosts, made drivable.
+
+use crate::RackHost;
+use host::{Gateway, Node, Tor};
+use std::any::Any;
+use wire::nbd::Export;
+
+impl RackHost for Tor {
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl RackHost for Node {
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl RackHost for Gateway {
+    fn exports(&self) -> Vec<Export> {
+        Gateway::exports(self)
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
