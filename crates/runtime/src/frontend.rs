@@ -6,16 +6,20 @@
 //!
 //! Back-pressure: a session that is blocked (its limits, or no free page) leaves bytes in the connection's buffer,
 //! and the socket is not read until it goes on, so the client's TCP window closes. It goes on when a reply has been
-//! sent or when the pool has more free pages than at the time it stopped.
+//! sent or when the pool has more free pages than at the time it stopped. Reads take their pages only when a host
+//! answers them, so the payload of all requests under way is bounded too: while it is above the *budget*, half the
+//! pool, no connection is given bytes, except for
+//! the rest of a write that already has its pages. One gulp may overrun that by one connection's limit, a quarter of the pool.
 //!
 //! Invariants: a connection whose session is not blocked has an empty buffer; a slot is closed only while it is
 //! settled, so no event of the same turn can meet its successor; answers for a closed connection are dropped, told
 //! apart by the generation in the client number.
 
+use crate::CoreConfig;
 use crate::core::{connection_token, listener_token};
 use crate::counters::Counters;
 use crate::poller::{Interest, Poller, Ready};
-use crate::{CoreConfig, udp::BATCH};
+use crate::udp::{BATCH, set_option};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BlockReply, BlockRequest, Pool};
 use std::collections::VecDeque;
@@ -32,6 +36,10 @@ const BUFFER_BYTES: usize = 128 << 10;
 const SEGMENTS_MAX: usize = 256;
 /// Connections taken from one listener per turn.
 const ACCEPTS_MAX: usize = 16;
+/// A silent peer is asked after this long, and again, whether it is still there.
+const KEEPALIVE_SECONDS: libc::c_int = 30;
+/// A peer that acknowledges nothing for this long is gone; also one that does not read for so long.
+const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
 
@@ -51,6 +59,10 @@ struct Connection {
     /// The bytes of `buffer` that the session has not taken.
     held: std::ops::Range<usize>,
     interest: Interest,
+    /// Payload of its requests under way, as counted in the frontend's sum.
+    counted_bytes: u64,
+    /// It was given nothing because the budget is used up.
+    is_held: bool,
     /// The peer has gone.
     ended: bool,
     is_touched: bool,
@@ -68,6 +80,12 @@ pub(crate) struct Frontend {
     blocked: Vec<usize>,
     /// Fewest free pages at the time that one of `blocked` stopped.
     blocked_at: usize,
+    /// True if one of `blocked` waits for the budget.
+    any_held: bool,
+    /// Payload of all requests under way, in bytes.
+    in_flight_bytes: u64,
+    /// Above this, connections are given no bytes.
+    budget_bytes: u64,
     iovecs: Box<[libc::iovec]>,
     limits: SessionLimits,
     pool: Pool,
@@ -99,6 +117,9 @@ impl Frontend {
             touched: VecDeque::with_capacity(connections_max),
             blocked: Vec::with_capacity(connections_max),
             blocked_at: usize::MAX,
+            any_held: false,
+            in_flight_bytes: 0,
+            budget_bytes: pool.capacity() as u64 / 2 * PAGE_BYTES as u64,
             iovecs: vec![
                 libc::iovec {
                     iov_base: ptr::null_mut(),
@@ -176,6 +197,7 @@ impl Frontend {
         let slot = *self.free.last().ok_or(ErrorKind::QuotaExceeded)?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        give_up_on_the_dead(stream.as_raw_fd())?;
         if peer.ip().is_loopback() {
             choose_congestion_control(stream.as_raw_fd());
         }
@@ -190,6 +212,8 @@ impl Frontend {
             buffer: vec![0; BUFFER_BYTES].into(),
             held: 0..0,
             interest: Interest::READ,
+            counted_bytes: 0,
+            is_held: false,
             ended: false,
             is_touched: false,
             is_blocked: false,
@@ -239,14 +263,19 @@ impl Frontend {
 
     /// True if a connection can go on; touches those that waited for pages when there are more than before.
     pub fn has_work(&mut self, pool: &Pool) -> bool {
-        if !self.blocked.is_empty() && pool.available() > self.blocked_at {
+        let has_pages = !self.blocked.is_empty() && pool.available() > self.blocked_at;
+        let has_budget = self.any_held && self.in_flight_bytes < self.budget_bytes;
+        if has_pages || has_budget {
             self.blocked_at = usize::MAX;
-            while let Some(slot) = self.blocked.pop() {
+            self.any_held = false;
+            for index in 0..self.blocked.len() {
+                let slot = self.blocked[index];
                 if let Some(connection) = &mut self.slots[slot] {
                     connection.is_blocked = false;
                 }
                 self.touch(slot);
             }
+            self.blocked.clear();
         }
         !self.touched.is_empty()
     }
@@ -264,7 +293,11 @@ impl Frontend {
     pub fn next_request(&mut self, slot: usize, counters: &Counters) -> Option<(usize, BlockRequest)> {
         let connection = self.slots[slot].as_mut()?;
         let event = connection.session.poll().or_else(|| {
-            connection.feed();
+            connection.is_held = self.in_flight_bytes >= self.budget_bytes && connection.may_be_held();
+            if !connection.is_held {
+                connection.feed();
+                recount(&mut self.in_flight_bytes, connection);
+            }
             connection.session.poll()
         });
         match event? {
@@ -283,10 +316,12 @@ impl Frontend {
         };
         let had_room = !connection.session.is_blocked();
         let sent = connection.send(&mut self.iovecs, counters);
+        recount(&mut self.in_flight_bytes, connection);
         if connection.ended || connection.session.wants_close() {
             return self.close(slot, poller, counters);
         }
-        let is_blocked = connection.session.is_blocked();
+        let is_blocked = connection.session.is_blocked() || connection.is_held;
+        self.any_held |= connection.is_held;
         let interest = Interest {
             read: !is_blocked,
             write: connection.session.pending_bytes() > 0,
@@ -303,7 +338,7 @@ impl Frontend {
                 connection.is_blocked = true;
                 self.blocked.push(slot);
             }
-            if sent && !had_room {
+            if sent && !had_room && !connection.is_held {
                 self.touch(slot);
             }
         }
@@ -317,6 +352,7 @@ impl Frontend {
         poller
             .remove(connection.stream.as_raw_fd())
             .expect("an open connection is watched");
+        self.in_flight_bytes -= connection.counted_bytes;
         counters.nbd_closed.bump();
         self.generations[slot] = self.generations[slot].wrapping_add(1);
         self.free.push(slot);
@@ -361,9 +397,20 @@ impl Connection {
         false
     }
 
+    /// True if it can wait for the budget: not with a write half received, which holds its share of the budget
+    /// until the rest has come.
+    fn may_be_held(&self) -> bool {
+        self.is_hungry() && !self.session.is_receiving()
+    }
+
+    /// True if the session could do something with what it would be given.
+    fn is_hungry(&self) -> bool {
+        !self.held.is_empty() || self.session.is_blocked()
+    }
+
     /// Gives the session what it has not taken yet; a blocked one may have room again without new bytes.
     fn feed(&mut self) {
-        if self.held.is_empty() && !self.session.is_blocked() {
+        if !self.is_hungry() {
             return;
         }
         let taken = self
@@ -410,6 +457,13 @@ impl Connection {
     }
 }
 
+/// Brings the sum of payload under way up to date with one connection.
+fn recount(sum: &mut u64, connection: &mut Connection) {
+    let now = connection.session.in_flight_bytes();
+    *sum = *sum - connection.counted_bytes + now;
+    connection.counted_bytes = now;
+}
+
 /// Points `iovecs` at what the session has to send; returns how many and how many bytes.
 fn gather(session: &Session, iovecs: &mut [libc::iovec]) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
@@ -427,6 +481,19 @@ fn gather(session: &Session, iovecs: &mut [libc::iovec]) -> (usize, usize) {
         count < iovecs.len()
     });
     (count, bytes)
+}
+
+/// Ends connections whose peer has gone without a word: what they hold would never come back.
+fn give_up_on_the_dead(fd: RawFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_SECONDS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_SECONDS)?;
+    set_option(
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_USER_TIMEOUT,
+        UNANSWERED_MILLIS_MAX,
+    )
 }
 
 /// On the loopback there is no path to probe: BBR, where it is the default, costs 20–40 % of the bandwidth there.

@@ -1,17 +1,17 @@
-//! The rack's hosts, made drivable.
+//! The rack's hosts, as the runtime drives them.
 
 use crate::RackHost;
 use host::{Gateway, Node, Tor};
 use std::any::Any;
 use wire::nbd::Export;
 
-impl RackHost for Tor {
+impl RackHost for Node {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }
 
-impl RackHost for Node {
+impl RackHost for Tor {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }

@@ -235,6 +235,12 @@ impl Header {
         }
     }
 
+    /// True if a page must follow: the operation carries one, it is not all zeros, and this is not a failure.
+    const fn page_is_due(&self) -> bool {
+        let succeeded = matches!(self.code, Code::SoftOrOk) || matches!(self.op, Op::Inv);
+        self.carries_page() && succeeded && !self.has(flags::ZERO)
+    }
+
     /// Writes the header and its checksum.
     pub fn emit(&self, bytes: &mut [u8; HEADER_BYTES]) {
         bytes[0] = self.op as u8;
@@ -295,9 +301,13 @@ impl Header {
             return Err(Malformed::Unknown);
         }
         let length = header.length as usize;
-        let page_is_due = header.carries_page() && header.code == Code::SoftOrOk && !header.has(flags::ZERO);
         let allowed = if header.carries_page() {
-            length == if page_is_due { limits::PAGE_BYTES } else { 0 }
+            length
+                == if header.page_is_due() {
+                    limits::PAGE_BYTES
+                } else {
+                    0
+                }
         } else {
             length <= PAYLOAD_BYTES_MAX
         };
@@ -458,8 +468,11 @@ mod tests {
                     payload_crc: w[7],
                 };
                 if header.carries_page() {
-                    let due = header.code == Code::SoftOrOk && !header.has(flags::ZERO);
-                    header.length = if due { limits::PAGE_BYTES as u32 } else { 0 };
+                    header.length = if header.page_is_due() {
+                        limits::PAGE_BYTES as u32
+                    } else {
+                        0
+                    };
                 }
                 header
             })

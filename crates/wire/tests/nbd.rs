@@ -186,7 +186,7 @@ fn a_refused_go_can_be_tried_again() {
 #[test]
 fn unknown_options_are_unsupported_and_big_ones_too_big() {
     let mut server = Server::greeted(limits());
-    for unknown in [4, 5, 9, 12, 99] {
+    for unknown in [4, 5, 11, 12, 99] {
         assert_eq!(kinds(&server.ask(unknown, b"data")), [rep::ERR_UNSUP]);
     }
     assert_eq!(

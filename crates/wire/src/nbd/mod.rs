@@ -314,6 +314,12 @@ impl Session {
         self.blocked
     }
 
+    /// True while the payload of an accepted write is being received: its pages are taken already, so holding the
+    /// client back would only keep them longer.
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.phase, Phase::Payload(_))
+    }
+
     /// Requests accepted and not yet completely answered, queued replies included.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len() + self.output.replies()

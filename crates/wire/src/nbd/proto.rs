@@ -80,9 +80,9 @@ pub mod option {
     /// Agree on structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
     /// Name the metadata contexts of an export.
-    pub const LIST_META_CONTEXT: u32 = 10;
+    pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose the metadata contexts of an export.
-    pub const SET_META_CONTEXT: u32 = 11;
+    pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Replies to options (proto.md "Option reply types").

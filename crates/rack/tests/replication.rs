@@ -1,0 +1,383 @@
+//! Replication under a hostile network: messages are lost, doubled and reordered, replicas crash and start again.
+//!
+//! The checks know nothing of the protocol: per page, a read must return the last completed write or one that was
+//! under way, and never an older value than an earlier read; after the faults stop, all replicas serve and agree.
+
+use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
+use rack::cache::Cached;
+use rack::replica::{Effect, Member, Readiness, Replica, Store};
+use wire::rack::{Code, Header, Op, Packet};
+
+const PAGES: u32 = 4;
+
+/// A store whose newest values are volatile until they are persisted.
+#[derive(Default)]
+struct Memory {
+    volatile: Map<u32, Cached>,
+    durable: Map<u32, Cached>,
+}
+
+impl Store for Memory {
+    fn newest(&self, lpn: Lpn) -> Version {
+        self.volatile
+            .get(&lpn.0)
+            .map_or(Version::NONE, |cached| cached.version)
+    }
+    fn has_room(&self, _lpn: Lpn) -> bool {
+        true
+    }
+    fn put(&mut self, lpn: Lpn, data: Cached) {
+        assert!(data.version >= self.newest(lpn));
+        self.volatile.insert(lpn.0, data);
+    }
+    fn is_damaged(&self, _lpn: Lpn) -> bool {
+        false
+    }
+    fn pages(&self) -> u32 {
+        PAGES
+    }
+}
+
+impl Memory {
+    fn persist(&mut self, lpn: u32) {
+        if let Some(cached) = self.volatile.get(&lpn) {
+            self.durable.insert(lpn, cached.clone());
+        }
+    }
+    fn crash(&mut self) {
+        self.volatile = self.durable.clone();
+    }
+}
+
+struct Server {
+    replica: Replica,
+    store: Memory,
+    boot: u32,
+}
+
+/// What clients know of one page: values are write numbers, which grow.
+#[derive(Clone, Copy, Default)]
+struct Page {
+    issued: u32,
+    /// The write in progress, as only one is at a time.
+    pending: bool,
+    completed: u32,
+    /// No read may return less.
+    seen: u32,
+}
+
+struct World {
+    rng: Rng,
+    /// Every write carries this page; its value is its checksum.
+    data: base::Page,
+    now: Instant,
+    servers: Vec<Server>,
+    wire: Vec<(usize, Packet)>,
+    pages: [Page; PAGES as usize],
+    faults: bool,
+    reads: u32,
+    crashes: u32,
+}
+
+fn addr(index: usize) -> Addr {
+    Addr::new([10, 0, 0, index as u8 + 1], 1)
+}
+
+fn members(of: usize, count: usize) -> Vec<Member> {
+    let others = (0..count).filter(|&index| index != of);
+    others
+        .map(|i| Member {
+            vssd: VssdId(i as u32),
+            node: NodeId(i as u8 + 1),
+            addr: addr(i),
+        })
+        .collect()
+}
+
+impl World {
+    fn new(seed: u64, count: usize) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let server = |index| Server {
+            replica: Replica::new(now, NodeId(index as u8 + 1), 1, &members(index, count)),
+            store: Memory::default(),
+            boot: 1,
+        };
+        Self {
+            rng: Rng::new(seed),
+            data: Pool::new(1, 16).alloc_zeroed().unwrap(),
+            now,
+            servers: (0..count).map(server).collect(),
+            wire: Vec::new(),
+            pages: Default::default(),
+            faults: true,
+            reads: 0,
+            crashes: 0,
+        }
+    }
+
+    fn drain(&mut self, index: usize) {
+        let server = &mut self.servers[index];
+        loop {
+            if !server.replica.is_serving() {
+                server.replica.sync_step(&server.store);
+            }
+            let Some(effect) = server.replica.poll() else {
+                break;
+            };
+            match effect {
+                Effect::Send(mut packet) => {
+                    packet.header.source = addr(index);
+                    packet.header.session = server.boot;
+                    let to = packet.header.target.ip.to_be_bytes()[3] as usize - 1;
+                    self.wire.push((to, packet));
+                }
+                Effect::Complete { header, code } => {
+                    assert_eq!(code, Code::SoftOrOk);
+                    let page = &mut self.pages[(header.lba / 8) as usize];
+                    page.pending = false;
+                    page.completed = header.request as u32;
+                }
+                Effect::Fetch(lpn, why) => {
+                    let cached = server.store.volatile.get(&lpn.0).cloned();
+                    server.replica.fetched(self.now, lpn, why, cached);
+                }
+                Effect::Persist(what) => {
+                    for lpn in 0..PAGES {
+                        server.store.persist(lpn);
+                    }
+                    server.replica.persisted(&what, Code::SoftOrOk);
+                }
+                Effect::Resume(_) => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.wire.is_empty() {
+            return;
+        }
+        let index = self.rng.below(self.wire.len() as u64) as usize;
+        let (to, packet) = self.wire.swap_remove(index);
+        if self.faults && self.rng.chance(0.1) {
+            return;
+        }
+        if self.faults && self.rng.chance(0.1) {
+            self.wire.push((to, packet.clone()));
+        }
+        let server = &mut self.servers[to];
+        let peer = server.replica.peer_of(packet.header.source).unwrap();
+        assert!(
+            server
+                .replica
+                .receive(self.now, peer, packet, &mut server.store)
+                .is_none()
+        );
+        self.drain(to);
+    }
+
+    /// A write at the primary, carrying its number as checksum.
+    fn write(&mut self) {
+        let lpn = self.rng.below(u64::from(PAGES)) as u32;
+        let server = &mut self.servers[0];
+        let page = &mut self.pages[lpn as usize];
+        let ready = server.replica.is_serving() && server.replica.readiness(Lpn(lpn)) == Readiness::Ready;
+        if !ready || page.pending {
+            return;
+        }
+        page.issued += 1;
+        page.pending = true;
+        let flags = if self.rng.chance(0.2) {
+            wire::rack::flags::DURABLE
+        } else {
+            0
+        };
+        let header = Header {
+            request: u64::from(page.issued),
+            lba: u64::from(lpn) * 8,
+            flags,
+            ..Header::new(Op::Zero, VssdId(0))
+        };
+        let crc = page.issued;
+        server
+            .replica
+            .write(self.now, header, Some(self.data.clone()), crc, &mut server.store);
+        self.drain(0);
+    }
+
+    fn read(&mut self) {
+        let index = self.rng.below(self.servers.len() as u64) as usize;
+        let lpn = self.rng.below(u64::from(PAGES)) as u32;
+        let server = &self.servers[index];
+        if !server.replica.is_serving() || server.replica.readiness(Lpn(lpn)) != Readiness::Ready {
+            return;
+        }
+        let value = server.store.volatile.get(&lpn).map_or(0, |cached| cached.crc);
+        let page = &mut self.pages[lpn as usize];
+        assert!(
+            value >= page.completed,
+            "page {lpn}: read {value} after {} completed",
+            page.completed
+        );
+        assert!(
+            value >= page.seen,
+            "page {lpn}: read {value} after {} was read",
+            page.seen
+        );
+        assert!(value <= page.issued);
+        page.seen = value;
+        self.reads += 1;
+    }
+
+    /// A crash of one replica while another keeps its memory.
+    fn crash(&mut self) {
+        let serving = self
+            .servers
+            .iter()
+            .filter(|server| server.replica.is_serving())
+            .count();
+        let index = self.rng.below(self.servers.len() as u64) as usize;
+        if serving < 2 || !self.servers[index].replica.is_serving() {
+            return;
+        }
+        self.restart(index);
+    }
+
+    fn restart(&mut self, index: usize) {
+        self.crashes += 1;
+        let count = self.servers.len();
+        let server = &mut self.servers[index];
+        server.boot += 1;
+        server.store.crash();
+        server.replica = Replica::new(
+            self.now,
+            NodeId(index as u8 + 1),
+            server.boot,
+            &members(index, count),
+        );
+        if index == 0 {
+            // Its clients ask again; what was under way may or may not have happened.
+            for page in &mut self.pages {
+                page.pending = false;
+            }
+        }
+        self.drain(index);
+    }
+
+    /// The whole rack loses power: what was not durable anywhere may be lost, and clients start over.
+    fn power_loss(&mut self) {
+        self.wire.clear();
+        for index in 0..self.servers.len() {
+            self.restart(index);
+        }
+        for (lpn, page) in self.pages.iter_mut().enumerate() {
+            let kept = |server: &Server| {
+                server
+                    .store
+                    .durable
+                    .get(&(lpn as u32))
+                    .map_or(0, |cached| cached.crc)
+            };
+            let newest = self.servers.iter().map(kept).max().unwrap();
+            *page = Page {
+                issued: page.issued,
+                pending: false,
+                completed: newest,
+                seen: newest,
+            };
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(100) {
+            0..50 => self.deliver(),
+            50..65 => self.write(),
+            65..85 => self.read(),
+            85..96 => {
+                self.now += Duration::from_millis(self.rng.between(1, 30));
+                for index in 0..self.servers.len() {
+                    let server = &mut self.servers[index];
+                    server.replica.tick(self.now, &server.store);
+                    self.drain(index);
+                }
+            }
+            96..98 => {
+                let (index, lpn) = (
+                    self.rng.below(self.servers.len() as u64),
+                    self.rng.below(u64::from(PAGES)),
+                );
+                self.servers[index as usize].store.persist(lpn as u32);
+            }
+            98 if self.faults => self.crash(),
+            _ if self.faults && self.rng.chance(0.05) => self.power_loss(),
+            _ => {}
+        }
+    }
+
+    fn settle(&mut self) {
+        self.faults = false;
+        for _ in 0..400 {
+            self.now += Duration::from_millis(10);
+            for index in 0..self.servers.len() {
+                let server = &mut self.servers[index];
+                server.replica.tick(self.now, &server.store);
+                self.drain(index);
+            }
+            while !self.wire.is_empty() {
+                self.deliver();
+            }
+        }
+        for server in &self.servers {
+            assert!(
+                server.replica.is_serving(),
+                "everybody serves once the faults stop"
+            );
+            assert_eq!(
+                server.replica.active(),
+                0,
+                "every page is decided once the faults stop"
+            );
+            assert_eq!(server.replica.epoch(), self.servers[0].replica.epoch());
+            for lpn in 0..PAGES {
+                assert_eq!(
+                    server.store.newest(Lpn(lpn)),
+                    self.servers[0].store.newest(Lpn(lpn))
+                );
+            }
+        }
+    }
+}
+
+fn run(seeds: core::ops::Range<u64>, replicas: usize) {
+    let (mut reads, mut crashes) = (0, 0);
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed, replicas);
+            for _ in 0..4000 {
+                world.step();
+            }
+            world.settle();
+            (world.reads, world.crashes)
+        });
+        match outcome {
+            Ok((r, c)) => {
+                reads += r;
+                crashes += c;
+            }
+            Err(_) => panic!("seed {seed} with {replicas} replicas"),
+        }
+    }
+    assert!(
+        reads > 1000 && crashes > 10,
+        "the run was worth something: {reads} reads, {crashes} crashes"
+    );
+}
+
+#[test]
+fn two_replicas_stay_linearizable() {
+    run(0..400, 2);
+}
+
+#[test]
+fn three_replicas_stay_linearizable() {
+    run(0..300, 3);
+}

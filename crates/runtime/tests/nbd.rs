@@ -1,0 +1,346 @@
+//! NBD connections end to end: foreign clients where they are installed, and a small client of our own for what
+//! those do not do (hold back, overrun, vanish).
+
+mod common;
+
+use base::limits::PAGE_BYTES;
+use common::{ANY_TCP, MemoryGateway, cast, small, spec};
+use runtime::{CoreConfig, CoreHandle, start_core};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const VOLUME_BYTES: usize = 16 << 20;
+
+fn start(config: CoreConfig) -> (CoreHandle, SocketAddr) {
+    let gateway = spec(None, &[ANY_TCP], |site| {
+        MemoryGateway::new(site.pool, VOLUME_BYTES)
+    });
+    let core = start_core(config, vec![gateway]).expect("loopback is there");
+    let address = core.nbd_addresses(0)[0];
+    (core, address)
+}
+
+/// Runs a foreign client, or says that it is not installed.
+fn client(program: &str, arguments: &[&str]) -> Option<Output> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: {program} is not installed");
+            None
+        }
+        Err(error) => panic!("{program}: {error}"),
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn nbdinfo_sees_the_exports() {
+    let (_core, address) = start(small());
+    let Some(output) = client("nbdinfo", &["--list", &format!("nbd://{address}")]) else {
+        return;
+    };
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("export=\"data\"") && text.contains("export=\"frozen\""),
+        "{text}"
+    );
+    assert!(text.contains(&VOLUME_BYTES.to_string()), "{text}");
+}
+
+#[test]
+fn nbdcopy_brings_back_what_it_took() {
+    let (core, address) = start(small());
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (to, from) = (directory.path().join("to"), directory.path().join("from"));
+    let bytes: Vec<u8> = (0..VOLUME_BYTES)
+        .map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect();
+    std::fs::write(&to, &bytes).expect("room for a file");
+    let uri = format!("nbd://{address}/data");
+    let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
+    let Some(output) = client("nbdcopy", &[&path(&to), &uri]) else {
+        return;
+    };
+    assert!(output.status.success(), "{}", text(&output));
+    let output = client("nbdcopy", &[&uri, &path(&from)]).expect("it was there before");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(
+        std::fs::read(&from).expect("nbdcopy made it") == bytes,
+        "the copy differs"
+    );
+    all_pages_come_back(&core);
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    let (core, address) = start(small());
+    let uri = format!("--uri=nbd://{address}/data");
+    let common = [
+        "--name=verify",
+        "--ioengine=nbd",
+        "--thread",
+        "--rw=randrw",
+        "--bsrange=512-256k",
+    ];
+    let more = [
+        "--bs_unaligned",
+        "--verify=crc32c",
+        "--iodepth=32",
+        "--size=16m",
+        "--randrepeat=1",
+        "--fsync=64",
+    ];
+    let arguments: Vec<&str> = common
+        .iter()
+        .chain(&more)
+        .copied()
+        .chain([uri.as_str()])
+        .collect();
+    let arguments: Vec<&str> = arguments
+        .into_iter()
+        .filter(|argument| *argument != "--bs_unaligned")
+        .collect();
+    let Some(output) = client("fio", &arguments) else {
+        return;
+    };
+    let text = text(&output);
+    if text.contains("engine nbd not loadable") {
+        return eprintln!("skipped: fio has no nbd engine");
+    }
+    assert!(output.status.success(), "{text}");
+    all_pages_come_back(&core);
+}
+
+/// Waits until every page is back in the pool (no datagram has come, so the socket has posted none).
+fn all_pages_come_back(core: &CoreHandle) {
+    pages(core, |available, capacity| available == capacity);
+}
+
+fn pages(core: &CoreHandle, until: impl Fn(usize, usize) -> bool) {
+    loop {
+        let (available, capacity) = core
+            .call(0, |host, _| {
+                let pool = &cast::<MemoryGateway>(host).pool;
+                (pool.available(), pool.capacity())
+            })
+            .expect("a healthy core");
+        if until(available, capacity) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A client that does exactly what it is told.
+struct Client(TcpStream);
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISC: u16 = 2;
+
+impl Client {
+    /// Connects and chooses the export "data" (proto.md "NBD_OPT_EXPORT_NAME").
+    fn new(address: SocketAddr) -> Self {
+        let mut client = Self(TcpStream::connect(address).expect("the server listens"));
+        client
+            .0
+            .set_read_timeout(Some(std::time::Duration::from_secs(10)))
+            .expect("a plain socket");
+        assert_eq!(&client.take::<18>()[..8], b"NBDMAGIC");
+        client.give(&3u32.to_be_bytes());
+        client.give(b"IHAVEOPT\0\0\0\x01\0\0\0\x04data");
+        let answer = client.take::<10>();
+        assert_eq!(
+            u64::from_be_bytes(*answer.first_chunk().expect("8 bytes")),
+            VOLUME_BYTES as u64
+        );
+        client
+    }
+
+    fn give(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("the server reads");
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes).expect("the server answers");
+        bytes
+    }
+
+    fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32) {
+        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+        bytes.extend([0, 0]);
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        bytes.extend(length.to_be_bytes());
+        self.give(&bytes);
+    }
+
+    /// The error and cookie of a simple reply.
+    fn reply(&mut self) -> (u32, u64) {
+        let bytes = self.take::<16>();
+        assert_eq!(bytes[..4], 0x6744_6698u32.to_be_bytes());
+        let error = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        (
+            error,
+            u64::from_be_bytes(*bytes[8..].first_chunk().expect("8 bytes")),
+        )
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_held_back_and_loses_nothing() {
+    const READS: u64 = 3000;
+    const BYTES: u32 = 64 << 10;
+    let (core, address) = start(small());
+    let mut client = Client::new(address);
+    let mut sender = Client(client.0.try_clone().expect("a second handle"));
+    let asking = std::thread::spawn(move || {
+        for cookie in 0..READS {
+            sender.request(READ, cookie, cookie % 100 * u64::from(BYTES), BYTES);
+        }
+    });
+    // The session's limits are reached long before everything is asked for.
+    while core.stats().nbd_requests < 64 {
+        std::thread::yield_now();
+    }
+    for _ in 0..10 {
+        core.call(0, |_, _| ()).expect("a healthy core");
+        assert!(core.stats().nbd_requests < READS);
+    }
+    let mut payload = vec![0; BYTES as usize];
+    for cookie in 0..READS {
+        assert_eq!(client.reply(), (0, cookie));
+        client.0.read_exact(&mut payload).expect("the data follows");
+    }
+    asking.join().expect("every request was taken");
+    assert_eq!(core.stats().nbd_requests, READS);
+    client.request(DISC, 0, 0, 0);
+    all_pages_come_back(&core);
+}
+
+#[test]
+fn more_clients_than_pages_all_get_their_turn() {
+    // Twenty requests of 512 KiB at once do not fit 1000 pages: each waits until there is room.
+    let (core, address) = start(CoreConfig {
+        pool_pages: 1000,
+        ..small()
+    });
+    std::thread::scope(|scope| {
+        for number in 0..20u64 {
+            scope.spawn(move || {
+                let mut client = Client::new(address);
+                let data = vec![number as u8; 512 << 10];
+                for round in 0..8 {
+                    client.request(WRITE, round, number * (512 << 10), data.len() as u32);
+                    client.give(&data);
+                    assert_eq!(client.reply(), (0, round));
+                }
+                client.request(READ, 9, number * (512 << 10), data.len() as u32);
+                assert_eq!(client.reply(), (0, 9));
+                let mut read = vec![0; data.len()];
+                client.0.read_exact(&mut read).expect("the data follows");
+                assert!(read == data);
+            });
+        }
+    });
+    all_pages_come_back(&core);
+    assert_eq!(core.stats().nbd_accepted, 20);
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_a_closed_one_makes_room() {
+    let (core, address) = start(CoreConfig {
+        connections_max: 2,
+        ..small()
+    });
+    let (first, _second) = (Client::new(address), Client::new(address));
+    let mut third = TcpStream::connect(address).expect("the backlog takes it");
+    assert!(matches!(third.read(&mut [0; 1]), Ok(0) | Err(_)));
+    while core.stats().nbd_refused < 1 {
+        std::thread::yield_now();
+    }
+    drop(first);
+    while core.stats().nbd_closed < 1 {
+        std::thread::yield_now();
+    }
+    Client::new(address);
+}
+
+#[test]
+fn a_client_that_vanishes_gives_back_every_page() {
+    let (core, address) = start(small());
+    core.call(0, |host, _| cast::<MemoryGateway>(host).holds = true)
+        .expect("a healthy core");
+    let mut client = Client::new(address);
+    for cookie in 0..10 {
+        client.request(WRITE, cookie, 0, 128 << 10);
+        client.give(&vec![1; 128 << 10]);
+    }
+    // And half a write on top.
+    client.request(WRITE, 10, 0, 128 << 10);
+    client.give(&vec![1; 50_000]);
+    while core.call(0, |host, _| cast::<MemoryGateway>(host).held()) != Ok(10) {}
+    pages(&core, |available, capacity| available + 11 * 32 == capacity);
+    drop(client);
+    while core.stats().nbd_closed < 1 {
+        std::thread::yield_now();
+    }
+    // The requests are the host's now; their answers find nobody.
+    core.call(0, |host, _| cast::<MemoryGateway>(host).release())
+        .expect("a healthy core");
+    all_pages_come_back(&core);
+    assert_eq!(core.stats().nbd_replies_late, 10);
+}
+
+#[test]
+fn a_stopping_core_answers_what_it_took_and_refuses_the_rest() {
+    let (core, address) = start(CoreConfig {
+        drain: base::Duration::from_secs(60),
+        ..small()
+    });
+    core.call(0, |host, _| cast::<MemoryGateway>(host).holds = true)
+        .expect("a healthy core");
+    let mut client = Client::new(address);
+    client.request(READ, 1, 0, PAGE_BYTES as u32);
+    while core.call(0, |host, _| cast::<MemoryGateway>(host).held()) != Ok(1) {}
+    let stopping = std::thread::spawn(move || {
+        // Its answers come only after the stop was asked for: the release below is in the same queue before it.
+        core.call(0, |host, _| cast::<MemoryGateway>(host).release())
+            .expect("a healthy core");
+        core.stop()
+    });
+    assert_eq!(client.reply(), (0, 1));
+    client.take::<PAGE_BYTES>();
+    assert_eq!(stopping.join().expect("no panic"), Ok(()));
+    assert_eq!(
+        client.0.read(&mut [0; 1]).ok(),
+        Some(0),
+        "the connection is closed"
+    );
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_stream_out_of_step_is_cut_and_others_go_on() {
+    let (core, address) = start(small());
+    let (mut good, mut bad) = (Client::new(address), Client::new(address));
+    bad.give(&[0xff; 28]);
+    assert!(matches!(bad.0.read(&mut [0; 1]), Ok(0) | Err(_)));
+    good.request(READ, 5, 512, 512);
+    assert_eq!(good.reply(), (0, 5));
+    assert_eq!(good.take::<512>(), [0; 512]);
+    core.call(0, |_, _| ()).expect("a healthy core");
+    assert_eq!(core.stats().nbd_closed, 1);
+}
