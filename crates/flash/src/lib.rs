@@ -6,9 +6,20 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod blocks;
+mod checkpoint;
+mod flush;
+mod gc;
 mod geometry;
+mod layout;
+mod mapping;
+mod nand;
+mod oob;
+mod ops;
 mod profile;
+mod recover;
 mod ssd;
+mod trim;
 mod verify;
 mod vssd;
 

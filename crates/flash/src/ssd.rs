@@ -1,7 +1,28 @@
-//! The SSD as a whole.
+//! The SSD as a whole: format, open, and the superblock with its table of vSSDs.
+//!
+//! The superblock has two slots and a generation. The next generation always goes to the slot that does not hold the
+//! present one, and each slot is checksummed as a whole, so a cut write leaves the present one valid.
+
 use crate::geometry::{Geometry, GeometryError};
+use crate::layout::{Layout, SUPER_BYTES, put_u32, put_u64, u32_at, u64_at};
 use base::{MediaError, Medium, VssdId};
 use thiserror::Error;
+
+const MAGIC: &[u8; 8] = b"SWYDSSD1";
+const FORMAT_VERSION: u32 = 1;
+const HEADER_BYTES: usize = 128;
+const ENTRY_BYTES: usize = 288;
+const CONFIG_AT: usize = 32;
+const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
+const TABLE_CRC_AT: usize = 72;
+/// Longest config blob.
+const CONFIG_BYTES_MAX: usize = ENTRY_BYTES - CONFIG_AT;
+/// vSSDs of one SSD: one per channel at most.
+const VSSDS_MAX: usize = 64;
+/// Instance numbers skipped when a superblock slot was found damaged: its generation may have handed some out.
+const INSTANCE_SKIP: u32 = 1024;
+
+const _: () = assert!(HEADER_BYTES + VSSDS_MAX * ENTRY_BYTES <= SUPER_BYTES);
 
 /// Why an SSD cannot be formatted or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -55,6 +76,9 @@ pub enum CreateError {
         /// The most that fit.
         max: u32,
     },
+    /// The table is full.
+    #[error("the SSD holds {VSSDS_MAX} vSSDs at most")]
+    Full,
     /// The config blob is longer than 256 bytes.
     #[error("the config is longer than 256 bytes")]
     ConfigBytes,
@@ -79,51 +103,158 @@ pub struct VssdEntry {
 #[derive(Clone, Debug)]
 pub struct Ssd {
     geometry: Geometry,
+    page_bytes: usize,
     uuid: [u8; 16],
     boot: u32,
+    generation: u64,
+    slot: u32,
+    next_instance: u32,
     vssds: Vec<VssdEntry>,
 }
 
-#[allow(unused_variables)]
+/// What a superblock slot holds.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    /// All zeros.
+    Empty,
+    /// Neither zeros nor a superblock.
+    Damaged,
+    /// A superblock.
+    Valid(Box<Ssd>),
+}
+
 impl Ssd {
     /// Bytes of medium that the geometry needs.
+    ///
+    /// # Panics
+    /// If the page size is not a power of two between 128 and 4096.
     pub fn bytes_needed(geometry: &Geometry, page_bytes: usize) -> u64 {
-        todo!()
+        Layout::new(geometry, page_bytes).total_bytes()
     }
-    /// Writes an empty superblock.
+
+    /// Writes an empty superblock and clears what an earlier use left in the metadata areas. Pages that are zero
+    /// already are not written, so a sparse file stays sparse.
+    ///
+    /// # Errors
+    /// The geometry or page size is impossible, the medium too small, already formatted, or failing.
     pub fn format(
         medium: &mut dyn Medium,
         geometry: Geometry,
         page_bytes: usize,
         uuid: [u8; 16],
     ) -> Result<(), OpenError> {
-        todo!()
+        geometry.validate()?;
+        check_page_bytes(page_bytes)?;
+        let layout = Layout::new(&geometry, page_bytes);
+        let (have, need) = (medium.capacity_bytes(), layout.total_bytes());
+        if have < need {
+            return Err(OpenError::TooSmall { have, need });
+        }
+        if (0..2).any(|slot| matches!(read_slot(medium, slot), Ok(Slot::Valid(_)))) {
+            return Err(OpenError::AlreadyFormatted);
+        }
+        clear(medium, layout.data_start())?;
+        let mut ssd = Self {
+            geometry,
+            page_bytes,
+            uuid,
+            boot: 0,
+            generation: 0,
+            slot: 1,
+            next_instance: 1,
+            vssds: Vec::new(),
+        };
+        // Both slots, so that an empty slot is never mistaken for a fresh one.
+        ssd.write(medium)?;
+        ssd.write(medium)
     }
-    /// Opens and increments the boot count durably.
+
+    /// Opens the newest valid superblock and increments the boot count durably.
+    ///
+    /// # Errors
+    /// Not formatted, formatted with another page size, smaller than when it was formatted, or failing.
     pub fn open(medium: &mut dyn Medium, page_bytes: usize) -> Result<Ssd, OpenError> {
-        todo!()
+        let (mut ssd, whole) = Self::load(medium, page_bytes)?;
+        ssd.boot += 1;
+        if !whole {
+            ssd.next_instance += INSTANCE_SKIP;
+        }
+        ssd.write(medium)?;
+        Ok(ssd)
     }
+
+    /// The newest valid superblock, and whether both slots are valid.
+    pub(crate) fn load(medium: &dyn Medium, page_bytes: usize) -> Result<(Ssd, bool), OpenError> {
+        check_page_bytes(page_bytes)?;
+        let mut newest: Option<Box<Ssd>> = None;
+        let mut whole = true;
+        for slot in 0..2 {
+            match read_slot(medium, slot)? {
+                Slot::Valid(ssd) => {
+                    if newest
+                        .as_ref()
+                        .is_none_or(|other| other.generation < ssd.generation)
+                    {
+                        newest = Some(ssd);
+                    }
+                }
+                Slot::Empty | Slot::Damaged => whole = false,
+            }
+        }
+        let ssd = *newest.ok_or(OpenError::NotFormatted)?;
+        if ssd.page_bytes != page_bytes {
+            return Err(OpenError::OtherPageBytes(ssd.page_bytes as u32));
+        }
+        let (have, need) = (
+            medium.capacity_bytes(),
+            Self::bytes_needed(&ssd.geometry, page_bytes),
+        );
+        if have < need {
+            return Err(OpenError::TooSmall { have, need });
+        }
+        Ok((ssd, whole))
+    }
+
+    fn write(&mut self, medium: &mut dyn Medium) -> Result<(), OpenError> {
+        for (offset, bytes) in self.superblock_pages() {
+            medium.write_at(offset, &bytes)?;
+        }
+        Ok(medium.flush()?)
+    }
+
     /// The shape.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
+
     /// Identity given at format.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
+
     /// How often it was opened.
     pub fn boot(&self) -> u32 {
         self.boot
     }
+
     /// The vSSDs, in order of creation.
     pub fn vssds(&self) -> &[VssdEntry] {
         &self.vssds
     }
+
+    fn channels_taken(&self) -> u64 {
+        self.vssds.iter().fold(0, |taken, vssd| taken | vssd.channels)
+    }
+
     /// Channels that no vSSD owns.
     pub fn free_channels(&self) -> u32 {
-        todo!()
+        self.geometry.channels - self.channels_taken().count_ones()
     }
-    /// Adds a vSSD in memory; persist with [`Ssd::superblock_pages`].
+
+    /// Adds a vSSD on the lowest free channels, in memory; persist with [`Ssd::superblock_pages`].
+    ///
+    /// # Errors
+    /// The id is taken, too few channels are free, too many logical pages are asked for, or the config is too long.
     pub fn create(
         &mut self,
         id: VssdId,
@@ -131,18 +262,333 @@ impl Ssd {
         logical_pages: u32,
         config: Vec<u8>,
     ) -> Result<&VssdEntry, CreateError> {
-        todo!()
+        if self.vssds.iter().any(|vssd| vssd.id == id) {
+            return Err(CreateError::Exists);
+        }
+        if self.vssds.len() == VSSDS_MAX {
+            return Err(CreateError::Full);
+        }
+        let free = self.free_channels();
+        if channels == 0 || channels > free {
+            return Err(CreateError::Channels { free });
+        }
+        let max = self.geometry.logical_pages_max(channels);
+        if logical_pages == 0 || logical_pages > max {
+            return Err(CreateError::LogicalPages { max });
+        }
+        if config.len() > CONFIG_BYTES_MAX {
+            return Err(CreateError::ConfigBytes);
+        }
+        let taken = self.channels_taken();
+        let set = (0..self.geometry.channels)
+            .filter(|c| taken >> c & 1 == 0)
+            .take(channels as usize)
+            .fold(0u64, |set, c| set | 1 << c);
+        let instance = self.next_instance;
+        self.next_instance += 1;
+        self.vssds.push(VssdEntry {
+            id,
+            instance,
+            channels: set,
+            logical_pages,
+            config,
+        });
+        Ok(self.vssds.last().expect("just pushed"))
     }
+
     /// Removes a vSSD in memory; persist with [`Ssd::superblock_pages`].
+    ///
+    /// # Errors
+    /// [`CreateError::Unknown`].
     pub fn delete(&mut self, id: VssdId) -> Result<(), CreateError> {
-        todo!()
+        let index = self
+            .vssds
+            .iter()
+            .position(|vssd| vssd.id == id)
+            .ok_or(CreateError::Unknown)?;
+        self.vssds.remove(index);
+        Ok(())
     }
+
     /// Replaces a vSSD's opaque bytes in memory; persist with [`Ssd::superblock_pages`].
+    ///
+    /// # Errors
+    /// [`CreateError::Unknown`], [`CreateError::ConfigBytes`].
     pub fn set_config(&mut self, id: VssdId, config: Vec<u8>) -> Result<(), CreateError> {
-        todo!()
+        if config.len() > CONFIG_BYTES_MAX {
+            return Err(CreateError::ConfigBytes);
+        }
+        let vssd = self
+            .vssds
+            .iter_mut()
+            .find(|vssd| vssd.id == id)
+            .ok_or(CreateError::Unknown)?;
+        vssd.config = config;
+        Ok(())
     }
-    /// The next generation of the superblock as (offset, page) writes: carry them out in order, then flush.
+
+    /// The next generation of the superblock as (byte offset, page) writes: carry them out in order, the header's page
+    /// is the last, then flush. Do not begin the next generation before that flush is done.
     pub fn superblock_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
-        todo!()
+        self.generation += 1;
+        self.slot = 1 - self.slot;
+        let used = HEADER_BYTES + self.vssds.len() * ENTRY_BYTES;
+        let mut bytes = vec![0; used.next_multiple_of(self.page_bytes)];
+        self.emit(&mut bytes);
+        let start = Layout::super_offset(self.slot);
+        let pages = bytes.chunks(self.page_bytes).enumerate();
+        let mut pages: Vec<_> = pages
+            .map(|(i, page)| (start + (i * self.page_bytes) as u64, page.to_vec()))
+            .collect();
+        pages.rotate_left(1);
+        pages
+    }
+
+    fn emit(&self, bytes: &mut [u8]) {
+        let (header, table) = bytes.split_at_mut(HEADER_BYTES);
+        for (entry, at) in self.vssds.iter().zip(table.chunks_exact_mut(ENTRY_BYTES)) {
+            put_u32(at, 0, entry.id.0);
+            put_u32(at, 4, entry.instance);
+            put_u64(at, 8, entry.channels);
+            put_u32(at, 16, entry.logical_pages);
+            put_u32(at, 20, entry.config.len() as u32);
+            at[CONFIG_AT..][..entry.config.len()].copy_from_slice(&entry.config);
+        }
+        let table_crc = crc32c::crc32c(&table[..self.vssds.len() * ENTRY_BYTES]);
+        header[..8].copy_from_slice(MAGIC);
+        put_u32(header, 8, FORMAT_VERSION);
+        put_u32(header, 12, self.page_bytes as u32);
+        header[16..32].copy_from_slice(&self.uuid);
+        let g = &self.geometry;
+        let shape = [
+            g.channels,
+            g.chips_per_channel,
+            g.planes_per_chip,
+            g.blocks_per_plane,
+            g.pages_per_block,
+        ];
+        for (i, dimension) in shape.into_iter().enumerate() {
+            put_u32(header, 32 + 4 * i, dimension);
+        }
+        put_u32(header, 52, self.boot);
+        put_u64(header, 56, self.generation);
+        put_u32(header, 64, self.next_instance);
+        put_u32(header, 68, self.vssds.len() as u32);
+        put_u32(header, TABLE_CRC_AT, table_crc);
+        let crc = crc32c::crc32c(&header[..HEADER_CRC_AT]);
+        put_u32(header, HEADER_CRC_AT, crc);
+    }
+
+    fn parse(bytes: &[u8], slot: u32) -> Option<Self> {
+        let (header, table) = bytes.split_at(HEADER_BYTES);
+        let count = u32_at(header, 68) as usize;
+        if &header[..8] != MAGIC
+            || u32_at(header, 8) != FORMAT_VERSION
+            || crc32c::crc32c(&header[..HEADER_CRC_AT]) != u32_at(header, HEADER_CRC_AT)
+            || count > VSSDS_MAX
+            || crc32c::crc32c(&table[..count * ENTRY_BYTES]) != u32_at(header, TABLE_CRC_AT)
+        {
+            return None;
+        }
+        let geometry = Geometry {
+            channels: u32_at(header, 32),
+            chips_per_channel: u32_at(header, 36),
+            planes_per_chip: u32_at(header, 40),
+            blocks_per_plane: u32_at(header, 44),
+            pages_per_block: u32_at(header, 48),
+        };
+        let page_bytes = u32_at(header, 12) as usize;
+        geometry.validate().ok()?;
+        check_page_bytes(page_bytes).ok()?;
+        let entry = |at: &[u8]| {
+            let length = u32_at(at, 20) as usize;
+            Some(VssdEntry {
+                id: VssdId(u32_at(at, 0)),
+                instance: u32_at(at, 4),
+                channels: u64_at(at, 8),
+                logical_pages: u32_at(at, 16),
+                config: at.get(CONFIG_AT..CONFIG_AT + length)?.to_vec(),
+            })
+        };
+        let vssds = table
+            .chunks_exact(ENTRY_BYTES)
+            .take(count)
+            .map(entry)
+            .collect::<Option<_>>()?;
+        Some(Self {
+            geometry,
+            page_bytes,
+            uuid: header[16..32].try_into().expect("sixteen bytes"),
+            boot: u32_at(header, 52),
+            generation: u64_at(header, 56),
+            slot,
+            next_instance: u32_at(header, 64),
+            vssds,
+        })
+    }
+}
+
+/// Reads one superblock slot.
+pub(crate) fn read_slot(medium: &dyn Medium, slot: u32) -> Result<Slot, MediaError> {
+    let mut bytes = vec![0; SUPER_BYTES];
+    if medium.capacity_bytes() < 2 * SUPER_BYTES as u64 {
+        return Ok(Slot::Damaged);
+    }
+    medium.read_at(Layout::super_offset(slot), &mut bytes)?;
+    if let Some(ssd) = Ssd::parse(&bytes, slot) {
+        return Ok(Slot::Valid(Box::new(ssd)));
+    }
+    Ok(if bytes.iter().all(|&b| b == 0) {
+        Slot::Empty
+    } else {
+        Slot::Damaged
+    })
+}
+
+fn check_page_bytes(page_bytes: usize) -> Result<(), OpenError> {
+    if page_bytes.is_power_of_two() && (128..=4096).contains(&page_bytes) {
+        return Ok(());
+    }
+    Err(OpenError::PageBytes(page_bytes))
+}
+
+/// Zeroes the first `end` bytes, chunk by chunk, skipping chunks that are zero.
+fn clear(medium: &mut dyn Medium, end: u64) -> Result<(), OpenError> {
+    const CHUNK_BYTES: u64 = 64 << 10;
+    let mut bytes = vec![0; CHUNK_BYTES as usize];
+    let mut offset = 0;
+    while offset < end {
+        let chunk = &mut bytes[..CHUNK_BYTES.min(end - offset) as usize];
+        medium.read_at(offset, chunk)?;
+        if chunk.iter().any(|&b| b != 0) {
+            chunk.fill(0);
+            medium.write_at(offset, chunk)?;
+        }
+        offset += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry {
+        channels: 4,
+        chips_per_channel: 2,
+        planes_per_chip: 1,
+        blocks_per_plane: 16,
+        pages_per_block: 8,
+    };
+
+    fn formatted(page_bytes: usize) -> Vec<u8> {
+        let mut medium = vec![0xa5; Ssd::bytes_needed(&GEOMETRY, page_bytes) as usize];
+        Ssd::format(&mut medium, GEOMETRY, page_bytes, [7; 16]).expect("formats");
+        medium
+    }
+
+    fn store(ssd: &mut Ssd, medium: &mut Vec<u8>) {
+        for (offset, page) in ssd.superblock_pages() {
+            medium.write_at(offset, &page).expect("in range");
+        }
+    }
+
+    #[test]
+    fn a_formatted_ssd_is_not_formatted_again_and_a_small_medium_is_refused() {
+        let mut medium = formatted(128);
+        let again = Ssd::format(&mut medium, GEOMETRY, 128, [8; 16]);
+        assert_eq!(again, Err(OpenError::AlreadyFormatted));
+        let mut small = vec![0; medium.len() - 1];
+        let refused = Ssd::format(&mut small, GEOMETRY, 128, [8; 16]);
+        assert!(matches!(refused, Err(OpenError::TooSmall { .. })));
+        assert_eq!(
+            Ssd::open(&mut medium, 4096).err(),
+            Some(OpenError::OtherPageBytes(128))
+        );
+        assert_eq!(
+            Ssd::open(&mut vec![0; 1 << 20], 128).err(),
+            Some(OpenError::NotFormatted)
+        );
+    }
+
+    #[test]
+    fn vssds_and_boots_survive() {
+        for page_bytes in [128, 4096] {
+            let mut medium = formatted(page_bytes);
+            let mut ssd = Ssd::open(&mut medium, page_bytes).expect("opens");
+            assert_eq!((ssd.boot(), ssd.free_channels()), (1, 4));
+            let first = ssd.create(VssdId(1), 2, 64, vec![1; 256]).expect("fits").clone();
+            assert_eq!(first.channels, 0b11);
+            ssd.create(VssdId(2), 1, 32, vec![]).expect("fits");
+            assert_eq!(ssd.create(VssdId(2), 1, 32, vec![]), Err(CreateError::Exists));
+            assert_eq!(
+                ssd.create(VssdId(3), 2, 32, vec![]),
+                Err(CreateError::Channels { free: 1 })
+            );
+            assert!(matches!(
+                ssd.create(VssdId(3), 1, 9999, vec![]),
+                Err(CreateError::LogicalPages { .. })
+            ));
+            ssd.delete(VssdId(1)).expect("exists");
+            let reborn = ssd.create(VssdId(1), 1, 8, vec![3]).expect("fits").clone();
+            assert_ne!(reborn.instance, first.instance);
+            store(&mut ssd, &mut medium);
+            let again = Ssd::open(&mut medium, page_bytes).expect("opens");
+            assert_eq!(again.boot(), 2);
+            assert_eq!(again.vssds(), ssd.vssds());
+            assert_eq!(again.uuid(), [7; 16]);
+        }
+    }
+
+    #[test]
+    fn a_superblock_cut_at_any_sector_leaves_the_older_one() {
+        let mut medium = formatted(128);
+        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        for id in 0..4 {
+            ssd.create(VssdId(id), 1, 8, vec![id as u8; 200]).expect("fits");
+            let before = medium.clone();
+            let pages = ssd.superblock_pages();
+            let sectors: Vec<(u64, &[u8])> = pages
+                .iter()
+                .flat_map(|(at, page)| {
+                    page.chunks(16)
+                        .enumerate()
+                        .map(move |(i, s)| (at + i as u64 * 16, s))
+                })
+                .collect();
+            for cut in 0..=sectors.len() {
+                let mut image = before.clone();
+                for (at, sector) in &sectors[..cut] {
+                    image.write_at(*at, sector).expect("in range");
+                }
+                let reopened = Ssd::open(&mut image, 128).expect("one slot is valid");
+                let count = reopened.vssds().len() as u32;
+                assert!(count == id || count == id + 1);
+                assert!(cut < sectors.len() || count == id + 1);
+            }
+            store_pages(&pages, &mut medium);
+        }
+    }
+
+    fn store_pages(pages: &[(u64, Vec<u8>)], medium: &mut Vec<u8>) {
+        for (offset, page) in pages {
+            medium.write_at(*offset, page).expect("in range");
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_slot_leaves_the_other() {
+        let mut medium = formatted(128);
+        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        ssd.create(VssdId(1), 1, 8, vec![9; 5]).expect("fits");
+        store(&mut ssd, &mut medium);
+        for byte in 0..HEADER_BYTES + ENTRY_BYTES {
+            for slot in 0..2 {
+                medium[slot * SUPER_BYTES + byte] ^= 0x10;
+                let (loaded, _) = Ssd::load(&medium, 128).expect("the other slot is valid");
+                assert!(loaded.vssds() == ssd.vssds() || loaded.vssds().is_empty());
+                medium[slot * SUPER_BYTES + byte] ^= 0x10;
+            }
+        }
     }
 }

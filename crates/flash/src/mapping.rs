@@ -1,0 +1,115 @@
+//! Logical to physical and back.
+//!
+//! Invariants: a mapped physical page names its logical page in `owner`; `buffered` names the operation that holds the
+//! newest accepted data of a page whose program is not finished, so that reads see it.
+
+use base::Version;
+
+/// No physical page, no owner, no operation.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Owner of a page of trim records.
+pub(crate) const RECORD: u32 = u32::MAX - 1;
+
+/// State of a logical page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) version: Version,
+    /// Where the data is, [`NONE`] when zeroed or never written.
+    pub(crate) ppn: u32,
+    pub(crate) crc: u32,
+}
+
+impl Mapped {
+    pub(crate) const EMPTY: Self = Self {
+        version: Version::NONE,
+        ppn: NONE,
+        crc: 0,
+    };
+}
+
+/// The tables.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) pages: Vec<Mapped>,
+    owner: Vec<u32>,
+    buffered: Vec<u32>,
+    damaged: Vec<u64>,
+    damaged_count: u32,
+    mapped_count: u32,
+}
+
+impl Mapping {
+    pub(crate) fn new(logical_pages: u32, physical_pages: u32) -> Self {
+        Self {
+            pages: vec![Mapped::EMPTY; logical_pages as usize],
+            owner: vec![NONE; physical_pages as usize],
+            buffered: vec![NONE; logical_pages as usize],
+            damaged: vec![0; (logical_pages as usize).div_ceil(64)],
+            damaged_count: 0,
+            mapped_count: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    pub(crate) fn get(&self, lpn: u32) -> Mapped {
+        self.pages[lpn as usize]
+    }
+
+    /// Replaces the state of a page and returns the physical page that is dead now, if any.
+    pub(crate) fn set(&mut self, lpn: u32, mapped: Mapped) -> Option<u32> {
+        let old = core::mem::replace(&mut self.pages[lpn as usize], mapped);
+        if mapped.ppn != NONE {
+            self.owner[mapped.ppn as usize] = lpn;
+            self.mapped_count += 1;
+        }
+        if old.ppn == NONE {
+            return None;
+        }
+        self.mapped_count -= 1;
+        assert_eq!(self.owner[old.ppn as usize], lpn, "a mapped page names its owner");
+        if old.ppn != mapped.ppn {
+            self.owner[old.ppn as usize] = NONE;
+        }
+        Some(old.ppn)
+    }
+
+    /// What lives at a physical page: a logical page, [`RECORD`] or [`NONE`].
+    pub(crate) fn owner(&self, ppn: u32) -> u32 {
+        self.owner[ppn as usize]
+    }
+
+    pub(crate) fn set_record(&mut self, ppn: u32, live: bool) {
+        self.owner[ppn as usize] = if live { RECORD } else { NONE };
+    }
+
+    pub(crate) fn buffered(&self, lpn: u32) -> Option<u32> {
+        let op = self.buffered[lpn as usize];
+        (op != NONE).then_some(op)
+    }
+
+    pub(crate) fn set_buffered(&mut self, lpn: u32, op: Option<u32>) {
+        self.buffered[lpn as usize] = op.unwrap_or(NONE);
+    }
+
+    pub(crate) fn set_damaged(&mut self, lpn: u32, damaged: bool) {
+        let word = &mut self.damaged[lpn as usize / 64];
+        let bit = 1 << (lpn % 64);
+        match (*word & bit != 0, damaged) {
+            (false, true) => self.damaged_count += 1,
+            (true, false) => self.damaged_count -= 1,
+            _ => return,
+        }
+        *word ^= bit;
+    }
+
+    pub(crate) fn damaged_count(&self) -> u32 {
+        self.damaged_count
+    }
+
+    pub(crate) fn mapped_count(&self) -> u32 {
+        self.mapped_count
+    }
+}

@@ -1,0 +1,490 @@
+//! Recovery: the newest checkpoint, then everything programmed after it.
+//!
+//! Of each logical page the highest (version, sequence) wins. A program after the highest sequence that any entry claims
+//! durable may have been cut: its data is checked, and if it does not match it is as if never written. Up to that
+//! sequence a mismatch is corruption: the page stays mapped and reads report it damaged.
+//!
+//! Programs that the newest checkpoint covers need no entry. Those that were cut are covered by the first checkpoint
+//! after the recovery, and until then nothing newer claims to be durable, so that they are never mistaken for
+//! corruption later.
+
+use crate::api::{RecoverError, RecoveryReport, VssdConfig};
+use crate::blocks::State;
+use crate::checkpoint::{CheckpointHeader, Loaded, Stamp};
+use crate::layout::{ENTRY_BYTES, Share};
+use crate::mapping::{Mapped, NONE};
+use crate::oob::{Decoded, Entry, Kind};
+use crate::trim::{Record, parse_record};
+use crate::vssd::Vssd;
+use base::{Lpn, Medium, Pool, Version};
+
+/// Something a logical page may be.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    lpn: u32,
+    version: Version,
+    sequence: u64,
+    /// [`NONE`] for a trim.
+    ppn: u32,
+    crc: u32,
+}
+
+/// What the entries say of a block.
+#[derive(Clone, Debug, Default)]
+struct Scanned {
+    generation: u32,
+    /// Pages up to the last entry of the generation.
+    filled: u32,
+    first_sequence: u64,
+    last_is_user: bool,
+    /// It holds programs that the checkpoint does not cover.
+    replayed: bool,
+    /// The checkpoint maps a page to it.
+    referenced: bool,
+}
+
+/// A finding of use to the offline check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// One bit of the entry was wrong.
+    Corrected { ppn: u32 },
+    /// The entry is destroyed, but a checkpoint covers what it said.
+    Superfluous { ppn: u32 },
+    /// The newest durable data of a page is not what was written.
+    Damaged { lpn: u32, ppn: u32 },
+}
+
+/// What the medium says of a vSSD.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) pages: Vec<Mapped>,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) report: RecoveryReport,
+    blocks: Vec<Scanned>,
+    records: Vec<Record>,
+    /// The newest program seen.
+    last: u64,
+    /// The highest sequence claimed durable.
+    durable: u64,
+    /// The checkpoint started from: its programs, and the newest one that entries claim durable.
+    covered: u64,
+    checkpoint_claimed: u32,
+}
+
+struct Loader<'a> {
+    medium: &'a dyn Medium,
+    share: &'a Share,
+    instance: u32,
+    /// Erase count and fill per block according to the checkpoint.
+    known: Vec<(u32, u32)>,
+    /// Records up to this are dead.
+    records_floor: u64,
+    candidates: Vec<Candidate>,
+    record_entries: Vec<Entry>,
+    /// Destroyed entries: the page, and the sequence of the next entry of its block.
+    suspects: Vec<(u32, Option<u64>)>,
+    state: Recovered,
+}
+
+/// Reads the state of a vSSD; changes nothing.
+pub(crate) fn load(
+    medium: &dyn Medium,
+    share: &Share,
+    instance: u32,
+    logical_pages: u32,
+) -> Result<Recovered, RecoverError> {
+    let mut loader = Loader::new(medium, share, instance, logical_pages)?;
+    for block in 0..share.blocks() {
+        loader.scan_block(block)?;
+    }
+    let state = &mut loader.state;
+    let (claimed, used) = (state.checkpoint_claimed, state.report.checkpoint);
+    if claimed > used + 1 {
+        return Err(RecoverError::CheckpointLost { number: claimed });
+    }
+    state.report.fell_back = claimed > used;
+    state.checkpoint_claimed = claimed.max(used);
+    loader.check_torn_entries()?;
+    loader.read_records()?;
+    loader.choose();
+    Ok(loader.state)
+}
+
+impl<'a> Loader<'a> {
+    fn new(
+        medium: &'a dyn Medium,
+        share: &'a Share,
+        instance: u32,
+        logical_pages: u32,
+    ) -> Result<Self, RecoverError> {
+        let read = |slot| {
+            let offset = share.piece_offset(slot, 0);
+            Loaded::read(medium, share, slot, instance, logical_pages)
+                .map_err(|_| RecoverError::Media { offset })
+        };
+        let (a, b) = (read(0)?, read(1)?);
+        let number = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, |l| l.header.stamp.number);
+        let (best, older) = if number(&a) >= number(&b) { (a, b) } else { (b, a) };
+        let records_floor = older.as_ref().map_or(0, |l| l.header.covered);
+        let best = best.unwrap_or_else(|| Loaded {
+            header: CheckpointHeader {
+                stamp: Stamp { instance, number: 0 },
+                covered: 0,
+                durable: 0,
+                logical_pages,
+                blocks: share.blocks(),
+            },
+            pages: vec![Mapped::EMPTY; logical_pages as usize],
+            blocks: vec![(0, 0); share.blocks() as usize],
+        });
+        let mut blocks = vec![Scanned::default(); share.blocks() as usize];
+        for mapped in best.pages.iter().filter(|mapped| mapped.ppn != NONE) {
+            // A checkpoint with an intact checksum names pages of this vSSD only.
+            blocks[(mapped.ppn / share.pages_per_block()) as usize].referenced = true;
+        }
+        let header = best.header;
+        Ok(Self {
+            medium,
+            share,
+            instance,
+            known: best.blocks,
+            records_floor,
+            candidates: Vec::new(),
+            record_entries: Vec::new(),
+            suspects: Vec::new(),
+            state: Recovered {
+                pages: best.pages,
+                findings: Vec::new(),
+                report: RecoveryReport {
+                    checkpoint: header.stamp.number,
+                    ..RecoveryReport::default()
+                },
+                blocks,
+                records: Vec::new(),
+                last: header.durable.max(header.covered),
+                durable: header.durable.max(header.covered),
+                covered: header.covered,
+                checkpoint_claimed: 0,
+            },
+        })
+    }
+
+    /// The entries of a block as (page, what it is).
+    fn entries(&mut self, block: u32) -> Result<Vec<Decoded>, RecoverError> {
+        let (per_page, per_block) = (self.share.entries_per_page(), self.share.pages_per_block());
+        let mut entries = Vec::with_capacity(per_block as usize);
+        let mut bytes = vec![0; self.share.page_bytes()];
+        for index in 0..self.share.oob_pages_per_block() {
+            let offset = self.share.oob_offset(block, index);
+            self.medium
+                .read_at(offset, &mut bytes)
+                .map_err(|_| RecoverError::Media { offset })?;
+            let count = per_page.min(per_block - index * per_page) as usize;
+            for at in bytes.chunks_exact_mut(ENTRY_BYTES).take(count) {
+                let ppn = block * per_block + entries.len() as u32;
+                let decoded = match Entry::decode(at) {
+                    Decoded::Valid(e) | Decoded::Corrected(e) if e.instance != self.instance => {
+                        Decoded::Empty
+                    }
+                    Decoded::Valid(e) | Decoded::Corrected(e) if e.ppn != ppn => Decoded::Damaged,
+                    other => other,
+                };
+                entries.push(decoded);
+            }
+        }
+        Ok(entries)
+    }
+
+    fn scan_block(&mut self, block: u32) -> Result<(), RecoverError> {
+        let decoded = self.entries(block)?;
+        let first = block * self.share.pages_per_block();
+        let (erases, fill) = self.known[block as usize];
+        let mut entries = Vec::new();
+        for (page, decoded) in decoded.iter().enumerate() {
+            match *decoded {
+                Decoded::Valid(entry) => entries.push((page as u32, entry)),
+                Decoded::Corrected(entry) => {
+                    entries.push((page as u32, entry));
+                    self.state.report.bits_corrected += 1;
+                    self.state.findings.push(Finding::Corrected {
+                        ppn: first + page as u32,
+                    });
+                }
+                Decoded::Empty | Decoded::Damaged => {}
+            }
+        }
+        let s = &mut self.state;
+        let generation = entries.iter().map(|(_, e)| e.generation).fold(erases, u32::max);
+        for (_, entry) in &entries {
+            s.last = s.last.max(entry.sequence);
+            s.durable = s.durable.max(entry.durable);
+            s.checkpoint_claimed = s.checkpoint_claimed.max(entry.checkpoint);
+        }
+        entries.retain(|(_, e)| e.generation == generation);
+        let newest = entries.iter().filter(|(_, e)| e.sequence > s.covered);
+        // Where programs that the checkpoint does not cover begin. Before its fill: the block was erased since.
+        let replayed_from = newest.map(|(page, _)| *page).min();
+        for page in (0..decoded.len() as u32).filter(|p| decoded[*p as usize] == Decoded::Damaged) {
+            let covered = page < fill && replayed_from.is_none_or(|from| from >= fill);
+            if covered {
+                s.findings.push(Finding::Superfluous { ppn: first + page });
+                continue;
+            }
+            let later = entries
+                .iter()
+                .filter(|(p, _)| *p > page)
+                .map(|(_, e)| e.sequence)
+                .min();
+            self.suspects.push((first + page, later));
+        }
+        let scanned = &mut s.blocks[block as usize];
+        scanned.generation = generation;
+        scanned.filled = entries.last().map_or(0, |(page, _)| page + 1);
+        scanned.first_sequence = entries.iter().map(|(_, e)| e.sequence).min().unwrap_or(0);
+        scanned.last_is_user = entries.last().is_some_and(|(_, e)| e.kind == Kind::User);
+        scanned.replayed = replayed_from.is_some();
+        for (_, entry) in entries {
+            self.take_entry(&entry);
+        }
+        Ok(())
+    }
+
+    fn take_entry(&mut self, entry: &Entry) {
+        if entry.kind == Kind::Record {
+            if entry.sequence > self.records_floor.min(self.state.covered) {
+                self.record_entries.push(*entry);
+            }
+        } else if entry.sequence > self.state.covered && (entry.lpn as usize) < self.state.pages.len() {
+            self.state.report.entries_replayed += 1;
+            self.candidates.push(Candidate {
+                lpn: entry.lpn,
+                version: entry.version,
+                sequence: entry.sequence,
+                ppn: entry.ppn,
+                crc: entry.data_crc,
+            });
+        }
+    }
+
+    /// Destroyed entries that no checkpoint covers: torn ones are forgotten, others are a loss that cannot be named.
+    fn check_torn_entries(&mut self) -> Result<(), RecoverError> {
+        for (ppn, later) in core::mem::take(&mut self.suspects) {
+            // Pages of a block are programmed in order: an entry before a durable one was durable.
+            let durable = later.is_some_and(|sequence| sequence <= self.state.durable);
+            if durable || !self.share.entries_tear() {
+                return Err(RecoverError::EntryLost {
+                    offset: self.share.entry_offset(ppn),
+                });
+            }
+            self.state.report.torn += 1;
+        }
+        Ok(())
+    }
+
+    /// True when the data at `ppn` matches.
+    fn intact(&self, ppn: u32, crc: u32, bytes: &mut [u8]) -> bool {
+        let read = self.medium.read_at(self.share.data_offset(ppn), bytes);
+        read.is_ok() && crc32c::crc32c(bytes) == crc
+    }
+
+    fn read_records(&mut self) -> Result<(), RecoverError> {
+        let mut bytes = vec![0; self.share.page_bytes()];
+        for entry in core::mem::take(&mut self.record_entries) {
+            let record = Record {
+                ppn: entry.ppn,
+                sequence: entry.sequence,
+                trims: entry.lpn,
+                crc: entry.data_crc,
+            };
+            if entry.sequence <= self.state.covered {
+                self.state.records.push(record);
+                continue;
+            }
+            self.state.report.entries_replayed += 1;
+            let intact = self.intact(entry.ppn, entry.data_crc, &mut bytes);
+            if !intact && !correct(&mut bytes, entry.data_crc) {
+                if entry.sequence <= self.state.durable {
+                    return Err(RecoverError::RecordLost {
+                        offset: self.share.data_offset(entry.ppn),
+                    });
+                }
+                self.state.report.torn += 1;
+                continue;
+            }
+            self.state.report.bits_corrected += u64::from(!intact);
+            self.state.records.push(record);
+            let in_range = self.state.pages.len();
+            let trims = parse_record(&bytes, entry.lpn).filter(|(lpn, _)| (*lpn as usize) < in_range);
+            self.candidates.extend(trims.map(|(lpn, version)| Candidate {
+                lpn,
+                version,
+                sequence: entry.sequence,
+                ppn: NONE,
+                crc: 0,
+            }));
+        }
+        Ok(())
+    }
+
+    /// Decides what each logical page is.
+    fn choose(&mut self) {
+        let mut bytes = vec![0; self.share.page_bytes()];
+        let mut candidates = core::mem::take(&mut self.candidates);
+        if self.state.report.fell_back {
+            // Every page is in question, also those that only the older checkpoint names.
+            for (lpn, mapped) in self.state.pages.iter().enumerate().filter(|(_, m)| m.ppn != NONE) {
+                candidates.push(Candidate {
+                    lpn: lpn as u32,
+                    version: mapped.version,
+                    sequence: self.state.covered,
+                    ppn: mapped.ppn,
+                    crc: mapped.crc,
+                });
+            }
+        }
+        candidates.sort_unstable_by_key(|c| (c.lpn, core::cmp::Reverse((c.version, c.sequence))));
+        let mut settled = None;
+        for c in candidates {
+            let present = self.state.pages[c.lpn as usize];
+            if settled == Some(c.lpn) || c.version < present.version {
+                continue;
+            }
+            let unsure = c.sequence > self.state.durable;
+            if c.ppn != NONE
+                && (unsure || self.state.report.fell_back)
+                && !self.intact(c.ppn, c.crc, &mut bytes)
+            {
+                if unsure {
+                    self.state.report.torn += 1;
+                    continue;
+                }
+                self.state.report.damaged.push(Lpn(c.lpn));
+                self.state.findings.push(Finding::Damaged {
+                    lpn: c.lpn,
+                    ppn: c.ppn,
+                });
+            }
+            settled = Some(c.lpn);
+            self.state.pages[c.lpn as usize] = Mapped {
+                version: c.version,
+                ppn: c.ppn,
+                crc: c.crc,
+            };
+        }
+    }
+}
+
+/// Corrects one flipped bit of `bytes`; false when that does not give the checksum.
+fn correct(bytes: &mut [u8], crc: u32) -> bool {
+    for bit in 0..bytes.len() * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if crc32c::crc32c(bytes) == crc {
+            return true;
+        }
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    false
+}
+
+/// Reads the state and makes the machine of it.
+pub(crate) fn recover(
+    config: VssdConfig,
+    pool: Pool,
+    medium: &dyn Medium,
+) -> Result<(Vssd, RecoveryReport), RecoverError> {
+    let share = Share::new(&config.geometry, config.page_bytes, config.channels);
+    let state = load(medium, &share, config.instance, config.logical_pages)?;
+    let mut vssd = Vssd::empty(config, pool, state.last.max(state.durable) + 1);
+    vssd.settled = state.last <= state.covered && !state.report.fell_back;
+    if !vssd.settled {
+        vssd.flushed = state.durable;
+        vssd.claimed = state.durable;
+        vssd.checkpoints.wanted = true;
+    }
+    vssd.checkpoints
+        .resume(state.checkpoint_claimed, state.covered, state.report.fell_back);
+    for (lpn, mapped) in state.pages.iter().enumerate() {
+        vssd.mapping.set(lpn as u32, *mapped);
+        if mapped.ppn != NONE {
+            let block = vssd.blocks.block_of(mapped.ppn);
+            vssd.blocks.get_mut(block).live += 1;
+        }
+    }
+    for lpn in &state.report.damaged {
+        vssd.mapping.set_damaged(lpn.0, true);
+    }
+    for record in &state.records {
+        vssd.mapping.set_record(record.ppn, true);
+        let block = vssd.blocks.block_of(record.ppn);
+        vssd.blocks.get_mut(block).live += 1;
+    }
+    vssd.trims.records = state.records;
+    for (id, scanned) in state.blocks.iter().enumerate() {
+        place(&mut vssd, medium, id as u32, scanned)?;
+    }
+    vssd.blocks.start();
+    vssd.pump();
+    Ok((vssd, state.report))
+}
+
+/// Decides what a block is now.
+fn place(vssd: &mut Vssd, medium: &dyn Medium, id: u32, scanned: &Scanned) -> Result<(), RecoverError> {
+    let last = vssd.sequence.last();
+    let per_block = vssd.share.pages_per_block();
+    let block = vssd.blocks.get_mut(id);
+    block.erases = scanned.generation;
+    block.filled = scanned.filled;
+    block.first_sequence = scanned.first_sequence;
+    if block.live == 0 {
+        if scanned.replayed || scanned.referenced {
+            // What replaced its pages may not be durable yet.
+            block.state = State::Waiting;
+            block.barrier = last;
+        } else {
+            block.state = State::Free;
+            block.erases += u32::from(scanned.filled > 0);
+        }
+        return Ok(());
+    }
+    // Dead pages of it may have been replaced by programs that are not durable yet.
+    block.barrier = last;
+    block.state = State::Closed;
+    if scanned.filled < per_block && vssd.blocks.adopt(id, scanned.last_is_user) {
+        resume_entries(vssd, medium, id, scanned)?;
+    }
+    Ok(())
+}
+
+/// Loads the partly filled page of entries of a block that is filled on.
+fn resume_entries(
+    vssd: &mut Vssd,
+    medium: &dyn Medium,
+    id: u32,
+    scanned: &Scanned,
+) -> Result<(), RecoverError> {
+    let per_page = vssd.share.entries_per_page();
+    let used = scanned.filled % per_page;
+    if used == 0 {
+        return Ok(());
+    }
+    let offset = vssd.share.oob_offset(id, scanned.filled / per_page);
+    let buffer = vssd.buffers.open(offset, vssd.share.page_bytes());
+    let instance = vssd.config.instance;
+    let bytes = vssd.buffers.bytes_mut(buffer);
+    medium
+        .read_at(offset, bytes)
+        .map_err(|_| RecoverError::Media { offset })?;
+    for (index, at) in bytes.chunks_exact_mut(ENTRY_BYTES).enumerate() {
+        let keep = match Entry::decode(at) {
+            Decoded::Valid(e) | Decoded::Corrected(e) => {
+                e.instance == instance && e.generation == scanned.generation && (index as u32) < used
+            }
+            Decoded::Empty | Decoded::Damaged => false,
+        };
+        if !keep {
+            at.fill(0);
+        }
+    }
+    vssd.blocks.get_mut(id).buffer = buffer;
+    Ok(())
+}
