@@ -6,6 +6,9 @@
 //! that carry a page are dropped and counted (the protocol sends again), the others still get through, so that a node
 //! out of pages stays controllable.
 //!
+//! In-band telemetry (RackBlox §3.4): the kernel stamps each datagram when it arrives from the network; what has passed
+//! until the host takes it is added to its LAT, at every hop.
+//!
 //! Sending: packets are collected and handed to the kernel in one call; the collected payloads are held until then.
 //! A full send buffer drops the rest of the batch, as a full switch port would.
 //!
@@ -44,6 +47,7 @@ impl UdpPort {
         let fd = socket.as_raw_fd();
         enlarge(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?;
         enlarge(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         let std::net::SocketAddr::V4(address) = socket.local_addr()? else {
             unreachable!("bound to an IPv4 address");
         };
@@ -154,8 +158,40 @@ fn empty_iovecs() -> Box<[[libc::iovec; 2]]> {
     vec![[iovec(ptr::null_mut(), 0); 2]; BATCH].into_boxed_slice()
 }
 
+/// Room for one control message with a `timespec`, aligned as control messages must be.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct ControlBytes([u8; 64]);
+
+/// When the kernel took a datagram from the network, in ns of the system's clock; `None` if it did not say.
+fn arrival_ns(message: &libc::msghdr) -> Option<u64> {
+    // SAFETY: after a receive call the header describes control data in a live buffer of `msg_controllen` bytes, which
+    // the CMSG functions stay inside. A `timespec` is plain data and may be read unaligned.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(message).as_ref()?;
+        if control.cmsg_level != libc::SOL_SOCKET || control.cmsg_type != libc::SCM_TIMESTAMPNS {
+            return None;
+        }
+        let time: libc::timespec = ptr::read_unaligned(libc::CMSG_DATA(control).cast());
+        Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+}
+
+/// The system's clock, which the kernel's stamps are of, in ns.
+fn system_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for a write.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 struct ReceiveBatch {
     headers: Box<[HeaderBytes]>,
+    /// Written by the kernel through the messages.
+    #[expect(dead_code, reason = "owned here, reached through the messages")]
+    controls: Box<[ControlBytes]>,
+    /// When the last batch was received, in ns of the system's clock.
+    received_ns: u64,
     pages: Vec<Option<Page>>,
     iovecs: Box<[[libc::iovec; 2]]>,
     messages: Box<[libc::mmsghdr]>,
@@ -179,9 +215,15 @@ impl ReceiveBatch {
         for (iovecs, header) in iovecs.iter_mut().zip(&mut headers) {
             iovecs[0] = iovec(header.as_mut_ptr(), HEADER_BYTES);
         }
-        let messages = iovecs.iter_mut().map(message).collect();
+        let mut controls = vec![ControlBytes([0; 64]); BATCH].into_boxed_slice();
+        let mut messages: Box<[_]> = iovecs.iter_mut().map(message).collect();
+        for (message, control) in messages.iter_mut().zip(&mut controls) {
+            message.msg_hdr.msg_control = ptr::from_mut(control).cast();
+        }
         Self {
             headers,
+            controls,
+            received_ns: 0,
             pages: (0..BATCH).map(|_| None).collect(),
             iovecs,
             messages,
@@ -233,8 +275,11 @@ impl ReceiveBatch {
             self.iovecs[0][1] = iovec(self.overflow.as_mut_ptr(), self.overflow.len());
             count = 1;
         }
+        for message in &mut self.messages[..count] {
+            message.msg_hdr.msg_controllen = mem::size_of::<ControlBytes>();
+        }
         counters.syscalls.bump();
-        // SAFETY: the first `count` messages point at live iovecs, which point at header buffers of their own and at
+        // SAFETY: the first `count` messages point at live control buffers and iovecs, which point at header buffers of their own and at
         // unshared pages that this batch holds (or at the overflow buffer); nobody else reads or writes them during
         // the call.
         let result = unsafe {
@@ -249,6 +294,9 @@ impl ReceiveBatch {
         // EAGAIN and EINTR mean nothing yet; other errors report an earlier packet's fate (ICMP), which the
         // protocol finds out by itself.
         self.received = usize::try_from(result).unwrap_or(0);
+        if self.received > 0 {
+            self.received_ns = system_ns();
+        }
         self.received
     }
 
@@ -261,7 +309,9 @@ impl ReceiveBatch {
         let bytes = message.msg_len as usize;
         let payload_bytes = bytes.saturating_sub(HEADER_BYTES);
         let header = &self.headers[index][..bytes.min(HEADER_BYTES)];
-        let header = Header::parse(header, payload_bytes).map_err(Refused::Malformed)?;
+        let mut header = Header::parse(header, payload_bytes).map_err(Refused::Malformed)?;
+        let waited_ns = arrival_ns(&message.msg_hdr).map_or(0, |arrival| self.received_ns.saturating_sub(arrival));
+        header.lat_ns = header.lat_ns.saturating_add(u32::try_from(waited_ns).unwrap_or(u32::MAX));
         let payload = if payload_bytes == 0 {
             Payload::None
         } else if header.carries_page() {
