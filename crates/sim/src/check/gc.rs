@@ -1,0 +1,229 @@
+//! At most one replica of a set collects by *soft* request at a time (RackBlox §3.5.1, Algorithm 1 lines 10–22).
+//!
+//! The checker watches the GC packets on the simulated wire. A replica collects by soft request from the arrival of
+//! the ToR's accept until it sends its finish, its lease at the ToR ends, or it crashes. A ToR that restarts knows nothing of
+//! collections under way, so these are forgiven. Regular and background collections are never denied, and not counted.
+
+use super::Violation;
+use base::{Instant, Map, VssdId};
+use wire::rack::{Code, Header, flags};
+
+/// Watches who collects.
+#[derive(Debug, Default)]
+pub struct GcChecker {
+    set_of: Map<u32, u32>,
+    /// What each vSSD asked for last, to tell what an accept is for.
+    asked: Map<u32, Asked>,
+    collectors: Vec<Collector>,
+    lease_ns: u64,
+    accepted: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    soft: bool,
+    /// When the ToR got it.
+    at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Collector {
+    vssd: VssdId,
+    set: u32,
+    host: usize,
+    /// When the ToR last set the bit.
+    since: Instant,
+}
+
+impl GcChecker {
+    /// Watches replica sets. A collection that the ToR heard of longer than `lease_ns` ago no longer counts
+    /// (`u64::MAX`: no leases).
+    pub fn new<'a>(
+        sets: impl IntoIterator<Item = impl IntoIterator<Item = &'a VssdId>>,
+        lease_ns: u64,
+    ) -> Self {
+        let mut set_of = Map::new();
+        for (set, vssds) in sets.into_iter().enumerate() {
+            for vssd in vssds {
+                set_of.insert(vssd.0, set as u32);
+            }
+        }
+        Self {
+            set_of,
+            lease_ns,
+            ..Self::default()
+        }
+    }
+
+    /// Soft requests that were accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// A host asks, or says that it is done.
+    pub fn sent(&mut self, now: Instant, header: &Header) {
+        if header.has(flags::REPLY) {
+            return;
+        }
+        let soft = header.code == Code::SoftOrOk;
+        match header.code {
+            Code::Finish => self.collectors.retain(|c| c.vssd != header.vssd),
+            // A regular request in the midst of a soft collection is its renewal, and does not end it.
+            Code::SoftOrOk | Code::Regular | Code::Background => {
+                self.asked.insert(header.vssd.0, Asked { soft, at: now });
+            }
+            _ => {}
+        }
+    }
+
+    /// A request reaches the ToR, or its answer a node: `host`.
+    pub fn arrived(&mut self, now: Instant, host: usize, header: &Header) -> Result<(), Violation> {
+        if !header.has(flags::REPLY) {
+            self.reached_tor(now, header);
+            return Ok(());
+        }
+        if header.code != Code::Accept {
+            return Ok(());
+        }
+        let (Some(asked), Some(&set)) = (self.asked.remove(&header.vssd.0), self.set_of.get(&header.vssd.0))
+        else {
+            return Ok(());
+        };
+        if !asked.soft {
+            return Ok(());
+        }
+        self.accepted += 1;
+        let lease_ns = self.lease_ns;
+        self.collectors
+            .retain(|c| c.vssd != header.vssd && now.nanos_since(c.since) < lease_ns);
+        let other = self.collectors.iter().find(|c| c.set == set).copied();
+        self.collectors.push(Collector {
+            vssd: header.vssd,
+            set,
+            host,
+            since: asked.at,
+        });
+        match other {
+            Some(other) => Err(Violation::BothCollect {
+                first: other.vssd,
+                second: header.vssd,
+                at_ns: now.as_nanos(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn reached_tor(&mut self, now: Instant, header: &Header) {
+        if header.code == Code::Finish {
+            return;
+        }
+        if let Some(asked) = self.asked.get_mut(&header.vssd.0) {
+            asked.at = now;
+        }
+        if let Some(collector) = self.collectors.iter_mut().find(|c| c.vssd == header.vssd) {
+            collector.since = now;
+        }
+    }
+
+    /// A host crashed: it no longer collects.
+    pub fn crashed(&mut self, host: usize) {
+        self.collectors.retain(|c| c.host != host);
+    }
+
+    /// The ToR restarted: collections under way are forgiven.
+    pub fn tor_restarted(&mut self) {
+        self.collectors.clear();
+        self.asked.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Addr;
+    use wire::rack::Op;
+
+    fn ask(vssd: u32, request: u64, code: Code) -> Header {
+        Header {
+            code,
+            request,
+            source: Addr::new([10, 0, 0, vssd as u8], 1),
+            ..Header::new(Op::GcOp, VssdId(vssd))
+        }
+    }
+
+    fn answer(header: &Header, code: Code) -> Header {
+        header.reply(code)
+    }
+
+    #[test]
+    fn two_soft_collections_of_one_set_are_caught() {
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], u64::MAX);
+        let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
+        checker.sent(Instant::ZERO, &a);
+        checker.sent(Instant::ZERO, &b);
+        assert_eq!(
+            checker.arrived(Instant::ZERO, 1, &answer(&a, Code::Accept)),
+            Ok(())
+        );
+        assert!(
+            checker
+                .arrived(Instant::ZERO, 2, &answer(&b, Code::Accept))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn finished_crashed_and_expired_collections_do_not_count() {
+        let clear: [fn(&mut GcChecker); 3] = [
+            |c| c.sent(Instant::ZERO, &ask(1, 8, Code::Finish)),
+            |c| c.crashed(1),
+            |c| c.lease_ns = 10,
+        ];
+        for clear in clear {
+            let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], u64::MAX);
+            let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
+            checker.sent(Instant::ZERO, &a);
+            checker.sent(Instant::ZERO, &b);
+            checker
+                .arrived(Instant::ZERO, 1, &answer(&a, Code::Accept))
+                .unwrap();
+            clear(&mut checker);
+            let later = Instant::from_nanos(20);
+            assert_eq!(checker.arrived(later, 2, &answer(&b, Code::Accept)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_renewed_collection_goes_on() {
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], 100);
+        let at = Instant::from_nanos;
+        let (a, b) = (ask(1, 0, Code::SoftOrOk), ask(2, 0, Code::SoftOrOk));
+        checker.sent(at(0), &a);
+        checker.arrived(at(10), 1, &answer(&a, Code::Accept)).unwrap();
+        let renewal = ask(1, 0, Code::Regular);
+        checker.sent(at(80), &renewal);
+        checker.arrived(at(90), 0, &renewal).unwrap();
+        checker
+            .arrived(at(95), 1, &answer(&renewal, Code::Accept))
+            .unwrap();
+        checker.sent(at(150), &b);
+        assert!(checker.arrived(at(160), 2, &answer(&b, Code::Accept)).is_err());
+    }
+
+    #[test]
+    fn a_delay_is_no_collection() {
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], u64::MAX);
+        let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
+        checker.sent(Instant::ZERO, &a);
+        checker.sent(Instant::ZERO, &b);
+        checker
+            .arrived(Instant::ZERO, 1, &answer(&a, Code::Accept))
+            .unwrap();
+        assert_eq!(
+            checker.arrived(Instant::ZERO, 2, &answer(&b, Code::Delay)),
+            Ok(())
+        );
+        assert_eq!(checker.accepted(), 1);
+    }
+}

@@ -1,0 +1,437 @@
+//! Linearizability of every block, and durability across a loss of power.
+//!
+//! A block is a register; writes have unique values (write ids), so a history is linearizable exactly if no two
+//! *clusters* (a write with the reads of its value) must each precede the other (Gibbons and Korach, "Testing shared
+//! memories", 1997). With f = earliest end and s = latest start of a cluster's operations, u must precede v when
+//! f(u) < s(v); two clusters conflict when f(u) < s(v) and f(v) < s(u). The checker keeps per block only the clusters
+//! that a read may still return, and decides each read when it ends.
+//!
+//! Zeros (trimmed, zeroed or never written) are not unique. A read of zeros is assigned to a cluster of zeros when only
+//! one can have it, and otherwise only required to fit one: lenient, never wrong.
+//!
+//! A write that failed or was never answered may take effect at any time, or never: its f stays infinite until a read
+//! returns it.
+//!
+//! Loss of power ([`Checker::power_loss`]) makes the block fall back to *some* value that no durable write must follow;
+//! durable are writes acknowledged before an acknowledged flush began, and acknowledged durable writes. The first read
+//! decides which, and from then on it is durable and stable. Reads under way across the loss are not judged; writes
+//! under way stay possible.
+
+use super::Violation;
+use base::{Instant, VolumeId};
+use smallvec::SmallVec;
+
+/// Not yet.
+const NEVER: u64 = u64::MAX;
+/// Id of the cluster whose value the first read after a loss of power decides.
+const UNDECIDED: u64 = u64::MAX;
+
+/// What a sector of the simulator holds instead of data: which write wrote it, and where to. Zeros: never written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Id of the write, unique in the run, 0 for zeros.
+    pub id: u64,
+    /// Block number in the volume.
+    pub block: u64,
+}
+
+impl Stamp {
+    /// Bytes of a stamp; a simulated sector is no smaller.
+    pub const BYTES: usize = 16;
+
+    /// Writes the stamp at the start of a sector.
+    pub fn emit(self, sector: &mut [u8]) {
+        sector[..8].copy_from_slice(&self.id.to_le_bytes());
+        sector[8..16].copy_from_slice(&self.block.to_le_bytes());
+    }
+
+    /// Reads a sector's stamp.
+    pub fn parse(sector: &[u8]) -> Self {
+        let word =
+            |at: usize| u64::from_le_bytes(*sector[at..].first_chunk().expect("a sector holds a stamp"));
+        Self {
+            id: word(0),
+            block: word(8),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cluster {
+    id: u64,
+    /// Latest start of an operation on this value.
+    s: u64,
+    /// Earliest end of one.
+    f: u64,
+    /// When the write was acknowledged.
+    acked: u64,
+    zero: bool,
+    durable: bool,
+}
+
+impl Cluster {
+    fn conflicts(&self, other: &Self) -> bool {
+        self.f < other.s && other.f < self.s
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    /// Values that a read may still return.
+    live: SmallVec<[Cluster; 1]>,
+    /// Starts of the reads under way.
+    reading: SmallVec<[u64; 2]>,
+    /// Values that can only come back with a loss of power.
+    rollback: Vec<Cluster>,
+    rollback_pruned_at: usize,
+    /// Candidates of the undecided cluster.
+    undecided: Vec<u64>,
+    /// Latest s of the clusters dropped from `live`.
+    dropped_s: u64,
+    /// Latest s of the durable clusters dropped from everywhere.
+    durable_s: u64,
+}
+
+impl Block {
+    fn new() -> Self {
+        let nothing_written = Cluster {
+            id: 0,
+            s: 0,
+            f: 0,
+            acked: 0,
+            zero: true,
+            durable: true,
+        };
+        Self {
+            live: SmallVec::from_slice(&[nothing_written]),
+            reading: SmallVec::new(),
+            rollback: Vec::new(),
+            rollback_pruned_at: 8,
+            undecided: Vec::new(),
+            dropped_s: 0,
+            durable_s: 0,
+        }
+    }
+
+    fn holds(&self, cluster: &Cluster, id: u64) -> bool {
+        match (cluster.id == UNDECIDED, id) {
+            (true, _) => self.undecided.contains(&id),
+            (false, 0) => cluster.zero,
+            (false, _) => cluster.id == id && !cluster.zero,
+        }
+    }
+
+    /// True if a read of `live[at]` from `start` to `end` fits everything known.
+    fn fits(&self, at: usize, start: u64, end: u64) -> Option<Cluster> {
+        let mut grown = self.live[at];
+        grown.f = grown.f.min(end);
+        grown.s = grown.s.max(start);
+        let fine = grown.f >= self.dropped_s
+            && self
+                .live
+                .iter()
+                .enumerate()
+                .all(|(i, other)| i == at || !grown.conflicts(other));
+        fine.then_some(grown)
+    }
+
+    /// Drops from `live` what no read under way or to come can return.
+    fn prune(&mut self, now: u64, flushed_before: u64, durability: bool) {
+        if self.live.len() <= 1 {
+            return;
+        }
+        let horizon = self.reading.iter().copied().min().unwrap_or(now);
+        // Latest and second latest s of the clusters that ended before every read that can still end.
+        let (mut first, mut second) = ((self.dropped_s, usize::MAX), 0);
+        for (i, cluster) in self.live.iter().enumerate() {
+            if cluster.f < horizon {
+                if cluster.s > first.0 {
+                    second = first.0;
+                    first = (cluster.s, i);
+                } else {
+                    second = second.max(cluster.s);
+                }
+            }
+        }
+        let mut i = 0;
+        let mut original = 0;
+        while i < self.live.len() {
+            let cluster = self.live[i];
+            let bar = if original == first.1 { second } else { first.0 };
+            original += 1;
+            if cluster.f < horizon && cluster.f < bar {
+                self.live.remove(i);
+                self.dropped_s = self.dropped_s.max(cluster.s);
+                if durability {
+                    self.rollback.push(cluster);
+                }
+            } else {
+                i += 1;
+            }
+        }
+        if durability && self.rollback.len() > self.rollback_pruned_at {
+            self.prune_rollback(flushed_before);
+            self.rollback_pruned_at = 2 * self.rollback.len() + 8;
+        }
+    }
+
+    /// Latest and second latest s of the durable clusters, and the id of the latest.
+    fn durable_bar(&self, flushed_before: u64) -> (u64, u64, Option<Cluster>) {
+        let (mut first, mut second, mut holder) = (self.durable_s, 0, None);
+        for cluster in self.live.iter().chain(&self.rollback) {
+            if !(cluster.durable && cluster.acked < NEVER || cluster.acked < flushed_before) {
+                continue;
+            }
+            if cluster.s > first || holder.is_none() && cluster.s == first {
+                second = first;
+                first = cluster.s;
+                holder = Some(*cluster);
+            } else {
+                second = second.max(cluster.s);
+            }
+        }
+        (first, second, holder)
+    }
+
+    /// True if a durable write must follow `cluster`, given [`Block::durable_bar`].
+    fn is_buried(cluster: &Cluster, bar: (u64, u64, Option<Cluster>)) -> bool {
+        let (first, second, holder) = bar;
+        let own = holder.is_some_and(|h| h.id == cluster.id && h.zero == cluster.zero);
+        cluster.f < if own { second } else { first }
+    }
+
+    fn prune_rollback(&mut self, flushed_before: u64) {
+        let bar = self.durable_bar(flushed_before);
+        let mut durable_s = self.durable_s;
+        self.rollback.retain(|cluster| {
+            let buried = Self::is_buried(cluster, bar);
+            let durable = cluster.durable && cluster.acked < NEVER || cluster.acked < flushed_before;
+            if buried && durable {
+                durable_s = durable_s.max(cluster.s);
+            }
+            !buried
+        });
+        self.durable_s = durable_s;
+    }
+
+    fn lose_power(&mut self, now: u64, flushed_before: u64) {
+        let bar = self.durable_bar(flushed_before);
+        let mut candidates: Vec<u64> = Vec::new();
+        for cluster in self.live.iter().chain(&self.rollback) {
+            if cluster.f == NEVER || Self::is_buried(cluster, bar) {
+                continue;
+            }
+            match cluster.id {
+                UNDECIDED => candidates.extend(&self.undecided),
+                _ if cluster.zero => candidates.push(0),
+                id => candidates.push(id),
+            }
+        }
+        candidates.sort_unstable();
+        candidates.dedup();
+        assert!(
+            !candidates.is_empty(),
+            "the last durable value, or the one that buries it, is a candidate"
+        );
+        let under_way: SmallVec<[Cluster; 1]> = self.live.iter().filter(|c| c.f == NEVER).copied().collect();
+        *self = Self::new();
+        let base = &mut self.live[0];
+        (base.s, base.f, base.acked) = (now, now, now);
+        if let [only] = candidates[..] {
+            (base.id, base.zero) = (only, only == 0);
+        } else {
+            (base.id, base.zero) = (UNDECIDED, false);
+            self.undecided = candidates;
+        }
+        self.live.extend(under_way);
+    }
+}
+
+/// The blocks of one volume and their histories.
+#[derive(Debug)]
+pub struct Checker {
+    volume: VolumeId,
+    blocks: Vec<Block>,
+    /// Start of the latest-started flush that was acknowledged.
+    flushed_before: u64,
+    durability: bool,
+    reads_judged: u64,
+    reads_excused: u64,
+}
+
+impl Checker {
+    /// A checker of a volume of `blocks` blocks, all zeros. Without `durability`, losses of power must not happen, and
+    /// less is remembered.
+    pub fn new(volume: VolumeId, blocks: u64, durability: bool) -> Self {
+        Self {
+            volume,
+            blocks: vec![Block::new(); blocks as usize],
+            flushed_before: 0,
+            durability,
+            reads_judged: 0,
+            reads_excused: 0,
+        }
+    }
+
+    /// Block reads judged so far.
+    pub fn reads_judged(&self) -> u64 {
+        self.reads_judged
+    }
+
+    /// Block reads that were not judged, as power was lost meanwhile.
+    pub fn reads_excused(&self) -> u64 {
+        self.reads_excused
+    }
+
+    /// Blocks of the volume.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// A write of `count` blocks from `first` begins; of zeros for trims and zeroes. `id` is unique and not 0.
+    pub fn write_started(
+        &mut self,
+        now: Instant,
+        first: u64,
+        count: u64,
+        id: u64,
+        zero: bool,
+        durable: bool,
+    ) {
+        let now = now.as_nanos();
+        for block in self.range(first, count) {
+            block.live.push(Cluster {
+                id,
+                s: now,
+                f: NEVER,
+                acked: NEVER,
+                zero,
+                durable,
+            });
+        }
+    }
+
+    /// The write was acknowledged.
+    pub fn write_acked(&mut self, now: Instant, first: u64, count: u64, id: u64) {
+        let now = now.as_nanos();
+        let (flushed_before, durability) = (self.flushed_before, self.durability);
+        for block in self.range(first, count) {
+            let all = block.live.iter_mut().chain(&mut block.rollback);
+            // It is missing only if a read saw it before power was lost: then it became a candidate.
+            if let Some(cluster) = all.into_iter().find(|c| c.id == id) {
+                cluster.f = cluster.f.min(now);
+                cluster.acked = now;
+            }
+            block.prune(now, flushed_before, durability);
+        }
+    }
+
+    /// A read begins.
+    pub fn read_started(&mut self, now: Instant, first: u64, count: u64) {
+        for block in self.range(first, count) {
+            block.reading.push(now.as_nanos());
+        }
+    }
+
+    /// A read that began at `start` failed, or will never be answered.
+    pub fn read_failed(&mut self, start: Instant, first: u64, count: u64) {
+        for block in self.range(first, count) {
+            end_read(block, start.as_nanos());
+        }
+    }
+
+    /// A read of one block of a request ends, having returned `stamp`.
+    pub fn block_read(
+        &mut self,
+        now: Instant,
+        start: Instant,
+        at: u64,
+        stamp: Stamp,
+    ) -> Result<(), Violation> {
+        let (flushed_before, durability, volume) = (self.flushed_before, self.durability, self.volume);
+        let (start, end) = (start.as_nanos(), now.as_nanos());
+        let block = &mut self.blocks[at as usize];
+        if stamp.id != 0 && stamp.block != at || stamp.id == 0 && stamp.block != 0 {
+            end_read(block, start);
+            return Err(Violation::Invented {
+                volume,
+                block: at,
+                id: stamp.id,
+                stamped: stamp.block,
+            });
+        }
+        if !end_read(block, start) {
+            self.reads_excused += 1;
+            return Ok(());
+        }
+        self.reads_judged += 1;
+        let mut candidates = 0;
+        let mut last = None;
+        for i in 0..block.live.len() {
+            if block.holds(&block.live[i], stamp.id)
+                && let Some(grown) = block.fits(i, start, end)
+            {
+                candidates += 1;
+                last = Some((i, grown));
+            }
+        }
+        match last {
+            None => {
+                return Err(Violation::Stale {
+                    volume,
+                    block: at,
+                    id: stamp.id,
+                    start_ns: start,
+                    end_ns: end,
+                });
+            }
+            Some((i, mut grown)) if candidates == 1 => {
+                if grown.id == UNDECIDED {
+                    (grown.id, grown.zero) = (stamp.id, stamp.id == 0);
+                    block.undecided = Vec::new();
+                }
+                block.live[i] = grown;
+            }
+            Some(_) => {}
+        }
+        block.prune(end, flushed_before, durability);
+        Ok(())
+    }
+
+    /// A flush that began at `start` was acknowledged.
+    pub fn flush_acked(&mut self, start: Instant) {
+        self.flushed_before = self.flushed_before.max(start.as_nanos());
+    }
+
+    /// Every replica of the blocks that `lost` names lost its volatile state by now.
+    pub fn power_loss(&mut self, now: Instant, mut lost: impl FnMut(u64) -> bool) {
+        assert!(
+            self.durability,
+            "a checker without durability meets no loss of power"
+        );
+        for (at, block) in self.blocks.iter_mut().enumerate() {
+            if lost(at as u64) {
+                block.lose_power(now.as_nanos(), self.flushed_before);
+            }
+        }
+    }
+
+    fn range(&mut self, first: u64, count: u64) -> &mut [Block] {
+        &mut self.blocks[first as usize..(first + count) as usize]
+    }
+}
+
+/// Forgets a read under way; false if power was lost since it began.
+fn end_read(block: &mut Block, start: u64) -> bool {
+    match block.reading.iter().position(|&s| s == start) {
+        Some(at) => {
+            block.reading.swap_remove(at);
+            true
+        }
+        None => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "register_tests.rs"]
+mod tests;

@@ -1,0 +1,663 @@
+//! Clients: generators of block requests, open-loop (Poisson) or closed-loop (queue depth), with their latencies and
+//! the register checkers of their volumes.
+//!
+//! Offsets and lengths are in the units of production (512-byte blocks, 4096-byte pages); a simulated sector holds a
+//! [`Stamp`] instead of data. Every write has an id unique in the run. Latency is counted from when an open-loop
+//! request was due, or a closed-loop one was issued.
+
+use crate::check::{Checker, Stamp, Violation};
+use crate::workload::{Action, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
+use crate::world::World;
+use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Rng, VolumeId};
+use hdrhistogram::Histogram;
+use host::{Input, Output};
+
+/// Pause of a client after an error, or when the gateway is down or the pool empty, in ns.
+const PAUSE_NS: u64 = 200_000;
+/// Largest latency recorded, in ns; larger ones are recorded as this.
+const LATENCY_NS_MAX: u64 = 1 << 40;
+
+const BLOCKS_PER_PAGE: u64 = SECTORS_PER_PAGE as u64;
+
+/// How fast requests come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// A Poisson process of this many requests a second, with at most so many outstanding: beyond, they are shed.
+    Open {
+        /// Requests a second of virtual time.
+        per_second: f64,
+        /// Bound on outstanding requests.
+        outstanding_max: u32,
+    },
+    /// This many requests outstanding at all times.
+    Closed {
+        /// Queue depth.
+        depth: u32,
+    },
+}
+
+/// The shape of ranges: the rest are single whole pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Share of requests for 1–8 blocks somewhere in a page.
+    pub sub_page: f64,
+    /// Share of requests for several pages, starting and ending anywhere.
+    pub multi_page: f64,
+    /// Pages of a multi-page request at most.
+    pub pages_max: u64,
+}
+
+impl Shape {
+    /// One whole page each.
+    pub const PAGE: Self = Self {
+        sub_page: 0.0,
+        multi_page: 0.0,
+        pages_max: 1,
+    };
+}
+
+/// A volume as the clients know it.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its pages.
+    pub pages: u64,
+    /// Check its history; without, an error is only counted.
+    pub check: bool,
+    /// The history may meet losses of power.
+    pub durability: bool,
+    /// Every write is durable before it is acknowledged.
+    pub durable_writes: bool,
+}
+
+/// A stream of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadSpec {
+    /// Index of the gateway's host.
+    pub gateway: usize,
+    /// Index of the volume.
+    pub volume: usize,
+    /// How fast.
+    pub pace: Pace,
+    /// Which pages.
+    pub pattern: Pattern,
+    /// What to do.
+    pub mix: Mix,
+    /// Which ranges.
+    pub shape: Shape,
+    /// Share of writes, trims and zeroes that are durable before they are acknowledged.
+    pub fua: f64,
+    /// Requests in all.
+    pub requests: u64,
+    /// When it starts.
+    pub start: Instant,
+    /// Latencies before this are not recorded.
+    pub record_after: Instant,
+}
+
+impl LoadSpec {
+    /// A closed loop of uniform single-page requests, half of them writes, from time zero.
+    pub fn new(gateway: usize, volume: usize, requests: u64) -> Self {
+        Self {
+            gateway,
+            volume,
+            pace: Pace::Closed { depth: 8 },
+            pattern: Pattern::Uniform,
+            mix: Mix::writes(0.5),
+            shape: Shape::PAGE,
+            fua: 0.0,
+            requests,
+            start: Instant::ZERO,
+            record_after: Instant::ZERO,
+        }
+    }
+}
+
+/// Latencies in ns, by kind.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    /// Of reads.
+    pub read: Histogram<u64>,
+    /// Of writes, trims and zeroes.
+    pub write: Histogram<u64>,
+    /// Of flushes.
+    pub flush: Histogram<u64>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let empty = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are in order");
+        Self {
+            read: empty(),
+            write: empty(),
+            flush: empty(),
+        }
+    }
+}
+
+/// Counters of all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Requests handed to gateways.
+    pub issued: u64,
+    /// Answered with success.
+    pub answered: u64,
+    /// Answered with an error.
+    pub failed: u64,
+    /// Lost with their gateway.
+    pub abandoned: u64,
+    /// Due in an open loop but not issued, as too many were outstanding.
+    pub shed: u64,
+    /// Not issued at first as no page was free.
+    pub starved: u64,
+    /// Virtual time of the first answer recorded in the histograms, in ns.
+    pub recorded_from_ns: u64,
+    /// And of the last.
+    pub recorded_to_ns: u64,
+}
+
+#[derive(Debug)]
+struct Load {
+    spec: LoadSpec,
+    chooser: Chooser,
+    rng: Rng,
+    left: u64,
+    outstanding: u32,
+    due: Instant,
+    /// An alarm is set: do not set another.
+    paused: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    ReadThenWrite,
+    Write,
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    active: bool,
+    generation: u32,
+    load: u32,
+    kind: Kind,
+    first: u64,
+    count: u64,
+    id: u64,
+    start: Instant,
+    due: Instant,
+}
+
+/// All clients of a run.
+#[derive(Debug)]
+pub struct Clients {
+    volumes: Vec<(ClientVolume, Option<Checker>)>,
+    loads: Vec<Load>,
+    pending: Vec<Pending>,
+    free: Vec<u32>,
+    outstanding: usize,
+    write_id: u64,
+    latencies: Latencies,
+    stats: ClientStats,
+    violations: Vec<Violation>,
+    errors_are_violations: bool,
+}
+
+impl Clients {
+    /// Clients of these volumes; loads are added with [`Clients::add`].
+    pub fn new(volumes: &[ClientVolume]) -> Self {
+        let checked = |v: &ClientVolume| {
+            let checker = v
+                .check
+                .then(|| Checker::new(v.id, v.pages * BLOCKS_PER_PAGE, v.durability));
+            (*v, checker)
+        };
+        Self {
+            volumes: volumes.iter().map(checked).collect(),
+            loads: Vec::new(),
+            pending: Vec::new(),
+            free: Vec::new(),
+            outstanding: 0,
+            write_id: 0,
+            latencies: Latencies::default(),
+            stats: ClientStats::default(),
+            violations: Vec::new(),
+            errors_are_violations: false,
+        }
+    }
+
+    /// Treats every error from now on as a broken promise (or no longer).
+    pub fn set_errors_are_violations(&mut self, yes: bool) {
+        self.errors_are_violations = yes;
+    }
+
+    /// Adds a load and says at which time its first wake is due.
+    pub fn add(&mut self, spec: LoadSpec, seed: u64) -> (usize, Instant) {
+        let volume = &self.volumes[spec.volume].0;
+        self.loads.push(Load {
+            spec,
+            chooser: Chooser::new(spec.pattern, volume.pages),
+            rng: Rng::new(seed),
+            left: spec.requests,
+            outstanding: 0,
+            due: spec.start,
+            paused: true,
+        });
+        (self.loads.len() - 1, spec.start)
+    }
+
+    /// Loads that were added.
+    pub fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    /// True when every load has issued all it will, and all is answered or abandoned.
+    pub fn are_done(&self) -> bool {
+        self.outstanding == 0 && self.loads.iter().all(|l| l.left == 0)
+    }
+
+    /// Requests outstanding, and when the oldest of them began.
+    pub fn waiting(&self) -> (usize, Instant) {
+        let oldest = self.pending.iter().filter(|p| p.active).map(|p| p.start).min();
+        (self.outstanding, oldest.unwrap_or(Instant::FAR_FUTURE))
+    }
+
+    /// Latencies recorded so far.
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ClientStats {
+        self.stats
+    }
+
+    /// The checker of a volume, by index.
+    pub fn checker(&mut self, volume: usize) -> Option<&mut Checker> {
+        self.volumes[volume].1.as_mut()
+    }
+
+    /// Takes the violations found so far.
+    pub fn take_violations(&mut self) -> Vec<Violation> {
+        core::mem::take(&mut self.violations)
+    }
+
+    /// Block reads that the checkers judged.
+    pub fn reads_judged(&self) -> u64 {
+        self.volumes
+            .iter()
+            .flat_map(|v| &v.1)
+            .map(Checker::reads_judged)
+            .sum()
+    }
+
+    /// A gateway is gone: what it was asked is never answered.
+    pub fn gateway_lost(&mut self, gateway: usize) {
+        for slot in 0..self.pending.len() {
+            let pending = self.pending[slot];
+            let load = pending.load as usize;
+            if !pending.active || self.loads[load].spec.gateway != gateway {
+                continue;
+            }
+            self.stats.abandoned += 1;
+            if matches!(pending.kind, Kind::Read | Kind::ReadThenWrite) {
+                self.forget_read(&pending);
+            }
+            self.release(slot as u32);
+        }
+    }
+
+    /// A gateway is back: the loads to [`wake`](Clients::wake), which have no alarm set.
+    pub fn gateway_back(&mut self, gateway: usize) -> Vec<usize> {
+        let idle = |l: &Load| l.spec.gateway == gateway && !l.paused;
+        (0..self.loads.len()).filter(|&i| idle(&self.loads[i])).collect()
+    }
+
+    /// Lets a load issue what is due. Call at its start time, when an alarm for it rings, and when its gateway is back.
+    /// Returns when to call again.
+    pub fn wake<H>(&mut self, world: &mut World<H>, load: usize) -> Option<Instant>
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        self.loads[load].paused = false;
+        let again = self.advance(world, load);
+        self.loads[load].paused = again.is_some();
+        again
+    }
+
+    fn advance<H>(&mut self, world: &mut World<H>, at: usize) -> Option<Instant>
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        let now = world.now();
+        match self.loads[at].spec.pace {
+            Pace::Closed { depth } => {
+                while self.loads[at].left > 0 && self.loads[at].outstanding < depth {
+                    if !self.issue(world, at, now) {
+                        return Some(Instant::from_nanos(now.as_nanos() + PAUSE_NS));
+                    }
+                }
+                None
+            }
+            Pace::Open {
+                per_second,
+                outstanding_max,
+            } => {
+                while self.loads[at].left > 0 && self.loads[at].due <= now {
+                    let due = self.loads[at].due;
+                    if self.loads[at].outstanding >= outstanding_max || !self.issue(world, at, due) {
+                        self.stats.shed += 1;
+                        self.loads[at].left -= 1;
+                    }
+                    let load = &mut self.loads[at];
+                    let gap = load.rng.exponential(1e9 / per_second);
+                    load.due = Instant::from_nanos(due.as_nanos() + gap as u64);
+                }
+                (self.loads[at].left > 0).then(|| self.loads[at].due)
+            }
+        }
+    }
+
+    /// Issues one request; false if that must wait.
+    fn issue<H>(&mut self, world: &mut World<H>, at: usize, due: Instant) -> bool
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        if !world.is_up(self.loads[at].spec.gateway) {
+            return false;
+        }
+        let pages = self.volumes[self.loads[at].spec.volume].0.pages;
+        let load = &mut self.loads[at];
+        let action = load.spec.mix.draw(&mut load.rng);
+        let (first, count) = range(load, action, pages);
+        let fua = load.spec.fua > 0.0 && load.rng.chance(load.spec.fua);
+        let issued = match action {
+            Action::Read | Action::Scan => {
+                self.submit(world, at, due, BlockOp::Read, Kind::Read, (first, count), fua)
+            }
+            Action::ReadModifyWrite => self.submit(
+                world,
+                at,
+                due,
+                BlockOp::Read,
+                Kind::ReadThenWrite,
+                (first, count),
+                fua,
+            ),
+            Action::Write | Action::Insert => {
+                self.submit(world, at, due, BlockOp::Write, Kind::Write, (first, count), fua)
+            }
+            Action::Trim => self.submit(world, at, due, BlockOp::Trim, Kind::Write, (first, count), fua),
+            Action::Zeroes => self.submit(
+                world,
+                at,
+                due,
+                BlockOp::WriteZeroes,
+                Kind::Write,
+                (first, count),
+                fua,
+            ),
+            Action::Flush => self.submit(world, at, due, BlockOp::Flush, Kind::Flush, (0, 0), false),
+        };
+        if issued {
+            self.loads[at].left -= 1;
+        }
+        issued
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one request, once")]
+    fn submit<H>(
+        &mut self,
+        world: &mut World<H>,
+        at: usize,
+        due: Instant,
+        op: BlockOp,
+        kind: Kind,
+        (first, count): (u64, u64),
+        fua: bool,
+    ) -> bool
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        let id = self.write_id + 1;
+        let pages = if op == BlockOp::Write {
+            match stamped_pages(world, first, count, id) {
+                Some(pages) => pages,
+                None => {
+                    self.stats.starved += 1;
+                    return false;
+                }
+            }
+        } else {
+            Pages::new()
+        };
+        self.write_id += 1;
+        let now = world.now();
+        let spec = self.loads[at].spec;
+        let durable = fua || self.volumes[spec.volume].0.durable_writes;
+        let (slot, tag) = self.reserve(Pending {
+            active: true,
+            generation: 0,
+            load: at as u32,
+            kind,
+            first,
+            count,
+            id,
+            start: now,
+            due,
+        });
+        if let Some(checker) = &mut self.volumes[spec.volume].1 {
+            match kind {
+                Kind::Read | Kind::ReadThenWrite => checker.read_started(now, first, count),
+                Kind::Write => checker.write_started(now, first, count, id, op != BlockOp::Write, durable),
+                Kind::Flush => {}
+            }
+        }
+        let request = BlockRequest {
+            client: at as u32,
+            tag,
+            volume: self.volumes[spec.volume].0.id,
+            op,
+            offset: first * SECTOR_BYTES as u64,
+            length: (count * SECTOR_BYTES as u64) as u32,
+            fua: fua && kind == Kind::Write,
+            pages,
+        };
+        self.stats.issued += 1;
+        if world.request(spec.gateway, request).is_err() {
+            panic!("the gateway was up a moment ago, slot {slot}");
+        }
+        true
+    }
+
+    fn reserve(&mut self, mut pending: Pending) -> (u32, u64) {
+        self.outstanding += 1;
+        self.loads[pending.load as usize].outstanding += 1;
+        let slot = self.free.pop().unwrap_or(self.pending.len() as u32);
+        match self.pending.get_mut(slot as usize) {
+            Some(place) => {
+                pending.generation = place.generation + 1;
+                *place = pending;
+            }
+            None => self.pending.push(pending),
+        }
+        (slot, u64::from(pending.generation) << 32 | u64::from(slot))
+    }
+
+    fn release(&mut self, slot: u32) {
+        let pending = &mut self.pending[slot as usize];
+        pending.active = false;
+        self.outstanding -= 1;
+        self.loads[pending.load as usize].outstanding -= 1;
+        self.free.push(slot);
+    }
+
+    /// A gateway's answer. Returns the load to wake, and when, if it must pause.
+    pub fn reply<H>(&mut self, world: &mut World<H>, reply: BlockReply) -> Option<(usize, Instant)>
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        let slot = reply.tag as u32;
+        let pending = self.pending[slot as usize];
+        assert!(
+            pending.active && pending.generation == (reply.tag >> 32) as u32 && pending.load == reply.client,
+            "a request is answered once: {pending:?}"
+        );
+        self.release(slot);
+        let now = world.now();
+        let at = pending.load as usize;
+        let failed = reply.result.is_err();
+        match reply.result {
+            Ok(pages) => {
+                self.stats.answered += 1;
+                self.accept(now, &pending, &pages);
+            }
+            Err(error) => self.refuse(now, &pending, error),
+        }
+        if pending.kind == Kind::ReadThenWrite && !failed && world.is_up(self.loads[at].spec.gateway) {
+            // Without a free page the write is not made: a client may change its mind.
+            let range = (pending.first, pending.count);
+            self.submit(world, at, now, BlockOp::Write, Kind::Write, range, false);
+        }
+        if self.loads[at].paused {
+            return None;
+        }
+        let again = if failed {
+            Some(Instant::from_nanos(now.as_nanos() + PAUSE_NS))
+        } else {
+            self.advance(world, at)
+        };
+        self.loads[at].paused = again.is_some();
+        again.map(|when| (at, when))
+    }
+
+    fn accept(&mut self, now: Instant, pending: &Pending, pages: &Pages) {
+        let spec = &self.loads[pending.load as usize].spec;
+        if now >= spec.record_after {
+            let latency = now.nanos_since(pending.due).clamp(1, LATENCY_NS_MAX);
+            let histogram = match pending.kind {
+                Kind::Read | Kind::ReadThenWrite => &mut self.latencies.read,
+                Kind::Write => &mut self.latencies.write,
+                Kind::Flush => &mut self.latencies.flush,
+            };
+            histogram.saturating_record(latency);
+            if self.stats.recorded_from_ns == 0 {
+                self.stats.recorded_from_ns = now.as_nanos();
+            }
+            self.stats.recorded_to_ns = now.as_nanos();
+        }
+        let Some(checker) = &mut self.volumes[spec.volume].1 else {
+            return;
+        };
+        match pending.kind {
+            Kind::Write => checker.write_acked(now, pending.first, pending.count, pending.id),
+            Kind::Flush => checker.flush_acked(pending.start),
+            Kind::Read | Kind::ReadThenWrite => {
+                let grid = pending.first / BLOCKS_PER_PAGE;
+                let page_count = (pending.first + pending.count).div_ceil(BLOCKS_PER_PAGE) - grid;
+                assert_eq!(pages.len() as u64, page_count, "an answered read has its pages");
+                for block in pending.first..pending.first + pending.count {
+                    let page = &pages[(block / BLOCKS_PER_PAGE - grid) as usize];
+                    let sector = (block % BLOCKS_PER_PAGE) as usize * page.sector_bytes();
+                    let stamp = page.with(|bytes| Stamp::parse(&bytes[sector..]));
+                    if let Err(violation) = checker.block_read(now, pending.start, block, stamp) {
+                        self.violations.push(violation);
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, pending: &Pending, error: BlockError) {
+        self.stats.failed += 1;
+        if matches!(pending.kind, Kind::Read | Kind::ReadThenWrite) {
+            self.forget_read(pending);
+        }
+        // These say that the request itself was wrong, which no fault excuses.
+        let never = matches!(
+            error,
+            BlockError::Invalid | BlockError::NoVolume | BlockError::ReadOnly
+        );
+        if never || self.errors_are_violations {
+            self.violations.push(Violation::Refused {
+                error,
+                offset: pending.first * SECTOR_BYTES as u64,
+                at_ns: now.as_nanos(),
+            });
+        }
+    }
+
+    fn forget_read(&mut self, pending: &Pending) {
+        let volume = self.loads[pending.load as usize].spec.volume;
+        if let Some(checker) = &mut self.volumes[volume].1 {
+            checker.read_failed(pending.start, pending.first, pending.count);
+        }
+    }
+}
+
+/// Draws the blocks of a request: first and count.
+fn range(load: &mut Load, action: Action, pages: u64) -> (u64, u64) {
+    let page = match action {
+        Action::Insert => load.chooser.insert(),
+        Action::Flush => return (0, 0),
+        _ => load.chooser.draw(&mut load.rng),
+    };
+    let first = page * BLOCKS_PER_PAGE;
+    if action == Action::Scan {
+        let length = load.rng.between(1, SCAN_PAGES_MAX).min(pages - page);
+        return (first, length * BLOCKS_PER_PAGE);
+    }
+    let shape = load.spec.shape;
+    if shape.sub_page == 0.0 && shape.multi_page == 0.0 {
+        return (first, BLOCKS_PER_PAGE);
+    }
+    let draw = load.rng.unit();
+    if draw < shape.sub_page {
+        let start = load.rng.below(BLOCKS_PER_PAGE);
+        return (first + start, load.rng.between(1, BLOCKS_PER_PAGE - start));
+    }
+    if draw < shape.sub_page + shape.multi_page {
+        let length = load.rng.between(1, shape.pages_max).min(pages - page);
+        if load.spec.pattern == Pattern::Sequential {
+            // Reading back: whole pages, none twice.
+            let length = shape.pages_max.min(pages - page);
+            load.chooser.skip(length - 1);
+            return (first, length * BLOCKS_PER_PAGE);
+        }
+        let start = load.rng.below(BLOCKS_PER_PAGE);
+        let end = length * BLOCKS_PER_PAGE - load.rng.below(BLOCKS_PER_PAGE);
+        return (first + start, end.saturating_sub(start).max(1));
+    }
+    (first, BLOCKS_PER_PAGE)
+}
+
+/// The pages of a write, stamped inside its range and full of nonsense outside, which nobody may store.
+fn stamped_pages<H>(world: &World<H>, first: u64, count: u64, id: u64) -> Option<Pages>
+where
+    H: Machine<Input = Input, Output = Output>,
+{
+    const NONSENSE: u8 = 0xee;
+    let grid = first / BLOCKS_PER_PAGE;
+    let mut pages = Pages::new();
+    for index in grid..(first + count).div_ceil(BLOCKS_PER_PAGE) {
+        let page = world.pool().alloc()?;
+        let sector = page.sector_bytes();
+        page.with_mut(|bytes| {
+            for (i, chunk) in bytes.chunks_mut(sector).enumerate() {
+                let block = index * BLOCKS_PER_PAGE + i as u64;
+                if (first..first + count).contains(&block) {
+                    Stamp { id, block }.emit(chunk);
+                } else {
+                    chunk.fill(NONSENSE);
+                }
+            }
+        });
+        pages.push(page);
+    }
+    Some(pages)
+}
+
+const _: () = assert!(PAGE_BYTES == SECTOR_BYTES * SECTORS_PER_PAGE);

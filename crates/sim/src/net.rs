@@ -1,0 +1,378 @@
+//! The modelled network: a delay per link, and loss, duplication, reordering, corruption and partitions, all drawn
+//! from the seed.
+//!
+//! The delay model is fitted to the published trace of 600,000 one-way delays (RackBlox §4.1; `facts/rack.md`):
+//! segments of 1000 packets around a nearly constant level, levels uncorrelated, small residuals around the level,
+//! and 2 % of the segments bursty (12 of 600 in the trace), which make the tail beyond the 99th percentile.
+//!
+//! Packets of one link may overtake each other, as the delays are drawn one by one; [`LinkModel::fifo`] forbids it.
+
+use base::{Instant, Rng};
+
+/// Packets of a segment of the trace.
+const SEGMENT_PACKETS: u32 = 1000;
+/// Share of bursty segments: 12 of the trace's 600.
+const BURSTY_SHARE: f64 = 0.02;
+/// Level and standard deviation of the delay inside a bursty segment, in µs: the trace's highest level and its bursty
+/// segment's deviation, which together put the 99th percentile and those beyond where the trace has them.
+const BURSTY_US: (f64, f64) = (225.5, 58.0);
+/// Least and greatest delay of the trace, in µs.
+const TRACE_US: (f64, f64) = (90.0, 450.0);
+/// Quantiles of the segments' levels, in µs.
+const LEVELS_US: [(f64, f64); 7] = [
+    (0.0, 97.0),
+    (0.05, 99.0),
+    (0.25, 113.0),
+    (0.5, 134.0),
+    (0.75, 163.0),
+    (0.95, 206.0),
+    (1.0, 225.5),
+];
+/// Quantiles of the residuals in segments that are not bursty, in µs.
+const RESIDUALS_US: [(f64, f64); 7] = [
+    (0.0, -30.0),
+    (0.01, -20.0),
+    (0.05, -11.0),
+    (0.25, -3.0),
+    (0.75, 4.0),
+    (0.95, 13.0),
+    (1.0, 30.0),
+];
+
+/// How long a link takes.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum Delay {
+    /// No time at all.
+    #[default]
+    None,
+    /// This many nanoseconds.
+    Constant(u64),
+    /// The published trace's structure, all delays multiplied by the factor.
+    Trace(f64),
+}
+
+impl Delay {
+    /// RackBlox's "Fast" network: a quarter of the trace. The paper names no factor; this one is ours.
+    pub const FAST: Self = Self::Trace(0.25);
+    /// RackBlox's "Medium" network: the trace as it is.
+    pub const MEDIUM: Self = Self::Trace(1.0);
+    /// RackBlox's "Slow" network: four times the trace.
+    pub const SLOW: Self = Self::Trace(4.0);
+}
+
+/// What a link does to every packet.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct LinkModel {
+    /// Propagation and queueing.
+    pub delay: Delay,
+    /// Nanoseconds that a kilobyte (1000 bytes) occupies the link: 80 at 100 Gb/s, 0 for no limit.
+    pub ns_per_kilobyte: u32,
+    /// Packets do not overtake each other.
+    pub fifo: bool,
+}
+
+/// Random misfortunes, each a probability per packet.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct NetFaults {
+    /// The packet vanishes.
+    pub loss: f64,
+    /// It arrives twice.
+    pub duplicate: f64,
+    /// It is held back by up to [`NetFaults::reorder_ns_max`].
+    pub reorder: f64,
+    /// Greatest extra delay of a reordered or duplicated packet, in nanoseconds.
+    pub reorder_ns_max: u64,
+    /// One bit of its payload flips.
+    pub corrupt: f64,
+}
+
+impl NetFaults {
+    /// True when nothing can happen.
+    pub fn are_none(&self) -> bool {
+        self.loss == 0.0 && self.duplicate == 0.0 && self.reorder == 0.0 && self.corrupt == 0.0
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It does not arrive.
+    Lost,
+    /// It arrives then, damaged or not, and perhaps once more later.
+    Arrives {
+        /// When.
+        at: Instant,
+        /// One bit of the payload flips on the way.
+        corrupt: bool,
+        /// When its duplicate arrives.
+        again: Option<Instant>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    model: LinkModel,
+    level_us: f64,
+    packets_left: u32,
+    bursty: bool,
+    free_at: u64,
+    last_at: u64,
+}
+
+/// The links between all hosts.
+#[derive(Debug)]
+pub struct Network {
+    links: Vec<Link>,
+    hosts: usize,
+    faults: NetFaults,
+    calm: bool,
+    cut_until: Vec<Cut>,
+    cut_last: u64,
+    rng: Rng,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cut {
+    inbound: u64,
+    outbound: u64,
+}
+
+impl Network {
+    /// A network between `hosts` hosts whose links all follow `model`.
+    pub fn new(hosts: usize, model: LinkModel, rng: Rng) -> Self {
+        let link = Link {
+            model,
+            ..Link::default()
+        };
+        Self {
+            links: vec![link; hosts * hosts],
+            hosts,
+            faults: NetFaults::default(),
+            calm: true,
+            cut_until: vec![Cut::default(); hosts],
+            cut_last: 0,
+            rng,
+        }
+    }
+
+    /// Gives the link from `from` to `to` a model of its own.
+    pub fn set_link(&mut self, from: usize, to: usize, model: LinkModel) {
+        self.links[from * self.hosts + to] = Link {
+            model,
+            ..Link::default()
+        };
+    }
+
+    /// Sets the random misfortunes, for packets sent from now on.
+    pub fn set_faults(&mut self, faults: NetFaults) {
+        self.calm = faults.are_none();
+        self.faults = faults;
+    }
+
+    /// Cuts `host` off until then, for packets to it, from it, or both.
+    pub fn partition(&mut self, host: usize, until: Instant, inbound: bool, outbound: bool) {
+        let cut = &mut self.cut_until[host];
+        if inbound {
+            cut.inbound = until.as_nanos();
+        }
+        if outbound {
+            cut.outbound = until.as_nanos();
+        }
+        self.cut_last = self.cut_last.max(until.as_nanos());
+    }
+
+    /// What becomes of a packet of `bytes` bytes sent now.
+    pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32) -> Fate {
+        let now_ns = now.as_nanos();
+        if now_ns < self.cut_last && self.is_cut(now_ns, from, to) {
+            return Fate::Lost;
+        }
+        let link = &mut self.links[from * self.hosts + to];
+        let mut at = now_ns;
+        if link.model.ns_per_kilobyte > 0 {
+            link.free_at =
+                link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
+            at = link.free_at;
+        }
+        at += delay_ns(link, &mut self.rng);
+        if link.model.fifo {
+            at = at.max(link.last_at);
+            link.last_at = at;
+        }
+        if self.calm {
+            return Fate::Arrives {
+                at: Instant::from_nanos(at),
+                corrupt: false,
+                again: None,
+            };
+        }
+        self.misfortune(at)
+    }
+
+    fn is_cut(&self, now_ns: u64, from: usize, to: usize) -> bool {
+        now_ns < self.cut_until[from].outbound || now_ns < self.cut_until[to].inbound
+    }
+
+    fn misfortune(&mut self, mut at: u64) -> Fate {
+        let faults = self.faults;
+        if self.rng.chance(faults.loss) {
+            return Fate::Lost;
+        }
+        if self.rng.chance(faults.reorder) {
+            at += self.rng.below(faults.reorder_ns_max + 1);
+        }
+        let again = self
+            .rng
+            .chance(faults.duplicate)
+            .then(|| Instant::from_nanos(at + self.rng.below(faults.reorder_ns_max + 1)));
+        Fate::Arrives {
+            at: Instant::from_nanos(at),
+            corrupt: self.rng.chance(faults.corrupt),
+            again,
+        }
+    }
+}
+
+fn delay_ns(link: &mut Link, rng: &mut Rng) -> u64 {
+    match link.model.delay {
+        Delay::None => 0,
+        Delay::Constant(ns) => ns,
+        Delay::Trace(scale) => {
+            if link.packets_left == 0 {
+                link.packets_left = SEGMENT_PACKETS;
+                link.bursty = rng.chance(BURSTY_SHARE);
+                link.level_us = if link.bursty {
+                    BURSTY_US.0
+                } else {
+                    quantile(&LEVELS_US, rng.unit())
+                };
+            }
+            link.packets_left -= 1;
+            let residual = if link.bursty {
+                BURSTY_US.1 * normal(rng)
+            } else {
+                quantile(&RESIDUALS_US, rng.unit())
+            };
+            let us = (link.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
+            (us * scale * 1000.0) as u64
+        }
+    }
+}
+
+/// A draw of the standard normal distribution (Box and Muller).
+fn normal(rng: &mut Rng) -> f64 {
+    let radius = (2.0 * rng.exponential(1.0)).sqrt();
+    radius * (core::f64::consts::TAU * rng.unit()).cos()
+}
+
+/// The value at quantile `p` of a distribution given by points, linear between them.
+fn quantile(points: &[(f64, f64)], p: f64) -> f64 {
+    let upper = points
+        .iter()
+        .position(|&(q, _)| q >= p)
+        .unwrap_or(points.len() - 1)
+        .max(1);
+    let (q0, v0) = points[upper - 1];
+    let (q1, v1) = points[upper];
+    v0 + (v1 - v0) * (p - q0) / (q1 - q0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(packets: usize) -> Vec<f64> {
+        let model = LinkModel {
+            delay: Delay::MEDIUM,
+            ..LinkModel::default()
+        };
+        let mut net = Network::new(2, model, Rng::new(11));
+        (0..packets)
+            .map(|_| match net.carry(Instant::ZERO, 0, 1, 100) {
+                Fate::Arrives { at, .. } => at.as_nanos() as f64 / 1000.0,
+                Fate::Lost => panic!("a calm network loses nothing"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn delays_have_the_published_distribution() {
+        let mut delays = trace(6_000_000);
+        let mean = delays.iter().sum::<f64>() / delays.len() as f64;
+        let variance = delays.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / delays.len() as f64;
+        delays.sort_unstable_by(f64::total_cmp);
+        let at = |p: f64| delays[(p * delays.len() as f64) as usize];
+        // (what, published, measured, tolerated relative error)
+        let table = [
+            ("mean", 141.8, mean, 0.02),
+            ("sd", 35.9, variance.sqrt(), 0.07),
+            ("p5", 100.0, at(0.05), 0.03),
+            ("p50", 133.0, at(0.5), 0.03),
+            ("p95", 210.0, at(0.95), 0.03),
+            ("p99", 242.0, at(0.99), 0.06),
+            ("p99.9", 325.0, at(0.999), 0.08),
+            ("p99.99", 389.0, at(0.9999), 0.16),
+        ];
+        for (what, published, measured, tolerance) in table {
+            let error = (measured / published - 1.0).abs();
+            assert!(error < tolerance, "{what}: {measured} instead of {published}");
+        }
+        assert!(delays[0] >= 90.0 && delays[delays.len() - 1] <= 450.0);
+    }
+
+    #[test]
+    fn a_mean_of_100_packets_predicts_the_next_within_25_us_for_95_percent() {
+        let delays = trace(600_000);
+        let mut sum: f64 = delays[..100].iter().sum();
+        let mut near = 0;
+        for i in 100..delays.len() {
+            near += usize::from((delays[i] - sum / 100.0).abs() <= 25.0);
+            sum += delays[i] - delays[i - 100];
+        }
+        let share = near as f64 / (delays.len() - 100) as f64;
+        assert!((0.93..0.97).contains(&share), "{share} instead of 0.949");
+    }
+
+    #[test]
+    fn a_partition_cuts_one_way_or_both_until_it_ends() {
+        let mut net = Network::new(2, LinkModel::default(), Rng::new(1));
+        net.partition(1, Instant::from_nanos(50), true, false);
+        assert_eq!(net.carry(Instant::from_nanos(49), 0, 1, 1), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(49), 1, 0, 1), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(50), 0, 1, 1), Fate::Lost);
+    }
+
+    #[test]
+    fn bandwidth_spaces_packets_out() {
+        let model = LinkModel {
+            ns_per_kilobyte: 80,
+            ..LinkModel::default()
+        };
+        let mut net = Network::new(2, model, Rng::new(1));
+        let mut at = |_| match net.carry(Instant::ZERO, 0, 1, 4000) {
+            Fate::Arrives { at, .. } => at.as_nanos(),
+            Fate::Lost => 0,
+        };
+        assert_eq!([at(0), at(1)], [320, 640]);
+    }
+
+    #[test]
+    fn misfortunes_happen_as_often_as_asked() {
+        let mut net = Network::new(2, LinkModel::default(), Rng::new(3));
+        net.set_faults(NetFaults {
+            loss: 0.1,
+            duplicate: 0.05,
+            reorder: 0.0,
+            reorder_ns_max: 10,
+            corrupt: 0.0,
+        });
+        let (mut lost, mut twice) = (0, 0);
+        for _ in 0..100_000 {
+            match net.carry(Instant::ZERO, 0, 1, 1) {
+                Fate::Lost => lost += 1,
+                Fate::Arrives { again, .. } => twice += u32::from(again.is_some()),
+            }
+        }
+        assert!((9_500..10_500).contains(&lost) && (4_200..4_800).contains(&twice));
+    }
+}

@@ -1,0 +1,388 @@
+//! The real hosts in the simulated world: a ToR, nodes and gateways of crate `host`.
+//!
+//! Index 0 is the ToR, then the nodes, then the gateways. A volume belongs to one gateway: volume `i` of the options to
+//! gateway `i` modulo their number. The world's links are the nodes'; the gateways' links to the ToR have a model of
+//! their own, as clients may be farther away.
+
+use crate::check::Violation;
+use crate::media::SimMedium;
+use crate::net::LinkModel;
+use crate::run::{Fleet, Role};
+use crate::world::Site;
+use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
+use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VssdId};
+use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
+use host::node::{Unit, UnitConfig};
+use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig};
+use rack::gc::TOR_LEASE;
+use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
+
+/// Bytes of a simulated sector: a stamp.
+pub const SECTOR_BYTES: usize = 16;
+/// Bytes of a simulated page.
+pub const SIM_PAGE_BYTES: usize = SECTOR_BYTES * SECTORS_PER_PAGE;
+
+/// One machine of the rack.
+pub enum RackHost {
+    /// The switch.
+    Tor(Box<Tor>),
+    /// A storage server.
+    Node(Box<Node>),
+    /// Where clients enter.
+    Gateway(Box<Gateway>),
+}
+
+impl Machine for RackHost {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match self {
+            Self::Tor(tor) => tor.handle(now, input),
+            Self::Node(node) => node.handle(now, input),
+            Self::Gateway(gateway) => gateway.handle(now, input),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        match self {
+            Self::Tor(tor) => tor.poll(),
+            Self::Node(node) => node.poll(),
+            Self::Gateway(gateway) => gateway.poll(),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Tor(tor) => tor.deadline(),
+            Self::Node(node) => node.deadline(),
+            Self::Gateway(gateway) => gateway.deadline(),
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        match self {
+            Self::Tor(tor) => tor.tick(now),
+            Self::Node(node) => node.tick(now),
+            Self::Gateway(gateway) => gateway.tick(now),
+        }
+    }
+}
+
+/// How a volume is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Replica sets.
+    pub sets: u32,
+    /// Pages of each set.
+    pub pages_per_set: u32,
+    /// Replicas of each set.
+    pub replicas: u32,
+    /// Channels of each vSSD.
+    pub channels: u32,
+    /// When writes are acknowledged.
+    pub durability: Durability,
+}
+
+/// A rack's options.
+#[derive(Clone, Debug)]
+pub struct RackOptions {
+    /// Storage servers.
+    pub nodes: u32,
+    /// Gateways.
+    pub gateways: u32,
+    /// The shape of every node's SSD.
+    pub geometry: Geometry,
+    /// Device time.
+    pub timing: Profile,
+    /// What collection does to the vSSD's other work.
+    pub gc_mode: GcMode,
+    /// Programs between two checkpoints.
+    pub checkpoint_every_programs: u64,
+    /// How vSSDs are served.
+    pub unit: UnitConfig,
+    /// A request unanswered this long fails.
+    pub request_timeout: Duration,
+    /// Between a gateway and the ToR.
+    pub client_link: LinkModel,
+    /// Volumes.
+    pub volumes: Vec<Layout>,
+}
+
+/// The fleet of one rack.
+#[derive(Debug)]
+pub struct RackFleet {
+    options: RackOptions,
+    records: Vec<VolumeRecord>,
+}
+
+impl RackFleet {
+    /// Lays the volumes out over the nodes, round robin.
+    ///
+    /// # Panics
+    /// If a set has more replicas than there are nodes.
+    pub fn new(options: RackOptions) -> Self {
+        let mut vssd = 0;
+        let mut first_node = 0;
+        let mut records = Vec::new();
+        for (index, layout) in options.volumes.iter().enumerate() {
+            assert!(layout.replicas <= options.nodes, "each replica has its own node");
+            let mut sets = Vec::new();
+            for _ in 0..layout.sets {
+                let replica = |r: u32| ReplicaRecord {
+                    vssd: vssd + 1 + r,
+                    node: (1 + (first_node + r) % options.nodes) as u8,
+                };
+                sets.push(SetRecord {
+                    pages: layout.pages_per_set,
+                    channels: layout.channels,
+                    replicas: (0..layout.replicas).map(replica).collect(),
+                });
+                vssd += layout.replicas;
+                first_node += 1;
+            }
+            records.push(VolumeRecord {
+                id: index as u32 + 1,
+                name: format!("v{}", index + 1),
+                size_bytes: u64::from(layout.sets) * u64::from(layout.pages_per_set) * PAGE_BYTES as u64,
+                durability: layout.durability,
+                read_only: false,
+                ready: false,
+                sets,
+            });
+        }
+        Self { options, records }
+    }
+
+    /// The options.
+    pub fn options(&self) -> &RackOptions {
+        &self.options
+    }
+
+    /// The volumes' records.
+    pub fn records(&self) -> &[VolumeRecord] {
+        &self.records
+    }
+
+    /// Index of the ToR.
+    pub const TOR: usize = 0;
+
+    /// Index of the `i`-th node.
+    pub fn node(&self, i: u32) -> usize {
+        1 + i as usize
+    }
+
+    /// Index of the `i`-th gateway.
+    pub fn gateway(&self, i: u32) -> usize {
+        1 + (self.options.nodes + i) as usize
+    }
+
+    /// Index of the gateway that serves a volume.
+    pub fn gateway_of(&self, volume: usize) -> usize {
+        self.gateway(volume as u32 % self.options.gateways)
+    }
+
+    fn addr(&self, index: usize) -> Addr {
+        let nodes = self.options.nodes as usize;
+        match index {
+            Self::TOR => Addr::new([10, 0, 0, 1], RACK_PORT),
+            i if i <= nodes => Addr::new([10, 0, 1, i as u8], RACK_PORT),
+            i => Addr::new([10, 0, 2, (i - nodes) as u8], RACK_PORT),
+        }
+    }
+
+    fn open_node(
+        &self,
+        index: usize,
+        boot: u32,
+        now: Instant,
+        pool: &Pool,
+        medium: &mut SimMedium,
+    ) -> Result<Node, String> {
+        if boot == 0 {
+            let mut uuid = [0; 16];
+            uuid[0] = index as u8;
+            Ssd::format(medium, self.options.geometry, pool.page_bytes(), uuid).map_err(|e| e.to_string())?;
+        }
+        let config = NodeConfig {
+            timing: self.options.timing.clone(),
+            gc_mode: self.options.gc_mode,
+            checkpoint_every_programs: self.options.checkpoint_every_programs,
+            unit: self.options.unit.clone(),
+            ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
+        };
+        Node::open(now, config, pool.clone(), medium).map_err(|e| e.to_string())
+    }
+
+    fn open_gateway(&self, index: usize, boot: u32, now: Instant, pool: &Pool) -> Gateway {
+        let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
+        let config = GatewayConfig {
+            addr: self.addr(index),
+            tor: self.addr(Self::TOR),
+            session: boot + 1,
+            nodes: (0..self.options.nodes).map(node).collect(),
+            request_timeout: self.options.request_timeout,
+        };
+        let mut gateway = Gateway::new(config, pool.clone());
+        for (volume, record) in self.records.iter().enumerate() {
+            if self.gateway_of(volume) == index {
+                gateway.open_volume(now, record.clone(), true);
+            }
+        }
+        gateway
+    }
+}
+
+impl Fleet for RackFleet {
+    type Host = RackHost;
+
+    fn sites(&self) -> Vec<(Site, Role)> {
+        let medium_bytes = Ssd::bytes_needed(&self.options.geometry, SIM_PAGE_BYTES);
+        let count = 1 + (self.options.nodes + self.options.gateways) as usize;
+        (0..count)
+            .map(|index| {
+                let role = match index {
+                    Self::TOR => Role::Tor,
+                    i if i <= self.options.nodes as usize => Role::Node,
+                    _ => Role::Gateway,
+                };
+                let site = Site {
+                    addr: self.addr(index),
+                    medium_bytes: if role == Role::Node { medium_bytes } else { 0 },
+                };
+                (site, role)
+            })
+            .collect()
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        boot: u32,
+        now: Instant,
+        pool: &Pool,
+        medium: Option<&mut SimMedium>,
+    ) -> Result<RackHost, String> {
+        match medium {
+            Some(medium) => {
+                let node = self.open_node(index, boot, now, pool, medium)?;
+                Ok(RackHost::Node(Box::new(node)))
+            }
+            None if index == Self::TOR => {
+                let config = TorConfig {
+                    addr: self.addr(index),
+                    gc_lease: TOR_LEASE,
+                };
+                Ok(RackHost::Tor(Box::new(Tor::new(config))))
+            }
+            None => {
+                let gateway = self.open_gateway(index, boot, now, pool);
+                Ok(RackHost::Gateway(Box::new(gateway)))
+            }
+        }
+    }
+
+    fn links(&self) -> Vec<(usize, usize, LinkModel)> {
+        let model = self.options.client_link;
+        (0..self.options.gateways)
+            .map(|i| self.gateway(i))
+            .flat_map(|gateway| [(gateway, Self::TOR, model), (Self::TOR, gateway, model)])
+            .collect()
+    }
+
+    fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
+        let sets = self.records.iter().flat_map(|record| &record.sets);
+        sets.map(|set| {
+            set.replicas
+                .iter()
+                .map(|r| (VssdId(r.vssd), self.addr(r.node as usize)))
+                .collect()
+        })
+        .collect()
+    }
+
+    fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool {
+        let record = &self.records[volume];
+        let set = &record.sets[(page / u64::from(self.options.volumes[volume].pages_per_set)) as usize];
+        set.replicas.iter().any(|r| !lost[r.node as usize])
+    }
+
+    fn corruptible(&self, index: usize) -> core::ops::Range<u64> {
+        // The data area, which is the last part of the layout (docs/format/flash.md).
+        let end = Ssd::bytes_needed(&self.options.geometry, SIM_PAGE_BYTES);
+        let data = u64::from(self.options.geometry.pages()) * SIM_PAGE_BYTES as u64;
+        let is_node = (1..=self.options.nodes as usize).contains(&index);
+        if is_node { end - data..end } else { 0..0 }
+    }
+
+    fn probe(&self, _index: usize, host: &RackHost) -> Result<(), String> {
+        let RackHost::Node(node) = host else { return Ok(()) };
+        for unit in node.units() {
+            let (vssd, stats) = (unit.identity().vssd.0, unit.flash().stats());
+            let pages = unit.flash().logical_pages();
+            let per_block = self.options.geometry.pages_per_block;
+            let used = stats.blocks.saturating_sub(stats.free_blocks);
+            if stats.free_blocks > stats.blocks {
+                return Err(format!(
+                    "vSSD {vssd}: {} of {} blocks are free",
+                    stats.free_blocks, stats.blocks
+                ));
+            }
+            if stats.live_pages > pages || stats.live_pages > used * per_block {
+                return Err(format!(
+                    "vSSD {vssd}: {} live pages of {pages}, in {used} blocks of {per_block}",
+                    stats.live_pages
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
+        let unit = |r: &ReplicaRecord| match hosts[r.node as usize] {
+            Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
+            _ => None,
+        };
+        for set in self.records.iter().flat_map(|record| &record.sets) {
+            let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
+            let whole = |u: &&Unit| u.is_serving() && !u.is_latched();
+            if units.len() < set.replicas.len() || !units.iter().all(whole) {
+                // After a failed medium a replica takes no writes any more, and may stay behind.
+                continue;
+            }
+            for page in 0..set.pages {
+                let versions = units.iter().map(|u| u.version(Lpn(page)).0);
+                if let Some(at) = versions.clone().position(|v| v != units[0].version(Lpn(page)).0) {
+                    return Err(Violation::Disagree {
+                        page,
+                        first: units[0].identity().vssd,
+                        first_version: units[0].version(Lpn(page)).0,
+                        second: units[at].identity().vssd,
+                        second_version: units[at].version(Lpn(page)).0,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sum of the flash counters of all nodes that are up.
+pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats {
+    let mut total = VssdStats::default();
+    for host in hosts {
+        let RackHost::Node(node) = host else { continue };
+        for unit in node.units() {
+            let stats = unit.flash().stats();
+            total.user_programs += stats.user_programs;
+            total.gc_programs += stats.gc_programs;
+            total.record_programs += stats.record_programs;
+            total.erases += stats.erases;
+            total.reads += stats.reads;
+            total.blocks += stats.blocks;
+            total.free_blocks += stats.free_blocks;
+            total.live_pages += stats.live_pages;
+        }
+    }
+    total
+}

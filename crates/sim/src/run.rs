@@ -1,0 +1,557 @@
+//! One run: a fleet of hosts, clients, faults and checkers, put together and driven to its end.
+//!
+//! A run has three parts: load and faults; calm, in which everything must be answered; and reading every volume back.
+
+use crate::check::{GcChecker, Violation};
+use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
+use crate::media::SimMedium;
+use crate::net::{LinkModel, NetFaults};
+use crate::workload::{Mix, Pattern};
+use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
+use base::limits::SECTORS_PER_PAGE;
+use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
+use host::{Input, Output};
+
+/// What a host is for, as far as faults and checks differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The rack's switch.
+    Tor,
+    /// A storage server.
+    Node,
+    /// Where clients enter.
+    Gateway,
+    /// Gateway and server in one.
+    Server,
+}
+
+/// The hosts under test, and what the checkers need to know of them.
+pub trait Fleet {
+    /// A host.
+    type Host: Machine<Input = Input, Output = Output>;
+    /// Places and roles, in order of index.
+    fn sites(&self) -> Vec<(Site, Role)>;
+    /// Makes a host, for the first time (`boot` 0) or again after a crash, from what its medium holds.
+    fn start(
+        &mut self,
+        index: usize,
+        boot: u32,
+        now: Instant,
+        pool: &Pool,
+        medium: Option<&mut SimMedium>,
+    ) -> Result<Self::Host, String>;
+    /// Links that differ from the world's: from, to, model.
+    fn links(&self) -> Vec<(usize, usize, LinkModel)> {
+        Vec::new()
+    }
+    /// Replica sets with the members' nodes; at most one member of each may collect by soft request.
+    fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
+        Vec::new()
+    }
+    /// True if some replica of this page of the volume (by index) is on a node that is not in `lost`.
+    fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool;
+    /// Bytes of the host's medium in which a flipped bit must be survived.
+    fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
+        0..0
+    }
+    /// Checks a host's accounts (conservation of blocks).
+    fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
+        Ok(())
+    }
+    /// Checks what the hosts must agree on when they have come to rest. `hosts` has `None`
+    /// where one is down.
+    fn agree(&self, _hosts: &[Option<&Self::Host>]) -> Result<(), Violation> {
+        Ok(())
+    }
+}
+
+/// Something bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A host loses its volatile state and starts again.
+    Crash {
+        /// Which.
+        host: usize,
+        /// For how long it is down, in ns.
+        down_ns: u64,
+    },
+    /// The whole rack loses power.
+    PowerLoss {
+        /// For how long, in ns.
+        down_ns: u64,
+    },
+    /// A host is cut off.
+    Partition {
+        /// Which.
+        host: usize,
+        /// For how long, in ns.
+        for_ns: u64,
+        /// Packets to it are lost.
+        inbound: bool,
+        /// Packets from it are lost.
+        outbound: bool,
+    },
+    /// A bit flips on a host's medium.
+    Corrupt {
+        /// Which.
+        host: usize,
+    },
+    /// A host's next write to its medium fails.
+    FailWrite {
+        /// Which.
+        host: usize,
+    },
+    /// A host's next flush of its medium fails.
+    FailFlush {
+        /// Which.
+        host: usize,
+    },
+}
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// Of the world; its seed is the run's.
+    pub world: WorldOptions,
+    /// Volumes.
+    pub volumes: Vec<ClientVolume>,
+    /// Loads on them.
+    pub loads: Vec<LoadSpec>,
+    /// Faults, by virtual time in ns.
+    pub faults: Vec<(u64, Fault)>,
+    /// Random misfortunes of the network until [`RunSpec::calm_ns`].
+    pub net_faults: NetFaults,
+    /// When the network's misfortunes end, in ns.
+    pub calm_ns: u64,
+    /// Every request is answered within this once the faults have stopped, in ns.
+    pub answer_ns: u64,
+    /// A node that was down or cut off is whole again this long after it came back, in ns.
+    pub resync_ns: u64,
+    /// The lease of the ToR's GC bits, in ns (`u64::MAX`: none).
+    pub gc_lease_ns: u64,
+    /// Pages of the pool.
+    pub pool_pages: usize,
+    /// Read every volume back at the end.
+    pub read_back: bool,
+    /// At the very end let the hosts come to rest and check their accounts.
+    pub probe: bool,
+    /// No fault excuses an error: every one is a violation.
+    pub errors_are_violations: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Broken promises, in the order found; at most [`VIOLATIONS_MAX`].
+    pub violations: Vec<Violation>,
+    /// Hash of the event log.
+    pub hash: u64,
+    /// Of the world.
+    pub world: WorldStats,
+    /// Of the clients.
+    pub clients: ClientStats,
+    /// Latencies recorded.
+    pub latencies: Latencies,
+    /// Virtual time at the end, in ns.
+    pub virtual_ns: u64,
+    /// Soft GC requests that were accepted.
+    pub soft_collections: u64,
+    /// Block reads that the checkers judged.
+    pub reads_judged: u64,
+}
+
+/// Violations kept of one run; it is stopped when they are reached.
+pub const VIOLATIONS_MAX: usize = 8;
+/// Quiet time before the hosts' accounts are checked, in ns: several times what a replica waits before it replays
+/// somebody's unfinished write.
+const SETTLE_NS: u64 = 1_000_000_000;
+/// Queue depth and pages of a request when reading back.
+const READ_BACK: (u32, u64) = (4, 8);
+
+const TOKEN_LOAD: u64 = 1 << 56;
+const TOKEN_FAULT: u64 = 2 << 56;
+const TOKEN_START: u64 = 3 << 56;
+const TOKEN_WHOLE: u64 = 4 << 56;
+const TOKEN_CALM: u64 = 5 << 56;
+const TOKEN_KIND: u64 = 0xff << 56;
+
+/// A run under way.
+pub struct Run<F: Fleet> {
+    fleet: F,
+    world: World<F::Host>,
+    clients: Clients,
+    gc: GcChecker,
+    spec: RunSpec,
+    sites: Vec<(Site, Role)>,
+    boots: Vec<u32>,
+    /// Nodes that may lack some of what they acknowledged.
+    at_risk: Vec<bool>,
+    /// Of each node, the time before which it is not whole, in ns.
+    whole_at: Vec<u64>,
+    /// Faults that have not happened, hosts that are down, calm not yet reached.
+    troubles: usize,
+    calm_since: Instant,
+    violations: Vec<Violation>,
+    /// A host did not start: nothing good can follow.
+    given_up: bool,
+    rng: Rng,
+}
+
+impl<F: Fleet> Run<F> {
+    /// Puts a run together and starts its hosts.
+    pub fn new(fleet: F, spec: RunSpec) -> Self {
+        let sites = fleet.sites();
+        let places: Vec<Site> = sites.iter().map(|s| s.0).collect();
+        let pool = Pool::new(spec.pool_pages, spec.world.media.sector_bytes);
+        let mut rng = Rng::new(spec.world.seed ^ 0x5eed);
+        let mut world = World::new(&places, spec.world, pool);
+        for (from, to, model) in fleet.links() {
+            world.net().set_link(from, to, model);
+        }
+        world.net().set_faults(spec.net_faults);
+        let sets = fleet.replica_sets();
+        let gc = GcChecker::new(
+            sets.iter().map(|set| set.iter().map(|member| &member.0)),
+            spec.gc_lease_ns,
+        );
+        world.set_replica_sets(sets);
+        let mut clients = Clients::new(&spec.volumes);
+        clients.set_errors_are_violations(spec.errors_are_violations);
+        for load in &spec.loads {
+            let (index, at) = clients.add(*load, rng.next_u64());
+            world.wake_at(at, TOKEN_LOAD | index as u64);
+        }
+        for (index, fault) in spec.faults.iter().enumerate() {
+            world.wake_at(Instant::from_nanos(fault.0), TOKEN_FAULT | index as u64);
+        }
+        world.wake_at(Instant::from_nanos(spec.calm_ns), TOKEN_CALM);
+        let mut run = Self {
+            gc,
+            troubles: spec.faults.len() + 1 + sites.len(),
+            boots: vec![0; sites.len()],
+            at_risk: vec![false; sites.len()],
+            whole_at: vec![0; sites.len()],
+            calm_since: Instant::ZERO,
+            violations: Vec::new(),
+            given_up: false,
+            fleet,
+            world,
+            clients,
+            spec,
+            sites,
+            rng,
+        };
+        for index in 0..run.sites.len() {
+            run.start(index);
+        }
+        run
+    }
+
+    /// The fleet.
+    pub fn fleet(&self) -> &F {
+        &self.fleet
+    }
+
+    /// The world, to look at hosts after the end.
+    pub fn world(&mut self) -> &mut World<F::Host> {
+        &mut self.world
+    }
+
+    /// Adds a load that begins now. Latencies and counters go on from where they are.
+    pub fn add_load(&mut self, load: LoadSpec) {
+        let now = self.world.now();
+        let load = LoadSpec { start: now, ..load };
+        let (index, at) = self.clients.add(load, self.rng.next_u64());
+        self.world.wake_at(at, TOKEN_LOAD | index as u64);
+    }
+
+    /// Drives the run to its end. May be called again after [`Run::add_load`].
+    pub fn execute(&mut self) -> Outcome {
+        let mut fine = self.drive(false);
+        if fine && self.spec.read_back {
+            self.add_read_back();
+            fine = self.drive(true);
+        }
+        if fine && self.spec.probe {
+            self.settle();
+        }
+        Outcome {
+            violations: core::mem::take(&mut self.violations),
+            hash: self.world.hash(),
+            world: self.world.stats(),
+            clients: self.clients.stats(),
+            latencies: self.clients.latencies().clone(),
+            virtual_ns: self.world.now().as_nanos(),
+            soft_collections: self.gc.accepted(),
+            reads_judged: self.clients.reads_judged(),
+        }
+    }
+
+    /// Runs until all clients are done and the troubles over; false if the run is to be stopped.
+    fn drive(&mut self, troubles_over: bool) -> bool {
+        let slice_ns = (self.spec.answer_ns / 4).max(1);
+        loop {
+            if self.clients.are_done() && (troubles_over || self.troubles == 0) {
+                return true;
+            }
+            let until = Instant::from_nanos(self.world.now().as_nanos() + slice_ns);
+            while let Some(happening) = self.world.next(until) {
+                self.happen(happening);
+                if self.given_up || self.violations.len() >= VIOLATIONS_MAX {
+                    return false;
+                }
+                if self.clients.are_done() && (troubles_over || self.troubles == 0) {
+                    return true;
+                }
+            }
+            if self.is_stuck(until) {
+                return false;
+            }
+        }
+    }
+
+    fn is_stuck(&mut self, until: Instant) -> bool {
+        if self.troubles > 0 {
+            return false;
+        }
+        let (count, oldest) = self.clients.waiting();
+        let since = oldest.max(self.calm_since);
+        let stuck = count > 0 && until.nanos_since(since) > self.spec.answer_ns;
+        // Nothing pends, nothing is due, and the loads are not done: the world has stopped.
+        let dead = self.world.now() < until;
+        if stuck || dead {
+            self.violations.push(Violation::Stuck {
+                count,
+                oldest_ns: oldest.as_nanos(),
+                waited_ns: until.nanos_since(since),
+            });
+        }
+        stuck || dead
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Reply { reply, .. } => self.reply(reply),
+            Happening::Wake { token } => self.alarm(token),
+            Happening::Gc {
+                header, to, arrives, ..
+            } => {
+                if !arrives {
+                    self.gc.sent(self.world.now(), &header);
+                } else if let Err(violation) = self.gc.arrived(self.world.now(), to, &header) {
+                    self.violations.push(violation);
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, reply: BlockReply) {
+        if let Some((load, at)) = self.clients.reply(&mut self.world, reply) {
+            self.world.wake_at(at, TOKEN_LOAD | load as u64);
+        }
+        let found = self.clients.take_violations();
+        self.violations.extend(found);
+    }
+
+    fn alarm(&mut self, token: u64) {
+        let index = (token & !TOKEN_KIND) as usize;
+        match token & TOKEN_KIND {
+            TOKEN_LOAD => {
+                if let Some(at) = self.clients.wake(&mut self.world, index) {
+                    self.world.wake_at(at, token);
+                }
+            }
+            TOKEN_FAULT => {
+                self.strike(self.spec.faults[index].1);
+                self.ease();
+            }
+            TOKEN_START => self.start(index),
+            TOKEN_WHOLE => {
+                if self.world.now().as_nanos() >= self.whole_at[index] && self.world.is_up(index) {
+                    self.at_risk[index] = false;
+                }
+            }
+            TOKEN_CALM => {
+                self.world.net().set_faults(NetFaults::default());
+                self.ease();
+            }
+            _ => panic!("an alarm nobody set: {token:x}"),
+        }
+    }
+
+    /// One trouble less.
+    fn ease(&mut self) {
+        self.troubles -= 1;
+        self.calm_since = self.world.now();
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let now = self.world.now().as_nanos();
+        match fault {
+            Fault::Crash { host, down_ns } => {
+                if self.world.is_up(host) {
+                    self.take_down(host, now + down_ns);
+                    self.judge_losses();
+                }
+            }
+            Fault::PowerLoss { down_ns } => {
+                for host in 0..self.sites.len() {
+                    if self.world.is_up(host) {
+                        let delay = self.rng.below(down_ns + 1);
+                        self.take_down(host, now + down_ns + delay);
+                    }
+                }
+                self.world.drop_packets();
+                self.judge_losses();
+            }
+            Fault::Partition {
+                host,
+                for_ns,
+                inbound,
+                outbound,
+            } => {
+                let until = Instant::from_nanos(now + for_ns);
+                self.world.net().partition(host, until, inbound, outbound);
+                self.calm_since = self.calm_since.max(until);
+                // A ToR that is cut off cuts off everybody.
+                let all = self.sites[host].1 == Role::Tor;
+                for node in 0..self.sites.len() {
+                    if (all || node == host) && self.sites[node].1 == Role::Node {
+                        self.endanger(node, now + for_ns);
+                    }
+                }
+            }
+            Fault::Corrupt { host } => {
+                let range = self.fleet.corruptible(host);
+                if self.world.corrupt(host, range) {
+                    self.endanger(host, u64::MAX / 2);
+                }
+            }
+            Fault::FailWrite { host } | Fault::FailFlush { host } => {
+                self.endanger(host, u64::MAX / 2);
+                if let Some(medium) = self.world.medium(host) {
+                    match fault {
+                        Fault::FailWrite { .. } => medium.fail_writes(1),
+                        _ => medium.fail_flushes(1),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The node may lack something until it has had its time to catch up after `until_ns`.
+    fn endanger(&mut self, host: usize, until_ns: u64) {
+        self.at_risk[host] = true;
+        self.whole_at[host] = self.whole_at[host].max(until_ns + self.spec.resync_ns);
+        if until_ns < u64::MAX / 2 {
+            let at = Instant::from_nanos(self.whole_at[host]);
+            self.world.wake_at(at, TOKEN_WHOLE | host as u64);
+        }
+    }
+
+    fn take_down(&mut self, host: usize, until_ns: u64) {
+        self.world.crash(host);
+        self.troubles += 1;
+        match self.sites[host].1 {
+            Role::Gateway => self.clients.gateway_lost(host),
+            Role::Node => self.endanger(host, until_ns),
+            Role::Server => {
+                self.clients.gateway_lost(host);
+                self.endanger(host, until_ns);
+            }
+            Role::Tor => {}
+        }
+        self.gc.crashed(host);
+        self.world
+            .wake_at(Instant::from_nanos(until_ns), TOKEN_START | host as u64);
+    }
+
+    /// Tells the checkers which blocks have no replica left that kept its volatile state.
+    fn judge_losses(&mut self) {
+        let now = self.world.now();
+        for volume in 0..self.spec.volumes.len() {
+            if !self.spec.volumes[volume].durability {
+                continue;
+            }
+            if let Some(checker) = self.clients.checker(volume) {
+                let (fleet, at_risk) = (&self.fleet, &self.at_risk);
+                checker.power_loss(now, |block| {
+                    !fleet.has_replica_outside(volume, block / SECTORS_PER_PAGE as u64, at_risk)
+                });
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        let (now, boot) = (self.world.now(), self.boots[index]);
+        self.boots[index] += 1;
+        let pool = self.world.pool().clone();
+        let started = self
+            .fleet
+            .start(index, boot, now, &pool, self.world.medium(index));
+        match started {
+            Ok(host) => {
+                self.world.start(index, host);
+                for load in self.clients.gateway_back(index) {
+                    self.world.wake_at(now, TOKEN_LOAD | load as u64);
+                }
+                if self.sites[index].1 == Role::Tor {
+                    self.gc.tor_restarted();
+                }
+            }
+            Err(why) => {
+                self.violations.push(Violation::Start { host: index, why });
+                self.given_up = true;
+            }
+        }
+        self.ease();
+    }
+
+    fn add_read_back(&mut self) {
+        let gateways: Vec<usize> = (0..self.sites.len())
+            .filter(|&i| matches!(self.sites[i].1, Role::Gateway | Role::Server))
+            .collect();
+        let mut loads = Vec::new();
+        for (volume, spec) in self.spec.volumes.iter().enumerate() {
+            let read_back = LoadSpec {
+                pace: Pace::Closed { depth: READ_BACK.0 },
+                pattern: Pattern::Sequential,
+                mix: Mix::writes(0.0),
+                shape: Shape {
+                    sub_page: 0.0,
+                    multi_page: 1.0,
+                    pages_max: READ_BACK.1,
+                },
+                record_after: Instant::FAR_FUTURE,
+                ..LoadSpec::new(
+                    gateways[volume % gateways.len()],
+                    volume,
+                    spec.pages.div_ceil(READ_BACK.1),
+                )
+            };
+            loads.push(read_back);
+        }
+        for load in loads {
+            self.add_load(load);
+        }
+    }
+
+    /// Lets the hosts come to rest and checks their accounts.
+    fn settle(&mut self) {
+        let until = Instant::from_nanos(self.world.now().as_nanos() + SETTLE_NS);
+        while let Some(happening) = self.world.next(until) {
+            self.happen(happening);
+        }
+        for index in 0..self.sites.len() {
+            if let Some(host) = self.world.host(index)
+                && let Err(what) = self.fleet.probe(index, host)
+            {
+                self.violations.push(Violation::Accounts { host: index, what });
+            }
+        }
+        let hosts: Vec<_> = (0..self.sites.len()).map(|i| self.world.host(i)).collect();
+        if let Err(violation) = self.fleet.agree(&hosts) {
+            self.violations.push(violation);
+        }
+    }
+}

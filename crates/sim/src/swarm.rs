@@ -1,0 +1,364 @@
+//! The swarm: runs whose options are all drawn from their seed, each made twice and checked.
+//!
+//! Everything that can be is small, so that rare things are common: volumes of a few dozen pages on flash of a few
+//! blocks (collection is constant), caches of a few pages, several crashes a run.
+
+use crate::check::Violation;
+use crate::client::{ClientVolume, LoadSpec, Pace, Shape};
+use crate::media::MediaModel;
+use crate::net::{Delay, LinkModel, NetFaults};
+use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use crate::run::{Fault, Outcome, Run, RunSpec};
+use crate::workload::{Mix, Pattern};
+use crate::world::{Canary, WorldOptions};
+use base::{Duration, Instant, Rng};
+use flash::{GcMode, Geometry, Profile};
+use host::node::UnitConfig;
+use rack::gc::TOR_LEASE;
+use rack::registry::Durability;
+use rack::sched::Policy;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const MILLISECOND: u64 = 1_000_000;
+/// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
+/// again within a second, requests are sent again after at most two.
+const ANSWER_NS: u64 = 20_000 * MILLISECOND;
+/// A node is whole again this long after it came back.
+const RESYNC_NS: u64 = 3_000 * MILLISECOND;
+
+/// What a seed's run came to.
+#[derive(Clone, Debug)]
+pub struct SeedReport {
+    /// The seed.
+    pub seed: u64,
+    /// Broken promises; empty is good.
+    pub violations: Vec<Violation>,
+    /// Hash of the event log.
+    pub hash: u64,
+    /// Requests issued.
+    pub requests: u64,
+    /// Events delivered.
+    pub events: u64,
+    /// Virtual time, in ns.
+    pub virtual_ns: u64,
+    /// Soft collections accepted.
+    pub soft_collections: u64,
+    /// What the canary broke.
+    pub sabotaged: u64,
+}
+
+impl SeedReport {
+    /// One line: how to see it again, and what was broken first. `None` if nothing was.
+    pub fn repro(&self) -> Option<String> {
+        let first = self.violations.first()?;
+        Some(format!(
+            "switchyard sim swarm --seed {} --count 1   # {first}",
+            self.seed
+        ))
+    }
+}
+
+/// Runs a seed twice and compares.
+pub fn run_seed(seed: u64, canary: Canary) -> SeedReport {
+    let first = run_once(seed, canary);
+    let mut report = first.clone();
+    if first.violations.is_empty() {
+        let second = run_once(seed, canary);
+        if second.hash != first.hash {
+            report.violations.push(Violation::Diverged {
+                first: first.hash,
+                second: second.hash,
+            });
+        }
+    }
+    report
+}
+
+/// Runs a seed once. A panic of the code under test is a violation.
+pub fn run_once(seed: u64, canary: Canary) -> SeedReport {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let (fleet, spec) = draw(seed, canary);
+        Run::new(fleet, spec).execute()
+    }));
+    match outcome {
+        Ok(outcome) => report(seed, outcome),
+        Err(cause) => {
+            let text = cause.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");
+            SeedReport {
+                seed,
+                violations: vec![Violation::Panicked(text.to_owned())],
+                hash: 0,
+                requests: 0,
+                events: 0,
+                virtual_ns: 0,
+                soft_collections: 0,
+                sabotaged: 0,
+            }
+        }
+    }
+}
+
+fn report(seed: u64, outcome: Outcome) -> SeedReport {
+    SeedReport {
+        seed,
+        violations: outcome.violations,
+        hash: outcome.hash,
+        requests: outcome.clients.issued,
+        events: outcome.world.events,
+        virtual_ns: outcome.virtual_ns,
+        soft_collections: outcome.soft_collections,
+        sabotaged: outcome.world.sabotaged,
+    }
+}
+
+/// The rack and the run of a seed.
+pub fn draw(seed: u64, canary: Canary) -> (RackFleet, RunSpec) {
+    let mut rng = Rng::new(seed);
+    let options = draw_rack(&mut rng.fork());
+    let fleet = RackFleet::new(options);
+    let spec = draw_run(&fleet, seed, canary, &mut rng.fork());
+    (fleet, spec)
+}
+
+fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize].clone()
+}
+
+fn draw_rack(rng: &mut Rng) -> RackOptions {
+    let nodes = rng.between(2, 6) as u32;
+    let gateways = rng.between(1, 2) as u32;
+    let mut geometry = Geometry {
+        channels: 1,
+        chips_per_channel: rng.between(1, 2) as u32,
+        planes_per_chip: 1,
+        blocks_per_plane: rng.between(20, 40) as u32,
+        pages_per_block: pick(rng, &[4, 8, 16]),
+    };
+    let channels = rng.between(1, 2) as u32;
+    let sizing = Geometry { channels, ..geometry };
+    let logical_max = sizing.logical_pages_max(channels);
+    let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
+    let pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    let volumes: Vec<Layout> = (0..rng.between(1, 2))
+        .map(|_| Layout {
+            sets: rng.between(1, 2) as u32,
+            pages_per_set,
+            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
+            channels,
+            durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
+        })
+        .collect();
+    // Round robin puts a vSSD of every set at most once on a node.
+    let sets: u32 = volumes.iter().map(|v| v.sets).sum();
+    geometry.channels = sets * channels;
+    let physical = f64::from(channels * geometry.pages_per_channel());
+    let mut gc = rack::gc::Config::for_spare(1.0 - f64::from(pages_per_set) / physical);
+    gc.check_every = Duration::from_millis(rng.between(1, 20));
+    gc.coordination = pick(
+        rng,
+        &[
+            rack::gc::Coordination::Rack,
+            rack::gc::Coordination::Rack,
+            rack::gc::Coordination::None,
+        ],
+    );
+    RackOptions {
+        nodes,
+        gateways,
+        geometry,
+        timing: Profile::built_in(pick(rng, Profile::BUILT_IN)).expect("a built-in profile exists"),
+        gc_mode: pick(
+            rng,
+            &[
+                GcMode::Blocking,
+                GcMode::Preemptible { step_pages: 2 },
+                GcMode::Free,
+            ],
+        ),
+        checkpoint_every_programs: pick(rng, &[64, 500, 1 << 20]),
+        unit: UnitConfig {
+            policy: pick(rng, &[Policy::Fifo, Policy::Coordinated]),
+            cache_pages: pick(rng, &[4, 16, 64]),
+            read_depth: pick(rng, &[1, 4, 32]),
+            write_depth: pick(rng, &[1, 4, 32]),
+            dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
+            gc,
+        },
+        request_timeout: Duration::from_secs(60),
+        client_link: draw_link(rng),
+        volumes,
+    }
+}
+
+fn draw_link(rng: &mut Rng) -> LinkModel {
+    LinkModel {
+        delay: pick(
+            rng,
+            &[
+                Delay::None,
+                Delay::Constant(5_000),
+                Delay::FAST,
+                Delay::MEDIUM,
+                Delay::SLOW,
+            ],
+        ),
+        ns_per_kilobyte: pick(rng, &[0, 80]),
+        fifo: rng.chance(0.3),
+    }
+}
+
+fn draw_run(fleet: &RackFleet, seed: u64, canary: Canary, rng: &mut Rng) -> RunSpec {
+    let span_ns = rng.between(200, 2_000) * MILLISECOND;
+    let mut volumes = Vec::new();
+    let mut loads = Vec::new();
+    for (index, record) in fleet.records().iter().enumerate() {
+        let layout = &fleet.options().volumes[index];
+        volumes.push(ClientVolume {
+            id: record.volume(),
+            pages: u64::from(layout.sets * layout.pages_per_set),
+            check: true,
+            durability: true,
+            durable_writes: layout.durability == Durability::Media,
+        });
+        for _ in 0..rng.between(1, 2) {
+            loads.push(draw_load(fleet.gateway_of(index), index, span_ns, rng));
+        }
+    }
+    let calm = rng.chance(0.2);
+    let faults = if calm {
+        Vec::new()
+    } else {
+        draw_faults(fleet, span_ns, canary, rng)
+    };
+    let media_fails = faults.iter().any(|(_, fault)| is_media_fault(fault));
+    let net_faults = if calm || rng.chance(0.3) {
+        NetFaults::default()
+    } else {
+        NetFaults {
+            loss: pick(rng, &[0.0, 0.001, 0.02]),
+            duplicate: pick(rng, &[0.0, 0.01, 0.05]),
+            reorder: pick(rng, &[0.0, 0.05]),
+            reorder_ns_max: pick(rng, &[MILLISECOND / 10, 3 * MILLISECOND, 100 * MILLISECOND]),
+            corrupt: pick(rng, &[0.0, 0.005]),
+        }
+    };
+    RunSpec {
+        world: WorldOptions {
+            seed,
+            link: draw_link(rng),
+            media: MediaModel {
+                page_bytes: SIM_PAGE_BYTES,
+                sector_bytes: SECTOR_BYTES,
+                io_ns: pick(rng, &[0, 1_000, 20_000]),
+                flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
+                volatile: true,
+                loses_flushes: false,
+            },
+            wire_check: true,
+            canary,
+        },
+        volumes,
+        loads,
+        // Only a run without any fault must be without error: a loss of power may cost unflushed writes, and says so.
+        errors_are_violations: faults.is_empty() && !media_fails,
+        faults,
+        net_faults,
+        calm_ns: span_ns,
+        answer_ns: ANSWER_NS,
+        resync_ns: RESYNC_NS,
+        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
+        pool_pages: 1 << 15,
+        read_back: true,
+        probe: true,
+    }
+}
+
+fn draw_load(gateway: usize, volume: usize, span_ns: u64, rng: &mut Rng) -> LoadSpec {
+    let requests = rng.between(100, 400);
+    let writes = pick(rng, &[0.2, 0.5, 0.9]);
+    let pace = if rng.chance(0.6) {
+        Pace::Open {
+            per_second: requests as f64 * 1e9 / span_ns as f64,
+            outstanding_max: 256,
+        }
+    } else {
+        Pace::Closed {
+            depth: pick(rng, &[1, 4, 32]),
+        }
+    };
+    LoadSpec {
+        pace,
+        pattern: pick(rng, &[Pattern::Uniform, Pattern::Zipfian, Pattern::Latest]),
+        mix: Mix {
+            read_modify_write: pick(rng, &[0.0, 0.1]),
+            insert: pick(rng, &[0.0, 0.1]),
+            flush: pick(rng, &[0.0, 0.01, 0.1]),
+            trim: pick(rng, &[0.0, 0.05]),
+            zeroes: pick(rng, &[0.0, 0.05]),
+            ..Mix::writes(writes)
+        },
+        shape: Shape {
+            sub_page: pick(rng, &[0.0, 0.3]),
+            multi_page: pick(rng, &[0.0, 0.2]),
+            pages_max: 6,
+        },
+        fua: pick(rng, &[0.0, 0.1, 1.0]),
+        start: Instant::from_nanos(rng.below(span_ns / 2)),
+        ..LoadSpec::new(gateway, volume, requests)
+    }
+}
+
+fn is_media_fault(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Corrupt { .. } | Fault::FailWrite { .. } | Fault::FailFlush { .. }
+    )
+}
+
+fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let options = fleet.options();
+    let mut faults = Vec::new();
+    for _ in 0..rng.between(0, 4) {
+        let node = fleet.node(rng.below(u64::from(options.nodes)) as u32);
+        let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
+        let any = pick(rng, &[node, gateway, RackFleet::TOR]);
+        let down_ns = pick(rng, &[MILLISECOND, 30 * MILLISECOND, 400 * MILLISECOND]);
+        let fault = match rng.below(12) {
+            0..=2 => Fault::Crash { host: node, down_ns },
+            3 => Fault::Crash {
+                host: gateway,
+                down_ns,
+            },
+            4 => Fault::Crash {
+                host: RackFleet::TOR,
+                down_ns,
+            },
+            5 | 6 => Fault::PowerLoss { down_ns },
+            7 | 8 => {
+                let (inbound, outbound) = pick(rng, &[(true, true), (true, false), (false, true)]);
+                Fault::Partition {
+                    host: any,
+                    for_ns: down_ns,
+                    inbound,
+                    outbound,
+                }
+            }
+            9 => Fault::Corrupt { host: node },
+            10 => Fault::FailWrite { host: node },
+            _ => Fault::FailFlush { host: node },
+        };
+        faults.push((rng.between(span_ns / 10, span_ns), fault));
+    }
+    if canary == Canary::LoseFlush {
+        // Without a loss of power nobody could tell.
+        faults.push((
+            span_ns / 2,
+            Fault::PowerLoss {
+                down_ns: 10 * MILLISECOND,
+            },
+        ));
+    }
+    faults.sort_unstable_by_key(|fault| fault.0);
+    faults
+}

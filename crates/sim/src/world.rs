@@ -1,0 +1,624 @@
+//! Virtual time: the world that drives hosts through [`host::Input`] and [`host::Output`] only.
+//!
+//! Invariants: events of one instant happen in the order in which they were scheduled, deadlines after them by host
+//! index; a packet or a completion for a host that is down is dropped; a completion for an earlier incarnation of a
+//! host never reaches a later one. With one seed everything, down to the event hash, repeats.
+//!
+//! The world allocates nothing per event once its queues have grown to their working size.
+
+use crate::media::{Issued, MediaModel, SimMedium};
+use crate::net::{Fate, LinkModel, Network};
+use crate::queue::{Queue, Timers};
+use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng, VssdId};
+use host::{Input, Output};
+use std::collections::VecDeque;
+use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
+
+/// Ticks of one host at one instant after which its deadline is said to be stuck, which is a bug of the host.
+const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
+/// Share of the invalidations that [`Canary::AckWithoutApply`] swallows.
+const CANARY_SHARE: f64 = 0.05;
+
+/// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Canary {
+    /// None: the protocol is left alone.
+    #[default]
+    None,
+    /// Some invalidations (Hermes' INV) never reach their replica; the world forges the answer.
+    AckWithoutApply,
+    /// Media acknowledge flushes without making anything durable.
+    LoseFlush,
+    /// Some reads are answered with the data of an earlier answer for the same page.
+    StaleRead,
+}
+
+/// One host's place in the world.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Where it listens.
+    pub addr: Addr,
+    /// Bytes of its medium, 0 for none.
+    pub medium_bytes: u64,
+}
+
+/// Options of a world.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldOptions {
+    /// The seed of the network's and the media's draws.
+    pub seed: u64,
+    /// Links between all hosts, unless set one by one.
+    pub link: LinkModel,
+    /// What the media are like.
+    pub media: MediaModel,
+    /// Emit and parse every header on its way.
+    pub wire_check: bool,
+    /// The deliberate break.
+    pub canary: Canary,
+}
+
+/// What the driver of a world gets to see.
+#[derive(Debug)]
+pub enum Happening {
+    /// A gateway answers a client.
+    Reply {
+        /// The gateway.
+        host: usize,
+        /// The answer.
+        reply: BlockReply,
+    },
+    /// The time set with [`World::wake_at`] has come.
+    Wake {
+        /// The driver's mark.
+        token: u64,
+    },
+    /// A packet about garbage collection was sent or delivered.
+    Gc {
+        /// Its header.
+        header: Header,
+        /// Who sent it.
+        from: usize,
+        /// The next hop.
+        to: usize,
+        /// False when it was sent, true when it arrives.
+        arrives: bool,
+    },
+}
+
+/// Counters of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorldStats {
+    /// Events delivered.
+    pub events: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets lost, cut off, or for a host that is down.
+    pub packets_lost: u64,
+    /// Packets to an address where nobody listens.
+    pub packets_astray: u64,
+    /// What the canary broke.
+    pub sabotaged: u64,
+}
+
+#[derive(Debug)]
+enum Event {
+    Packet {
+        from: u16,
+        to: u16,
+        packet: Packet,
+    },
+    Media {
+        host: u16,
+        incarnation: u32,
+        issued: Issued,
+    },
+    Wake {
+        token: u64,
+    },
+}
+
+struct Core {
+    now: Instant,
+    queue: Queue<Event>,
+    /// Events of this very instant that need no place in the queue.
+    ready: VecDeque<Event>,
+    net: Network,
+    places: Vec<Place>,
+    by_addr: Map<Addr, u16>,
+    happenings: VecDeque<Happening>,
+    hash: u64,
+    stats: WorldStats,
+    rng: Rng,
+    pool: Pool,
+    wire_check: bool,
+    canary: Canary,
+    /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
+    stale: Map<(u32, u64), Packet>,
+    /// [`Canary::AckWithoutApply`]: the vSSDs of each replica set and their nodes.
+    sets: Vec<Vec<(VssdId, Addr)>>,
+}
+
+struct Place {
+    addr: Addr,
+    medium: Option<SimMedium>,
+    incarnation: u32,
+    /// The session of the last packet it sent, for forging one in its name.
+    session: u32,
+}
+
+/// A rack in virtual time.
+pub struct World<H> {
+    hosts: Vec<Option<H>>,
+    timers: Timers,
+    core: Core,
+    ticks: (u64, u32),
+}
+
+impl<H: Machine<Input = Input, Output = Output>> World<H> {
+    /// A world with a place for each of `sites`, all hosts down, at time zero.
+    pub fn new(sites: &[Site], options: WorldOptions, pool: Pool) -> Self {
+        let mut rng = Rng::new(options.seed);
+        let mut media = options.media;
+        media.loses_flushes |= options.canary == Canary::LoseFlush;
+        let mut by_addr = Map::with_capacity(sites.len());
+        let place = |(index, site): (usize, &Site)| {
+            let earlier = by_addr.insert(site.addr, index as u16);
+            assert!(earlier.is_none(), "two hosts do not share {}", site.addr);
+            Place {
+                addr: site.addr,
+                medium: (site.medium_bytes > 0).then(|| SimMedium::new(site.medium_bytes, media)),
+                incarnation: 0,
+                session: 0,
+            }
+        };
+        let places = sites.iter().enumerate().map(place).collect();
+        Self {
+            hosts: sites.iter().map(|_| None).collect(),
+            timers: Timers::new(sites.len()),
+            core: Core {
+                now: Instant::ZERO,
+                queue: Queue::new(),
+                ready: VecDeque::new(),
+                net: Network::new(sites.len(), options.link, rng.fork()),
+                places,
+                by_addr,
+                happenings: VecDeque::new(),
+                hash: options.seed,
+                stats: WorldStats::default(),
+                rng,
+                pool,
+                wire_check: options.wire_check,
+                canary: options.canary,
+                stale: Map::new(),
+                sets: Vec::new(),
+            },
+            ticks: (0, 0),
+        }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Instant {
+        self.core.now
+    }
+
+    /// The hash of every event delivered so far.
+    pub fn hash(&self) -> u64 {
+        self.core.hash
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> WorldStats {
+        self.core.stats
+    }
+
+    /// The payload memory of all hosts and clients.
+    pub fn pool(&self) -> &Pool {
+        &self.core.pool
+    }
+
+    /// The network, to break and mend it.
+    pub fn net(&mut self) -> &mut Network {
+        &mut self.core.net
+    }
+
+    /// Tells the canary which vSSDs replicate each other, and on which nodes they are.
+    pub fn set_replica_sets(&mut self, sets: Vec<Vec<(VssdId, Addr)>>) {
+        self.core.sets = sets;
+    }
+
+    /// A host, unless it is down.
+    pub fn host(&self, index: usize) -> Option<&H> {
+        self.hosts[index].as_ref()
+    }
+
+    /// The medium of a host.
+    pub fn medium(&mut self, index: usize) -> Option<&mut SimMedium> {
+        self.core.places[index].medium.as_mut()
+    }
+
+    /// True when the host runs.
+    pub fn is_up(&self, index: usize) -> bool {
+        self.hosts[index].is_some()
+    }
+
+    /// Puts a host in its place and lets it speak.
+    pub fn start(&mut self, index: usize, host: H) {
+        assert!(
+            self.hosts[index].is_none(),
+            "host {index} is down before it starts"
+        );
+        self.core.fold(
+            index as u64,
+            0x57a7,
+            u64::from(self.core.places[index].incarnation),
+        );
+        self.hosts[index] = Some(host);
+        self.drain(index);
+    }
+
+    /// Takes a host down: its volatile state is lost, and what its medium had not made durable may be.
+    pub fn crash(&mut self, index: usize) {
+        self.core.fold(index as u64, 0xc4a5, 0);
+        self.hosts[index] = None;
+        self.timers.set(index, None);
+        let core = &mut self.core;
+        let place = &mut core.places[index];
+        place.incarnation += 1;
+        if let Some(medium) = &mut place.medium {
+            medium.crash(&mut core.rng);
+        }
+        core.happenings
+            .retain(|h| !matches!(h, Happening::Reply { host, .. } if *host == index));
+    }
+
+    /// Drops every packet on its way: the switches lost power too.
+    pub fn drop_packets(&mut self) {
+        self.core
+            .queue
+            .retain(|event| !matches!(event, Event::Packet { .. }));
+    }
+
+    /// Flips a bit on the host's medium inside `range` (bytes); false if there was nothing to damage.
+    pub fn corrupt(&mut self, index: usize, range: core::ops::Range<u64>) -> bool {
+        let core = &mut self.core;
+        match &mut core.places[index].medium {
+            Some(medium) if !range.is_empty() => medium.corrupt(range, &mut core.rng),
+            _ => false,
+        }
+    }
+
+    /// Sets an alarm for the driver.
+    pub fn wake_at(&mut self, at: Instant, token: u64) {
+        self.core.queue.push(at.max(self.core.now), Event::Wake { token });
+    }
+
+    /// Hands a client's request to a gateway; gives it back if the gateway is down.
+    pub fn request(&mut self, gateway: usize, request: BlockRequest) -> Result<(), BlockRequest> {
+        if self.hosts[gateway].is_none() {
+            return Err(request);
+        }
+        self.core
+            .fold(gateway as u64, 0x4e9 ^ request.tag << 16, request.offset);
+        self.dispatch(gateway, Input::Request(request));
+        Ok(())
+    }
+
+    /// Runs until something concerns the driver, or returns `None` with the time at `until`, or earlier when nothing
+    /// at all is left to happen.
+    pub fn next(&mut self, until: Instant) -> Option<Happening> {
+        loop {
+            if let Some(happening) = self.core.happenings.pop_front() {
+                return Some(happening);
+            }
+            if let Some(event) = self.core.ready.pop_front() {
+                self.deliver(event);
+                continue;
+            }
+            let (deadline, host) = self.timers.first();
+            let event_at = self.core.queue.next_at().unwrap_or(u64::MAX);
+            let at = deadline.min(event_at);
+            if at > until.as_nanos() {
+                if at < u64::MAX {
+                    self.core.now = self.core.now.max(until);
+                }
+                return None;
+            }
+            if at == u64::MAX {
+                return None;
+            }
+            if event_at <= deadline {
+                let (at, event) = self.core.queue.pop()?;
+                self.core.now = at;
+                self.deliver(event);
+            } else {
+                self.tick(host, deadline);
+            }
+        }
+    }
+
+    fn tick(&mut self, host: usize, deadline: u64) {
+        let core = &mut self.core;
+        core.now = core.now.max(Instant::from_nanos(deadline));
+        if self.ticks.0 == core.now.as_nanos() {
+            self.ticks.1 += 1;
+            assert!(
+                self.ticks.1 < TICKS_AT_ONE_INSTANT_MAX,
+                "the deadline of host {host} does not advance"
+            );
+        } else {
+            self.ticks = (core.now.as_nanos(), 0);
+        }
+        core.fold(host as u64, 0x71c4, 0);
+        self.hosts[host]
+            .as_mut()
+            .expect("a host that is down has no timer")
+            .tick(core.now);
+        self.drain(host);
+    }
+
+    fn deliver(&mut self, event: Event) {
+        match event {
+            Event::Wake { token } => self.core.happenings.push_back(Happening::Wake { token }),
+            Event::Media {
+                host,
+                incarnation,
+                issued,
+            } => {
+                let place = &mut self.core.places[host as usize];
+                if place.incarnation != incarnation {
+                    return;
+                }
+                let medium = place.medium.as_mut().expect("only a host with a medium asks it");
+                let done = medium.complete(issued);
+                self.core.fold(u64::from(host), 0x3ed1, done.id);
+                self.dispatch(host as usize, Input::Media(done));
+            }
+            Event::Packet { from, to, packet } => {
+                if self.hosts[to as usize].is_none() {
+                    self.core.stats.packets_lost += 1;
+                    return;
+                }
+                let (from, to) = (from as usize, to as usize);
+                if let Some(packet) = self.core.arrive(from, to, packet) {
+                    self.dispatch(to, Input::Packet(packet));
+                }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, index: usize, input: Input) {
+        self.core.stats.events += 1;
+        self.hosts[index]
+            .as_mut()
+            .expect("inputs go to hosts that are up")
+            .handle(self.core.now, input);
+        self.drain(index);
+    }
+
+    fn drain(&mut self, index: usize) {
+        let host = self.hosts[index].as_mut().expect("only a host that is up speaks");
+        while let Some(output) = host.poll() {
+            match output {
+                Output::Send { to, packet } => self.core.send(index, to, packet),
+                Output::Media(op) => self.core.issue(index, op),
+                Output::Reply(reply) => {
+                    self.core.fold(
+                        index as u64,
+                        0x4e91 ^ reply.tag << 16,
+                        u64::from(reply.result.is_ok()),
+                    );
+                    self.core
+                        .happenings
+                        .push_back(Happening::Reply { host: index, reply });
+                }
+            }
+        }
+        self.timers.set(index, host.deadline());
+    }
+}
+
+impl Core {
+    /// Folds an event into the log's hash.
+    fn fold(&mut self, host: u64, kind: u64, detail: u64) {
+        let mut h = self.hash ^ self.now.as_nanos();
+        h = h.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(29);
+        h ^= host << 56 ^ kind;
+        h = h.wrapping_mul(0xa5a3_5615_1b0c_6e5d).rotate_left(31);
+        h ^= detail;
+        self.hash = h.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ h >> 32;
+    }
+
+    fn send(&mut self, from: usize, to: Addr, mut packet: Packet) {
+        self.stats.packets += 1;
+        if packet.header.source == self.places[from].addr {
+            self.places[from].session = packet.header.session;
+        }
+        if self.wire_check {
+            check_on_the_wire(&packet);
+        }
+        let Some(&to) = self.by_addr.get(&to) else {
+            self.stats.packets_astray += 1;
+            return;
+        };
+        if packet.header.op == Op::GcOp {
+            self.happenings.push_back(Happening::Gc {
+                header: packet.header,
+                from,
+                to: to as usize,
+                arrives: false,
+            });
+        }
+        let bytes = HEADER_BYTES as u32 + packet.header.length;
+        match self.net.carry(self.now, from, to as usize, bytes) {
+            Fate::Lost => self.stats.packets_lost += 1,
+            Fate::Arrives { at, corrupt, again } => {
+                let from = from as u16;
+                let lat_ns = packet.header.lat_ns;
+                // In-band telemetry: every hop adds its time (RackBlox §3.4).
+                let plus = |until: Instant| {
+                    lat_ns.saturating_add(until.nanos_since(self.now).min(u64::from(u32::MAX)) as u32)
+                };
+                if let Some(again) = again {
+                    let mut packet = packet.clone();
+                    packet.header.lat_ns = plus(again);
+                    self.queue.push(again, Event::Packet { from, to, packet });
+                }
+                packet.header.lat_ns = plus(at);
+                let packet = if corrupt {
+                    self.damage(packet)
+                } else {
+                    Some(packet)
+                };
+                match packet {
+                    None => self.stats.packets_lost += 1,
+                    Some(packet) if at == self.now => {
+                        self.ready.push_back(Event::Packet { from, to, packet })
+                    }
+                    Some(packet) => self.queue.push(at, Event::Packet { from, to, packet }),
+                }
+            }
+        }
+    }
+
+    /// Flips a bit of the payload. Without a payload the header's checksum fails, and the packet is gone.
+    fn damage(&mut self, mut packet: Packet) -> Option<Packet> {
+        match &mut packet.payload {
+            Payload::None => return None,
+            Payload::Record(record) => {
+                if record.is_empty() {
+                    return None;
+                }
+                let bit = self.rng.below(record.len() as u64 * 8);
+                record[bit as usize / 8] ^= 1 << (bit % 8);
+            }
+            Payload::Page(page) => {
+                let damaged = self.pool.alloc()?;
+                let bit = self.rng.below(page.len() as u64 * 8);
+                damaged.copy_sectors(page, 0, base::limits::SECTORS_PER_PAGE);
+                damaged.with_mut(|bytes| bytes[bit as usize / 8] ^= 1 << (bit % 8));
+                packet.payload = Payload::Page(damaged);
+            }
+        }
+        Some(packet)
+    }
+
+    fn issue(&mut self, host: usize, op: MediaOp) {
+        let place = &mut self.places[host];
+        let medium = place
+            .medium
+            .as_mut()
+            .expect("only a host with a medium asks it for something");
+        if let MediaKind::Read { page, .. } = &op.kind {
+            assert!(page.is_unique(), "a page to be filled is its owner's alone");
+        }
+        let (issued, latency_ns) = medium.issue(op, &mut self.rng);
+        let event = Event::Media {
+            host: host as u16,
+            incarnation: place.incarnation,
+            issued,
+        };
+        if latency_ns == 0 {
+            self.ready.push_back(event);
+        } else {
+            let at = Instant::from_nanos(self.now.as_nanos() + latency_ns);
+            self.queue.push(at, event);
+        }
+    }
+
+    /// A packet at its next hop: logged, shown to the driver if it is about garbage collection, perhaps sabotaged.
+    fn arrive(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
+        let header = &packet.header;
+        self.fold(
+            to as u64,
+            u64::from(header.op as u8)
+                | u64::from(header.code as u8) << 8
+                | u64::from(header.flags) << 16
+                | u64::from(header.vssd.0) << 24,
+            header.request ^ header.lba << 24 ^ header.version.0 << 8,
+        );
+        if header.op == Op::GcOp {
+            self.happenings.push_back(Happening::Gc {
+                header: *header,
+                from,
+                to,
+                arrives: true,
+            });
+        }
+        match self.canary {
+            Canary::AckWithoutApply => self.forge_ack(from, to, packet),
+            Canary::StaleRead => Some(self.answer_stale(packet)),
+            Canary::None | Canary::LoseFlush => Some(packet),
+        }
+    }
+
+    fn forge_ack(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
+        // Only at the last hop: a node has a medium.
+        let last_hop = self.places[to].medium.is_some();
+        if packet.header.op != Op::Inv || !last_hop || !self.rng.chance(CANARY_SHARE) {
+            return Some(packet);
+        }
+        self.stats.sabotaged += 1;
+        let inv = &packet.header;
+        let set = self
+            .sets
+            .iter()
+            .find(|set| set.iter().any(|(vssd, _)| *vssd == inv.vssd));
+        let writer = set.and_then(|set| set.iter().find(|(_, addr)| *addr == inv.source));
+        let header = Header {
+            op: Op::Ack,
+            code: Code::SoftOrOk,
+            flags: 0,
+            vssd: writer.map_or(inv.vssd, |(vssd, _)| *vssd),
+            length: 0,
+            payload_crc: 0,
+            session: self.places[to].session,
+            source: self.places[to].addr,
+            target: inv.source,
+            ..*inv
+        };
+        let next_hop = self.places[from].addr;
+        self.send(to, next_hop, Packet::bare(header));
+        None
+    }
+
+    fn answer_stale(&mut self, mut packet: Packet) -> Packet {
+        let header = packet.header;
+        if header.op != Op::Read || !header.has(flags::REPLY) || header.code != Code::SoftOrOk {
+            return packet;
+        }
+        let key = (header.vssd.0, header.lba);
+        match self.stale.get(&key) {
+            Some(earlier) if self.rng.chance(CANARY_SHARE) => {
+                self.stats.sabotaged += 1;
+                packet.header.payload_crc = earlier.header.payload_crc;
+                packet.header.length = earlier.header.length;
+                packet.header.flags = header.flags & !flags::ZERO | earlier.header.flags & flags::ZERO;
+                packet.payload = earlier.payload.clone();
+            }
+            Some(_) => {}
+            None => {
+                self.stale.insert(key, packet.clone());
+            }
+        }
+        packet
+    }
+}
+
+/// A header that the wire would not carry unchanged is a bug of the host that sends it.
+fn check_on_the_wire(packet: &Packet) {
+    let mut bytes = [0; HEADER_BYTES];
+    packet.header.emit(&mut bytes);
+    let length = match &packet.payload {
+        Payload::None => 0,
+        // A simulated page is shorter; on the wire it is a full one.
+        Payload::Page(_) => base::limits::PAGE_BYTES,
+        Payload::Record(record) => record.len(),
+    };
+    match Header::parse(&bytes, length) {
+        Ok(parsed) => assert_eq!(parsed, packet.header, "a header survives the wire"),
+        Err(why) => panic!(
+            "a host sends what is not a rack packet ({why}): {:?}",
+            packet.header
+        ),
+    }
+}
