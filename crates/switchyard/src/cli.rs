@@ -61,10 +61,12 @@ enum Command {
 
 /// `switchyard up`.
 #[derive(Args)]
-#[command(after_help = "Every flag is also a key of the configuration file; docs/configuration.md describes them.\n\n\
+#[command(
+    after_help = "Every flag is also a key of the configuration file; docs/configuration.md describes them.\n\n\
     Examples:\n  switchyard up --dir /srv/rack --size 16GiB --demo 8GiB\n  \
     switchyard up --media memory --timing p-ssd     flash of RackBlox's speed, kept in memory\n  \
-    switchyard up --config rack.toml --json         one JSON line when ready, for scripts")]
+    switchyard up --config rack.toml --json         one JSON line when ready, for scripts"
+)]
 pub struct UpArgs {
     /// Configuration file (TOML); flags win over it
     #[arg(long, value_name = "FILE")]
@@ -93,8 +95,10 @@ pub struct TorArgs {
 
 /// `switchyard node`.
 #[derive(Args)]
-#[command(after_help = "Example:\n  switchyard node --id 1 --listen 10.0.0.11:8888 --tor 10.0.0.1:8888 \
-    --dir /srv/switchyard --size 64GiB\n\nThe medium is formatted at the first start.")]
+#[command(
+    after_help = "Example:\n  switchyard node --id 1 --listen 10.0.0.11:8888 --tor 10.0.0.1:8888 \
+    --dir /srv/switchyard --size 64GiB\n\nThe medium is formatted at the first start."
+)]
 pub struct NodeArgs {
     /// The node's number in the rack, 1 to 255
     #[arg(long, value_name = "N")]
@@ -167,9 +171,11 @@ impl NodeArgs {
 
 /// `switchyard gateway`.
 #[derive(Args)]
-#[command(after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
+#[command(
+    after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
     --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
-    Nodes are remembered in the registry; name them again only when they move.")]
+    Nodes are remembered in the registry; name them again only when they move."
+)]
 pub struct GatewayArgs {
     /// This machine's address for rack packets (UDP)
     #[arg(long, value_name = "IP:PORT")]
@@ -222,7 +228,12 @@ impl GatewayArgs {
 #[derive(Args)]
 pub struct Target {
     /// Control address of the rack
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9180", global = true)]
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9180",
+        global = true
+    )]
     pub control: String,
     /// Print JSON
     #[arg(long, global = true)]
@@ -269,8 +280,10 @@ pub struct SimArgs {
 
 /// `switchyard verify`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 clean, 1 problems found, 2 it cannot be checked (in use, or not a rack).\n\n\
-    Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json")]
+#[command(
+    after_help = "Exit codes: 0 clean, 1 problems found, 2 it cannot be checked (in use, or not a rack).\n\n\
+    Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json"
+)]
 pub struct VerifyArgs {
     /// A rack's directory, or one medium
     #[arg(value_name = "DIR|FILE")]

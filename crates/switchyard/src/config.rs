@@ -148,9 +148,30 @@ impl Options {
     /// These options; where one is unset, `under`'s.
     pub fn over(self, under: Self) -> Self {
         overlay!(
-            self, under, dir, nodes, replicas, demo, durability, timing, media, size, channels,
-            over_provisioning, cache, scheduling, gc, gc_mode, nbd, control, rack_port, cores, pin, pool,
-            spin_us, request_timeout_s,
+            self,
+            under,
+            dir,
+            nodes,
+            replicas,
+            demo,
+            durability,
+            timing,
+            media,
+            size,
+            channels,
+            over_provisioning,
+            cache,
+            scheduling,
+            gc,
+            gc_mode,
+            nbd,
+            control,
+            rack_port,
+            cores,
+            pin,
+            pool,
+            spin_us,
+            request_timeout_s,
         )
     }
 
@@ -230,7 +251,11 @@ pub const MEDIA_BYTES_MIN: u64 = 64 << 20;
 
 /// Refuses a value: which key, what it is, why, and what to write.
 fn refuse(key: &str, value: impl std::fmt::Display, why: &str) -> anyhow::Error {
-    Failure::Usage(format!("{key} = {value}: {why} (flag --{})", key.replace('_', "-"))).into()
+    Failure::Usage(format!(
+        "{key} = {value}: {why} (flag --{})",
+        key.replace('_', "-")
+    ))
+    .into()
 }
 
 fn within<T: PartialOrd + std::fmt::Display + Copy>(
@@ -264,7 +289,9 @@ impl Config {
             Some(replicas) => within("replicas", replicas, 1, REPLICAS_MAX as u8)?,
         };
         if replicas > nodes {
-            let why = format!("each copy is on a node of its own and there are {nodes}: add nodes or ask for fewer");
+            let why = format!(
+                "each copy is on a node of its own and there are {nodes}: add nodes or ask for fewer"
+            );
             return Err(refuse("replicas", replicas, &why));
         }
         let channels = within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?;
@@ -274,7 +301,10 @@ impl Config {
         let pool = options.pool.unwrap_or(Size(256 << 20));
         let pool_pages_min = (64 * (usize::from(nodes) + 2) + 4096) as u64;
         if pool.0 < pool_pages_min * PAGE_BYTES as u64 {
-            let why = format!("sockets and requests need at least {}", Size(pool_pages_min * PAGE_BYTES as u64));
+            let why = format!(
+                "sockets and requests need at least {}",
+                Size(pool_pages_min * PAGE_BYTES as u64)
+            );
             return Err(refuse("pool", pool, &why));
         }
         let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
@@ -289,7 +319,12 @@ impl Config {
             media: options.media.unwrap_or(MediaKind::File),
             media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
             channels,
-            over_provisioning: within("over_provisioning", options.over_provisioning.unwrap_or(0.25), 0.05, 0.9)?,
+            over_provisioning: within(
+                "over_provisioning",
+                options.over_provisioning.unwrap_or(0.25),
+                0.05,
+                0.9,
+            )?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
             scheduling: options.scheduling.unwrap_or(Scheduling::Coordinated),
             gc: options.gc.unwrap_or(GcPolicy::Rack),
@@ -430,10 +465,16 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let flags = Options { nodes: Some(3), ..Options::default() };
+        let flags = Options {
+            nodes: Some(3),
+            ..Options::default()
+        };
         let file = Options::from_toml("nodes = 2\nsize = '1GiB'\ndemo = 0").unwrap();
         let merged = Config::new(flags.over(file)).unwrap();
-        assert_eq!((merged.nodes, merged.media_bytes, merged.demo_bytes), (3, 1 << 30, 0));
+        assert_eq!(
+            (merged.nodes, merged.media_bytes, merged.demo_bytes),
+            (3, 1 << 30, 0)
+        );
     }
 
     #[test]
@@ -456,7 +497,10 @@ mod tests {
                 assert!(error.contains(part), "{toml}: {error}");
             }
         }
-        assert!(Options::from_toml("colour = 1").is_err(), "unknown keys are refused");
+        assert!(
+            Options::from_toml("colour = 1").is_err(),
+            "unknown keys are refused"
+        );
     }
 
     #[test]
@@ -465,9 +509,14 @@ mod tests {
         for argument in Probe::command().get_arguments() {
             let key = argument.get_id().as_str();
             if key != "help" {
-                assert!(text.contains(&format!("`{key}`")), "docs/configuration.md lacks `{key}`");
+                assert!(
+                    text.contains(&format!("`{key}`")),
+                    "docs/configuration.md lacks `{key}`"
+                );
                 let flag = format!("{key} = 1");
-                let known = Options::from_toml(&flag).err().is_none_or(|e| !e.message().contains("unknown field"));
+                let known = Options::from_toml(&flag)
+                    .err()
+                    .is_none_or(|e| !e.message().contains("unknown field"));
                 assert!(known, "{key} is a flag but no key");
             }
         }

@@ -7,8 +7,8 @@
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::limits::PAGE_BYTES;
 use base::Medium;
+use base::limits::PAGE_BYTES;
 use flash::{Geometry, Ssd};
 use runtime::{MediaFile, MediaOpenError};
 use std::fs::{File, TryLockError};
@@ -75,7 +75,10 @@ impl DataDir {
         lock.set_len(0)?;
         lock.rewind()?;
         writeln!(lock, "{}", std::process::id())?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
     }
 
     /// Where it is.
@@ -93,7 +96,10 @@ impl DataDir {
         let path = self.path.join("gateway-session");
         let last = match std::fs::read_to_string(&path) {
             Ok(text) => text.trim().parse::<u32>().with_context(|| {
-                format!("{} is not a number: it is damaged; write a larger one than ever used", path.display())
+                format!(
+                    "{} is not a number: it is damaged; write a larger one than ever used",
+                    path.display()
+                )
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
@@ -107,7 +113,9 @@ impl DataDir {
 
 /// The session after `last`: the time if it is later, so that a lost file does not repeat a number.
 pub fn next_session(last: u32) -> Option<u32> {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     Some(last.checked_add(1)?.max(u32::try_from(seconds).unwrap_or(0)))
 }
 
@@ -195,7 +203,9 @@ pub fn open_named(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(Med
     }
     let mut medium = MediaFile::open(path, 0, false).map_err(in_use)?;
     let mut start = vec![0; 1 << 20];
-    medium.read_at(0, &mut start).context("the medium cannot be read")?;
+    medium
+        .read_at(0, &mut start)
+        .context("the medium cannot be read")?;
     if start.iter().any(|&byte| byte != 0) {
         return Ok((medium, false));
     }
@@ -209,8 +219,12 @@ fn check_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let stat = rustix::fs::statvfs(dir)
-        .with_context(|| format!("the file system of {} cannot be asked for its room", dir.display()))?;
+    let stat = rustix::fs::statvfs(dir).with_context(|| {
+        format!(
+            "the file system of {} cannot be asked for its room",
+            dir.display()
+        )
+    })?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < bytes {
         bail!(
@@ -238,7 +252,6 @@ fn in_use(error: MediaOpenError) -> anyhow::Error {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,7 +262,10 @@ mod tests {
         let first = DataDir::lock(dir.path()).unwrap();
         let error = DataDir::lock(dir.path()).unwrap_err();
         assert_eq!(crate::failure::code_of(&error), crate::failure::IN_USE);
-        assert!(error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(
+            error.to_string().contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
         drop(first);
         DataDir::lock(dir.path()).unwrap();
     }
@@ -281,7 +297,12 @@ mod tests {
     #[test]
     fn a_full_disk_is_named_with_what_is_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let error = check_room(&dir.path().join("node-1.img"), 1 << 60).unwrap_err().to_string();
-        assert!(error.contains("bytes too little") && error.contains("--size"), "{error}");
+        let error = check_room(&dir.path().join("node-1.img"), 1 << 60)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("bytes too little") && error.contains("--size"),
+            "{error}"
+        );
     }
 }

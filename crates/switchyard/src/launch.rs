@@ -89,10 +89,16 @@ pub fn print_recovery(plane: &Plane, says: &Says) -> anyhow::Result<()> {
                 found.push("an older checkpoint used".to_owned());
             }
             if report.bits_corrected > 0 {
-                found.push(format!("{} flipped bits of metadata corrected", report.bits_corrected));
+                found.push(format!(
+                    "{} flipped bits of metadata corrected",
+                    report.bits_corrected
+                ));
             }
             if !report.damaged.is_empty() {
-                found.push(format!("{} pages damaged, read from other copies", report.damaged.len()));
+                found.push(format!(
+                    "{} pages damaged, read from other copies",
+                    report.damaged.len()
+                ));
             }
             if !found.is_empty() {
                 says.note(&format!("node {}, vSSD {}: {}", id.0, vssd.0, found.join(", ")));
@@ -149,12 +155,23 @@ pub fn print_ready_json(volumes: &[api::Volume], control: &str) {
 /// Where volumes are, for a person.
 pub fn print_volumes(volumes: &[api::Volume]) {
     for volume in volumes {
-        println!("volume {}  {}  {}  {}", volume.name, volume.uri, Size(volume.size_bytes), volume.state);
+        println!(
+            "volume {}  {}  {}  {}",
+            volume.name,
+            volume.uri,
+            Size(volume.size_bytes),
+            volume.state
+        );
     }
 }
 
 /// Serves until a signal, then stops cleanly.
-pub fn serve(plane: Arc<Plane>, server: impl Into<Option<Server>>, signals: &Receiver<()>, says: &Says) -> anyhow::Result<()> {
+pub fn serve(
+    plane: Arc<Plane>,
+    server: impl Into<Option<Server>>,
+    signals: &Receiver<()>,
+    says: &Says,
+) -> anyhow::Result<()> {
     let server = server.into();
     loop {
         match signals.recv_timeout(Duration::from_secs(1)) {

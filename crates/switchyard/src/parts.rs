@@ -57,7 +57,10 @@ fn ready(part: &str, address: Addr, server: Option<&Server>, says: &Says) {
         });
         println!("{line}");
     } else {
-        println!("{part} ready at {address}/udp{}", control.map(|url| format!(", control {url}")).unwrap_or_default());
+        println!(
+            "{part} ready at {address}/udp{}",
+            control.map(|url| format!(", control {url}")).unwrap_or_default()
+        );
     }
     let _ = std::io::Write::flush(&mut std::io::stdout());
 }
@@ -72,14 +75,27 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         bind: args.listen,
         medium: None,
         build: Box::new(move |_| {
-            let config = TorConfig { addr, gc_lease: rack::gc::TOR_LEASE };
+            let config = TorConfig {
+                addr,
+                gc_lease: rack::gc::TOR_LEASE,
+            };
             Ok(Box::new(Tor::new(config)))
         }),
         nbd: Vec::new(),
     };
-    let core = CoreConfig { pool_pages: config.pool_pages, spin: config.spin, ..CoreConfig::default() };
+    let core = CoreConfig {
+        pool_pages: config.pool_pages,
+        spin: config.spin,
+        ..CoreConfig::default()
+    };
     let cores = vec![launch::start_core(core, vec![spec], &["the ToR".into()])?];
-    let parts = Parts { cores, tor: Some(FIRST), gateway: None, nodes: Vec::new(), registry: None };
+    let parts = Parts {
+        cores,
+        tor: Some(FIRST),
+        gateway: None,
+        nodes: Vec::new(),
+        registry: None,
+    };
     let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
     let server = serve_control(args.control, &plane)?;
     ready("tor", addr, server.as_ref(), &says);
@@ -95,7 +111,11 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
     }
     let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
     // One node: its vSSDs share the whole pool.
-    let options = Options { nodes: Some(1), replicas: Some(1), ..args.options() };
+    let options = Options {
+        nodes: Some(1),
+        replicas: Some(1),
+        ..args.options()
+    };
     let config = Config::new(options)?;
     let id = NodeId(args.id);
     let (medium, dir, _lock) = node_medium(&args, &config, &says)?;
@@ -103,8 +123,18 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         says.note(&format!("node {}: {warning}", id.0));
     }
     let spec = launch::node_spec(config.node(id, addr, tor), medium);
-    let cores = vec![launch::start_core(config.core(0), vec![spec], &[format!("node {}", id.0)])?];
-    let parts = Parts { cores, tor: None, gateway: None, nodes: vec![(id, FIRST)], registry: None };
+    let cores = vec![launch::start_core(
+        config.core(0),
+        vec![spec],
+        &[format!("node {}", id.0)],
+    )?];
+    let parts = Parts {
+        cores,
+        tor: None,
+        gateway: None,
+        nodes: vec![(id, FIRST)],
+        registry: None,
+    };
     let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
     launch::print_recovery(&plane, &says)?;
     let server = serve_control(args.control, &plane)?;
@@ -145,7 +175,8 @@ fn node_medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<
 
 /// `ID=IP:PORT`.
 pub fn parse_node(text: &str) -> Result<(NodeId, Addr), String> {
-    let remedy = || format!("`{text}` is not a node: write its number and address, for example 1=10.0.0.11:8888");
+    let remedy =
+        || format!("`{text}` is not a node: write its number and address, for example 1=10.0.0.11:8888");
     let (id, address) = text.split_once('=').ok_or_else(remedy)?;
     let id = id.parse().ok().filter(|&id| id > 0).ok_or_else(remedy)?;
     let address: SocketAddrV4 = address.parse().map_err(|_| remedy())?;
@@ -183,9 +214,19 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         }),
         nbd: vec![config.nbd],
     };
-    let cores = vec![launch::start_core(config.core(0), vec![spec], &["the gateway".into()])?];
+    let cores = vec![launch::start_core(
+        config.core(0),
+        vec![spec],
+        &["the gateway".into()],
+    )?];
     let registry: Option<Box<dyn Registry + Send>> = Some(Box::new(registry));
-    let parts = Parts { cores, tor: None, gateway: Some(FIRST), nodes: Vec::new(), registry };
+    let parts = Parts {
+        cores,
+        tor: None,
+        gateway: Some(FIRST),
+        nodes: Vec::new(),
+        registry,
+    };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
     let plane = Arc::new(Plane::new(about, parts));
     let server = Server::start(server::bind(config.control)?, Arc::clone(&plane))?;
@@ -207,14 +248,19 @@ fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::
     let mut snapshot = registry.load()?;
     let before = snapshot.nodes.clone();
     for (id, addr) in nodes {
-        let record = NodeRecord { id: id.0, addr: addr.to_string() };
+        let record = NodeRecord {
+            id: id.0,
+            addr: addr.to_string(),
+        };
         match snapshot.nodes.iter_mut().find(|known| known.id == id.0) {
             Some(known) => *known = record,
             None => snapshot.nodes.push(record),
         }
     }
     if snapshot.nodes.is_empty() {
-        bail!(Failure::Usage("no node is known: name each with --node ID=IP:PORT".into()));
+        bail!(Failure::Usage(
+            "no node is known: name each with --node ID=IP:PORT".into()
+        ));
     }
     if snapshot.nodes != before {
         registry.store(&snapshot)?;
@@ -225,7 +271,11 @@ fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::
 fn known_nodes(snapshot: &Snapshot) -> anyhow::Result<Vec<(NodeId, Addr)>> {
     let parse = |record: &NodeRecord| match rack::registry::parse_addr(&record.addr) {
         Some(addr) => Ok((NodeId(record.id), addr)),
-        None => bail!("node {} has the address `{}` in the registry: correct it with --node", record.id, record.addr),
+        None => bail!(
+            "node {} has the address `{}` in the registry: correct it with --node",
+            record.id,
+            record.addr
+        ),
     };
     snapshot.nodes.iter().map(parse).collect()
 }
@@ -237,8 +287,19 @@ mod tests {
 
     #[test]
     fn nodes_are_numbers_and_addresses() {
-        assert_eq!(parse_node("3=10.0.0.3:8888").unwrap(), (NodeId(3), Addr::new([10, 0, 0, 3], 8888)));
-        for text in ["", "3", "0=10.0.0.3:1", "256=10.0.0.3:1", "1=host:1", "1=0.0.0.0:1", "1=10.0.0.1:0"] {
+        assert_eq!(
+            parse_node("3=10.0.0.3:8888").unwrap(),
+            (NodeId(3), Addr::new([10, 0, 0, 3], 8888))
+        );
+        for text in [
+            "",
+            "3",
+            "0=10.0.0.3:1",
+            "256=10.0.0.3:1",
+            "1=host:1",
+            "1=0.0.0.0:1",
+            "1=10.0.0.1:0",
+        ] {
             assert!(parse_node(text).is_err(), "{text}");
         }
         assert!(reachable("listen", "0.0.0.0:8888".parse().unwrap()).is_err());

@@ -79,7 +79,10 @@ fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Sn
         }
     }
     let nodes: Vec<NodeRecord> = (1..=config.nodes)
-        .map(|id| NodeRecord { id, addr: node_addr(config, id).to_string() })
+        .map(|id| NodeRecord {
+            id,
+            addr: node_addr(config, id).to_string(),
+        })
         .collect();
     if snapshot.nodes != nodes {
         snapshot.nodes = nodes;
@@ -108,7 +111,11 @@ fn medium(
     };
     let path = dir.medium_path(id);
     if !path.exists() {
-        says.note(&format!("formatting node {id}: {} ({})", path.display(), Size(config.media_bytes)));
+        says.note(&format!(
+            "formatting node {id}: {} ({})",
+            path.display(),
+            Size(config.media_bytes)
+        ));
         for volume in &snapshot.volumes {
             if volume.ready && volume.vssds().any(|(_, node, _)| node.0 == id) {
                 says.note(&format!(
@@ -143,8 +150,18 @@ fn start(
     let mut nodes = Vec::new();
     for (index, medium) in media.into_iter().enumerate() {
         let id = NodeId(index as u8 + 1);
-        let core = if config.cores == 1 { 0 } else { 1 + index % (config.cores - 1) };
-        nodes.push((id, At { core, host: specs[core].len() }));
+        let core = if config.cores == 1 {
+            0
+        } else {
+            1 + index % (config.cores - 1)
+        };
+        nodes.push((
+            id,
+            At {
+                core,
+                host: specs[core].len(),
+            },
+        ));
         let node = config.node(id, node_addr(config, id.0), config.rack_addr(0));
         specs[core].push(launch::node_spec(node, medium));
         names[core].push(format!("node {}", id.0));
@@ -170,7 +187,10 @@ fn tor(config: &Config) -> HostSpec {
         bind: runtime::socket_addr(addr),
         medium: None,
         build: Box::new(move |_| {
-            let config = TorConfig { addr, gc_lease: rack::gc::TOR_LEASE };
+            let config = TorConfig {
+                addr,
+                gc_lease: rack::gc::TOR_LEASE,
+            };
             Ok(Box::new(Tor::new(config)))
         }),
         nbd: Vec::new(),
@@ -183,7 +203,9 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot) -> HostSpec {
         addr,
         tor: config.rack_addr(0),
         session,
-        nodes: (1..=config.nodes).map(|id| (NodeId(id), node_addr(config, id))).collect(),
+        nodes: (1..=config.nodes)
+            .map(|id| (NodeId(id), node_addr(config, id)))
+            .collect(),
         request_timeout: config.request_timeout,
     };
     HostSpec {
@@ -236,7 +258,9 @@ fn announce(config: &Config, volumes: &[api::Volume], server: &Server, says: &Sa
         config.nodes, config.timing.name
     );
     launch::print_volumes(volumes);
-    let Some(volume) = volumes.iter().find(|volume| volume.state == "ready") else { return };
+    let Some(volume) = volumes.iter().find(|volume| volume.state == "ready") else {
+        return;
+    };
     let uri = &volume.uri;
     println!("\ntry:");
     println!("  nbdinfo {uri}");

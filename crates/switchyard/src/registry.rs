@@ -46,7 +46,10 @@ pub fn emit(snapshot: &Snapshot) -> Vec<u8> {
 
 /// Reads the bytes of a registry file.
 pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
-    let end = bytes.iter().position(|&b| b == b'\n').ok_or(FileError::NotARegistry)?;
+    let end = bytes
+        .iter()
+        .position(|&b| b == b'\n')
+        .ok_or(FileError::NotARegistry)?;
     let line = std::str::from_utf8(&bytes[..end]).map_err(|_| FileError::NotARegistry)?;
     let mut words = line.split(' ');
     if words.next() != Some(MAGIC) {
@@ -78,9 +81,12 @@ pub struct FileRegistry {
 impl FileRegistry {
     /// The registry of a rack's directory; an empty one is made if there is none.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
-        let registry = Self { path: dir.join(FILE_NAME) };
+        let registry = Self {
+            path: dir.join(FILE_NAME),
+        };
         if !registry.path.exists() {
-            write_durably(&registry.path, &emit(&Snapshot::default())).map_err(|error| registry.fail(error))?;
+            write_durably(&registry.path, &emit(&Snapshot::default()))
+                .map_err(|error| registry.fail(error))?;
         }
         registry.load()?;
         Ok(registry)
@@ -138,7 +144,10 @@ mod tests {
         Snapshot {
             epoch: 3,
             next_vssd: 9,
-            nodes: vec![NodeRecord { id: 1, addr: "127.0.0.1:8890".into() }],
+            nodes: vec![NodeRecord {
+                id: 1,
+                addr: "127.0.0.1:8890".into(),
+            }],
             ..Snapshot::default()
         }
     }
@@ -159,7 +168,10 @@ mod tests {
         }
         assert!(parse(&bytes[..bytes.len() - 1]).is_err(), "a cut file is refused");
         assert!(parse(b"").is_err() && parse(b"{}\n").is_err());
-        assert!(matches!(parse(b"switchyard-registry 2 crc32c=0\n"), Err(FileError::Version(_))));
+        assert!(matches!(
+            parse(b"switchyard-registry 2 crc32c=0\n"),
+            Err(FileError::Version(_))
+        ));
     }
 
     #[test]
@@ -183,7 +195,10 @@ mod tests {
         let mut registry = FileRegistry::open(dir.path()).unwrap();
         registry.store(&Snapshot { epoch: 0, ..sample() }).unwrap();
         drop(registry);
-        assert_eq!(FileRegistry::open(dir.path()).unwrap().load().unwrap().next_vssd, 9);
+        assert_eq!(
+            FileRegistry::open(dir.path()).unwrap().load().unwrap().next_vssd,
+            9
+        );
         std::fs::write(dir.path().join(FILE_NAME), b"junk\n").unwrap();
         assert!(FileRegistry::open(dir.path()).is_err());
     }

@@ -20,7 +20,11 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
         status.pid,
         duration(status.uptime_s),
         status.timing,
-        if status.dir.is_empty() { String::new() } else { format!(", in {}", status.dir) }
+        if status.dir.is_empty() {
+            String::new()
+        } else {
+            format!(", in {}", status.dir)
+        }
     );
     println!();
     volume::list(&status.volumes, false)?;
@@ -58,7 +62,11 @@ pub fn nodes(nodes: &[Node]) -> String {
             let _ = writeln!(text, "{:<5} {:<22} does not answer", node.id, node.addr);
             continue;
         }
-        let amplification = if s.user_programs == 0 { 1.0 } else { s.programs as f64 / s.user_programs as f64 };
+        let amplification = if s.user_programs == 0 {
+            1.0
+        } else {
+            s.programs as f64 / s.user_programs as f64
+        };
         let _ = writeln!(
             text,
             "{:<5} {:<22} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
@@ -81,7 +89,11 @@ pub fn nodes(nodes: &[Node]) -> String {
 fn trouble(node: &Node) -> String {
     let mut text = String::new();
     if node.status.latched > 0 {
-        let _ = write!(text, "  {} vSSDs refuse writes: the medium failed", node.status.latched);
+        let _ = write!(
+            text,
+            "  {} vSSDs refuse writes: the medium failed",
+            node.status.latched
+        );
     }
     if node.status.damaged_pages > 0 {
         let _ = write!(text, "  {} damaged pages found", node.status.damaged_pages);
@@ -122,7 +134,11 @@ mod tests {
 
     #[test]
     fn a_silent_node_says_so() {
-        let node = Node { id: 3, addr: "10.0.0.3:8888".into(), ..Node::default() };
+        let node = Node {
+            id: 3,
+            addr: "10.0.0.3:8888".into(),
+            ..Node::default()
+        };
         assert!(nodes(&[node]).contains("does not answer"));
     }
 }

@@ -39,13 +39,20 @@ struct Look {
 /// Refreshes until Ctrl-C or the count.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !(0.05..=3600.0).contains(&args.interval) {
-        anyhow::bail!(Failure::Usage(format!("--interval {}: write 0.05 to 3600 seconds", args.interval)));
+        anyhow::bail!(Failure::Usage(format!(
+            "--interval {}: write 0.05 to 3600 seconds",
+            args.interval
+        )));
     }
     let client = Client::new(&args.target.control);
     let look = || -> anyhow::Result<Look> {
         let status = client.status()?;
         let cpu = crate::bench::machine::cpu_time(status.pid);
-        Ok(Look { status, at: Instant::now(), cpu })
+        Ok(Look {
+            status,
+            at: Instant::now(),
+            cpu,
+        })
     };
     let clears = std::io::stdout().is_terminal() && !args.target.json;
     let mut before = look()?;
@@ -71,7 +78,10 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
 /// The count of an operation over all volumes.
 fn operations(status: &Status, name: &str) -> u64 {
     let latencies = status.volumes.iter().flat_map(|volume| &volume.latency);
-    latencies.filter(|latency| latency.name == name).map(|latency| latency.count).sum()
+    latencies
+        .filter(|latency| latency.name == name)
+        .map(|latency| latency.count)
+        .sum()
 }
 
 fn rates(before: &Look, now: &Look) -> Rates {
@@ -85,9 +95,11 @@ fn rates(before: &Look, now: &Look) -> Rates {
     let node = |field: fn(&rack::control::NodeStatus) -> u64| {
         rate(&|status| status.nodes.iter().map(|node| field(&node.status)).sum())
     };
-    let cores = |field: fn(&crate::control::api::Core) -> u64| rate(&|status| status.cores.iter().map(field).sum());
+    let cores =
+        |field: fn(&crate::control::api::Core) -> u64| rate(&|status| status.cores.iter().map(field).sum());
     let user = node(|status| status.user_programs);
-    let cpu = |(before, now): (Duration, Duration)| now.saturating_sub(before).as_secs_f64() / seconds * 100.0;
+    let cpu =
+        |(before, now): (Duration, Duration)| now.saturating_sub(before).as_secs_f64() / seconds * 100.0;
     Rates {
         seconds,
         read_iops: rate(&|status| operations(status, "read")),
@@ -111,7 +123,9 @@ fn table(status: &Status, rates: &Rates) -> String {
         "switchyard {}  pid {}  cpu {}\n\n",
         status.role,
         status.pid,
-        rates.cpu_percent.map_or("?".to_owned(), |percent| format!("{percent:.1} %"))
+        rates
+            .cpu_percent
+            .map_or("?".to_owned(), |percent| format!("{percent:.1} %"))
     );
     text += &format!(
         "clients  {:>9.0} reads/s {:>9.0} writes/s {:>7.0} flushes/s   in {:>7.1} MiB/s  out {:>7.1} MiB/s\n",
@@ -125,11 +139,19 @@ fn table(status: &Status, rates: &Rates) -> String {
         "flash    {:>9.0} programs/s for clients  {:>7.0} by collection  {:>6.0} erases/s\n\n",
         rates.user_programs_s, rates.gc_programs_s, rates.erases_s
     );
-    text += &format!("{:<20} {:<8} {:>28} {:>28}\n", "volume", "state", "read p50/p99/p99.9 µs", "write p50/p99/p99.9 µs");
+    text += &format!(
+        "{:<20} {:<8} {:>28} {:>28}\n",
+        "volume", "state", "read p50/p99/p99.9 µs", "write p50/p99/p99.9 µs"
+    );
     for volume in &status.volumes {
         let percentiles = |name: &str| {
-            let latency = volume.latency.iter().find(|latency| latency.name == name && latency.count > 0);
-            latency.map_or("-".to_owned(), |l| format!("{:.0}/{:.0}/{:.0}", l.p50_us, l.p99_us, l.p999_us))
+            let latency = volume
+                .latency
+                .iter()
+                .find(|latency| latency.name == name && latency.count > 0);
+            latency.map_or("-".to_owned(), |l| {
+                format!("{:.0}/{:.0}/{:.0}", l.p50_us, l.p99_us, l.p999_us)
+            })
         };
         text += &format!(
             "{:<20} {:<8} {:>28} {:>28}\n",
@@ -144,8 +166,11 @@ fn table(status: &Status, rates: &Rates) -> String {
     if status.nodes.iter().any(|node| !node.stages.is_empty()) {
         text += "\nreads at the nodes, p50/p99 µs\n";
         for node in status.nodes.iter().filter(|node| !node.stages.is_empty()) {
-            let stages: Vec<_> =
-                node.stages.iter().map(|s| format!("{} {:.0}/{:.0}", s.name, s.p50_us, s.p99_us)).collect();
+            let stages: Vec<_> = node
+                .stages
+                .iter()
+                .map(|s| format!("{} {:.0}/{:.0}", s.name, s.p50_us, s.p99_us))
+                .collect();
             text += &format!("  {:<3} {}\n", node.id, stages.join("   "));
         }
     }
@@ -158,18 +183,42 @@ mod tests {
     use crate::control::api::{GatewayCounters, Latency, Volume};
 
     fn look(reads: u64, errors: u64, at: Instant) -> Look {
-        let latency = Latency { name: "read".into(), count: reads, ..Latency::default() };
-        let volume = Volume { latency: vec![latency], ..Volume::default() };
-        let gateway = GatewayCounters { errors, ..GatewayCounters::default() };
-        let status = Status { volumes: vec![volume], gateway: Some(gateway), ..Status::default() };
-        Look { status, at, cpu: Some(Duration::from_secs(reads / 100)) }
+        let latency = Latency {
+            name: "read".into(),
+            count: reads,
+            ..Latency::default()
+        };
+        let volume = Volume {
+            latency: vec![latency],
+            ..Volume::default()
+        };
+        let gateway = GatewayCounters {
+            errors,
+            ..GatewayCounters::default()
+        };
+        let status = Status {
+            volumes: vec![volume],
+            gateway: Some(gateway),
+            ..Status::default()
+        };
+        Look {
+            status,
+            at,
+            cpu: Some(Duration::from_secs(reads / 100)),
+        }
     }
 
     #[test]
     fn rates_are_differences_over_time() {
         let start = Instant::now();
-        let rates = rates(&look(100, 5, start), &look(300, 9, start + Duration::from_secs(2)));
-        assert_eq!((rates.read_iops, rates.errors_s, rates.cpu_percent), (100.0, 2.0, Some(100.0)));
+        let rates = rates(
+            &look(100, 5, start),
+            &look(300, 9, start + Duration::from_secs(2)),
+        );
+        assert_eq!(
+            (rates.read_iops, rates.errors_s, rates.cpu_percent),
+            (100.0, 2.0, Some(100.0))
+        );
     }
 
     #[test]

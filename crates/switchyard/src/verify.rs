@@ -36,13 +36,19 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         }
         findings.push(finding);
     }
-    let count = findings.iter().map(|finding| finding.problems.len()).sum::<usize>();
+    let count = findings
+        .iter()
+        .map(|finding| finding.problems.len())
+        .sum::<usize>();
     if args.json {
         let files: Vec<_> = findings
             .iter()
             .map(|f| json!({ "path": f.path, "summary": f.summary, "problems": f.problems }))
             .collect();
-        println!("{}", serde_json::to_string_pretty(&json!({ "clean": count == 0, "files": files }))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&json!({ "clean": count == 0, "files": files }))?
+        );
     }
     match count {
         0 => Ok(()),
@@ -89,7 +95,12 @@ fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
     Ok(match registry::parse(&bytes) {
         Ok(snapshot) => Finding {
             path,
-            summary: format!("{} nodes, {} volumes, epoch {}", snapshot.nodes.len(), snapshot.volumes.len(), snapshot.epoch),
+            summary: format!(
+                "{} nodes, {} volumes, epoch {}",
+                snapshot.nodes.len(),
+                snapshot.volumes.len(),
+                snapshot.epoch
+            ),
             problems: Vec::new(),
         },
         Err(error) => Finding {
@@ -132,8 +143,11 @@ fn bar(path: &Path, shows: bool) -> ProgressBar {
     if !shows {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent}% {eta} left").expect("a valid template");
-    ProgressBar::new(0).with_style(style).with_message(path.display().to_string())
+    let style =
+        ProgressStyle::with_template("{msg} [{bar:40}] {percent}% {eta} left").expect("a valid template");
+    ProgressBar::new(0)
+        .with_style(style)
+        .with_message(path.display().to_string())
 }
 
 fn finding(path: PathBuf, medium: &MediaFile, report: &VerifyReport) -> Finding {

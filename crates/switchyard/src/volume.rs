@@ -60,8 +60,20 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
     let client = Client::new(&args.target.control);
     let json = args.target.json;
     match args.command {
-        VolumeCommand::Create { name, size, replicas, durability, read_only } => {
-            let volume = client.create(&Create { name, size, replicas, durability, read_only })?;
+        VolumeCommand::Create {
+            name,
+            size,
+            replicas,
+            durability,
+            read_only,
+        } => {
+            let volume = client.create(&Create {
+                name,
+                size,
+                replicas,
+                durability,
+                read_only,
+            })?;
             show(&volume, json)
         }
         VolumeCommand::List => list(&client.volumes()?, json),
@@ -92,7 +104,11 @@ fn confirmed(volume: &Volume) -> anyhow::Result<bool> {
             Size(volume.size_bytes)
         )));
     }
-    print!("delete volume {} and its {} for good? [y/N] ", volume.name, Size(volume.size_bytes));
+    print!(
+        "delete volume {} and its {} for good? [y/N] ",
+        volume.name,
+        Size(volume.size_bytes)
+    );
     std::io::stdout().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
@@ -109,7 +125,10 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
         println!("no volumes: `switchyard volume create NAME --size SIZE` makes one");
         return Ok(());
     }
-    println!("{:<20} {:>12} {:>7} {:<8} uri", "volume", "size", "copies", "state");
+    println!(
+        "{:<20} {:>12} {:>7} {:<8} uri",
+        "volume", "size", "copies", "state"
+    );
     for volume in volumes {
         println!(
             "{:<20} {:>12} {:>7} {:<8} {}",
@@ -130,13 +149,28 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
     }
     println!("volume      {} (number {})", volume.name, volume.id);
     println!("uri         {}", volume.uri);
-    println!("size        {} ({} bytes)", Size(volume.size_bytes), volume.size_bytes);
+    println!(
+        "size        {} ({} bytes)",
+        Size(volume.size_bytes),
+        volume.size_bytes
+    );
     println!("state       {}", volume.state);
-    println!("copies      {}, writes acknowledged when on {}", volume.replicas, volume.durability);
+    println!(
+        "copies      {}, writes acknowledged when on {}",
+        volume.replicas, volume.durability
+    );
     for set in &volume.sets {
-        let places: Vec<_> = set.replicas.iter().map(|p| format!("node {} vSSD {}", p.node, p.vssd)).collect();
+        let places: Vec<_> = set
+            .replicas
+            .iter()
+            .map(|p| format!("node {} vSSD {}", p.node, p.vssd))
+            .collect();
         let size = Size(u64::from(set.pages) * 4096);
-        println!("set         {size} on {} channels each: {}", set.channels, places.join(", "));
+        println!(
+            "set         {size} on {} channels each: {}",
+            set.channels,
+            places.join(", ")
+        );
     }
     for latency in volume.latency.iter().filter(|latency| latency.count > 0) {
         println!(

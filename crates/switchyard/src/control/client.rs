@@ -66,13 +66,21 @@ impl Client {
         self.ask(Method::DELETE, &path(name)?, ())
     }
 
-    fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: impl Serialize) -> anyhow::Result<T> {
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Serialize,
+    ) -> anyhow::Result<T> {
         let body = serde_json::to_vec(&body)?;
-        let request = Request::builder().method(&method).uri(format!("{}{path}", self.base));
+        let request = Request::builder()
+            .method(&method)
+            .uri(format!("{}{path}", self.base));
         let response = if body == b"null" {
             self.agent.run(request.body(())?)
         } else {
-            self.agent.run(request.header("content-type", "application/json").body(body)?)
+            self.agent
+                .run(request.header("content-type", "application/json").body(body)?)
         };
         let mut response = response.map_err(|error| self.unreachable(error))?;
         let status = response.status();
@@ -89,7 +97,10 @@ impl Client {
             }
         }
         serde_json::from_str(&text).with_context(|| {
-            format!("{}{path} does not answer like a rack: is it another program, or another version?", self.base)
+            format!(
+                "{}{path} does not answer like a rack: is it another program, or another version?",
+                self.base
+            )
         })
     }
 

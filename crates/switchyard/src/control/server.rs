@@ -47,7 +47,9 @@ impl Server {
                 runtime.block_on(async move {
                     let listener = match tokio::net::TcpListener::from_std(listener) {
                         Ok(listener) => listener,
-                        Err(error) => return eprintln!("switchyard: the control server cannot start: {error}"),
+                        Err(error) => {
+                            return eprintln!("switchyard: the control server cannot start: {error}");
+                        }
                     };
                     let serving = axum::serve(listener, routes(plane)).into_future();
                     tokio::select! {
@@ -60,7 +62,11 @@ impl Server {
                 runtime.shutdown_background();
             })
             .context("no thread for the control server")?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// Where it listens.
@@ -84,8 +90,14 @@ type Shared = State<Arc<Plane>>;
 
 fn routes(plane: Arc<Plane>) -> Router {
     Router::new()
-        .route("/", get(async || "Switchyard: /v1/status, /v1/volumes, /metrics\n"))
-        .route("/v1/status", get(async |plane: Shared| run(plane, |plane| plane.status()).await))
+        .route(
+            "/",
+            get(async || "Switchyard: /v1/status, /v1/volumes, /metrics\n"),
+        )
+        .route(
+            "/v1/status",
+            get(async |plane: Shared| run(plane, |plane| plane.status()).await),
+        )
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
         .route("/metrics", get(scrape))

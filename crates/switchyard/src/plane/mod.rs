@@ -7,7 +7,7 @@
 mod observe;
 mod volumes;
 
-pub use observe::{Quantiles, stages_of};
+pub use observe::stages_of;
 pub use volumes::open_registered;
 
 use crate::control::api;
@@ -121,7 +121,10 @@ impl Plane {
     ) -> Result<R, Stopped> {
         self.cores[at.core].call(at.host, move |host, now| {
             let host = host.as_any_mut().downcast_mut::<H>();
-            f(host.expect("a place names a host of the kind it was recorded with"), now)
+            f(
+                host.expect("a place names a host of the kind it was recorded with"),
+                now,
+            )
         })
     }
 
@@ -135,7 +138,10 @@ impl Plane {
     }
 
     /// Calls into the ToR, if it is here.
-    pub fn tor<R: Send + 'static>(&self, f: impl FnOnce(&mut Tor, Instant) -> R + Send + 'static) -> Result<Option<R>, Stopped> {
+    pub fn tor<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Tor, Instant) -> R + Send + 'static,
+    ) -> Result<Option<R>, Stopped> {
         self.tor.map(|at| self.call(at, f)).transpose()
     }
 

@@ -24,7 +24,11 @@ impl Quantiles for Histogram<u64> {
         api::Latency {
             name: name.to_owned(),
             count: self.len(),
-            mean_us: if self.is_empty() { 0.0 } else { self.mean() / 1000.0 },
+            mean_us: if self.is_empty() {
+                0.0
+            } else {
+                self.mean() / 1000.0
+            },
             p50_us: us(0.5),
             p99_us: us(0.99),
             p999_us: us(0.999),
@@ -83,7 +87,12 @@ pub fn status(plane: &Plane) -> Result<api::Status, Refusal> {
         role: plane.about.role.to_owned(),
         pid: std::process::id(),
         uptime_s: plane.uptime_s(),
-        dir: plane.about.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
+        dir: plane
+            .about
+            .dir
+            .as_ref()
+            .map(|dir| dir.display().to_string())
+            .unwrap_or_default(),
         timing: plane.about.timing.clone(),
         nbd: plane.nbd_address().map(|address| address.to_string()),
         tor: plane.tor(|tor, _| tor_counters(tor))?,
@@ -96,18 +105,31 @@ pub fn status(plane: &Plane) -> Result<api::Status, Refusal> {
         status.nodes = plane.ask_nodes()?;
     } else {
         for id in plane.local_nodes() {
-            let addr = plane.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);
-            status.nodes.push(api::Node { id: id.0, addr: addr.to_string(), ..api::Node::default() });
+            let addr = plane
+                .node(id, |node, _| node.config().addr)?
+                .unwrap_or(Addr::NONE);
+            status.nodes.push(api::Node {
+                id: id.0,
+                addr: addr.to_string(),
+                ..api::Node::default()
+            });
         }
     }
     for node in &mut status.nodes {
         let seen = plane.node(NodeId(node.id), |node, _| {
-            (node.status(), stages_of(node), node.units().map(vssd).collect::<Vec<_>>())
+            (
+                node.status(),
+                stages_of(node),
+                node.units().map(vssd).collect::<Vec<_>>(),
+            )
         })?;
         if let Some((seen, stages, vssds)) = seen {
             node.answers = true;
             node.status = seen;
-            node.stages = merged(stages).iter().map(|(name, histogram)| histogram.latency(name)).collect();
+            node.stages = merged(stages)
+                .iter()
+                .map(|(name, histogram)| histogram.latency(name))
+                .collect();
             node.vssds = vssds;
         }
     }
@@ -177,9 +199,16 @@ impl Plane {
         loop {
             let heard: Vec<Heard> = self.gateway(move |gateway, _| {
                 let fresh = |node: &host::gateway::NodeAnswer| {
-                    node.last.as_ref().filter(|(at, _)| *at >= asked).map(|(_, status)| status.clone())
+                    node.last
+                        .as_ref()
+                        .filter(|(at, _)| *at >= asked)
+                        .map(|(_, status)| status.clone())
                 };
-                gateway.nodes().iter().map(|node| (node.node, node.addr, fresh(node))).collect()
+                gateway
+                    .nodes()
+                    .iter()
+                    .map(|node| (node.node, node.addr, fresh(node)))
+                    .collect()
             })?;
             let all = heard.iter().all(|(.., status)| status.is_some());
             if all || Instant::now() >= until {

@@ -109,7 +109,8 @@ impl Plane {
 
     fn describe(&self, record: &VolumeRecord) -> Result<api::Volume, Refusal> {
         let id = record.volume();
-        let (state, latency) = self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
+        let (state, latency) =
+            self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             Some(VolumeState::Ready) => ("ready", None),
             Some(VolumeState::Opening) => ("opening", None),
@@ -117,7 +118,11 @@ impl Plane {
             None => ("closed", None),
         };
         let names = ["read", "write", "flush"];
-        let latency = latency.iter().flatten().zip(names).map(|(histogram, name)| histogram.latency(name));
+        let latency = latency
+            .iter()
+            .flatten()
+            .zip(names)
+            .map(|(histogram, name)| histogram.latency(name));
         Ok(api::Volume {
             name: record.name.clone(),
             id: record.id,
@@ -139,13 +144,21 @@ impl Plane {
 
     /// Every volume.
     pub fn volumes(&self) -> Result<Vec<api::Volume>, Refusal> {
-        self.snapshot()?.volumes.iter().map(|record| self.describe(record)).collect()
+        self.snapshot()?
+            .volumes
+            .iter()
+            .map(|record| self.describe(record))
+            .collect()
     }
 
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<api::Volume, Refusal> {
         let snapshot = self.snapshot()?;
-        self.describe(snapshot.volume(name).ok_or_else(|| Refusal::Unknown(name.to_owned()))?)
+        self.describe(
+            snapshot
+                .volume(name)
+                .ok_or_else(|| Refusal::Unknown(name.to_owned()))?,
+        )
     }
 
     /// What the nodes that answer have left.
@@ -167,7 +180,8 @@ impl Plane {
         let replicas = create.replicas.unwrap_or(self.about.replicas);
         let durability = match create.durability.as_deref() {
             None => self.about.durability,
-            text => crate::config::durability("durability", text).map_err(|error| Refusal::Invalid(error.to_string()))?,
+            text => crate::config::durability("durability", text)
+                .map_err(|error| Refusal::Invalid(error.to_string()))?,
         };
         check_new(&create.name, create.size.0, replicas)?;
         let mut registry = self.registry()?;
@@ -176,7 +190,12 @@ impl Plane {
             return Err(Refusal::Exists(create.name.clone()));
         }
         let pages = create.size.0.div_ceil(PAGE_BYTES as u64);
-        let sets = place(&self.offers()?, pages, usize::from(replicas), &mut snapshot.next_vssd)?;
+        let sets = place(
+            &self.offers()?,
+            pages,
+            usize::from(replicas),
+            &mut snapshot.next_vssd,
+        )?;
         snapshot.next_volume += 1;
         let record = VolumeRecord {
             id: snapshot.next_volume,
@@ -218,7 +237,11 @@ impl Plane {
 
     fn mark_ready(&self, registry: &mut Guard<'_>, id: u32) -> Result<(), Refusal> {
         let mut snapshot = registry.load()?;
-        if let Some(record) = snapshot.volumes.iter_mut().find(|record| record.id == id && !record.ready) {
+        if let Some(record) = snapshot
+            .volumes
+            .iter_mut()
+            .find(|record| record.id == id && !record.ready)
+        {
             record.ready = true;
             registry.store(&snapshot)?;
         }
@@ -241,7 +264,10 @@ impl Plane {
     pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<api::Volume, Refusal> {
         let mut registry = self.registry()?;
         let mut snapshot = registry.load()?;
-        let old = snapshot.volume(name).ok_or_else(|| Refusal::Unknown(name.to_owned()))?.clone();
+        let old = snapshot
+            .volume(name)
+            .ok_or_else(|| Refusal::Unknown(name.to_owned()))?
+            .clone();
         check_growth(&old, size_bytes)?;
         if self.state(&old)? != Some(VolumeState::Ready) {
             return Err(Refusal::Failed(format!(
@@ -272,14 +298,19 @@ impl Plane {
     pub fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         let mut registry = self.registry()?;
         let snapshot = registry.load()?;
-        let record = snapshot.volume(name).ok_or_else(|| Refusal::Unknown(name.to_owned()))?.clone();
+        let record = snapshot
+            .volume(name)
+            .ok_or_else(|| Refusal::Unknown(name.to_owned()))?
+            .clone();
         self.remove(&mut registry, &record)
     }
 
     fn remove(&self, registry: &mut Guard<'_>, record: &VolumeRecord) -> Result<(), Refusal> {
         let (deleted, id) = (record.clone(), record.volume());
         self.gateway(move |gateway, now| gateway.delete_volume(now, &deleted))?;
-        if !wait(GONE_WITHIN, || self.gateway(move |gateway, _| gateway.is_gone(id)))? {
+        if !wait(GONE_WITHIN, || {
+            self.gateway(move |gateway, _| gateway.is_gone(id))
+        })? {
             return Err(Refusal::Failed(format!(
                 "some nodes of volume `{}` do not answer, so it is not deleted completely: `switchyard status` shows \
                  which; delete it again when they are back",
@@ -299,7 +330,10 @@ fn set_place(set: &rack::registry::SetRecord) -> api::SetPlace {
         replicas: set
             .replicas
             .iter()
-            .map(|replica| api::Place { vssd: replica.vssd, node: replica.node })
+            .map(|replica| api::Place {
+                vssd: replica.vssd,
+                node: replica.node,
+            })
             .collect(),
     }
 }
@@ -313,17 +347,24 @@ fn check_new(name: &str, size_bytes: u64, replicas: u8) -> Result<(), Refusal> {
         ));
     }
     if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
-        return invalid(format!("size {size_bytes}: a volume is a multiple of 512 bytes and not empty"));
+        return invalid(format!(
+            "size {size_bytes}: a volume is a multiple of 512 bytes and not empty"
+        ));
     }
     if !(1..=base::limits::REPLICAS_MAX as u8).contains(&replicas) {
-        return invalid(format!("replicas {replicas}: ask for 1 to {}", base::limits::REPLICAS_MAX));
+        return invalid(format!(
+            "replicas {replicas}: ask for 1 to {}",
+            base::limits::REPLICAS_MAX
+        ));
     }
     Ok(())
 }
 
 fn check_growth(old: &VolumeRecord, size_bytes: u64) -> Result<(), Refusal> {
     if !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
-        return Err(Refusal::Invalid(format!("size {size_bytes}: a volume is a multiple of 512 bytes")));
+        return Err(Refusal::Invalid(format!(
+            "size {size_bytes}: a volume is a multiple of 512 bytes"
+        )));
     }
     if size_bytes < old.size_bytes {
         return Err(Refusal::Invalid(format!(
@@ -369,7 +410,10 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         let error = check_growth(&record(), 4096).unwrap_err().to_string();
-        assert!(error.contains("cannot shrink") && error.contains("nbdcopy"), "{error}");
+        assert!(
+            error.contains("cannot shrink") && error.contains("nbdcopy"),
+            "{error}"
+        );
         assert!(check_growth(&record(), 8192).is_ok());
     }
 
