@@ -1,1 +1,48 @@
-fn main() {}
+//! `switchyard`: a software-defined rack of flash, in one command.
+//!
+//! | command | what it does |
+//! | --- | --- |
+//! | `up` | a whole rack in this process |
+//! | `node`, `tor`, `gateway` | one part of a rack that spans machines |
+//! | `volume` | create, list, show, resize, delete volumes of a running rack |
+//! | `status`, `top` | look at a running rack |
+//! | `bench` | load against a rack, any NBD server, a file or a device |
+//! | `sim` | experiments and the swarm of the deterministic simulator |
+//! | `verify` | check media offline |
+//!
+//! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
+//! pure crates; nothing in here is on it.
+#![forbid(unsafe_code)]
+// The ban list protects the pure crates; this one is the edge where time and threads come from.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
+mod bench;
+mod cli;
+mod config;
+mod control;
+mod datadir;
+mod failure;
+mod launch;
+mod metrics;
+mod parts;
+mod plane;
+mod rackup;
+mod registry;
+mod simulate;
+mod size;
+mod status;
+mod top;
+mod verify;
+mod volume;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("switchyard: {error:#}");
+            ExitCode::from(failure::code_of(&error))
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! One case of load: threads with a connection each, keeping a number of requests under way.
+
+use super::Mode;
+use super::block::{Aligned, Target, Way};
+use super::nbd::Connection;
+use crate::size::Size;
+use anyhow::bail;
+use base::Rng;
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest latency told apart, in ns.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// What to do for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Reads, writes, flushes.
+    pub mode: Mode,
+    /// Bytes of a request.
+    pub bs: usize,
+    /// Requests under way per connection.
+    pub qd: usize,
+    /// Connections.
+    pub conns: usize,
+    /// Of randrw.
+    pub write_share: f64,
+    /// How long.
+    pub time: Duration,
+    /// Of the places.
+    pub seed: u64,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = Size(self.bs as u64);
+        write!(f, "{} {size} qd {}", self.mode.name(), self.qd)?;
+        if self.conns > 1 {
+            write!(f, " × {} connections", self.conns)?;
+        }
+        Ok(())
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Requests answered.
+    pub requests: u64,
+    /// Time they took together.
+    pub elapsed: Duration,
+    /// Of each, in ns.
+    pub latency: Histogram<u64>,
+}
+
+impl Outcome {
+    /// Requests a second.
+    pub fn iops(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("valid bounds")
+}
+
+/// Where requests go and which they are.
+struct Places {
+    rng: Rng,
+    case: Case,
+    blocks: u64,
+    next: u64,
+    payload: Vec<u8>,
+}
+
+impl Places {
+    fn new(case: &Case, span_bytes: u64, thread: u64) -> anyhow::Result<Self> {
+        let blocks = span_bytes / case.bs as u64;
+        if blocks == 0 {
+            bail!(
+                "the target has {}, less than one request of {}",
+                Size(span_bytes),
+                Size(case.bs as u64)
+            );
+        }
+        let mut rng = Rng::new(case.seed ^ thread << 32);
+        // Not zeros: servers treat those specially.
+        let payload = (0..case.bs).map(|_| rng.next_u64() as u8 | 1).collect();
+        let next = blocks / case.conns as u64 * thread;
+        Ok(Self {
+            rng,
+            case: *case,
+            blocks,
+            next,
+            payload,
+        })
+    }
+
+    /// The next request: its offset, and whether it writes.
+    fn draw(&mut self) -> (u64, bool) {
+        let block = match self.case.mode {
+            Mode::Read | Mode::Write => {
+                self.next = (self.next + 1) % self.blocks;
+                self.next
+            }
+            _ => self.rng.below(self.blocks),
+        };
+        let writes = match self.case.mode {
+            Mode::Randread | Mode::Read => false,
+            Mode::Randrw => self.rng.chance(self.case.write_share),
+            Mode::Randwrite | Mode::Write | Mode::Flush => true,
+        };
+        (block * self.case.bs as u64, writes)
+    }
+
+    /// The data of a write at `offset`: different for each write.
+    fn payload(&mut self, offset: u64) -> &[u8] {
+        let stamp = self.rng.next_u64() ^ offset;
+        self.payload[..8].copy_from_slice(&(stamp | 1).to_le_bytes());
+        &self.payload
+    }
+}
+
+/// Runs a case.
+pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Outcome> {
+    let ways = if target.is_pipelined() {
+        case.conns
+    } else {
+        case.conns * case.qd
+    };
+    let mut opened = Vec::new();
+    for _ in 0..ways {
+        opened.push(target.way(case.mode.writes())?);
+    }
+    let (barrier, stop) = (Barrier::new(ways + 1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = opened
+            .into_iter()
+            .enumerate()
+            .map(|(thread, way)| {
+                let (barrier, stop) = (&barrier, &stop);
+                scope.spawn(move || {
+                    let places = Places::new(case, target.span_bytes, thread as u64 % case.conns as u64);
+                    barrier.wait();
+                    match way {
+                        Way::Nbd(connection) => drive_nbd(*connection, places?, stop),
+                        Way::File(file) => drive_file(&file, places?, stop),
+                    }
+                })
+            })
+            .collect();
+        barrier.wait();
+        let start = Instant::now();
+        while start.elapsed() < case.time && !threads.iter().all(|thread| thread.is_finished()) {
+            let done = start.elapsed().as_secs_f64() / case.time.as_secs_f64();
+            bar.set_position((done * 100.0) as u64);
+            std::thread::sleep(Duration::from_millis(20).min(case.time));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let elapsed = start.elapsed();
+        let mut outcome = Outcome {
+            requests: 0,
+            elapsed,
+            latency: histogram(),
+        };
+        for thread in threads {
+            let latency = thread.join().expect("a load thread does not panic")?;
+            outcome.requests += latency.len();
+            outcome.latency.add(latency).expect("equal bounds");
+        }
+        Ok(outcome)
+    })
+}
+
+/// A request under way.
+#[derive(Clone, Copy)]
+struct Flying {
+    since: Instant,
+    reads: bool,
+    /// The write before a measured flush.
+    is_silent: bool,
+}
+
+/// Keeps `qd` requests under way until told to stop; a flush case alternates a silent write and a measured flush.
+fn drive_nbd(
+    mut connection: Connection,
+    mut places: Places,
+    stop: &AtomicBool,
+) -> anyhow::Result<Histogram<u64>> {
+    let case = places.case;
+    if case.mode == Mode::Flush && !connection.can_flush() {
+        bail!("the server does not understand flushes");
+    }
+    let mut latency = histogram();
+    let mut data = vec![0; case.bs];
+    let mut flying: Vec<Option<Flying>> = vec![None; case.qd];
+    let mut free: Vec<usize> = (0..case.qd).collect();
+    let mut flush_next = vec![false; case.qd];
+    loop {
+        let is_stopping = stop.load(Ordering::Relaxed);
+        if is_stopping && free.len() == case.qd {
+            return Ok(latency);
+        }
+        let since = Instant::now();
+        while !is_stopping && let Some(slot) = free.pop() {
+            let flushes = case.mode == Mode::Flush && flush_next[slot];
+            flush_next[slot] = !flush_next[slot];
+            let mut reads = false;
+            if flushes {
+                connection.push_flush(slot as u64);
+            } else {
+                let (offset, writes) = places.draw();
+                reads = !writes;
+                match writes {
+                    true => connection.push_write(slot as u64, offset, places.payload(offset)),
+                    false => connection.push_read(slot as u64, offset, case.bs as u32),
+                }
+            }
+            let is_silent = case.mode == Mode::Flush && !flushes;
+            flying[slot] = Some(Flying {
+                since,
+                reads,
+                is_silent,
+            });
+        }
+        connection.send()?;
+        loop {
+            let mut known = None;
+            let slot = connection.receive(|cookie| {
+                known = flying.get(cookie as usize).copied().flatten();
+                if known.is_some_and(|flying| flying.reads) {
+                    &mut data
+                } else {
+                    &mut []
+                }
+            })? as usize;
+            let Some(flight) = known else {
+                bail!("the server answered a request that was not sent")
+            };
+            if !flight.is_silent {
+                latency.saturating_record(flight.since.elapsed().as_nanos() as u64);
+            }
+            flying[slot] = None;
+            free.push(slot);
+            if free.len() == case.qd || !connection.has_reply() {
+                break;
+            }
+        }
+    }
+}
+
+/// One request at a time; the caller has as many threads as the depth asks for.
+fn drive_file(file: &File, mut places: Places, stop: &AtomicBool) -> anyhow::Result<Histogram<u64>> {
+    let mut latency = histogram();
+    let mut buffer = Aligned::new(places.case.bs);
+    while !stop.load(Ordering::Relaxed) {
+        let (offset, writes) = places.draw();
+        if writes {
+            buffer.bytes().copy_from_slice(places.payload(offset));
+        }
+        let mut since = Instant::now();
+        match writes {
+            true => file.write_all_at(buffer.bytes(), offset)?,
+            false => file.read_exact_at(buffer.bytes(), offset)?,
+        }
+        if places.case.mode == Mode::Flush {
+            since = Instant::now();
+            file.sync_data()?;
+        }
+        latency.saturating_record(since.elapsed().as_nanos() as u64);
+    }
+    Ok(latency)
+}
+
+/// Writes the whole target once, in order.
+pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()> {
+    let case = Case {
+        bs: case.bs.min(target.span_bytes as usize),
+        ..*case
+    };
+    let mut places = Places::new(&case, target.span_bytes, 0)?;
+    bar.set_message("filling");
+    bar.set_length(places.blocks);
+    let mut way = target.way(true)?;
+    let mut buffer = Aligned::new(case.bs);
+    let mut under_way = 0;
+    for block in 0..places.blocks {
+        let offset = block * case.bs as u64;
+        match &mut way {
+            Way::File(file) => {
+                buffer.bytes().copy_from_slice(places.payload(offset));
+                file.write_all_at(buffer.bytes(), offset)?;
+            }
+            Way::Nbd(connection) => {
+                connection.push_write(block, offset, places.payload(offset));
+                connection.send()?;
+                under_way += 1;
+                if under_way == case.qd {
+                    connection.receive(|_| &mut [])?;
+                    under_way -= 1;
+                }
+            }
+        }
+        bar.set_position(block);
+    }
+    match &mut way {
+        Way::File(file) => file.sync_data()?,
+        Way::Nbd(connection) => {
+            connection.push_flush(u64::MAX);
+            connection.send()?;
+            for _ in 0..under_way + 1 {
+                connection.receive(|_| &mut [])?;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(mode: Mode) -> Case {
+        Case {
+            mode,
+            bs: 4096,
+            qd: 4,
+            conns: 1,
+            write_share: 0.5,
+            time: Duration::from_millis(60),
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn places_stay_inside_and_modes_keep_their_word() {
+        for mode in [
+            Mode::Randread,
+            Mode::Randwrite,
+            Mode::Randrw,
+            Mode::Read,
+            Mode::Write,
+        ] {
+            let mut places = Places::new(&case(mode), 10 * 4096 + 100, 0).unwrap();
+            let drawn: Vec<_> = (0..1000).map(|_| places.draw()).collect();
+            assert!(
+                drawn
+                    .iter()
+                    .all(|(offset, _)| offset + 4096 <= 10 * 4096 && offset % 4096 == 0)
+            );
+            let writes = drawn.iter().filter(|(_, writes)| *writes).count();
+            match mode {
+                Mode::Randread | Mode::Read => assert_eq!(writes, 0),
+                Mode::Randrw => assert!((400..600).contains(&writes)),
+                _ => assert_eq!(writes, 1000),
+            }
+        }
+        assert!(
+            Places::new(&case(Mode::Read), 100, 0).is_err(),
+            "smaller than a request"
+        );
+    }
+
+    #[test]
+    fn a_file_is_filled_and_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let target = Target::open(&format!("file:{}", path.display()), None).unwrap();
+        assert_eq!(target.span_bytes, 1 << 20);
+        fill(&target, &case(Mode::Write), ProgressBar::hidden()).unwrap();
+        assert!(
+            std::fs::read(&path)
+                .unwrap()
+                .chunks(4096)
+                .all(|chunk| chunk.iter().any(|&b| b != 0))
+        );
+        for mode in [Mode::Randread, Mode::Randwrite, Mode::Flush] {
+            let outcome = run(&target, &case(mode), &ProgressBar::hidden()).unwrap();
+            assert!(outcome.requests > 0 && outcome.requests == outcome.latency.len());
+        }
+    }
+}

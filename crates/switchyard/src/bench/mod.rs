@@ -1,0 +1,294 @@
+//! `switchyard bench`: load against a rack's volume, any NBD export, a file or a device, with latency percentiles.
+//!
+//! The client is closed-loop: each connection keeps `qd` requests under way and blocks for replies, as most clients
+//! do. Latency is taken from just before a request is handed to the socket (or to the file) to just after its reply is
+//! read. Every case runs several times and the run with the median rate is reported.
+//!
+//! Writing destroys what is on the target, so it happens only when asked for: `--writes`, or `--rw` with a write.
+
+mod block;
+mod load;
+pub mod machine;
+mod nbd;
+
+use crate::control::client::Client;
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::Context;
+use block::Target;
+use clap::{Args, ValueEnum};
+use load::{Case, Outcome};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Reads at random places
+    Randread,
+    /// Writes at random places
+    Randwrite,
+    /// Both, see --write-share
+    Randrw,
+    /// Reads in order
+    Read,
+    /// Writes in order
+    Write,
+    /// Flushes, each after one write
+    Flush,
+}
+
+impl Mode {
+    /// True if it changes the target.
+    fn writes(self) -> bool {
+        !matches!(self, Self::Randread | Self::Read)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Randrw => "randrw",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+        }
+    }
+}
+
+/// `switchyard bench`.
+#[derive(Args)]
+#[command(
+    after_help = "Without --rw a suite runs: the rack's idle CPU, 4 KiB reads at depth 1 and 32, and with \
+    --writes also writes and flushes. Writing DESTROYS the data of the target.\n\n\
+    Examples:\n  switchyard bench                              reads from the volume `demo` of the running rack\n  \
+    switchyard bench --writes                     the whole suite; `demo` loses its data\n  \
+    switchyard bench nbd://127.0.0.1:10809/db --rw randread --qd 8 --conns 2 --seconds 10\n  \
+    switchyard bench file:/dev/nvme0n1 --json"
+)]
+pub struct BenchArgs {
+    /// `nbd://HOST:PORT/NAME` or `file:PATH` [default: the volume `demo` of the running rack]
+    #[arg(value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Run one case instead of the suite
+    #[arg(long, value_name = "MODE")]
+    pub rw: Option<Mode>,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub bs: Size,
+    /// Requests under way on each connection
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub qd: usize,
+    /// Connections, each with a thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub conns: usize,
+    /// Share of writes in randrw
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    pub write_share: f64,
+    /// Seconds of each run
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Runs of each case; the one with the median rate counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Only the first part of the target
+    #[arg(long, value_name = "SIZE")]
+    pub span: Option<Size>,
+    /// Seed of the places
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The suite also writes: DESTROYS the target's data
+    #[arg(long)]
+    pub writes: bool,
+    /// Fill the target with data first (needs --writes)
+    #[arg(long, requires = "writes")]
+    pub fill: bool,
+    /// Control address of the rack
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9180")]
+    pub control: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    check(args)?;
+    let client = Client::new(&args.control);
+    let (target, pid) = target(args, &client)?;
+    let about = machine::about();
+    if !args.json {
+        println!(
+            "machine  {}, {} processors, Linux {}",
+            about.processor, about.processors, about.kernel
+        );
+        println!("commit   {}", about.commit);
+        println!("target   {target}");
+        println!("runs     {} × {} s each, median\n", args.runs, args.seconds);
+    }
+    let idle = match (pid, args.rw) {
+        (Some(pid), None) => machine::idle_cpu_percent(pid, Duration::from_secs(2)),
+        _ => None,
+    };
+    if let (Some(percent), false) = (idle, args.json) {
+        println!("{:<34} {percent:>9.2} % of a processor", "idle rack");
+    }
+    if args.fill {
+        let fill = Case {
+            mode: Mode::Write,
+            qd: 16,
+            bs: 128 << 10,
+            ..case(args, Mode::Write, 16)
+        };
+        load::fill(&target, &fill, bar(args)).context("the target cannot be filled")?;
+    }
+    let mut rows = Vec::new();
+    for case in cases(args) {
+        let outcome = median(args, &target, &case)?;
+        if !args.json {
+            print_row(&case, &outcome, rows.is_empty());
+        }
+        rows.push(row(&case, &outcome));
+    }
+    if args.json {
+        let value = json!({
+            "machine": about, "target": target.to_string(), "runs": args.runs, "seconds": args.seconds,
+            "idle_cpu_percent": idle, "cases": rows,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    Ok(())
+}
+
+fn check(args: &BenchArgs) -> anyhow::Result<()> {
+    let refuse = |flag: &str, value: &dyn std::fmt::Display, why: &str| {
+        Err(Failure::Usage(format!("--{flag} {value}: {why}")).into())
+    };
+    if !(1..=128).contains(&args.qd) {
+        return refuse(
+            "qd",
+            &args.qd,
+            "write 1 to 128; more connections (--conns) go deeper",
+        );
+    }
+    if !(1..=256).contains(&args.conns) {
+        return refuse("conns", &args.conns, "write 1 to 256");
+    }
+    if args.bs.0 == 0 || !args.bs.0.is_multiple_of(512) || args.bs.0 > 32 << 20 {
+        return refuse("bs", &args.bs.0, "write a multiple of 512 bytes up to 32MiB");
+    }
+    if !(0.05..=86_400.0).contains(&args.seconds) {
+        return refuse("seconds", &args.seconds, "write 0.05 to 86400");
+    }
+    if !(1..=100).contains(&args.runs) {
+        return refuse("runs", &args.runs, "write 1 to 100");
+    }
+    if !(0.0..=1.0).contains(&args.write_share) {
+        return refuse("write-share", &args.write_share, "write 0 to 1");
+    }
+    Ok(())
+}
+
+/// The target, and the process whose idle CPU counts.
+fn target(args: &BenchArgs, client: &Client) -> anyhow::Result<(Target, Option<u32>)> {
+    let span = args.span.map(|size| size.0);
+    if let Some(text) = &args.target {
+        let target = Target::open(text, span)?;
+        // The rack of this target, if it is one and on this machine.
+        let status = client.status().ok();
+        let pid = status
+            .filter(|s| s.nbd.as_ref().is_some_and(|nbd| text.contains(nbd)))
+            .map(|s| s.pid);
+        return Ok((target, pid));
+    }
+    let status = client.status()?;
+    let volume = status
+        .volumes
+        .iter()
+        .find(|volume| volume.name == crate::rackup::DEMO)
+        .context("the rack has no volume `demo`: name a target, for example nbd://127.0.0.1:10809/NAME")?;
+    Ok((Target::open(&volume.uri, span)?, Some(status.pid)))
+}
+
+fn case(args: &BenchArgs, mode: Mode, qd: usize) -> Case {
+    Case {
+        mode,
+        bs: args.bs.0 as usize,
+        qd,
+        conns: args.conns,
+        write_share: args.write_share,
+        time: Duration::from_secs_f64(args.seconds),
+        seed: args.seed,
+    }
+}
+
+/// The suite, or the one case asked for.
+fn cases(args: &BenchArgs) -> Vec<Case> {
+    if let Some(mode) = args.rw {
+        return vec![case(args, mode, args.qd)];
+    }
+    let mut cases = vec![case(args, Mode::Randread, 1), case(args, Mode::Randread, 32)];
+    if args.writes {
+        cases.push(case(args, Mode::Randwrite, 1));
+        cases.push(case(args, Mode::Randwrite, 32));
+        cases.push(case(args, Mode::Flush, 1));
+    }
+    cases
+}
+
+fn bar(args: &BenchArgs) -> indicatif::ProgressBar {
+    if args.json || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style =
+        indicatif::ProgressStyle::with_template("{msg:<34} [{bar:40}] {percent}%").expect("a valid template");
+    indicatif::ProgressBar::new(100).with_style(style)
+}
+
+fn median(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<Outcome> {
+    let bar = bar(args);
+    let mut outcomes = Vec::new();
+    for number in 0..args.runs {
+        bar.set_message(format!("{case}, run {} of {}", number + 1, args.runs));
+        let again = Case {
+            seed: case.seed.wrapping_add(number as u64),
+            ..*case
+        };
+        outcomes.push(load::run(target, &again, &bar).with_context(|| format!("{case}"))?);
+    }
+    bar.finish_and_clear();
+    outcomes.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
+    Ok(outcomes.swap_remove(outcomes.len() / 2))
+}
+
+fn print_row(case: &Case, outcome: &Outcome, is_first: bool) {
+    if is_first {
+        println!(
+            "{:<34} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "case", "IOPS", "MiB/s", "mean µs", "p50 µs", "p99 µs", "p99.9 µs"
+        );
+    }
+    let us = |quantile| outcome.latency.value_at_quantile(quantile) as f64 / 1000.0;
+    println!(
+        "{:<34} {:>9.0} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1}",
+        case.to_string(),
+        outcome.iops(),
+        outcome.iops() * case.bs as f64 / 1_048_576.0,
+        outcome.latency.mean() / 1000.0,
+        us(0.5),
+        us(0.99),
+        us(0.999)
+    );
+}
+
+fn row(case: &Case, outcome: &Outcome) -> Value {
+    let us = |quantile| outcome.latency.value_at_quantile(quantile) as f64 / 1000.0;
+    json!({
+        "rw": case.mode.name(), "bs": case.bs, "qd": case.qd, "conns": case.conns,
+        "requests": outcome.requests, "iops": outcome.iops(),
+        "mib_s": outcome.iops() * case.bs as f64 / 1_048_576.0,
+        "mean_us": outcome.latency.mean() / 1000.0, "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999),
+        "max_us": outcome.latency.max() as f64 / 1000.0,
+    })
+}

@@ -1,0 +1,524 @@
+//! How a rack is set up: defaults, under a TOML file, under flags.
+//!
+//! [`Options`] is both the file's keys and the flags (`rack_port` is `--rack-port`), every one optional;
+//! [`Config`] is what they come to, validated. Each error names the key, its value and what to write instead.
+//! `docs/configuration.md` documents every key, and a test checks that it does.
+
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::Context;
+use base::limits::{CHANNELS_MAX, PAGE_BYTES, REPLICAS_MAX};
+use base::{Addr, NodeId};
+use clap::{Args, ValueEnum};
+use flash::{GcMode, Profile};
+use rack::gc::Coordination;
+use rack::registry::Durability;
+use rack::sched::Policy;
+use serde::Deserialize;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where media are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum MediaKind {
+    /// Files in the rack's directory, with O_DIRECT.
+    File,
+    /// Memory: everything is gone when the rack stops.
+    Memory,
+}
+
+/// The order of waiting reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheduling {
+    /// By end-to-end time: network so far, waiting, predicted way back (RackBlox §3.4).
+    Coordinated,
+    /// By arrival.
+    Fifo,
+}
+
+/// What collection does to other work of the vSSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Collecting {
+    /// A few relocations among users' requests.
+    Preemptible,
+    /// The channel is held for a whole victim, as in RackBlox's devices.
+    Blocking,
+    /// Costs no modelled time.
+    Free,
+}
+
+/// Who decides when a vSSD collects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum GcPolicy {
+    /// The ToR lets replicas collect in turn and sends reads to the one that does not (RackBlox §3.5).
+    Rack,
+    /// Each server by itself: the baseline.
+    None,
+}
+
+/// Everything that may be set, in a file or by a flag. Unset means the default.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Directory of the rack: registry, media, lock [default: $SWITCHYARD_DIR or ./rack-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Storage servers of the rack, 1 to 32 [default: 4]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u8>,
+    /// Copies of each volume, on different nodes, 1 to 3 [default: 2]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u8>,
+    /// Size of the volume `demo` that the first start creates; 0 creates none [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub demo: Option<Size>,
+    /// When writes are acknowledged: `memory` (all replicas hold it; FLUSH makes it durable) or `media` [default: memory]
+    #[arg(long, value_name = "WHEN")]
+    pub durability: Option<String>,
+    /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
+    #[arg(long, value_name = "PROFILE")]
+    pub timing: Option<String>,
+    /// Where media are kept [default: file]
+    #[arg(long, value_name = "KIND")]
+    pub media: Option<MediaKind>,
+    /// Size of each node's medium, reserved at the first start [default: 4GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Channels of each node's SSD; a vSSD owns whole channels [default: 16]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Share of the flash that clients do not see, 0.05 to 0.9 [default: 0.25]
+    #[arg(long, value_name = "SHARE")]
+    pub over_provisioning: Option<f64>,
+    /// Write cache of each vSSD [default: an even part of half the pool, at most 8MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<Size>,
+    /// Order of waiting reads [default: coordinated]
+    #[arg(long, value_name = "POLICY")]
+    pub scheduling: Option<Scheduling>,
+    /// Who decides when garbage is collected [default: rack]
+    #[arg(long, value_name = "POLICY")]
+    pub gc: Option<GcPolicy>,
+    /// What collection does to other requests [default: preemptible]
+    #[arg(long, value_name = "MODE")]
+    pub gc_mode: Option<Collecting>,
+    /// Where NBD clients connect [default: 127.0.0.1:10809]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nbd: Option<SocketAddr>,
+    /// Where the commands and Prometheus connect (HTTP) [default: 127.0.0.1:9180]
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
+    /// UDP port of the ToR on 127.0.0.1; the gateway has the next one, then the nodes [default: 8888]
+    #[arg(long, value_name = "PORT")]
+    pub rack_port: Option<u16>,
+    /// Threads: ToR and gateway on the first, nodes over the rest [default: 1]
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// Pin each thread to a processor [default: false]
+    #[arg(long, value_name = "BOOL")]
+    pub pin: Option<bool>,
+    /// Payload memory of each thread, reserved at start [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub pool: Option<Size>,
+    /// How long a thread polls after work before it sleeps, in µs [default: 50]
+    #[arg(long, value_name = "US")]
+    pub spin_us: Option<u64>,
+    /// A client's request that is unanswered this long fails, in seconds [default: 30]
+    #[arg(long, value_name = "S")]
+    pub request_timeout_s: Option<u64>,
+}
+
+macro_rules! overlay {
+    ($over:expr, $under:expr, $($field:ident),+ $(,)?) => {
+        Options { $($field: $over.$field.or($under.$field),)+ }
+    };
+}
+
+impl Options {
+    /// Reads a file's keys.
+    pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// These options; where one is unset, `under`'s.
+    pub fn over(self, under: Self) -> Self {
+        overlay!(
+            self,
+            under,
+            dir,
+            nodes,
+            replicas,
+            demo,
+            durability,
+            timing,
+            media,
+            size,
+            channels,
+            over_provisioning,
+            cache,
+            scheduling,
+            gc,
+            gc_mode,
+            nbd,
+            control,
+            rack_port,
+            cores,
+            pin,
+            pool,
+            spin_us,
+            request_timeout_s,
+        )
+    }
+
+    /// These options over the file's, if one is named.
+    pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = file else { return Ok(self) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("the configuration {} cannot be read", path.display()))
+            .map_err(|error| Failure::Usage(format!("{error:#}")))?;
+        let under = Self::from_toml(&text).map_err(|error| {
+            Failure::Usage(format!(
+                "{}: {error}\nevery key is described in docs/configuration.md",
+                path.display()
+            ))
+        })?;
+        Ok(self.over(under))
+    }
+}
+
+/// A rack's set-up, validated. Fields are the keys of [`Options`] unless they say otherwise.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The rack's directory.
+    pub dir: PathBuf,
+    /// Storage servers.
+    pub nodes: u8,
+    /// Default copies of a volume.
+    pub replicas: u8,
+    /// Bytes of the first volume, 0 for none.
+    pub demo_bytes: u64,
+    /// Default acknowledgement of writes.
+    pub durability: Durability,
+    /// Emulated device time.
+    pub timing: Profile,
+    /// Kind of media.
+    pub media: MediaKind,
+    /// Bytes of a medium.
+    pub media_bytes: u64,
+    /// Channels of an SSD.
+    pub channels: u32,
+    /// Share of the flash that is not visible.
+    pub over_provisioning: f64,
+    /// Pages of a vSSD's write cache.
+    pub cache_pages: usize,
+    /// Order of reads.
+    pub scheduling: Scheduling,
+    /// Who decides on collection.
+    pub gc: GcPolicy,
+    /// How collection shares the flash.
+    pub gc_mode: Collecting,
+    /// NBD address.
+    pub nbd: SocketAddr,
+    /// HTTP address.
+    pub control: SocketAddr,
+    /// The ToR's UDP port.
+    pub rack_port: u16,
+    /// Threads.
+    pub cores: usize,
+    /// Whether threads are pinned.
+    pub pin: bool,
+    /// Pages of a thread's pool.
+    pub pool_pages: usize,
+    /// Polling after work.
+    pub spin: Duration,
+    /// Age at which a request fails.
+    pub request_timeout: Duration,
+}
+
+/// Most nodes of a rack in one process: each has a socket with receive buffers out of the pool.
+pub const NODES_MAX: u8 = 32;
+/// A vSSD's write cache by default, at most.
+const CACHE_PAGES_MAX: usize = 2048;
+/// A vSSD's write cache, at least.
+const CACHE_PAGES_MIN: usize = 16;
+/// The smallest medium: below, a channel has too few erase blocks to collect garbage with.
+pub const MEDIA_BYTES_MIN: u64 = 64 << 20;
+
+/// Refuses a value: which key, what it is, why, and what to write.
+fn refuse(key: &str, value: impl std::fmt::Display, why: &str) -> anyhow::Error {
+    Failure::Usage(format!(
+        "{key} = {value}: {why} (flag --{})",
+        key.replace('_', "-")
+    ))
+    .into()
+}
+
+fn within<T: PartialOrd + std::fmt::Display + Copy>(
+    key: &str,
+    value: T,
+    low: T,
+    high: T,
+) -> anyhow::Result<T> {
+    if (low..=high).contains(&value) {
+        return Ok(value);
+    }
+    Err(refuse(key, value, &format!("write a value from {low} to {high}")))
+}
+
+/// The default directory: `$SWITCHYARD_DIR` or `./rack-data`.
+pub fn default_dir() -> PathBuf {
+    std::env::var_os("SWITCHYARD_DIR").map_or_else(|| "rack-data".into(), PathBuf::from)
+}
+
+/// Where the commands and Prometheus connect by default.
+pub const CONTROL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
+/// Where NBD clients connect by default: the protocol's own port.
+pub const NBD: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 10809));
+
+impl Config {
+    /// Validates; unset options get their defaults.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let nodes = within("nodes", options.nodes.unwrap_or(4), 1, NODES_MAX)?;
+        let replicas = match options.replicas {
+            None => 2.min(nodes),
+            Some(replicas) => within("replicas", replicas, 1, REPLICAS_MAX as u8)?,
+        };
+        if replicas > nodes {
+            let why = format!(
+                "each copy is on a node of its own and there are {nodes}: add nodes or ask for fewer"
+            );
+            return Err(refuse("replicas", replicas, &why));
+        }
+        let channels = within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?;
+        let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
+        let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
+        within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 1)?;
+        let pool = options.pool.unwrap_or(Size(256 << 20));
+        let pool_pages_min = (64 * (usize::from(nodes) + 2) + 4096) as u64;
+        if pool.0 < pool_pages_min * PAGE_BYTES as u64 {
+            let why = format!(
+                "sockets and requests need at least {}",
+                Size(pool_pages_min * PAGE_BYTES as u64)
+            );
+            return Err(refuse("pool", pool, &why));
+        }
+        let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
+        let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1)) * channels as usize;
+        Ok(Self {
+            dir: options.dir.unwrap_or_else(default_dir),
+            nodes,
+            replicas,
+            demo_bytes: volume_bytes("demo", options.demo.unwrap_or(Size(1 << 30)))?,
+            durability: durability("durability", options.durability.as_deref())?,
+            timing: timing(options.timing.as_deref().unwrap_or("none"))?,
+            media: options.media.unwrap_or(MediaKind::File),
+            media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
+            channels,
+            over_provisioning: within(
+                "over_provisioning",
+                options.over_provisioning.unwrap_or(0.25),
+                0.05,
+                0.9,
+            )?,
+            cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
+            scheduling: options.scheduling.unwrap_or(Scheduling::Coordinated),
+            gc: options.gc.unwrap_or(GcPolicy::Rack),
+            gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
+            nbd: options.nbd.unwrap_or(NBD),
+            control: options.control.unwrap_or(CONTROL),
+            rack_port,
+            cores,
+            pin: options.pin.unwrap_or(false),
+            pool_pages,
+            spin: Duration::from_micros(within("spin_us", options.spin_us.unwrap_or(50), 0, 1_000_000)?),
+            request_timeout: Duration::from_secs(within(
+                "request_timeout_s",
+                options.request_timeout_s.unwrap_or(30),
+                1,
+                3600,
+            )?),
+        })
+    }
+
+    /// A host's UDP address on the loopback: 0 is the ToR, 1 the gateway, 1 + n node n.
+    pub fn rack_addr(&self, place: u16) -> Addr {
+        Addr::new([127, 0, 0, 1], self.rack_port + place)
+    }
+
+    /// How a core is set up; `index` counts the cores.
+    pub fn core(&self, index: usize) -> runtime::CoreConfig {
+        let cpus = runtime::cpu::allowed();
+        runtime::CoreConfig {
+            cpu: self.pin.then(|| cpus[index % cpus.len()]),
+            pool_pages: self.pool_pages,
+            spin: self.spin,
+            ..runtime::CoreConfig::default()
+        }
+    }
+
+    /// How a node is set up.
+    pub fn node(&self, id: NodeId, addr: Addr, tor: Addr) -> host::NodeConfig {
+        let mut node = host::NodeConfig::new(id, addr, tor);
+        node.timing = self.timing.clone();
+        node.over_provisioning = self.over_provisioning;
+        node.gc_mode = match self.gc_mode {
+            Collecting::Preemptible => node.gc_mode,
+            Collecting::Blocking => GcMode::Blocking,
+            Collecting::Free => GcMode::Free,
+        };
+        node.unit.gc = rack::gc::Config::for_spare(self.over_provisioning);
+        node.unit.gc.coordination = match self.gc {
+            GcPolicy::Rack => Coordination::Rack,
+            GcPolicy::None => Coordination::None,
+        };
+        node.unit.policy = match self.scheduling {
+            Scheduling::Coordinated => Policy::Coordinated,
+            Scheduling::Fifo => Policy::Fifo,
+        };
+        node.unit.cache_pages = self.cache_pages;
+        node
+    }
+}
+
+/// Bytes of a volume, checked: whole sectors.
+pub fn volume_bytes(key: &str, size: Size) -> anyhow::Result<u64> {
+    if !size.0.is_multiple_of(base::limits::SECTOR_BYTES as u64) {
+        return Err(refuse(key, size.0, "a volume is a multiple of 512 bytes"));
+    }
+    Ok(size.0)
+}
+
+fn media_bytes(size: Size) -> anyhow::Result<u64> {
+    if size.0 < MEDIA_BYTES_MIN {
+        let why = format!("garbage collection needs at least {}", Size(MEDIA_BYTES_MIN));
+        return Err(refuse("size", size, &why));
+    }
+    Ok(size.0)
+}
+
+/// When writes are acknowledged, by name.
+pub fn durability(key: &str, name: Option<&str>) -> anyhow::Result<Durability> {
+    match name {
+        None | Some("memory") => Ok(Durability::Memory),
+        Some("media") => Ok(Durability::Media),
+        Some(other) => Err(refuse(key, other, "write `memory` or `media`")),
+    }
+}
+
+/// A timing profile: a built-in by name, or a file.
+pub fn timing(name: &str) -> anyhow::Result<Profile> {
+    if let Some(profile) = Profile::built_in(name) {
+        return Ok(profile);
+    }
+    let built_in = Profile::BUILT_IN.join(", ");
+    let text = std::fs::read_to_string(name).map_err(|error| {
+        let why = format!("neither a built-in profile ({built_in}) nor a readable file: {error}");
+        refuse("timing", name, &why)
+    })?;
+    Profile::parse(&text).map_err(|error| refuse("timing", name, &error.to_string()))
+}
+
+/// The caches of all vSSDs together leave half the pool to packets and requests.
+fn cache_pages(size: Option<Size>, pool_pages: usize, vssds_max: usize) -> anyhow::Result<usize> {
+    match size {
+        None => Ok((pool_pages / 2 / vssds_max).clamp(CACHE_PAGES_MIN, CACHE_PAGES_MAX)),
+        Some(size) => {
+            let low = Size((CACHE_PAGES_MIN * PAGE_BYTES) as u64);
+            let high = Size((pool_pages / 2 * PAGE_BYTES) as u64);
+            if !(low..=high).contains(&size) {
+                let why = format!("write {low} to {high}, half the pool (key pool)");
+                return Err(refuse("cache", size, &why));
+            }
+            Ok((size.0 / PAGE_BYTES as u64) as usize)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[derive(clap::Parser)]
+    struct Probe {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn config(toml: &str) -> anyhow::Result<Config> {
+        Config::new(Options::from_toml(toml)?)
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default_rack() {
+        let config = config("").unwrap();
+        assert_eq!((config.nodes, config.replicas, config.channels), (4, 2, 16));
+        assert_eq!(config.demo_bytes, 1 << 30);
+        assert_eq!(config.rack_addr(0), Addr::new([127, 0, 0, 1], 8888));
+        assert!(config.cache_pages >= CACHE_PAGES_MIN);
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let flags = Options {
+            nodes: Some(3),
+            ..Options::default()
+        };
+        let file = Options::from_toml("nodes = 2\nsize = '1GiB'\ndemo = 0").unwrap();
+        let merged = Config::new(flags.over(file)).unwrap();
+        assert_eq!(
+            (merged.nodes, merged.media_bytes, merged.demo_bytes),
+            (3, 1 << 30, 0)
+        );
+    }
+
+    #[test]
+    fn errors_name_key_value_and_remedy() {
+        for (toml, parts) in [
+            ("nodes = 0", ["nodes = 0", "1 to 32"]),
+            ("replicas = 4", ["replicas = 4", "1 to 3"]),
+            ("nodes = 1\nreplicas = 2", ["replicas = 2", "add nodes"]),
+            ("size = '1MiB'", ["size = 1 MiB", "64 MiB"]),
+            ("timing = 'nope'", ["timing = nope", "p-ssd"]),
+            ("durability = 'x'", ["durability = x", "media"]),
+            ("demo = 100", ["demo = 100", "512"]),
+            ("pool = '1MiB'", ["pool = 1 MiB", "at least"]),
+            ("cache = '1GiB'", ["cache = 1 GiB", "half the pool"]),
+            ("over_provisioning = 0.99", ["over_provisioning = 0.99", "0.9"]),
+            ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
+        ] {
+            let error = config(toml).expect_err(toml).to_string();
+            for part in parts {
+                assert!(error.contains(part), "{toml}: {error}");
+            }
+        }
+        assert!(
+            Options::from_toml("colour = 1").is_err(),
+            "unknown keys are refused"
+        );
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let text = include_str!("../../../docs/configuration.md");
+        for argument in Probe::command().get_arguments() {
+            let key = argument.get_id().as_str();
+            if key != "help" {
+                assert!(
+                    text.contains(&format!("`{key}`")),
+                    "docs/configuration.md lacks `{key}`"
+                );
+                let flag = format!("{key} = 1");
+                let known = Options::from_toml(&flag)
+                    .err()
+                    .is_none_or(|e| !e.message().contains("unknown field"));
+                assert!(known, "{key} is a flag but no key");
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What goes over the control API, in both directions. Times are in the unit of the field's name.
+
+use crate::size::Size;
+use rack::control::NodeStatus;
+use serde::{Deserialize, Serialize};
+
+/// Everything there is to see of a running part.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// `up`, `node`, `tor` or `gateway`.
+    pub role: String,
+    /// Process that runs it.
+    pub pid: u32,
+    /// Seconds since its start.
+    pub uptime_s: f64,
+    /// Where it keeps its files, empty for none.
+    pub dir: String,
+    /// Name of the device timing profile.
+    pub timing: String,
+    /// Where NBD clients connect, if they do.
+    pub nbd: Option<String>,
+    /// The gateway's counters.
+    pub gateway: Option<GatewayCounters>,
+    /// The ToR's counters.
+    pub tor: Option<TorCounters>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// The threads.
+    pub cores: Vec<Core>,
+}
+
+/// Counters of a gateway since its start.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct GatewayCounters {
+    pub requests: u64,
+    pub errors: u64,
+    pub in_flight: u64,
+    pub retransmissions: u64,
+    pub redirected: u64,
+    pub merged: u64,
+    pub corrupt_packets: u64,
+}
+
+/// Counters of a ToR since its start.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TorCounters {
+    pub forwarded: u64,
+    pub redirected: u64,
+    pub unroutable: u64,
+    pub gc_accepted: u64,
+    pub gc_delayed: u64,
+}
+
+/// A distribution of times, in µs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Latency {
+    pub name: String,
+    pub count: u64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Where clients find it.
+    pub uri: String,
+    /// `ready`, `opening`, `failed` or `closed`.
+    pub state: String,
+    /// Why it failed, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// `memory` or `media`.
+    pub durability: String,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Copies of each page.
+    pub replicas: usize,
+    /// Its replica sets.
+    pub sets: Vec<SetPlace>,
+    /// Of reads, writes and flushes, as the gateway sees them.
+    pub latency: Vec<Latency>,
+}
+
+/// One replica set of a volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SetPlace {
+    /// Pages of 4096 bytes.
+    pub pages: u32,
+    /// Channels of each vSSD.
+    pub channels: u32,
+    /// The vSSD and node of each replica, the primary first.
+    pub replicas: Vec<Place>,
+}
+
+/// A vSSD and its node.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Place {
+    pub vssd: u32,
+    pub node: u8,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Node {
+    /// Its number.
+    pub id: u8,
+    /// Its address.
+    pub addr: String,
+    /// It answered the last time it was asked.
+    pub answers: bool,
+    /// What it answered.
+    pub status: NodeStatus,
+    /// Where its reads spent their time, if it runs in this process.
+    pub stages: Vec<Latency>,
+    /// Its vSSDs, if it runs in this process.
+    pub vssds: Vec<Vssd>,
+}
+
+/// A vSSD of a node in this process.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Vssd {
+    pub id: u32,
+    pub serving: bool,
+    pub collecting: bool,
+    pub latched: bool,
+    pub reads: u64,
+    pub writes: u64,
+    pub cache_hits: u64,
+    pub duplicates: u64,
+    pub dropped: u64,
+    pub damaged: u64,
+    pub dirty_pages: u64,
+    pub free_ratio: f64,
+    pub write_amplification: f64,
+    pub user_programs: u64,
+    pub gc_programs: u64,
+    pub record_programs: u64,
+    pub erases: u64,
+    pub erase_count_min: u32,
+    pub erase_count_max: u32,
+    pub flushes: u64,
+    pub checkpoints: u64,
+    pub live_pages: u64,
+    pub damaged_pages: u64,
+}
+
+/// Counters of a thread.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Core {
+    pub packets_in: u64,
+    pub packets_out: u64,
+    pub packets_malformed: u64,
+    pub packets_dropped: u64,
+    pub syscalls: u64,
+    pub polls: u64,
+    pub sleeps: u64,
+    pub ticks: u64,
+    pub media_reads: u64,
+    pub media_writes: u64,
+    pub media_flushes: u64,
+    pub media_errors: u64,
+    pub nbd_connections: u64,
+    pub nbd_refused: u64,
+    pub nbd_requests: u64,
+    pub nbd_bytes_in: u64,
+    pub nbd_bytes_out: u64,
+}
+
+/// Asks for a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Create {
+    /// Its name.
+    pub name: String,
+    /// Its size: bytes, or text such as `1GiB`.
+    pub size: Size,
+    /// Copies; the rack's default if unset.
+    #[serde(default)]
+    pub replicas: Option<u8>,
+    /// `memory` or `media`; the rack's default if unset.
+    #[serde(default)]
+    pub durability: Option<String>,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Asks for another size.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// The new size.
+    pub size: Size,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// One sentence with its remedy.
+    pub error: String,
+}

@@ -1,0 +1,127 @@
+//! The commands' side of the control API.
+
+use super::api::{Create, Problem, Resize, Status, Volume};
+use crate::failure::Failure;
+use anyhow::{Context, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use ureq::http::{Method, Request};
+use ureq::{Agent, Body};
+
+/// The longest a rack may take to answer: creating a volume waits for its nodes.
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// A running rack, as the commands see it.
+#[derive(Debug)]
+pub struct Client {
+    base: String,
+    agent: Agent,
+}
+
+impl Client {
+    /// Of the rack whose control address is `base`, with or without `http://`.
+    pub fn new(base: &str) -> Self {
+        let base = match base.contains("://") {
+            true => base.trim_end_matches('/').to_owned(),
+            false => format!("http://{}", base.trim_end_matches('/')),
+        };
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(TIMEOUT))
+            .timeout_connect(Some(Duration::from_secs(3)))
+            .proxy(None)
+            .build()
+            .new_agent();
+        Self { base, agent }
+    }
+
+    /// Everything there is to see.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        self.ask(Method::GET, "/v1/status", ())
+    }
+
+    /// The volumes.
+    pub fn volumes(&self) -> anyhow::Result<Vec<Volume>> {
+        self.ask(Method::GET, "/v1/volumes", ())
+    }
+
+    /// One volume.
+    pub fn volume(&self, name: &str) -> anyhow::Result<Volume> {
+        self.ask(Method::GET, &path(name)?, ())
+    }
+
+    /// Creates a volume.
+    pub fn create(&self, create: &Create) -> anyhow::Result<Volume> {
+        self.ask(Method::POST, "/v1/volumes", create)
+    }
+
+    /// Grows a volume.
+    pub fn resize(&self, name: &str, resize: Resize) -> anyhow::Result<Volume> {
+        self.ask(Method::PATCH, &path(name)?, resize)
+    }
+
+    /// Deletes a volume.
+    pub fn delete(&self, name: &str) -> anyhow::Result<()> {
+        self.ask(Method::DELETE, &path(name)?, ())
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Serialize,
+    ) -> anyhow::Result<T> {
+        let body = serde_json::to_vec(&body)?;
+        let request = Request::builder()
+            .method(&method)
+            .uri(format!("{}{path}", self.base));
+        let response = if body == b"null" {
+            self.agent.run(request.body(())?)
+        } else {
+            self.agent
+                .run(request.header("content-type", "application/json").body(body)?)
+        };
+        let mut response = response.map_err(|error| self.unreachable(error))?;
+        let status = response.status();
+        let body: &mut Body = response.body_mut();
+        let text = body
+            .with_config()
+            .limit(64 << 20)
+            .read_to_string()
+            .with_context(|| format!("the answer of {} was cut", self.base))?;
+        if !status.is_success() {
+            match serde_json::from_str::<Problem>(&text) {
+                Ok(problem) => bail!("{}", problem.error),
+                Err(_) => bail!("{} answered {status}: {}", self.base, text.trim()),
+            }
+        }
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{}{path} does not answer like a rack: is it another program, or another version?",
+                self.base
+            )
+        })
+    }
+
+    fn unreachable(&self, error: ureq::Error) -> anyhow::Error {
+        match error {
+            ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => {
+                Failure::NoRack(self.base.clone()).into()
+            }
+            ureq::Error::Timeout(_) => anyhow::anyhow!("{} does not answer in time: {error}", self.base),
+            error => anyhow::Error::from(error).context(format!("{} cannot be asked", self.base)),
+        }
+    }
+}
+
+/// The path of a volume; a name that cannot exist is refused here.
+fn path(name: &str) -> anyhow::Result<String> {
+    if !rack::registry::name_is_valid(name) {
+        bail!(Failure::Usage(format!(
+            "`{name}` is not a volume name: letters, digits, `-`, `_` and `.`, at most {}, not starting with `-` or `.`",
+            rack::registry::NAME_BYTES_MAX
+        )));
+    }
+    Ok(format!("/v1/volumes/{name}"))
+}

@@ -1,0 +1,19 @@
+//! The control edge: an HTTP server with a JSON API and Prometheus metrics inside every running part, and the client
+//! that the commands use. Nothing of it is on the data path; it may wait and allocate.
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET /v1/status` | [`api::Status`] |
+//! | `GET /v1/volumes` | list of [`api::Volume`] |
+//! | `POST /v1/volumes` with [`api::Create`] | [`api::Volume`], when it is ready |
+//! | `GET /v1/volumes/{name}` | [`api::Volume`] |
+//! | `PATCH /v1/volumes/{name}` with [`api::Resize`] | [`api::Volume`] |
+//! | `DELETE /v1/volumes/{name}` | empty |
+//! | `GET /metrics` | OpenMetrics text |
+//!
+//! An error is an HTTP status with [`api::Problem`]. The API has no authentication: it listens on the loopback unless
+//! told otherwise, and every change needs a JSON body or a method that browsers do not send across origins.
+
+pub mod api;
+pub mod client;
+pub mod server;

@@ -1,0 +1,165 @@
+//! The HTTP server: one thread with a single-threaded tokio beside the cores. Work on the rack waits for cores and
+//! nodes, so each request's work runs on tokio's blocking threads.
+
+use super::api::{Create, Problem, Resize};
+use crate::metrics;
+use crate::plane::{Plane, Refusal};
+use anyhow::Context;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// A running server; dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Binds early, so that an address in use shows before anything is started.
+pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address)
+        .with_context(|| format!("{address}/tcp cannot be listened on: choose another with --control"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Server {
+    /// Serves `plane` until it is dropped.
+    pub fn start(listener: TcpListener, plane: Arc<Plane>) -> anyhow::Result<Self> {
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .max_blocking_threads(8)
+            .build()
+            .context("no thread for the control server")?;
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    let listener = match tokio::net::TcpListener::from_std(listener) {
+                        Ok(listener) => listener,
+                        Err(error) => {
+                            return eprintln!("switchyard: the control server cannot start: {error}");
+                        }
+                    };
+                    let serving = axum::serve(listener, routes(plane)).into_future();
+                    tokio::select! {
+                        result = serving => if let Err(error) = result {
+                            eprintln!("switchyard: the control server has stopped: {error}");
+                        },
+                        _ = stopped => {}
+                    }
+                });
+                runtime.shutdown_background();
+            })
+            .context("no thread for the control server")?;
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type Shared = State<Arc<Plane>>;
+
+fn routes(plane: Arc<Plane>) -> Router {
+    Router::new()
+        .route(
+            "/",
+            get(async || "Switchyard: /v1/status, /v1/volumes, /metrics\n"),
+        )
+        .route(
+            "/v1/status",
+            get(async |plane: Shared| run(plane, |plane| plane.status()).await),
+        )
+        .route("/v1/volumes", get(list).post(create))
+        .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .route("/metrics", get(scrape))
+        .fallback(async || {
+            let error = "no such resource: see /v1/status, /v1/volumes, /metrics".to_owned();
+            (StatusCode::NOT_FOUND, Json(Problem { error }))
+        })
+        .with_state(plane)
+}
+
+async fn list(plane: Shared) -> Response {
+    run(plane, |plane| plane.volumes()).await
+}
+
+async fn create(plane: Shared, Json(create): Json<Create>) -> Response {
+    run(plane, move |plane| plane.create_volume(&create)).await
+}
+
+async fn show(plane: Shared, Path(name): Path<String>) -> Response {
+    run(plane, move |plane| plane.volume(&name)).await
+}
+
+async fn resize(plane: Shared, Path(name): Path<String>, Json(resize): Json<Resize>) -> Response {
+    run(plane, move |plane| plane.resize_volume(&name, resize.size.0)).await
+}
+
+async fn delete(plane: Shared, Path(name): Path<String>) -> Response {
+    run(plane, move |plane| plane.delete_volume(&name)).await
+}
+
+async fn scrape(State(plane): Shared) -> Response {
+    match tokio::task::spawn_blocking(move || metrics::text(&plane)).await {
+        Ok(Ok(text)) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Ok(Err(refusal)) => answer(refusal),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Runs `work` where it may wait; its result as JSON.
+async fn run<T: serde::Serialize + Send + 'static>(
+    State(plane): Shared,
+    work: impl FnOnce(&Plane) -> Result<T, Refusal> + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(move || work(&plane)).await {
+        Ok(Ok(result)) => Json(result).into_response(),
+        Ok(Err(refusal)) => answer(refusal),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn answer(refusal: Refusal) -> Response {
+    let code = match &refusal {
+        Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+        Refusal::Unknown(_) => StatusCode::NOT_FOUND,
+        Refusal::Exists(_) => StatusCode::CONFLICT,
+        Refusal::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Refusal::Failed(_) | Refusal::Registry(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Refusal::Stopped(_) | Refusal::NoGateway => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let error = refusal.to_string();
+    (code, Json(Problem { error })).into_response()
+}

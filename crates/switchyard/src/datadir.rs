@@ -1,0 +1,308 @@
+//! A rack's directory: its lock, durable small files, the gateway's session number, and nodes' media.
+//!
+//! Layout of the directory: `lock` (held while a rack runs; contains its process id), `registry.json`,
+//! `gateway-session` (the last session number), `node-N.img` (the medium of node N; `node-N.img.new` while it is
+//! being formatted for the first time, so that a name without `.new` is always a formatted medium).
+
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use base::Medium;
+use base::limits::PAGE_BYTES;
+use flash::{Geometry, Ssd};
+use runtime::{MediaFile, MediaOpenError};
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Replaces a file so that it is the old or the new one after any crash, and durable on return.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+/// A rack's directory, taken for this process.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Held open: closing it gives the lock back.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory if it is missing, and takes it.
+    pub fn lock(path: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("the directory {} cannot be made (key dir)", path.display()))?;
+        let lock_path = path.join("lock");
+        let mut lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .with_context(|| format!("{} cannot be opened", lock_path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                // The lock is what counts; the number inside is for the message.
+                let _ = lock.read_to_string(&mut owner);
+                let owner = owner.trim();
+                let pid = if owner.is_empty() { "?" } else { owner };
+                bail!(Failure::InUse(format!(
+                    "{}: already in use by pid {pid}: stop that rack, or name another directory with --dir",
+                    path.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("{} cannot be locked", lock_path.display()));
+            }
+        }
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the medium of a node is.
+    pub fn medium_path(&self, node: u8) -> PathBuf {
+        self.path.join(format!("node-{node}.img"))
+    }
+
+    /// A session number larger than that of every start before, durably noted.
+    pub fn next_session(&self) -> anyhow::Result<u32> {
+        let path = self.path.join("gateway-session");
+        let last = match std::fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse::<u32>().with_context(|| {
+                format!(
+                    "{} is not a number: it is damaged; write a larger one than ever used",
+                    path.display()
+                )
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        };
+        let next = next_session(last).context("the gateway's session numbers are used up")?;
+        write_durably(&path, format!("{next}\n").as_bytes())
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+        Ok(next)
+    }
+}
+
+/// The session after `last`: the time if it is later, so that a lost file does not repeat a number.
+pub fn next_session(last: u32) -> Option<u32> {
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    Some(last.checked_add(1)?.max(u32::try_from(seconds).unwrap_or(0)))
+}
+
+/// The SSD that fits a medium of so many bytes: one chip of one plane per channel, erase blocks of 256 pages, or of
+/// fewer when a channel would have less than 64 of them. `None` if even blocks of 16 pages are too few.
+pub fn geometry(bytes: u64, channels: u32) -> Option<Geometry> {
+    const BLOCKS_MIN: u32 = 64;
+    let shape = |blocks_per_plane, pages_per_block| Geometry {
+        channels,
+        chips_per_channel: 1,
+        planes_per_chip: 1,
+        blocks_per_plane,
+        pages_per_block,
+    };
+    for pages_per_block in [256, 128, 64, 32, 16] {
+        let fits = |blocks: u32| {
+            let geometry = shape(blocks, pages_per_block);
+            geometry.validate().is_ok() && Ssd::bytes_needed(&geometry, PAGE_BYTES) <= bytes
+        };
+        let (mut low, mut high) = (0, u32::MAX / 2);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        if low >= BLOCKS_MIN {
+            return Some(shape(low, pages_per_block));
+        }
+    }
+    None
+}
+
+/// Formats a fresh medium of a node.
+pub fn format(medium: &mut MediaFile, channels: u32) -> anyhow::Result<()> {
+    let bytes = medium.capacity_bytes();
+    let Some(geometry) = geometry(bytes, channels) else {
+        bail!(Failure::Usage(format!(
+            "a medium of {} is too small for {channels} channels: make it larger (key size) or use fewer channels \
+             (key channels)",
+            Size(bytes)
+        )));
+    };
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());
+    uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
+    match Ssd::format(medium, geometry, PAGE_BYTES, uuid) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error).context("the medium cannot be formatted"),
+    }
+}
+
+/// Opens a node's medium in a file, made and formatted if it does not exist. The flag says whether it was made.
+pub fn open_file(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(MediaFile, bool)> {
+    if path.exists() {
+        return Ok((MediaFile::open(path, 0, false).map_err(in_use)?, false));
+    }
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    // Left behind by a first start that was cut short: nothing was ever stored in it.
+    if fresh.exists() {
+        std::fs::remove_file(&fresh).with_context(|| format!("{} cannot be removed", fresh.display()))?;
+    }
+    check_room(path, bytes)?;
+    let mut medium = MediaFile::open(&fresh, bytes, true).map_err(in_use)?;
+    let made = format(&mut medium, channels)
+        .and_then(|()| std::fs::rename(&fresh, path).context("the new medium cannot be renamed"))
+        .and_then(|()| sync_parent(path).context("the directory cannot be synced"));
+    if let Err(error) = made {
+        let _ = std::fs::remove_file(&fresh);
+        return Err(error.context(format!("{}", path.display())));
+    }
+    Ok((medium, true))
+}
+
+/// Opens a block device or file that the user names as a node's medium. A blank one (its first MiB
+/// is zeros) is formatted; anything else must be a medium of ours, which opening it checks.
+pub fn open_named(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(MediaFile, bool)> {
+    let is_device = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
+    if !is_device {
+        return open_file(path, bytes, channels);
+    }
+    let mut medium = MediaFile::open(path, 0, false).map_err(in_use)?;
+    let mut start = vec![0; 1 << 20];
+    medium
+        .read_at(0, &mut start)
+        .context("the medium cannot be read")?;
+    if start.iter().any(|&byte| byte != 0) {
+        return Ok((medium, false));
+    }
+    format(&mut medium, channels)?;
+    Ok((medium, true))
+}
+
+/// Refuses with what is missing when the file system has less room than `bytes`.
+fn check_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let dir = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let stat = rustix::fs::statvfs(dir).with_context(|| {
+        format!(
+            "the file system of {} cannot be asked for its room",
+            dir.display()
+        )
+    })?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    if free < bytes {
+        bail!(
+            "{} needs {} and the file system of {} has {} free, {} bytes too little: make room, or smaller media \
+             with --size",
+            path.display(),
+            Size(bytes),
+            dir.display(),
+            Size(free),
+            bytes - free
+        );
+    }
+    Ok(())
+}
+
+/// "In use" has an exit code of its own.
+fn in_use(error: MediaOpenError) -> anyhow::Error {
+    match error {
+        MediaOpenError::InUse(path) => Failure::InUse(format!(
+            "{}: already in use by another process: stop that rack or node first",
+            path.display()
+        ))
+        .into(),
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::lock(dir.path()).unwrap();
+        let error = DataDir::lock(dir.path()).unwrap_err();
+        assert_eq!(crate::failure::code_of(&error), crate::failure::IN_USE);
+        assert!(
+            error.to_string().contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
+        drop(first);
+        DataDir::lock(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn sessions_grow_with_each_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = DataDir::lock(dir.path()).unwrap();
+        let mut last = 0;
+        for _ in 0..5 {
+            let next = dir.next_session().unwrap();
+            assert!(next > last);
+            last = next;
+        }
+        assert_eq!(next_session(u32::MAX), None);
+        assert_eq!(next_session(u32::MAX - 1), Some(u32::MAX));
+    }
+
+    #[test]
+    fn durable_files_are_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        write_durably(&path, b"one").unwrap();
+        write_durably(&path, b"two").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_what_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = check_room(&dir.path().join("node-1.img"), 1 << 60)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("bytes too little") && error.contains("--size"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,527 @@
+//! `/metrics`: OpenMetrics text for Prometheus. Every scrape reads the counters anew; nothing is kept between scrapes.
+//!
+//! Latencies are histograms in seconds. Labels: `volume` and `op` for the gateway's, `node` and `stage` for the
+//! nodes' (`net`, `queue`, `gc_wait`, `device`, `return`), `node` and `vssd` for flash.
+
+use crate::control::api;
+use crate::plane::{Plane, Refusal, stages_of};
+use hdrhistogram::Histogram;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Metric, Registry};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Upper bounds of the buckets, in ns: 1–2–5 steps from 1 µs to 10 s.
+const BUCKETS_NS: [u64; 22] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// Labels of one series, in order.
+type Labels = Vec<(&'static str, String)>;
+
+/// A value of a series.
+#[derive(Clone, Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+    /// Sum in seconds, count, and the count of each bucket, which are not cumulative.
+    Histogram(f64, u64, Vec<(f64, u64)>),
+}
+
+/// All series of one name.
+#[derive(Debug)]
+struct Series(Vec<(Labels, Value)>);
+
+impl EncodeMetric for Series {
+    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
+        for (labels, value) in &self.0 {
+            let mut family = encoder.encode_family(labels)?;
+            match value {
+                Value::Counter(count) => ConstCounter::new(*count).encode(family)?,
+                Value::Gauge(level) => ConstGauge::new(*level).encode(family)?,
+                Value::Histogram(sum, count, buckets) => {
+                    family.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        match self.0.first() {
+            Some((_, Value::Counter(_))) => MetricType::Counter,
+            Some((_, Value::Gauge(_))) => MetricType::Gauge,
+            Some((_, Value::Histogram(..))) => MetricType::Histogram,
+            None => MetricType::Unknown,
+        }
+    }
+}
+
+/// Collects series by name.
+#[derive(Default)]
+struct Page(BTreeMap<&'static str, (&'static str, Vec<(Labels, Value)>)>);
+
+impl Page {
+    fn add(&mut self, name: &'static str, help: &'static str, labels: &Labels, value: Value) {
+        let (_, series) = self.0.entry(name).or_insert_with(|| (help, Vec::new()));
+        series.push((labels.clone(), value));
+    }
+
+    fn count(&mut self, name: &'static str, help: &'static str, labels: &Labels, count: u64) {
+        self.add(name, help, labels, Value::Counter(count));
+    }
+
+    fn level(&mut self, name: &'static str, help: &'static str, labels: &Labels, level: f64) {
+        self.add(name, help, labels, Value::Gauge(level));
+    }
+
+    fn latency(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        labels: &Labels,
+        histogram: &Histogram<u64>,
+    ) {
+        self.add(name, help, labels, buckets(histogram));
+    }
+
+    fn text(self) -> String {
+        let mut registry = Registry::with_prefix("switchyard");
+        for (name, (help, series)) in self.0 {
+            let metric: Box<dyn Metric> = Box::new(Series(series));
+            registry.register(name, help, Boxed(metric));
+        }
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string takes everything");
+        text
+    }
+}
+
+/// A metric of any kind.
+#[derive(Debug)]
+struct Boxed(Box<dyn Metric>);
+
+impl EncodeMetric for Boxed {
+    fn encode(&self, encoder: MetricEncoder) -> Result<(), fmt::Error> {
+        self.0.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        self.0.metric_type()
+    }
+}
+
+/// A histogram of nanoseconds in the fixed buckets, in seconds.
+fn buckets(histogram: &Histogram<u64>) -> Value {
+    let mut counts = vec![0; BUCKETS_NS.len() + 1];
+    let mut sum_ns = 0.0;
+    for step in histogram.iter_recorded() {
+        let count = step.count_at_value();
+        let bucket = BUCKETS_NS.partition_point(|&bound| bound < step.value_iterated_to());
+        counts[bucket] += count;
+        sum_ns += histogram.median_equivalent(step.value_iterated_to()) as f64 * count as f64;
+    }
+    let bounds = BUCKETS_NS.iter().map(|&ns| ns as f64 / 1e9).chain([f64::MAX]);
+    Value::Histogram(sum_ns / 1e9, histogram.len(), bounds.zip(counts).collect())
+}
+
+/// The text of one scrape.
+pub fn text(plane: &Plane) -> Result<String, Refusal> {
+    let status = plane.status()?;
+    let mut page = Page::default();
+    let role = vec![("role", status.role.clone()), ("version", status.version.clone())];
+    page.level("info", "What this process is", &role, 1.0);
+    page.level(
+        "uptime_seconds",
+        "Time since the start",
+        &Vec::new(),
+        status.uptime_s,
+    );
+    if let Some(gateway) = &status.gateway {
+        gateway_counters(&mut page, gateway);
+    }
+    if let Some(tor) = &status.tor {
+        tor_counters(&mut page, tor);
+    }
+    for (index, core) in status.cores.iter().enumerate() {
+        core_counters(&mut page, &vec![("core", index.to_string())], core);
+    }
+    for volume in &status.volumes {
+        volume_series(&mut page, plane, volume)?;
+    }
+    for node in &status.nodes {
+        node_series(&mut page, plane, node)?;
+    }
+    Ok(page.text())
+}
+
+fn gateway_counters(page: &mut Page, gateway: &api::GatewayCounters) {
+    let none = Vec::new();
+    let rows = [
+        ("gateway_requests", "Client requests answered", gateway.requests),
+        (
+            "gateway_errors",
+            "Client requests answered with an error",
+            gateway.errors,
+        ),
+        (
+            "gateway_retransmissions",
+            "Packets sent again",
+            gateway.retransmissions,
+        ),
+        (
+            "gateway_redirected",
+            "Answers of the replica a read was redirected to",
+            gateway.redirected,
+        ),
+        (
+            "gateway_merged",
+            "Parts of pages sent together with others",
+            gateway.merged,
+        ),
+        (
+            "gateway_corrupt_packets",
+            "Payloads that did not match their checksum",
+            gateway.corrupt_packets,
+        ),
+    ];
+    for (name, help, count) in rows {
+        page.count(name, help, &none, count);
+    }
+    page.level(
+        "gateway_in_flight",
+        "Client requests not yet answered",
+        &none,
+        gateway.in_flight as f64,
+    );
+}
+
+fn tor_counters(page: &mut Page, tor: &api::TorCounters) {
+    let rows = [
+        ("tor_forwarded", "Packets sent on", tor.forwarded),
+        (
+            "tor_redirected",
+            "Reads sent to the replica that does not collect garbage",
+            tor.redirected,
+        ),
+        (
+            "tor_unroutable",
+            "Packets with no known destination",
+            tor.unroutable,
+        ),
+        (
+            "tor_gc_accepted",
+            "Requests to collect garbage that were accepted",
+            tor.gc_accepted,
+        ),
+        (
+            "tor_gc_delayed",
+            "Requests to collect garbage that were delayed",
+            tor.gc_delayed,
+        ),
+    ];
+    for (name, help, count) in rows {
+        page.count(name, help, &Vec::new(), count);
+    }
+}
+
+fn core_counters(page: &mut Page, labels: &Labels, core: &api::Core) {
+    let rows = [
+        ("core_packets_in", "Rack packets that arrived", core.packets_in),
+        ("core_packets_out", "Rack packets sent", core.packets_out),
+        (
+            "core_packets_malformed",
+            "Datagrams that were not rack packets",
+            core.packets_malformed,
+        ),
+        (
+            "core_packets_dropped",
+            "Rack packets dropped for lack of room",
+            core.packets_dropped,
+        ),
+        ("core_syscalls", "System calls of the loop", core.syscalls),
+        ("core_polls", "Turns of the loop that did not wait", core.polls),
+        ("core_sleeps", "Turns of the loop that slept", core.sleeps),
+        ("core_media_reads", "Pages read from media", core.media_reads),
+        ("core_media_writes", "Pages written to media", core.media_writes),
+        ("core_media_flushes", "Flushes of media", core.media_flushes),
+        (
+            "core_media_errors",
+            "Media operations that failed",
+            core.media_errors,
+        ),
+        (
+            "core_nbd_refused",
+            "NBD connections refused at the limit",
+            core.nbd_refused,
+        ),
+        ("core_nbd_requests", "NBD requests", core.nbd_requests),
+        (
+            "core_nbd_received_bytes",
+            "Bytes received from NBD clients",
+            core.nbd_bytes_in,
+        ),
+        (
+            "core_nbd_sent_bytes",
+            "Bytes sent to NBD clients",
+            core.nbd_bytes_out,
+        ),
+    ];
+    for (name, help, count) in rows {
+        page.count(name, help, labels, count);
+    }
+    page.level(
+        "core_nbd_connections",
+        "NBD connections now",
+        labels,
+        core.nbd_connections as f64,
+    );
+}
+
+fn volume_series(page: &mut Page, plane: &Plane, volume: &api::Volume) -> Result<(), Refusal> {
+    let labels = vec![("volume", volume.name.clone())];
+    page.level(
+        "volume_size_bytes",
+        "Size of the volume",
+        &labels,
+        volume.size_bytes as f64,
+    );
+    let ready = if volume.state == "ready" { 1.0 } else { 0.0 };
+    page.level("volume_ready", "1 when every replica serves", &labels, ready);
+    let id = base::VolumeId(volume.id);
+    let Some(latency) = plane.gateway(move |gateway, _| gateway.latency(id).cloned())? else {
+        return Ok(());
+    };
+    for (histogram, op) in latency.iter().zip(["read", "write", "flush"]) {
+        let labels = vec![("volume", volume.name.clone()), ("op", op.to_owned())];
+        let help = "From a client's request at the gateway to its answer";
+        page.latency("request_latency_seconds", help, &labels, histogram);
+    }
+    Ok(())
+}
+
+fn node_series(page: &mut Page, plane: &Plane, node: &api::Node) -> Result<(), Refusal> {
+    let labels = vec![("node", node.id.to_string())];
+    page.level(
+        "node_up",
+        "1 when the node answers",
+        &labels,
+        f64::from(u8::from(node.answers)),
+    );
+    if !node.answers {
+        return Ok(());
+    }
+    let status = &node.status;
+    let levels = [
+        (
+            "node_free_channels",
+            "Channels that no vSSD has",
+            f64::from(status.free_channels),
+        ),
+        ("node_vssds", "vSSDs of the node", f64::from(status.vssds)),
+        (
+            "node_vssds_serving",
+            "vSSDs that serve clients",
+            f64::from(status.serving),
+        ),
+        (
+            "node_vssds_collecting",
+            "vSSDs that collect garbage",
+            f64::from(status.collecting),
+        ),
+        (
+            "node_vssds_latched",
+            "vSSDs that refuse writes after a media failure",
+            f64::from(status.latched),
+        ),
+        (
+            "node_dirty_pages",
+            "Pages in the write caches",
+            status.dirty_pages as f64,
+        ),
+        (
+            "node_free_ratio_min",
+            "Lowest share of free blocks of a vSSD",
+            status.free_ratio_min,
+        ),
+    ];
+    for (name, help, level) in levels {
+        page.level(name, help, &labels, level);
+    }
+    let counts = [
+        ("node_boots", "Starts of the node", u64::from(status.boot)),
+        ("node_reads", "Reads answered", status.reads),
+        ("node_writes", "Writes answered as coordinator", status.writes),
+        ("node_programs", "Pages programmed", status.programs),
+        (
+            "node_user_programs",
+            "Pages programmed for clients' writes",
+            status.user_programs,
+        ),
+        ("node_erases", "Blocks erased", status.erases),
+        ("node_damaged_pages", "Pages found damaged", status.damaged_pages),
+    ];
+    for (name, help, count) in counts {
+        page.count(name, help, &labels, count);
+    }
+    for vssd in &node.vssds {
+        vssd_series(page, node.id, vssd);
+    }
+    let Some(stages) = plane.node(base::NodeId(node.id), |node, _| stages_of(node))? else {
+        return Ok(());
+    };
+    let mut merged = host::node::Stages::new();
+    stages.iter().for_each(|one| merged.merge(one));
+    for (stage, histogram) in merged.iter() {
+        let labels = vec![("node", node.id.to_string()), ("stage", stage.to_owned())];
+        let help = "Where reads spend their time: network, queue, waiting for collection, device, way back";
+        page.latency("read_stage_latency_seconds", help, &labels, histogram);
+    }
+    Ok(())
+}
+
+fn vssd_series(page: &mut Page, node: u8, vssd: &api::Vssd) {
+    let labels = vec![("node", node.to_string()), ("vssd", vssd.id.to_string())];
+    let counts = [
+        ("vssd_reads", "Reads answered", vssd.reads),
+        ("vssd_writes", "Writes answered as coordinator", vssd.writes),
+        (
+            "vssd_cache_hits",
+            "Reads answered from the write cache",
+            vssd.cache_hits,
+        ),
+        (
+            "vssd_duplicates",
+            "Copies of requests suppressed",
+            vssd.duplicates,
+        ),
+        (
+            "vssd_dropped",
+            "Requests dropped because the backlog was full",
+            vssd.dropped,
+        ),
+        (
+            "vssd_user_programs",
+            "Pages programmed for users",
+            vssd.user_programs,
+        ),
+        (
+            "vssd_gc_programs",
+            "Pages programmed by collection",
+            vssd.gc_programs,
+        ),
+        ("vssd_erases", "Blocks erased", vssd.erases),
+        ("vssd_flushes", "Media flushes", vssd.flushes),
+        ("vssd_checkpoints", "Checkpoints completed", vssd.checkpoints),
+    ];
+    for (name, help, count) in counts {
+        page.count(name, help, &labels, count);
+    }
+    let levels = [
+        (
+            "vssd_free_ratio",
+            "Share of blocks that are free",
+            vssd.free_ratio,
+        ),
+        (
+            "vssd_write_amplification",
+            "Pages programmed per page a user wrote",
+            vssd.write_amplification,
+        ),
+        (
+            "vssd_dirty_pages",
+            "Pages in the write cache",
+            vssd.dirty_pages as f64,
+        ),
+        (
+            "vssd_live_pages",
+            "Logical pages with data",
+            vssd.live_pages as f64,
+        ),
+        (
+            "vssd_damaged_pages",
+            "Logical pages damaged and not rewritten",
+            vssd.damaged_pages as f64,
+        ),
+        (
+            "vssd_collecting",
+            "1 while garbage is collected",
+            f64::from(u8::from(vssd.collecting)),
+        ),
+        (
+            "vssd_erase_count_max",
+            "Highest erase count of a block",
+            f64::from(vssd.erase_count_max),
+        ),
+    ];
+    for (name, help, level) in levels {
+        page.level(name, help, &labels, level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_keeps_count_sum_and_order() {
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+        for ns in [900, 15_000, 15_000, 30_000_000_000] {
+            histogram.record(ns).unwrap();
+        }
+        let mut page = Page::default();
+        page.latency("t_seconds", "help", &vec![("op", "read".to_owned())], &histogram);
+        let text = page.text();
+        assert!(
+            text.contains("switchyard_t_seconds_count{op=\"read\"} 4"),
+            "{text}"
+        );
+        assert!(
+            text.contains("switchyard_t_seconds_bucket{le=\"0.000001\",op=\"read\"} 1"),
+            "{text}"
+        );
+        assert!(text.contains("le=\"0.00002\",op=\"read\"} 3"), "{text}");
+        assert!(text.contains("le=\"+Inf\",op=\"read\"} 4"), "{text}");
+    }
+
+    #[test]
+    fn counters_and_gauges_are_typed() {
+        let mut page = Page::default();
+        page.count("a", "first", &Vec::new(), 3);
+        page.level("b", "second", &vec![("node", "1".to_owned())], 0.5);
+        let text = page.text();
+        assert!(
+            text.contains("# TYPE switchyard_a counter\nswitchyard_a_total 3\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("# TYPE switchyard_b gauge\nswitchyard_b{node=\"1\"} 0.5\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

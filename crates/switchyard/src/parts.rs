@@ -1,0 +1,317 @@
+//! `switchyard node`, `tor` and `gateway`: one part of a rack per process, so that a rack can span machines.
+
+use crate::cli::{GatewayArgs, NodeArgs, TorArgs};
+use crate::config::{Config, Options};
+use crate::control::server::{self, Server};
+use crate::datadir::{self, DataDir};
+use crate::failure::Failure;
+use crate::launch::{self, Says};
+use crate::plane::{About, At, Parts, Plane, open_registered};
+use crate::rackup::create_demo;
+use crate::registry::FileRegistry;
+use anyhow::bail;
+use base::{Addr, NodeId};
+use host::{Gateway, GatewayConfig, Tor, TorConfig};
+use rack::registry::{NodeRecord, Registry, Snapshot};
+use runtime::{CoreConfig, HostSpec, MediaFile};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const FIRST: At = At { core: 0, host: 0 };
+
+/// An address as other hosts reach it: a real IP and port.
+fn reachable(flag: &str, address: SocketAddrV4) -> anyhow::Result<Addr> {
+    if *address.ip() == Ipv4Addr::UNSPECIFIED || address.port() == 0 {
+        bail!(Failure::Usage(format!(
+            "--{flag} {address}: other parts must reach it, so write this machine's own IPv4 address and a port"
+        )));
+    }
+    Ok(Addr::new(address.ip().octets(), address.port()))
+}
+
+fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
+    About {
+        role,
+        dir,
+        timing: config.timing.name.clone(),
+        replicas: config.replicas,
+        durability: config.durability,
+    }
+}
+
+/// Control server of a part, if it is to have one.
+fn serve_control(control: Option<SocketAddr>, plane: &Arc<Plane>) -> anyhow::Result<Option<Server>> {
+    control
+        .map(|address| Server::start(server::bind(address)?, Arc::clone(plane)))
+        .transpose()
+}
+
+fn ready(part: &str, address: Addr, server: Option<&Server>, says: &Says) {
+    let control = server.map(|server| format!("http://{}", server.address()));
+    if says.json {
+        let metrics = control.as_ref().map(|control| format!("{control}/metrics"));
+        let line = serde_json::json!({
+            "part": part, "address": address.to_string(), "control": control, "metrics": metrics,
+            "pid": std::process::id(),
+        });
+        println!("{line}");
+    } else {
+        println!(
+            "{part} ready at {address}/udp{}",
+            control.map(|url| format!(", control {url}")).unwrap_or_default()
+        );
+    }
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+}
+
+/// `switchyard tor`.
+pub fn tor(args: TorArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    let addr = reachable("listen", args.listen)?;
+    let config = Config::new(Options::default())?;
+    let spec = HostSpec {
+        bind: args.listen,
+        medium: None,
+        build: Box::new(move |_| {
+            let config = TorConfig {
+                addr,
+                gc_lease: rack::gc::TOR_LEASE,
+            };
+            Ok(Box::new(Tor::new(config)))
+        }),
+        nbd: Vec::new(),
+    };
+    let core = CoreConfig {
+        pool_pages: config.pool_pages,
+        spin: config.spin,
+        ..CoreConfig::default()
+    };
+    let cores = vec![launch::start_core(core, vec![spec], &["the ToR".into()])?];
+    let parts = Parts {
+        cores,
+        tor: Some(FIRST),
+        gateway: None,
+        nodes: Vec::new(),
+        registry: None,
+    };
+    let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
+    let server = serve_control(args.control, &plane)?;
+    ready("tor", addr, server.as_ref(), &says);
+    launch::serve(plane, server, &signals, &says)
+}
+
+/// `switchyard node`.
+pub fn node(args: NodeArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    if args.id == 0 {
+        bail!(Failure::Usage("--id 0: nodes are numbered from 1 to 255".into()));
+    }
+    let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
+    // One node: its vSSDs share the whole pool.
+    let options = Options {
+        nodes: Some(1),
+        replicas: Some(1),
+        ..args.options()
+    };
+    let config = Config::new(options)?;
+    let id = NodeId(args.id);
+    let (medium, dir, _lock) = node_medium(&args, &config, &says)?;
+    if let Some(warning) = medium.warning() {
+        says.note(&format!("node {}: {warning}", id.0));
+    }
+    let spec = launch::node_spec(config.node(id, addr, tor), medium);
+    let cores = vec![launch::start_core(
+        config.core(0),
+        vec![spec],
+        &[format!("node {}", id.0)],
+    )?];
+    let parts = Parts {
+        cores,
+        tor: None,
+        gateway: None,
+        nodes: vec![(id, FIRST)],
+        registry: None,
+    };
+    let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
+    launch::print_recovery(&plane, &says)?;
+    let server = serve_control(args.control, &plane)?;
+    ready(&format!("node {}", id.0), addr, server.as_ref(), &says);
+    launch::serve(plane, server, &signals, &says)
+}
+
+type NodeMedium = (MediaFile, Option<PathBuf>, Option<DataDir>);
+
+/// `memory`, a named file or device, or `node-N.img` in the node's directory.
+fn node_medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<NodeMedium> {
+    let note = |made: bool, path: &Path| {
+        if made {
+            says.note(&format!("node {}: formatted {}", args.id, path.display()));
+        }
+    };
+    match args.media.as_deref() {
+        Some("memory") => {
+            let mut medium = MediaFile::memory(config.media_bytes);
+            datadir::format(&mut medium, config.channels)?;
+            Ok((medium, None, None))
+        }
+        Some(path) => {
+            let path = Path::new(path);
+            let (medium, made) = datadir::open_named(path, config.media_bytes, config.channels)?;
+            note(made, path);
+            Ok((medium, Some(path.to_owned()), None))
+        }
+        None => {
+            let dir = DataDir::lock(&config.dir)?;
+            let path = dir.medium_path(args.id);
+            let (medium, made) = datadir::open_file(&path, config.media_bytes, config.channels)?;
+            note(made, &path);
+            Ok((medium, Some(dir.path().to_owned()), Some(dir)))
+        }
+    }
+}
+
+/// `ID=IP:PORT`.
+pub fn parse_node(text: &str) -> Result<(NodeId, Addr), String> {
+    let remedy =
+        || format!("`{text}` is not a node: write its number and address, for example 1=10.0.0.11:8888");
+    let (id, address) = text.split_once('=').ok_or_else(remedy)?;
+    let id = id.parse().ok().filter(|&id| id > 0).ok_or_else(remedy)?;
+    let address: SocketAddrV4 = address.parse().map_err(|_| remedy())?;
+    if *address.ip() == Ipv4Addr::UNSPECIFIED || address.port() == 0 {
+        return Err(remedy());
+    }
+    Ok((NodeId(id), Addr::new(address.ip().octets(), address.port())))
+}
+
+/// `switchyard gateway`.
+pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
+    let config = Config::new(args.options())?;
+    let dir = DataDir::lock(&config.dir)?;
+    let mut registry = FileRegistry::open(dir.path())?;
+    let snapshot = note_nodes(&mut registry, &args.nodes)?;
+    let nodes = known_nodes(&snapshot)?;
+    let settings = GatewayConfig {
+        addr,
+        tor,
+        session: dir.next_session()?,
+        nodes,
+        request_timeout: config.request_timeout,
+    };
+    let is_first = snapshot.next_volume == 0;
+    let spec = HostSpec {
+        bind: args.listen,
+        medium: None,
+        build: Box::new(move |site| {
+            let mut gateway = Gateway::new(settings, site.pool.clone());
+            open_registered(&mut gateway, site.now, &snapshot);
+            Ok(Box::new(gateway))
+        }),
+        nbd: vec![config.nbd],
+    };
+    let cores = vec![launch::start_core(
+        config.core(0),
+        vec![spec],
+        &["the gateway".into()],
+    )?];
+    let registry: Option<Box<dyn Registry + Send>> = Some(Box::new(registry));
+    let parts = Parts {
+        cores,
+        tor: None,
+        gateway: Some(FIRST),
+        nodes: Vec::new(),
+        registry,
+    };
+    let about = about("gateway", Some(dir.path().to_owned()), &config);
+    let plane = Arc::new(Plane::new(about, parts));
+    let server = Server::start(server::bind(config.control)?, Arc::clone(&plane))?;
+    if is_first && args.demo.is_some_and(|size| size.0 > 0) {
+        create_demo(&plane, config.demo_bytes, &says)?;
+    }
+    let volumes = launch::await_volumes(&plane, &says, &signals)?;
+    if says.json {
+        launch::print_ready_json(&volumes, &format!("http://{}", server.address()));
+    } else {
+        println!("gateway ready at {addr}/udp, control http://{}", server.address());
+        launch::print_volumes(&volumes);
+    }
+    launch::serve(plane, server, &signals, &says)
+}
+
+/// The nodes of the command line replace the registry's of the same number.
+fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
+    let mut snapshot = registry.load()?;
+    let before = snapshot.nodes.clone();
+    for (id, addr) in nodes {
+        let record = NodeRecord {
+            id: id.0,
+            addr: addr.to_string(),
+        };
+        match snapshot.nodes.iter_mut().find(|known| known.id == id.0) {
+            Some(known) => *known = record,
+            None => snapshot.nodes.push(record),
+        }
+    }
+    if snapshot.nodes.is_empty() {
+        bail!(Failure::Usage(
+            "no node is known: name each with --node ID=IP:PORT".into()
+        ));
+    }
+    if snapshot.nodes != before {
+        registry.store(&snapshot)?;
+    }
+    Ok(registry.load()?)
+}
+
+fn known_nodes(snapshot: &Snapshot) -> anyhow::Result<Vec<(NodeId, Addr)>> {
+    let parse = |record: &NodeRecord| match rack::registry::parse_addr(&record.addr) {
+        Some(addr) => Ok((NodeId(record.id), addr)),
+        None => bail!(
+            "node {} has the address `{}` in the registry: correct it with --node",
+            record.id,
+            record.addr
+        ),
+    };
+    snapshot.nodes.iter().map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::MemoryRegistry;
+
+    #[test]
+    fn nodes_are_numbers_and_addresses() {
+        assert_eq!(
+            parse_node("3=10.0.0.3:8888").unwrap(),
+            (NodeId(3), Addr::new([10, 0, 0, 3], 8888))
+        );
+        for text in [
+            "",
+            "3",
+            "0=10.0.0.3:1",
+            "256=10.0.0.3:1",
+            "1=host:1",
+            "1=0.0.0.0:1",
+            "1=10.0.0.1:0",
+        ] {
+            assert!(parse_node(text).is_err(), "{text}");
+        }
+        assert!(reachable("listen", "0.0.0.0:8888".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn nodes_of_the_command_line_replace_known_ones() {
+        let mut registry = MemoryRegistry::default();
+        assert!(note_nodes(&mut registry, &[]).is_err());
+        let node = |id, port| (NodeId(id), Addr::new([10, 0, 0, 1], port));
+        note_nodes(&mut registry, &[node(1, 1), node(2, 2)]).unwrap();
+        let snapshot = note_nodes(&mut registry, &[node(2, 9)]).unwrap();
+        assert_eq!(known_nodes(&snapshot).unwrap(), vec![node(1, 1), node(2, 9)]);
+    }
+}

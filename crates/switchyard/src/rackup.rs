@@ -1,0 +1,272 @@
+//! `switchyard up`: a whole rack in one process. Every part talks UDP through the ToR, as on machines of its own.
+
+use crate::cli::UpArgs;
+use crate::config::{Config, MediaKind};
+use crate::control::api::{self, Create};
+use crate::control::server::{self, Server};
+use crate::datadir::{self, DataDir};
+use crate::failure::Failure;
+use crate::launch::{self, Says};
+use crate::plane::{About, At, Parts, Plane, open_registered};
+use crate::registry::{FileRegistry, MemoryRegistry};
+use crate::size::Size;
+use anyhow::{Context, bail};
+use base::{Addr, NodeId};
+use host::{Gateway, GatewayConfig, Tor, TorConfig};
+use rack::registry::{NodeRecord, Registry, Snapshot};
+use runtime::{CoreHandle, HostSpec, MediaFile};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the volume of the first start.
+pub const DEMO: &str = "demo";
+
+/// Runs until a signal.
+pub fn run(args: UpArgs) -> anyhow::Result<()> {
+    let config = Config::new(args.options.with_file(args.config.as_deref())?)?;
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    let control = server::bind(config.control)?;
+    let (dir, mut registry, session) = storage(&config)?;
+    let snapshot = note_nodes(&config, registry.as_mut())?;
+    let media = (1..=config.nodes)
+        .map(|id| medium(&config, dir.as_ref(), id, &snapshot, &says))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let is_first = snapshot.next_volume == 0;
+    let (cores, mut parts) = start(&config, media, session, snapshot)?;
+    parts.cores = cores;
+    parts.registry = Some(registry);
+    let about = About {
+        role: "up",
+        dir: dir.as_ref().map(|dir| dir.path().to_owned()),
+        timing: config.timing.name.clone(),
+        replicas: config.replicas,
+        durability: config.durability,
+    };
+    let plane = Arc::new(Plane::new(about, parts));
+    let server = Server::start(control, Arc::clone(&plane))?;
+    launch::print_recovery(&plane, &says)?;
+    if is_first && config.demo_bytes > 0 {
+        create_demo(&plane, config.demo_bytes, &says)?;
+    }
+    let volumes = launch::await_volumes(&plane, &says, &signals)?;
+    announce(&config, &volumes, &server, &says);
+    launch::serve(plane, server, &signals, &says)
+}
+
+/// Directory, registry and the gateway's session number.
+#[allow(clippy::type_complexity)]
+fn storage(config: &Config) -> anyhow::Result<(Option<DataDir>, Box<dyn Registry + Send>, u32)> {
+    if config.media == MediaKind::Memory {
+        let session = datadir::next_session(0).context("the clock is beyond the year 2106")?;
+        return Ok((None, Box::new(MemoryRegistry::default()), session));
+    }
+    let dir = DataDir::lock(&config.dir)?;
+    let registry = FileRegistry::open(dir.path())?;
+    let session = dir.next_session()?;
+    Ok((Some(dir), Box::new(registry), session))
+}
+
+/// Checks that every node which holds something is there, and records the nodes' addresses.
+fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Snapshot> {
+    let mut snapshot = registry.load()?;
+    for volume in &snapshot.volumes {
+        if let Some((_, node, _)) = volume.vssds().find(|(_, node, _)| node.0 > config.nodes) {
+            bail!(Failure::Usage(format!(
+                "nodes = {}: node {} holds a part of volume `{}`; start with --nodes {} or more",
+                config.nodes, node.0, volume.name, node.0
+            )));
+        }
+    }
+    let nodes: Vec<NodeRecord> = (1..=config.nodes)
+        .map(|id| NodeRecord {
+            id,
+            addr: node_addr(config, id).to_string(),
+        })
+        .collect();
+    if snapshot.nodes != nodes {
+        snapshot.nodes = nodes;
+        registry.store(&snapshot)?;
+        snapshot = registry.load()?;
+    }
+    Ok(snapshot)
+}
+
+fn node_addr(config: &Config, id: u8) -> Addr {
+    config.rack_addr(1 + u16::from(id))
+}
+
+/// A node's medium, formatted if it is new.
+fn medium(
+    config: &Config,
+    dir: Option<&DataDir>,
+    id: u8,
+    snapshot: &Snapshot,
+    says: &Says,
+) -> anyhow::Result<MediaFile> {
+    let Some(dir) = dir else {
+        let mut medium = MediaFile::memory(config.media_bytes);
+        datadir::format(&mut medium, config.channels)?;
+        return Ok(medium);
+    };
+    let path = dir.medium_path(id);
+    if !path.exists() {
+        says.note(&format!(
+            "formatting node {id}: {} ({})",
+            path.display(),
+            Size(config.media_bytes)
+        ));
+        for volume in &snapshot.volumes {
+            if volume.ready && volume.vssds().any(|(_, node, _)| node.0 == id) {
+                says.note(&format!(
+                    "warning: the medium of node {id} is gone, and volume `{}` had a part there: put {} back, or \
+                     delete the volume",
+                    volume.name,
+                    path.display()
+                ));
+            }
+        }
+    }
+    let (medium, _) = datadir::open_file(&path, config.media_bytes, config.channels)?;
+    if let Some(warning) = medium.warning() {
+        says.note(&format!("node {id}: {warning}"));
+    }
+    Ok(medium)
+}
+
+/// Starts the cores: ToR and gateway on the first, nodes on it too or over the others.
+fn start(
+    config: &Config,
+    media: Vec<MediaFile>,
+    session: u32,
+    snapshot: Snapshot,
+) -> anyhow::Result<(Vec<CoreHandle>, Parts)> {
+    let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
+    let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
+    specs[0].push(tor(config));
+    names[0].push("the ToR".into());
+    specs[0].push(gateway(config, session, snapshot));
+    names[0].push("the gateway".into());
+    let mut nodes = Vec::new();
+    for (index, medium) in media.into_iter().enumerate() {
+        let id = NodeId(index as u8 + 1);
+        let core = if config.cores == 1 {
+            0
+        } else {
+            1 + index % (config.cores - 1)
+        };
+        nodes.push((
+            id,
+            At {
+                core,
+                host: specs[core].len(),
+            },
+        ));
+        let node = config.node(id, node_addr(config, id.0), config.rack_addr(0));
+        specs[core].push(launch::node_spec(node, medium));
+        names[core].push(format!("node {}", id.0));
+    }
+    let mut cores = Vec::new();
+    // Nodes first: the gateway's first packets find them listening.
+    for (index, specs) in specs.into_iter().enumerate() {
+        cores.push(launch::start_core(config.core(index), specs, &names[index])?);
+    }
+    let parts = Parts {
+        cores: Vec::new(),
+        tor: Some(At { core: 0, host: 0 }),
+        gateway: Some(At { core: 0, host: 1 }),
+        nodes,
+        registry: None,
+    };
+    Ok((cores, parts))
+}
+
+fn tor(config: &Config) -> HostSpec {
+    let addr = config.rack_addr(0);
+    HostSpec {
+        bind: runtime::socket_addr(addr),
+        medium: None,
+        build: Box::new(move |_| {
+            let config = TorConfig {
+                addr,
+                gc_lease: rack::gc::TOR_LEASE,
+            };
+            Ok(Box::new(Tor::new(config)))
+        }),
+        nbd: Vec::new(),
+    }
+}
+
+fn gateway(config: &Config, session: u32, snapshot: Snapshot) -> HostSpec {
+    let addr = config.rack_addr(1);
+    let settings = GatewayConfig {
+        addr,
+        tor: config.rack_addr(0),
+        session,
+        nodes: (1..=config.nodes)
+            .map(|id| (NodeId(id), node_addr(config, id)))
+            .collect(),
+        request_timeout: config.request_timeout,
+    };
+    HostSpec {
+        bind: runtime::socket_addr(addr),
+        medium: None,
+        build: Box::new(move |site| {
+            let mut gateway = Gateway::new(settings, site.pool.clone());
+            open_registered(&mut gateway, site.now, &snapshot);
+            Ok(Box::new(gateway))
+        }),
+        nbd: vec![config.nbd],
+    }
+}
+
+/// Creates the volume of the first start.
+pub fn create_demo(plane: &Plane, size_bytes: u64, says: &Says) -> anyhow::Result<()> {
+    says.note(&format!("creating volume `{DEMO}` ({})", Size(size_bytes)));
+    let create = Create {
+        name: DEMO.into(),
+        size: Size(size_bytes),
+        replicas: None,
+        durability: None,
+        read_only: false,
+    };
+    // Nodes register at the ToR a moment after they start.
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        match plane.create_volume(&create) {
+            Ok(_) => return Ok(()),
+            Err(crate::plane::Refusal::NoRoom(error)) if std::time::Instant::now() < until => {
+                let rack::placement::PlacementError::TooFewNodes { .. } = error else {
+                    bail!("volume `{DEMO}` does not fit: {error}; or start with a smaller one (--demo SIZE)");
+                };
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error).context(format!("volume `{DEMO}` cannot be created")),
+        }
+    }
+}
+
+/// Tells where everything is, and what to try.
+fn announce(config: &Config, volumes: &[api::Volume], server: &Server, says: &Says) {
+    let control = format!("http://{}", server.address());
+    if says.json {
+        return launch::print_ready_json(volumes, &control);
+    }
+    let copies = config.replicas;
+    println!(
+        "rack ready: {} nodes, {copies} copies, timing {}, control {control}",
+        config.nodes, config.timing.name
+    );
+    launch::print_volumes(volumes);
+    let Some(volume) = volumes.iter().find(|volume| volume.state == "ready") else {
+        return;
+    };
+    let uri = &volume.uri;
+    println!("\ntry:");
+    println!("  nbdinfo {uri}");
+    println!(
+        "  fio --name=t --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --time_based --runtime=10"
+    );
+    println!("  switchyard top    switchyard bench    switchyard volume create db --size 2GiB");
+    println!("\nstop with Ctrl-C");
+}

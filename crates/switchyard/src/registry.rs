@@ -1,0 +1,205 @@
+//! The embedded registry: one JSON file, replaced as a whole. Layout: `docs/format/registry.md`.
+//!
+//! Invariants: the file is always a whole one, old or new (temporary file, fsync, rename, fsync of the directory); a
+//! file whose checksum does not match is refused, never repaired silently. It assumes that rename is atomic and that
+//! the directory's lock ([`crate::datadir`]) keeps other processes out.
+
+use crate::datadir::write_durably;
+use rack::registry::{Registry, RegistryError, Snapshot};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use thiserror::Error;
+
+/// The file's name in a rack's directory.
+pub const FILE_NAME: &str = "registry.json";
+/// First word of the file.
+const MAGIC: &str = "switchyard-registry";
+/// Version of the layout.
+const FORMAT_VERSION: &str = "1";
+
+/// Why a registry file is refused.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The first line is not a registry's.
+    #[error("the first line is not that of a registry")]
+    NotARegistry,
+    /// A version that this program does not know.
+    #[error("format version {0}, this program knows {FORMAT_VERSION}: use a newer one")]
+    Version(String),
+    /// The checksum does not match.
+    #[error("the checksum does not match: the file is damaged; restore it from a backup")]
+    Checksum,
+    /// The checksum matches but the records make no sense.
+    #[error("the records are malformed: {0}")]
+    Records(#[from] serde_json::Error),
+}
+
+/// The bytes of a registry file.
+pub fn emit(snapshot: &Snapshot) -> Vec<u8> {
+    let mut body = serde_json::to_vec_pretty(snapshot).expect("plain records serialize");
+    body.push(b'\n');
+    let crc = crc32c::crc32c(&body);
+    let mut bytes = format!("{MAGIC} {FORMAT_VERSION} crc32c={crc:08x}\n").into_bytes();
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Reads the bytes of a registry file.
+pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
+    let end = bytes
+        .iter()
+        .position(|&b| b == b'\n')
+        .ok_or(FileError::NotARegistry)?;
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| FileError::NotARegistry)?;
+    let mut words = line.split(' ');
+    if words.next() != Some(MAGIC) {
+        return Err(FileError::NotARegistry);
+    }
+    match words.next() {
+        Some(FORMAT_VERSION) => {}
+        Some(other) => return Err(FileError::Version(other.to_owned())),
+        None => return Err(FileError::NotARegistry),
+    }
+    let stated = words
+        .next()
+        .and_then(|word| word.strip_prefix("crc32c="))
+        .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+        .ok_or(FileError::NotARegistry)?;
+    let body = &bytes[end + 1..];
+    if crc32c::crc32c(body) != stated {
+        return Err(FileError::Checksum);
+    }
+    Ok(serde_json::from_slice(body)?)
+}
+
+/// A registry in a file.
+#[derive(Debug)]
+pub struct FileRegistry {
+    path: PathBuf,
+}
+
+impl FileRegistry {
+    /// The registry of a rack's directory; an empty one is made if there is none.
+    pub fn open(dir: &Path) -> Result<Self, RegistryError> {
+        let registry = Self {
+            path: dir.join(FILE_NAME),
+        };
+        if !registry.path.exists() {
+            write_durably(&registry.path, &emit(&Snapshot::default()))
+                .map_err(|error| registry.fail(error))?;
+        }
+        registry.load()?;
+        Ok(registry)
+    }
+
+    fn fail(&self, why: impl std::fmt::Display) -> RegistryError {
+        RegistryError::Unavailable(format!("{}: {why}", self.path.display()))
+    }
+}
+
+impl Registry for FileRegistry {
+    fn load(&self) -> Result<Snapshot, RegistryError> {
+        let bytes = std::fs::read(&self.path).map_err(|error| self.fail(error))?;
+        parse(&bytes).map_err(|error| self.fail(error))
+    }
+
+    fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError> {
+        if self.load()?.epoch != snapshot.epoch {
+            return Err(RegistryError::Conflict);
+        }
+        let next = Snapshot {
+            epoch: snapshot.epoch + 1,
+            ..snapshot.clone()
+        };
+        write_durably(&self.path, &emit(&next)).map_err(|error| self.fail(error))
+    }
+}
+
+/// A registry that ends with the process, for racks whose media do so too.
+#[derive(Debug, Default)]
+pub struct MemoryRegistry(Mutex<Snapshot>);
+
+impl Registry for MemoryRegistry {
+    fn load(&self) -> Result<Snapshot, RegistryError> {
+        Ok(self.0.lock().expect("nobody panics with it").clone())
+    }
+
+    fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError> {
+        let mine = self.0.get_mut().expect("nobody panics with it");
+        if mine.epoch != snapshot.epoch {
+            return Err(RegistryError::Conflict);
+        }
+        *mine = snapshot.clone();
+        mine.epoch += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rack::registry::NodeRecord;
+
+    fn sample() -> Snapshot {
+        Snapshot {
+            epoch: 3,
+            next_vssd: 9,
+            nodes: vec![NodeRecord {
+                id: 1,
+                addr: "127.0.0.1:8890".into(),
+            }],
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn records_survive_the_file_and_every_flipped_bit_is_refused() {
+        let bytes = emit(&sample());
+        assert_eq!(parse(&bytes).unwrap(), sample());
+        for place in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[place] ^= 1 << bit;
+                // A letter case of the checksum's own hexadecimal digits may change: the same number.
+                if let Ok(read) = parse(&damaged) {
+                    assert_eq!(read, sample(), "byte {place} bit {bit}");
+                }
+            }
+        }
+        assert!(parse(&bytes[..bytes.len() - 1]).is_err(), "a cut file is refused");
+        assert!(parse(b"").is_err() && parse(b"{}\n").is_err());
+        assert!(matches!(
+            parse(b"switchyard-registry 2 crc32c=0\n"),
+            Err(FileError::Version(_))
+        ));
+    }
+
+    #[test]
+    fn a_store_on_an_old_epoch_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = FileRegistry::open(dir.path()).unwrap();
+        for registry in [&mut { file } as &mut dyn Registry, &mut MemoryRegistry::default()] {
+            let mut first = registry.load().unwrap();
+            let second = first.clone();
+            first.next_volume = 7;
+            registry.store(&first).unwrap();
+            assert_eq!(registry.load().unwrap().next_volume, 7);
+            assert_eq!(registry.load().unwrap().epoch, second.epoch + 1);
+            assert!(matches!(registry.store(&second), Err(RegistryError::Conflict)));
+        }
+    }
+
+    #[test]
+    fn a_registry_survives_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = FileRegistry::open(dir.path()).unwrap();
+        registry.store(&Snapshot { epoch: 0, ..sample() }).unwrap();
+        drop(registry);
+        assert_eq!(
+            FileRegistry::open(dir.path()).unwrap().load().unwrap().next_vssd,
+            9
+        );
+        std::fs::write(dir.path().join(FILE_NAME), b"junk\n").unwrap();
+        assert!(FileRegistry::open(dir.path()).is_err());
+    }
+}

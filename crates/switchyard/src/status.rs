@@ -1,0 +1,144 @@
+//! `switchyard status`: a running rack at one moment.
+
+use crate::cli::StatusArgs;
+use crate::control::api::{Node, Status};
+use crate::control::client::Client;
+use crate::volume;
+use std::fmt::Write;
+
+/// Prints it.
+pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
+    let status = Client::new(&args.target.control).status()?;
+    if args.target.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+        return Ok(());
+    }
+    println!(
+        "switchyard {} `{}`, pid {}, up {}, timing {}{}",
+        status.version,
+        status.role,
+        status.pid,
+        duration(status.uptime_s),
+        status.timing,
+        if status.dir.is_empty() {
+            String::new()
+        } else {
+            format!(", in {}", status.dir)
+        }
+    );
+    println!();
+    volume::list(&status.volumes, false)?;
+    for problem in status.volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
+        println!("  {problem}");
+    }
+    println!();
+    print!("{}", nodes(&status.nodes));
+    print!("{}", counters(&status));
+    Ok(())
+}
+
+/// `3 d 4 h`, `5 min 6 s`.
+fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+/// The table of nodes.
+pub fn nodes(nodes: &[Node]) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{:<5} {:<22} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6} {:>6}",
+        "node", "address", "boots", "channels", "vSSDs serving", "collecting", "dirty", "WA", "free"
+    );
+    for node in nodes {
+        let s = &node.status;
+        if !node.answers {
+            let _ = writeln!(text, "{:<5} {:<22} does not answer", node.id, node.addr);
+            continue;
+        }
+        let amplification = if s.user_programs == 0 {
+            1.0
+        } else {
+            s.programs as f64 / s.user_programs as f64
+        };
+        let _ = writeln!(
+            text,
+            "{:<5} {:<22} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
+            node.id,
+            node.addr,
+            s.boot,
+            format!("{}/{}", s.channels - s.free_channels, s.channels),
+            format!("{}/{}", s.serving, s.vssds),
+            s.collecting,
+            s.dirty_pages,
+            amplification,
+            s.free_ratio_min * 100.0,
+            trouble(node)
+        );
+    }
+    text
+}
+
+/// What is wrong with a node, at the end of its line.
+fn trouble(node: &Node) -> String {
+    let mut text = String::new();
+    if node.status.latched > 0 {
+        let _ = write!(
+            text,
+            "  {} vSSDs refuse writes: the medium failed",
+            node.status.latched
+        );
+    }
+    if node.status.damaged_pages > 0 {
+        let _ = write!(text, "  {} damaged pages found", node.status.damaged_pages);
+    }
+    text
+}
+
+fn counters(status: &Status) -> String {
+    let mut text = String::new();
+    if let Some(gateway) = &status.gateway {
+        let _ = writeln!(
+            text,
+            "\ngateway {} requests ({} errors), {} in flight, {} packets sent again, {} reads redirected",
+            gateway.requests, gateway.errors, gateway.in_flight, gateway.retransmissions, gateway.redirected
+        );
+    }
+    if let Some(tor) = &status.tor {
+        let _ = writeln!(
+            text,
+            "ToR     {} packets forwarded, {} reads redirected, {} collections allowed, {} delayed, {} unroutable",
+            tor.forwarded, tor.redirected, tor.gc_accepted, tor.gc_delayed, tor.unroutable
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        assert_eq!(duration(5.9), "5 s");
+        assert_eq!(duration(66.0), "1 min 6 s");
+        assert_eq!(duration(3_660.0), "1 h 1 min");
+        assert_eq!(duration(90_000.0), "1 d 1 h");
+    }
+
+    #[test]
+    fn a_silent_node_says_so() {
+        let node = Node {
+            id: 3,
+            addr: "10.0.0.3:8888".into(),
+            ..Node::default()
+        };
+        assert!(nodes(&[node]).contains("does not answer"));
+    }
+}

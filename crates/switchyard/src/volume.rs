@@ -1,0 +1,185 @@
+//! `switchyard volume`: volumes of a running rack.
+
+use crate::cli::VolumeArgs;
+use crate::control::api::{Create, Resize, Volume};
+use crate::control::client::Client;
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::bail;
+use clap::Subcommand;
+use std::io::{IsTerminal, Write};
+
+/// What to do with volumes.
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Create a volume; returns when clients can use it
+    #[command(after_help = "Example:\n  switchyard volume create db --size 2GiB --replicas 3")]
+    Create {
+        /// Its name: letters, digits, `-`, `_`, `.`
+        name: String,
+        /// Its size
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+        /// Copies, on different nodes [default: the rack's]
+        #[arg(long, value_name = "N")]
+        replicas: Option<u8>,
+        /// `memory` or `media`: when writes are acknowledged [default: the rack's]
+        #[arg(long, value_name = "WHEN")]
+        durability: Option<String>,
+        /// Refuse writes
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// List the volumes
+    List,
+    /// Show one volume
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Grow a volume; clients see the new size when they connect again
+    Resize {
+        /// Its name
+        name: String,
+        /// Its new size
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+    },
+    /// Delete a volume and its data
+    Delete {
+        /// Its name
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Carries it out.
+pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
+    let client = Client::new(&args.target.control);
+    let json = args.target.json;
+    match args.command {
+        VolumeCommand::Create {
+            name,
+            size,
+            replicas,
+            durability,
+            read_only,
+        } => {
+            let volume = client.create(&Create {
+                name,
+                size,
+                replicas,
+                durability,
+                read_only,
+            })?;
+            show(&volume, json)
+        }
+        VolumeCommand::List => list(&client.volumes()?, json),
+        VolumeCommand::Show { name } => show(&client.volume(&name)?, json),
+        VolumeCommand::Resize { name, size } => show(&client.resize(&name, Resize { size })?, json),
+        VolumeCommand::Delete { name, yes } => {
+            // Asks the rack first, so that a wrong name is told before the question.
+            let volume = client.volume(&name)?;
+            if !yes && !confirmed(&volume)? {
+                bail!("nothing was deleted");
+            }
+            client.delete(&name)?;
+            if json {
+                println!("{}", serde_json::json!({ "deleted": name }));
+            } else {
+                println!("volume {name} deleted");
+            }
+            Ok(())
+        }
+    }
+}
+
+fn confirmed(volume: &Volume) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        bail!(Failure::Usage(format!(
+            "deleting volume `{}` destroys its {}: add --yes if you mean it",
+            volume.name,
+            Size(volume.size_bytes)
+        )));
+    }
+    print!(
+        "delete volume {} and its {} for good? [y/N] ",
+        volume.name,
+        Size(volume.size_bytes)
+    );
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The table of volumes.
+pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(volumes)?);
+        return Ok(());
+    }
+    if volumes.is_empty() {
+        println!("no volumes: `switchyard volume create NAME --size SIZE` makes one");
+        return Ok(());
+    }
+    println!(
+        "{:<20} {:>12} {:>7} {:<8} uri",
+        "volume", "size", "copies", "state"
+    );
+    for volume in volumes {
+        println!(
+            "{:<20} {:>12} {:>7} {:<8} {}",
+            volume.name,
+            Size(volume.size_bytes).to_string(),
+            volume.replicas,
+            volume.state,
+            volume.uri
+        );
+    }
+    Ok(())
+}
+
+fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(volume)?);
+        return Ok(());
+    }
+    println!("volume      {} (number {})", volume.name, volume.id);
+    println!("uri         {}", volume.uri);
+    println!(
+        "size        {} ({} bytes)",
+        Size(volume.size_bytes),
+        volume.size_bytes
+    );
+    println!("state       {}", volume.state);
+    println!(
+        "copies      {}, writes acknowledged when on {}",
+        volume.replicas, volume.durability
+    );
+    for set in &volume.sets {
+        let places: Vec<_> = set
+            .replicas
+            .iter()
+            .map(|p| format!("node {} vSSD {}", p.node, p.vssd))
+            .collect();
+        let size = Size(u64::from(set.pages) * 4096);
+        println!(
+            "set         {size} on {} channels each: {}",
+            set.channels,
+            places.join(", ")
+        );
+    }
+    for latency in volume.latency.iter().filter(|latency| latency.count > 0) {
+        println!(
+            "{:<11} {} done, p50 {:.0} µs, p99 {:.0} µs, p99.9 {:.0} µs",
+            latency.name, latency.count, latency.p50_us, latency.p99_us, latency.p999_us
+        );
+    }
+    if let Some(problem) = &volume.problem {
+        println!("problem     {problem}");
+    }
+    Ok(())
+}
