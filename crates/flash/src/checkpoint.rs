@@ -341,8 +341,7 @@ impl Vssd {
     }
 
     fn emit_map(&self, items: &mut [u8], piece: u32) -> u32 {
-        let first = (piece * self.share.mapped_per_piece()) as usize;
-        let pages = &self.mapping.pages[first..];
+        let pages = self.mapping.from(piece * self.share.mapped_per_piece());
         let mut count = 0;
         for (at, mapped) in items.chunks_exact_mut(MAPPED_BYTES).zip(pages) {
             put_u64(at, 0, mapped.version.0);
