@@ -376,7 +376,7 @@ impl Vssd {
             return 0;
         }
         let open = self.checkpoints.start_fill.iter().find(|(open, _)| *open == id);
-        open.map_or(self.share.pages_per_block(), |(_, fill)| *fill)
+        open.map_or(block.filled, |(_, fill)| *fill)
     }
 
     fn settle_checkpoint(&mut self) {
