@@ -19,6 +19,8 @@ use base::{Instant, MediaKind, Version};
 
 /// Free blocks above the reserve that forced collection aims at, at most one per unit.
 const FORCED_BLOCKS_MAX: u32 = 8;
+/// Blocks' worth of room that collection leaves while what it moved is not durable.
+const KEPT_BLOCKS: u32 = 2;
 
 /// The block being emptied.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +118,15 @@ impl Vssd {
                 self.collection.wants_flush = true;
                 return;
             }
-            match self.blocks.take_victim(self.blocks.room_for_moves()) {
+            // What was moved and not flushed may be half there after a crash, and its room lost. Keep some: a crash
+            // must leave enough to empty the next victim.
+            let kept = if self.blocks.waiting.is_empty() {
+                0
+            } else {
+                KEPT_BLOCKS * self.share.pages_per_block()
+            };
+            let room = self.blocks.room_for_moves().saturating_sub(kept);
+            match self.blocks.take_victim(room) {
                 Some(block) => self.begin_victim(block),
                 None if !self.blocks.waiting.is_empty() => {
                     self.collection.wants_flush = true;

@@ -2,12 +2,29 @@
 //!
 //! An entry's CRC32C (Hamming distance at least 6 at this length) also serves to correct one flipped bit: trying each
 //! bit finds the only one that makes the checksum right.
+//!
+//! Where a sector is smaller than an entry, a cut write leaves a part of one, and a later cut write of the same place
+//! could complete it if the two differed only in the other part. So the bytes are masked with a stream that differs
+//! from life to life of the vSSD: no sector of one life fits an entry of another.
 
 use crate::layout::{ENTRY_BYTES, put_u32, put_u64, u32_at, u64_at};
 use base::Version;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SWOB");
+const SALT_AT: usize = ENTRY_BYTES - 8;
 const CRC_AT: usize = ENTRY_BYTES - 4;
+
+/// Masks, or unmasks, the bytes before the salt: word i with the i-th output of SplitMix64 from the salt.
+fn mask(bytes: &mut [u8], salt: u32) {
+    let mut state = u64::from(salt);
+    for word in bytes[..SALT_AT].chunks_exact_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let masked = u64_at(word, 0) ^ z ^ (z >> 31);
+        put_u64(word, 0, masked);
+    }
+}
 
 /// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) data_crc: u32,
     /// The newest checkpoint known durable when the entry was made.
     pub(crate) checkpoint: u32,
+    /// Of the life of the vSSD that wrote it.
+    pub(crate) salt: u32,
     /// The page itself, to notice an entry that was written to a wrong place.
     pub(crate) ppn: u32,
 }
@@ -76,12 +95,21 @@ impl Entry {
         put_u32(bytes, 44, self.data_crc);
         put_u32(bytes, 48, self.checkpoint);
         put_u32(bytes, 52, self.ppn);
+        mask(bytes, self.salt);
+        put_u32(bytes, SALT_AT, self.salt);
         let crc = crc32c::crc32c(&bytes[..CRC_AT]);
         put_u32(bytes, CRC_AT, crc);
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        if u32_at(bytes, 0) != MAGIC || crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
+        if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
+            return None;
+        }
+        let mut bytes: [u8; ENTRY_BYTES] = bytes.try_into().expect("an entry's bytes");
+        let salt = u32_at(&bytes, SALT_AT);
+        mask(&mut bytes, salt);
+        let bytes = &bytes;
+        if u32_at(bytes, 0) != MAGIC {
             return None;
         }
         let kind = match u32_at(bytes, 4) {
@@ -101,6 +129,7 @@ impl Entry {
             data_crc: u32_at(bytes, 44),
             checkpoint: u32_at(bytes, 48),
             ppn: u32_at(bytes, 52),
+            salt,
         })
     }
 
@@ -139,6 +168,7 @@ mod tests {
             data_crc: 7,
             checkpoint: 8,
             ppn: 9,
+            salt: 10,
         }
     }
 

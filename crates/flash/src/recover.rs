@@ -69,6 +69,8 @@ pub(crate) struct Recovered {
     /// The checkpoint started from: its programs, and the newest one that entries claim durable.
     covered: u64,
     checkpoint_claimed: u32,
+    /// Sum over everything in the out-of-band area: differs from the former life's if that left anything there.
+    salt: u32,
 }
 
 struct Loader<'a> {
@@ -165,6 +167,7 @@ impl<'a> Loader<'a> {
                 durable: header.durable.max(header.covered),
                 covered: header.covered,
                 checkpoint_claimed: 0,
+                salt: instance,
             },
         })
     }
@@ -179,6 +182,7 @@ impl<'a> Loader<'a> {
             self.medium
                 .read_at(offset, &mut bytes)
                 .map_err(|_| RecoverError::Media { offset })?;
+            self.state.salt = crc32c::crc32c_append(self.state.salt, &bytes);
             let count = per_page.min(per_block - index * per_page) as usize;
             for at in bytes.chunks_exact_mut(ENTRY_BYTES).take(count) {
                 let ppn = block * per_block + entries.len() as u32;
@@ -420,6 +424,7 @@ pub(crate) fn recover(
     let share = Share::new(&config.geometry, config.page_bytes, config.channels);
     let state = load(medium, &share, config.instance, config.logical_pages)?;
     let mut vssd = Vssd::empty(config, pool, state.last.max(state.durable) + 1);
+    vssd.salt = state.salt;
     vssd.settled = state.last <= state.covered && !state.report.fell_back;
     if !vssd.settled {
         vssd.flushed = state.durable;

@@ -63,6 +63,8 @@ pub struct Vssd {
     /// before were cut.
     pub(crate) claimed: u64,
     pub(crate) settled: bool,
+    /// Marks the entries of this life.
+    pub(crate) salt: u32,
     pub(crate) latched: bool,
     pub(crate) buffers: Buffers,
     pub(crate) rounds: Rounds,
@@ -122,6 +124,7 @@ impl Vssd {
             flushed: next - 1,
             claimed: next - 1,
             settled: true,
+            salt: config.instance,
             latched: false,
             buffers: Buffers::new(3 * units as usize + 64),
             rounds: Rounds::new(depth),
@@ -514,6 +517,7 @@ impl Vssd {
             generation,
             data_crc: crc,
             checkpoint: self.checkpoints.number,
+            salt: self.salt,
             ppn,
         });
         self.model(id, NandKind::Program, ppn, collection);
