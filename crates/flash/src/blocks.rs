@@ -501,10 +501,12 @@ impl Blocks {
         released
     }
 
-    /// True when a flush could free a waiting block: what it waits for among programs is programmed.
-    pub(crate) fn release_possible(&self, programmed: u64) -> bool {
+    /// True when a flush could free a waiting block: the programs it waits for are programmed, and its trims are logged
+    /// or can be.
+    pub(crate) fn release_possible(&self, programmed: u64, trims_loggable: u64) -> bool {
         self.waiting
             .iter()
-            .any(|&id| self.blocks[id as usize].barrier <= programmed)
+            .map(|&id| &self.blocks[id as usize])
+            .any(|block| block.barrier <= programmed && block.trim_barrier <= trims_loggable)
     }
 }

@@ -69,6 +69,16 @@ impl Vssd {
         self.share.page_bytes() / TRIM_BYTES
     }
 
+    /// Every trim up to this is logged, or would be by a flush now.
+    pub(crate) fn trims_loggable(&self) -> u64 {
+        let may_log = self.trims.pending.is_empty() || self.room_for_record();
+        if may_log {
+            self.trims.accepted
+        } else {
+            self.trims.logged
+        }
+    }
+
     fn room_for_record(&self) -> bool {
         let per_block = self.share.pages_per_block();
         self.trims.records.len() < (RECORD_BLOCKS * per_block) as usize

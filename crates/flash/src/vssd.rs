@@ -315,11 +315,22 @@ impl Vssd {
             self.drain_writes();
             self.collection.dead_end = false;
         }
-        if self.collection.wants_flush && self.blocks.release_possible(self.sequence.programmed()) {
-            self.rounds.internal = true;
+        if self.collection.wants_flush {
+            let (programmed, loggable) = (self.sequence.programmed(), self.trims_loggable());
+            if self.blocks.release_possible(programmed, loggable) {
+                self.rounds.internal = true;
+            } else if loggable < self.trims.accepted {
+                // There is no room to log the trims that the blocks wait for: only a checkpoint makes them durable.
+                self.checkpoints.wanted = true;
+            }
         }
         self.step_checkpoint();
         self.step_round();
+        if self.checkpoints.wanted {
+            // The round found out that it needs one.
+            self.step_checkpoint();
+            self.step_round();
+        }
     }
 
     /// Frees what the erase barrier no longer holds.
