@@ -515,7 +515,7 @@ mod tests {
         page.level("b", "second", &vec![("node", "1".to_owned())], 0.5);
         let text = page.text();
         assert!(
-            text.contains("# TYPE switchyard_a counter\nswitchyard_a_total 3\n"),
+            text.contains("# TYPE switchyard_a counter\nswitchyard_a_total{} 3\n"),
             "{text}"
         );
         assert!(
