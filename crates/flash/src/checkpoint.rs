@@ -102,6 +102,8 @@ pub(crate) struct CheckpointHeader {
     pub(crate) stamp: Stamp,
     /// Programs up to this need no entry any more.
     pub(crate) covered: u64,
+    /// The same of the checkpoint before: records of trims up to this are dead.
+    pub(crate) covered_before: u64,
     /// Programs up to this were durable when the header was written.
     pub(crate) durable: u64,
     pub(crate) logical_pages: u32,
@@ -139,6 +141,7 @@ impl CheckpointHeader {
         put_u64(bytes, 40, self.durable);
         put_u32(bytes, 48, self.logical_pages);
         put_u32(bytes, 52, self.blocks);
+        put_u64(bytes, 56, self.covered_before);
         seal(bytes, self.stamp, 0, 0);
     }
 
@@ -160,6 +163,7 @@ impl CheckpointHeader {
             durable: u64_at(&bytes, 40),
             logical_pages: u32_at(&bytes, 48),
             blocks: u32_at(&bytes, 52),
+            covered_before: u64_at(&bytes, 56),
         };
         Ok((stamp.instance == instance && stamp.number % 2 == slot).then_some(header))
     }
@@ -382,16 +386,16 @@ impl Vssd {
         }
     }
 
-    /// True when a round that starts now makes the header durable.
-    pub(crate) fn checkpoint_sealing(&self) -> bool {
-        self.checkpoints.phase == Phase::Sealing
+    /// True when a round that starts now makes the pieces, or the header, durable.
+    pub(crate) fn checkpoint_waits(&self) -> bool {
+        matches!(self.checkpoints.phase, Phase::Settling | Phase::Sealing)
     }
 
-    /// A flush round is done.
-    pub(crate) fn checkpoint_round_done(&mut self, durable: u64, seals: bool) {
+    /// A flush round is done that began while the checkpoint waited for one.
+    pub(crate) fn checkpoint_round_done(&mut self, durable: u64) {
         match self.checkpoints.phase {
             Phase::Settling if durable >= self.checkpoints.need => self.write_header(durable),
-            Phase::Sealing if seals => self.checkpoint_done(),
+            Phase::Sealing => self.checkpoint_done(),
             _ => {}
         }
     }
@@ -405,6 +409,7 @@ impl Vssd {
         let header = CheckpointHeader {
             stamp: self.stamp(),
             covered: self.checkpoints.start,
+            covered_before: self.checkpoints.covered,
             durable,
             logical_pages: self.mapping.len(),
             blocks: self.blocks.count(),

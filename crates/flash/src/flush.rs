@@ -143,8 +143,8 @@ pub(crate) struct Rounds {
     target: u64,
     trims: u64,
     durable: u64,
-    /// The round began after a checkpoint's header was written.
-    seals: bool,
+    /// The round began after a checkpoint's pieces, or its header, were written.
+    for_checkpoint: bool,
 }
 
 impl Rounds {
@@ -158,7 +158,7 @@ impl Rounds {
             target: 0,
             trims: 0,
             durable: 0,
-            seals: false,
+            for_checkpoint: false,
         }
     }
 }
@@ -289,7 +289,7 @@ impl Vssd {
         }
         self.rounds.stage = Stage::Writing;
         self.rounds.internal = false;
-        self.rounds.seals = self.checkpoint_sealing();
+        self.rounds.for_checkpoint = self.checkpoint_waits();
         self.rounds.target = self.sequence.last();
         self.rounds.trims = self.trims.logged;
         for id in 0..self.buffers.slots.len() {
@@ -321,8 +321,9 @@ impl Vssd {
             self.done(tag, Ok(Data::None));
         }
         self.rounds.current = tags;
-        let seals = core::mem::take(&mut self.rounds.seals);
-        self.checkpoint_round_done(self.rounds.durable, seals);
+        if core::mem::take(&mut self.rounds.for_checkpoint) {
+            self.checkpoint_round_done(self.rounds.durable);
+        }
         self.release_blocks();
     }
 

@@ -12,9 +12,10 @@ use crate::mapping::{NONE, RECORD};
 use crate::nand::NandKind;
 use crate::oob::Kind;
 use crate::ops::{Op, OpKind};
+use crate::recover::correct;
 use crate::trim::Record;
 use crate::vssd::Vssd;
-use base::{Instant, MediaKind};
+use base::{Instant, MediaKind, Version};
 
 /// Free blocks above the reserve that forced collection aims at, at most one per unit.
 const FORCED_BLOCKS_MAX: u32 = 8;
@@ -106,6 +107,10 @@ impl Vssd {
             let (free, target) = (self.blocks.free_count(), self.collection.target_free);
             if free >= target {
                 return self.end_collection(false);
+            }
+            if !self.settled {
+                // Repeated crashes must not use the reserve up: first make durable what the last life moved.
+                return;
             }
             if free + self.blocks.waiting.len() as u32 >= target {
                 self.collection.wants_flush = true;
@@ -238,39 +243,49 @@ impl Vssd {
             self.ops.remove(id);
             return self.move_ended();
         }
-        let victim = self
-            .collection
-            .victim
-            .as_mut()
-            .expect("a relocation has a victim");
-        let channel = self.blocks.channel_of_block(victim.block);
-        let Some(to) = self.blocks.allocate(Stream::Collection { channel }) else {
-            victim.stuck = true;
-            self.ops.remove(id);
-            return self.move_ended();
-        };
         let page = self.ops.get(id).page.as_ref().expect("a read returns its page");
         if failed {
             page.with_mut(|bytes| bytes.fill(0));
         }
         let crc = page.crc();
+        if owner == RECORD && !self.record_intact(id, from, crc) {
+            // A moved record must be whole. Checkpoints make this one superfluous; the block waits for that.
+            self.checkpoints.wanted = true;
+            return self.move_stuck(id);
+        }
+        let victim = self.collection.victim.expect("a relocation has a victim");
+        let channel = self.blocks.channel_of_block(victim.block);
+        let Some(to) = self.blocks.allocate(Stream::Collection { channel }) else {
+            return self.move_stuck(id);
+        };
         if owner == RECORD {
-            self.move_record(id, from, to, crc);
+            self.move_record(id, from, to);
         } else {
             self.move_data(id, owner, to, crc);
         }
         self.counters.gc_programs += 1;
     }
 
-    fn move_record(&mut self, id: u32, from: u32, to: u32, crc: u32) {
+    fn move_stuck(&mut self, id: u32) {
+        self.ops.remove(id);
+        let victim = self.collection.victim.as_mut();
+        victim.expect("a relocation has a victim").stuck = true;
+        self.move_ended();
+    }
+
+    /// True when the record just read is what was logged, perhaps after correcting one bit.
+    fn record_intact(&self, id: u32, from: u32, crc: u32) -> bool {
+        let expected = self.trims.records[self.record_at(from)].crc;
+        let page = self.ops.get(id).page.as_ref().expect("a read returns its page");
+        crc == expected || page.with_mut(|bytes| correct(bytes, expected))
+    }
+
+    fn move_record(&mut self, id: u32, from: u32, to: u32) {
         let index = self.record_at(from);
         let record = self.trims.records[index];
-        if crc != record.crc {
-            // A checkpoint makes the damaged record superfluous.
-            self.checkpoints.wanted = true;
-        }
         let op = self.ops.get_mut(id);
-        op.kind = OpKind::MoveWrite;
+        op.kind = OpKind::MoveRecord;
+        op.version = Version(record.id);
         op.lpn = record.trims;
         op.crc = record.crc;
         let sequence = self.program(id, Kind::Record, to, true);

@@ -27,6 +27,7 @@ pub(crate) struct Entry {
     /// Logical page, or the number of trims in a record page.
     pub(crate) lpn: u32,
     pub(crate) instance: u32,
+    /// Of the page; of a record, the sequence of its first program.
     pub(crate) version: Version,
     /// Order of programs in this vSSD, from 1, without gaps.
     pub(crate) sequence: u64,

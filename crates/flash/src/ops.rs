@@ -18,6 +18,8 @@ pub(crate) enum OpKind {
     MoveWrite,
     /// A page of trim records.
     Record,
+    /// Collection programs a page of trim records elsewhere.
+    MoveRecord,
     /// A page of out-of-band entries; `lpn` is the buffer.
     Oob,
     /// A page of a checkpoint.

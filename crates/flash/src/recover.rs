@@ -104,9 +104,9 @@ pub(crate) fn load(
     }
     state.report.fell_back = claimed > used;
     state.checkpoint_claimed = claimed.max(used);
-    loader.check_torn_entries()?;
     loader.read_records()?;
     loader.choose();
+    loader.check_destroyed_entries()?;
     Ok(loader.state)
 }
 
@@ -124,12 +124,12 @@ impl<'a> Loader<'a> {
         };
         let (a, b) = (read(0)?, read(1)?);
         let number = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, |l| l.header.stamp.number);
-        let (best, older) = if number(&a) >= number(&b) { (a, b) } else { (b, a) };
-        let records_floor = older.as_ref().map_or(0, |l| l.header.covered);
+        let best = if number(&a) >= number(&b) { a } else { b };
         let best = best.unwrap_or_else(|| Loaded {
             header: CheckpointHeader {
                 stamp: Stamp { instance, number: 0 },
                 covered: 0,
+                covered_before: 0,
                 durable: 0,
                 logical_pages,
                 blocks: share.blocks(),
@@ -148,7 +148,7 @@ impl<'a> Loader<'a> {
             share,
             instance,
             known: best.blocks,
-            records_floor,
+            records_floor: header.covered_before,
             candidates: Vec::new(),
             record_entries: Vec::new(),
             suspects: Vec::new(),
@@ -251,7 +251,7 @@ impl<'a> Loader<'a> {
 
     fn take_entry(&mut self, entry: &Entry) {
         if entry.kind == Kind::Record {
-            if entry.sequence > self.records_floor.min(self.state.covered) {
+            if entry.sequence > self.records_floor {
                 self.record_entries.push(*entry);
             }
         } else if entry.sequence > self.state.covered && (entry.lpn as usize) < self.state.pages.len() {
@@ -267,11 +267,19 @@ impl<'a> Loader<'a> {
     }
 
     /// Destroyed entries that no checkpoint covers: torn ones are forgotten, others are a loss that cannot be named.
-    fn check_torn_entries(&mut self) -> Result<(), RecoverError> {
+    ///
+    /// Where sectors hold whole entries, nothing tears one. Where they do not (the simulator's small pages), an entry
+    /// is lost when a later one of its block was durable, as pages of a block are programmed in order, and the block
+    /// is in use: in a block without live pages it may be a torn entry of the next use, before those of the last.
+    fn check_destroyed_entries(&mut self) -> Result<(), RecoverError> {
+        let per_block = self.share.pages_per_block();
+        let mut used = vec![false; self.share.blocks() as usize];
+        for mapped in self.state.pages.iter().filter(|mapped| mapped.ppn != NONE) {
+            used[(mapped.ppn / per_block) as usize] = true;
+        }
         for (ppn, later) in core::mem::take(&mut self.suspects) {
-            // Pages of a block are programmed in order: an entry before a durable one was durable.
             let durable = later.is_some_and(|sequence| sequence <= self.state.durable);
-            if durable || !self.share.entries_tear() {
+            if !self.share.entries_tear() || (durable && used[(ppn / per_block) as usize]) {
                 return Err(RecoverError::EntryLost {
                     offset: self.share.entry_offset(ppn),
                 });
@@ -289,26 +297,26 @@ impl<'a> Loader<'a> {
 
     fn read_records(&mut self) -> Result<(), RecoverError> {
         let mut bytes = vec![0; self.share.page_bytes()];
+        let mut lost: Vec<Entry> = Vec::new();
         for entry in core::mem::take(&mut self.record_entries) {
             let record = Record {
+                id: entry.version.0,
                 ppn: entry.ppn,
                 sequence: entry.sequence,
                 trims: entry.lpn,
                 crc: entry.data_crc,
             };
+            let intact = self.intact(entry.ppn, entry.data_crc, &mut bytes);
             if entry.sequence <= self.state.covered {
-                self.state.records.push(record);
+                // Kept in case the newest checkpoint is lost; of no use if its block was programmed anew.
+                if intact {
+                    self.state.records.push(record);
+                }
                 continue;
             }
             self.state.report.entries_replayed += 1;
-            let intact = self.intact(entry.ppn, entry.data_crc, &mut bytes);
             if !intact && !correct(&mut bytes, entry.data_crc) {
-                if entry.sequence <= self.state.durable {
-                    return Err(RecoverError::RecordLost {
-                        offset: self.share.data_offset(entry.ppn),
-                    });
-                }
-                self.state.report.torn += 1;
+                lost.push(entry);
                 continue;
             }
             self.state.report.bits_corrected += u64::from(!intact);
@@ -322,6 +330,20 @@ impl<'a> Loader<'a> {
                 ppn: NONE,
                 crc: 0,
             }));
+        }
+        for entry in lost {
+            // The block of a record that was moved may have been programmed anew.
+            let moved = self
+                .state
+                .records
+                .iter()
+                .any(|record| record.id == entry.version.0);
+            if entry.sequence <= self.state.durable && !moved {
+                return Err(RecoverError::RecordLost {
+                    offset: self.share.data_offset(entry.ppn),
+                });
+            }
+            self.state.report.torn += u64::from(!moved);
         }
         Ok(())
     }
@@ -375,7 +397,7 @@ impl<'a> Loader<'a> {
 }
 
 /// Corrects one flipped bit of `bytes`; false when that does not give the checksum.
-fn correct(bytes: &mut [u8], crc: u32) -> bool {
+pub(crate) fn correct(bytes: &mut [u8], crc: u32) -> bool {
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
         if crc32c::crc32c(bytes) == crc {

@@ -21,6 +21,8 @@ const TRIM_BYTES: usize = 12;
 /// A live record page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
+    /// Sequence of its first program: copies of one record share it.
+    pub(crate) id: u64,
     pub(crate) ppn: u32,
     pub(crate) sequence: u64,
     pub(crate) trims: u32,
@@ -147,6 +149,7 @@ impl Vssd {
         let op = self.ops.add(op);
         let sequence = self.program(op, Kind::Record, ppn, false);
         self.trims.records.push(Record {
+            id: sequence,
             ppn,
             sequence,
             trims: count as u32,

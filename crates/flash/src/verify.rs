@@ -152,9 +152,7 @@ impl Check<'_> {
         );
     }
 
-    /// The predecessor may be half overwritten by its successor's successor, which a cut explains: only a header that
-    /// is intact but whose pieces are not all of it, or of a later checkpoint, is worth a word, and none is needed
-    /// for recovery. So nothing is said unless the slot of a first checkpoint's predecessor is not readable at all.
+    /// The predecessor may be half overwritten by a checkpoint that a crash cut: only an unreadable slot is a problem.
     fn check_older_checkpoint(&mut self, number: u32) {
         let slot = (number + 1) % 2;
         let (instance, logical) = (self.entry.instance, self.entry.logical_pages);

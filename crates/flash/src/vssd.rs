@@ -481,6 +481,10 @@ impl Vssd {
         op.ppn = ppn;
         op.sequence = sequence;
         op.failed = false;
+        if kind == Kind::Record && op.version == Version::NONE {
+            // A record is named by its first program.
+            op.version = Version(sequence);
+        }
         let (lpn, version, crc) = (op.lpn, op.version, op.crc);
         let page = op.page.clone().expect("a program has a page");
         self.blocks.revive(ppn);
@@ -538,10 +542,14 @@ impl Vssd {
             OpKind::MoveWrite => {
                 self.program_ended(id);
                 let op = self.ops.remove(id);
-                // A moved record has no version.
-                if op.version != Version::NONE && self.mapping.buffered(op.lpn) == Some(id) {
+                if self.mapping.buffered(op.lpn) == Some(id) {
                     self.mapping.set_buffered(op.lpn, None);
                 }
+                self.move_ended();
+            }
+            OpKind::MoveRecord => {
+                self.program_ended(id);
+                self.ops.remove(id);
                 self.move_ended();
             }
             OpKind::Record => {

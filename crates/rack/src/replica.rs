@@ -16,6 +16,9 @@
 //! that starts is `Joining` ([`crate::sync`]): it takes part in writes, but serves clients only when it holds
 //! everything its peers hold.
 //!
+//! A replica whose medium has failed and whose memory is full acknowledges writes as `Latched` without taking them, so
+//! that the write fails but nobody waits; from then on it is not read. A new start makes it whole again.
+//!
 //! Continuity: a number that changes when *no* member kept its memory. A gateway that sees it change knows that
 //! acknowledged writes which were not flushed may be lost, and says so in answer to its next flush.
 
@@ -42,6 +45,8 @@ pub trait Store {
     fn has_room(&self, lpn: Lpn) -> bool;
     /// Takes a newer value.
     fn put(&mut self, lpn: Lpn, data: Cached);
+    /// True after a media failure: there will be no more room than there is.
+    fn is_latched(&self) -> bool;
     /// True if the page's data here is known to be damaged, so that the same version is welcome.
     fn is_damaged(&self, lpn: Lpn) -> bool;
     /// Pages of the vSSD.
@@ -149,6 +154,7 @@ pub struct Replica {
     pub(crate) epoch: Option<u32>,
     pub(crate) continuity: u32,
     serving: bool,
+    missed: bool,
     pub(crate) sync: Sync,
     slots: Vec<Option<Key>>,
     free: Vec<u32>,
@@ -185,6 +191,7 @@ impl Replica {
             epoch: None,
             continuity: 0,
             serving: false,
+            missed: false,
             sync: Sync::new(members.len()),
             slots: Vec::new(),
             free: Vec::new(),
@@ -203,6 +210,12 @@ impl Replica {
     /// True when clients may be served.
     pub fn is_serving(&self) -> bool {
         self.serving
+    }
+
+    /// True if a write was not taken because the medium has failed: what is here may be out of date until the next
+    /// start, so it is not read.
+    pub fn has_missed(&self) -> bool {
+        self.missed
     }
 
     /// The membership epoch, 0 while it is not known.
@@ -416,6 +429,12 @@ impl Replica {
         let newest = store.newest(lpn);
         let repairs = header.version == newest && store.is_damaged(lpn);
         if header.version > newest || repairs {
+            if !store.has_room(lpn) && store.is_latched() {
+                // Nothing more can be kept here, and the others must not wait for it.
+                self.missed = true;
+                self.acknowledge(peer, &header, Code::Latched);
+                return None;
+            }
             if !store.has_room(lpn) {
                 return Some(packet);
             }
@@ -592,7 +611,7 @@ impl Replica {
         let mut header = self.to_peer(Op::Inv, &self.peers[peer].member, lpn);
         header.version = data.version;
         header.flags |= flags::REPLAY;
-        let decided = self.serving && self.slot(lpn).is_none();
+        let decided = self.serving && !self.missed && self.slot(lpn).is_none();
         let mut packet = Packet::with_page(header, data.page, data.crc);
         if decided {
             packet.header.code = Code::Accept;
@@ -616,14 +635,18 @@ impl Replica {
 
     /// What is known of a page here: its newest version, and whether it is decided.
     pub(crate) fn standing(&self, lpn: Lpn, store: &impl Store) -> (Version, bool) {
-        (store.newest(lpn), self.slot(lpn).is_none())
+        (store.newest(lpn), !self.missed && self.slot(lpn).is_none())
     }
 
     fn hello(&self, peer: usize, reply: bool) -> Effect {
         let mut header = self.to_peer(Op::Hello, &self.peers[peer].member, Lpn(0));
         header.flags |= if reply { flags::REPLY } else { 0 };
         header.floor = self.continuity;
-        header.code = if self.serving { Code::SoftOrOk } else { Code::Busy };
+        header.code = if self.serving && !self.missed {
+            Code::SoftOrOk
+        } else {
+            Code::Busy
+        };
         Effect::Send(Packet::bare(header))
     }
 

@@ -30,6 +30,9 @@ impl Store for Memory {
         assert!(data.version >= self.newest(lpn));
         self.volatile.insert(lpn.0, data);
     }
+    fn is_latched(&self) -> bool {
+        false
+    }
     fn is_damaged(&self, _lpn: Lpn) -> bool {
         false
     }

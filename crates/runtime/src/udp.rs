@@ -179,7 +179,10 @@ fn arrival_ns(message: &libc::msghdr) -> Option<u64> {
 
 /// The system's clock, which the kernel's stamps are of, in ns.
 fn system_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is valid for a write.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -310,8 +313,11 @@ impl ReceiveBatch {
         let payload_bytes = bytes.saturating_sub(HEADER_BYTES);
         let header = &self.headers[index][..bytes.min(HEADER_BYTES)];
         let mut header = Header::parse(header, payload_bytes).map_err(Refused::Malformed)?;
-        let waited_ns = arrival_ns(&message.msg_hdr).map_or(0, |arrival| self.received_ns.saturating_sub(arrival));
-        header.lat_ns = header.lat_ns.saturating_add(u32::try_from(waited_ns).unwrap_or(u32::MAX));
+        let waited_ns =
+            arrival_ns(&message.msg_hdr).map_or(0, |arrival| self.received_ns.saturating_sub(arrival));
+        header.lat_ns = header
+            .lat_ns
+            .saturating_add(u32::try_from(waited_ns).unwrap_or(u32::MAX));
         let payload = if payload_bytes == 0 {
             Payload::None
         } else if header.carries_page() {

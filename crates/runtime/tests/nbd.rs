@@ -1,5 +1,6 @@
 //! NBD connections end to end: foreign clients where they are installed, and a small client of our own for what
 //! those do not do (hold back, overrun, vanish).
+#![allow(clippy::disallowed_methods, reason = "clients are threads of their own")]
 
 mod common;
 

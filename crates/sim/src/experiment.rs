@@ -83,14 +83,16 @@ const GC_CASES: [GcCase; 4] = [
     },
 ];
 
-/// Pages of each replica set in gc-tail, and its sets: one per node.
-const GC_SET_PAGES: u32 = 12_288;
+/// Pages of each replica set in gc-tail, half of the flash behind it as RackBlox's thresholds assume, and its sets:
+/// one per node.
+const GC_SET_PAGES: u32 = 8_192;
 const GC_SETS: u32 = 4;
 /// Requests that bring the flash into a steady state, and those that are measured.
 const GC_WARM: u64 = 60_000;
 const GC_MEASURED: u64 = 120_000;
-/// Requests a second over the whole rack: about half of what its flash could program beside collection.
-const GC_RATE: f64 = 6_000.0;
+/// Requests a second over the whole rack. Each vSSD then collects about a quarter of the time in blocking mode: were
+/// it more than half, two replicas could not take turns.
+const GC_RATE: f64 = 2_000.0;
 
 const GC_COLUMNS: &[&str] = &[
     "read_mean_us",
@@ -150,10 +152,10 @@ fn gc_tail(seed: u64, progress: Progress<'_>) -> Report {
 fn gc_options(case: &GcCase) -> RackOptions {
     let geometry = Geometry {
         channels: 8,
-        chips_per_channel: 4,
+        chips_per_channel: 2,
         planes_per_chip: 1,
-        blocks_per_plane: 16,
-        pages_per_block: 64,
+        blocks_per_plane: 64,
+        pages_per_block: 32,
     };
     let channels = 4;
     let spare = 1.0 - f64::from(GC_SET_PAGES) / f64::from(channels * geometry.pages_per_channel());

@@ -23,8 +23,29 @@ const MILLISECOND: u64 = 1_000_000;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
+/// A node whose medium failed refuses writes until it starts again: that fault does not stop, and what waits for the
+/// node may wait until the gateway gives up.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A node is whole again this long after it came back.
 const RESYNC_NS: u64 = 3_000 * MILLISECOND;
+
+/// What the seed does not decide.
+#[derive(Clone, Copy, Debug)]
+pub struct SwarmOptions {
+    /// The deliberate break.
+    pub canary: Canary,
+    /// Media may fail a write or a flush, and flip bits.
+    pub failing_media: bool,
+}
+
+impl Default for SwarmOptions {
+    fn default() -> Self {
+        Self {
+            canary: Canary::None,
+            failing_media: true,
+        }
+    }
+}
 
 /// What a seed's run came to.
 #[derive(Clone, Debug)]
@@ -59,11 +80,11 @@ impl SeedReport {
 }
 
 /// Runs a seed twice and compares.
-pub fn run_seed(seed: u64, canary: Canary) -> SeedReport {
-    let first = run_once(seed, canary);
+pub fn run_seed(seed: u64, options: SwarmOptions) -> SeedReport {
+    let first = run_once(seed, options);
     let mut report = first.clone();
     if first.violations.is_empty() {
-        let second = run_once(seed, canary);
+        let second = run_once(seed, options);
         if second.hash != first.hash {
             report.violations.push(Violation::Diverged {
                 first: first.hash,
@@ -75,9 +96,9 @@ pub fn run_seed(seed: u64, canary: Canary) -> SeedReport {
 }
 
 /// Runs a seed once. A panic of the code under test is a violation.
-pub fn run_once(seed: u64, canary: Canary) -> SeedReport {
+pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let (fleet, spec) = draw(seed, canary);
+        let (fleet, spec) = draw(seed, options);
         Run::new(fleet, spec).execute()
     }));
     match outcome {
@@ -113,11 +134,11 @@ fn report(seed: u64, outcome: Outcome) -> SeedReport {
 }
 
 /// The rack and the run of a seed.
-pub fn draw(seed: u64, canary: Canary) -> (RackFleet, RunSpec) {
+pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
     let options = draw_rack(&mut rng.fork());
     let fleet = RackFleet::new(options);
-    let spec = draw_run(&fleet, seed, canary, &mut rng.fork());
+    let spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
     (fleet, spec)
 }
 
@@ -185,7 +206,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
             gc,
         },
-        request_timeout: Duration::from_secs(60),
+        request_timeout: REQUEST_TIMEOUT,
         client_link: draw_link(rng),
         volumes,
     }
@@ -208,7 +229,7 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
     }
 }
 
-fn draw_run(fleet: &RackFleet, seed: u64, canary: Canary, rng: &mut Rng) -> RunSpec {
+fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
     let span_ns = rng.between(200, 2_000) * MILLISECOND;
     let mut volumes = Vec::new();
     let mut loads = Vec::new();
@@ -226,11 +247,12 @@ fn draw_run(fleet: &RackFleet, seed: u64, canary: Canary, rng: &mut Rng) -> RunS
         }
     }
     let calm = rng.chance(0.2);
-    let faults = if calm {
+    let mut faults = if calm {
         Vec::new()
     } else {
-        draw_faults(fleet, span_ns, canary, rng)
+        draw_faults(fleet, span_ns, swarm.canary, rng)
     };
+    faults.retain(|(_, fault)| swarm.failing_media || !is_media_fault(fault));
     let media_fails = faults.iter().any(|(_, fault)| is_media_fault(fault));
     let net_faults = if calm || rng.chance(0.3) {
         NetFaults::default()
@@ -256,16 +278,20 @@ fn draw_run(fleet: &RackFleet, seed: u64, canary: Canary, rng: &mut Rng) -> RunS
                 loses_flushes: false,
             },
             wire_check: true,
-            canary,
+            canary: swarm.canary,
         },
         volumes,
         loads,
         // Only a run without any fault must be without error: a loss of power may cost unflushed writes, and says so.
-        errors_are_violations: faults.is_empty() && !media_fails,
+        errors_are_violations: faults.is_empty(),
         faults,
         net_faults,
         calm_ns: span_ns,
-        answer_ns: ANSWER_NS,
+        answer_ns: if media_fails {
+            ANSWER_NS + REQUEST_TIMEOUT.as_nanos() as u64
+        } else {
+            ANSWER_NS
+        },
         resync_ns: RESYNC_NS,
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 15,

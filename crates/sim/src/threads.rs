@@ -1,8 +1,7 @@
 //! The swarm over a range of seeds, one thread per core. The only file of the simulator with threads: each seed's run
 //! stays on one thread and shares nothing.
 
-use crate::swarm::{SeedReport, run_seed};
-use crate::world::Canary;
+use crate::swarm::{SeedReport, SwarmOptions, run_seed};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -12,7 +11,7 @@ use std::sync::Mutex;
 pub fn run_seeds(
     seeds: Range<u64>,
     threads: usize,
-    canary: Canary,
+    options: SwarmOptions,
     progress: &(dyn Fn(&SeedReport) -> bool + Sync),
 ) -> Vec<SeedReport> {
     let next = AtomicU64::new(seeds.start);
@@ -24,7 +23,7 @@ pub fn run_seeds(
             if seed >= seeds.end {
                 break;
             }
-            let report = run_seed(seed, canary);
+            let report = run_seed(seed, options);
             if !progress(&report) {
                 stop.store(true, Ordering::Relaxed);
             }

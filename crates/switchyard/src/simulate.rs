@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::experiment::{EXPERIMENTS, find};
 use sim::threads::run_seeds;
-use sim::world::Canary;
+use sim::swarm::SwarmOptions;
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,7 +155,7 @@ fn swarm(seeds: Range<u64>, threads: usize, json: bool) -> anyhow::Result<()> {
     };
     let (requests, events) = (AtomicU64::new(0), AtomicU64::new(0));
     let start = Instant::now();
-    let failed = run_seeds(seeds.clone(), threads, Canary::None, &|report| {
+    let failed = run_seeds(seeds.clone(), threads, SwarmOptions::default(), &|report| {
         requests.fetch_add(report.requests, Ordering::Relaxed);
         events.fetch_add(report.events, Ordering::Relaxed);
         if let (Some(line), false) = (report.repro(), json) {

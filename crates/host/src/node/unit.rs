@@ -140,6 +140,7 @@ struct View<'a> {
     cache: &'a mut Cache,
     flash: &'a Vssd,
     damaged: &'a mut BTreeSet<u32>,
+    latched: bool,
     put: &'a mut bool,
 }
 
@@ -162,6 +163,10 @@ impl Store for View<'_> {
         *self.put = true;
     }
 
+    fn is_latched(&self) -> bool {
+        self.latched
+    }
+
     fn is_damaged(&self, lpn: Lpn) -> bool {
         self.damaged.contains(&lpn.0)
     }
@@ -177,6 +182,7 @@ macro_rules! view {
             cache: &mut $unit.cache,
             flash: &$unit.flash,
             damaged: &mut $unit.damaged,
+            latched: $unit.latched,
             put: &mut $put,
         }
     };
@@ -324,6 +330,9 @@ impl Unit {
     fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
         let header = packet.header;
         let lpn = lpn_of(&header);
+        if self.replica.has_missed() || self.latched && !self.replica.is_serving() {
+            return self.answer(&header, Code::Damaged, out);
+        }
         if !self.replica.is_serving() {
             return self.answer(&header, Code::Busy, out);
         }
@@ -366,7 +375,8 @@ impl Unit {
     fn mutate(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
         if !self.replica.is_serving() {
-            return self.answer(&header, Code::Busy, out);
+            let code = if self.latched { Code::Latched } else { Code::Busy };
+            return self.answer(&header, code, out);
         }
         if header.epoch != self.replica.epoch() {
             return self.answer(&header, Code::Stale, out);
@@ -410,11 +420,11 @@ impl Unit {
     }
 
     fn flush(&mut self, header: &Header, out: &mut VecDeque<Output>) {
-        if !self.replica.is_serving() {
-            return self.answer(header, Code::Busy, out);
-        }
         if self.latched {
             return self.answer(header, Code::Latched, out);
+        }
+        if !self.replica.is_serving() {
+            return self.answer(header, Code::Busy, out);
         }
         let same = |job: &Job| {
             matches!(&job.then, Then::Flushed(known)
@@ -501,7 +511,7 @@ impl Unit {
             self.issue(now);
             let mut progress = self.drain_flash(now, out);
             progress |= self.drain_replica(now, out);
-            progress |= self.drain_backlog(now);
+            progress |= self.drain_backlog(now, out);
             if !progress {
                 break;
             }
@@ -768,16 +778,21 @@ impl Unit {
     }
 
     /// Takes requests that waited for room, in order, while there is some.
-    fn drain_backlog(&mut self, now: Instant) -> bool {
+    fn drain_backlog(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
         while let Some((_, packet)) = self.backlog.front() {
-            if !self.cache.has_room(lpn_of(&packet.header)) {
+            if !self.latched && !self.cache.has_room(lpn_of(&packet.header)) {
                 break;
             }
             let (peer, packet) = self.backlog.pop_front().expect("there is a front");
             progress = true;
             match peer {
                 Some(peer) => self.peer_packet(now, peer, packet),
+                None if self.latched => {
+                    let header = packet.header;
+                    self.dedup.forget(header.source, header.session, header.request);
+                    self.answer(&header, Code::Latched, out);
+                }
                 None => self.start_write(now, packet),
             }
         }

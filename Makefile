@@ -1,0 +1,42 @@
+# Switchyard: `make up` starts a rack, `make test` runs everything that a change has to pass.
+
+SEED ?= 1
+EXECUTIONS ?= 10000000
+SEEDS ?= 0..200
+
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm help
+
+up: build ## install what is missing, build, start a whole rack in one process
+	./target/release/switchyard up
+
+build: build-deps
+	cargo build --release --workspace
+
+test: deps fmt lint unit system ## every check: formatting, lints, unit and simulation tests, system tests
+
+deps: ## install the tools that building and testing need
+	./scripts/deps.sh test
+
+build-deps:
+	./scripts/deps.sh build
+
+fmt: ## check the formatting
+	cargo fmt --all --check
+
+lint: ## clippy, warnings are errors
+	cargo clippy --workspace --all-targets -- -D warnings
+
+unit:
+	cargo test --workspace
+
+system: build
+	./tests/system/run.sh
+
+fuzz: ## fuzz the wire formats (EXECUTIONS, SEED)
+	cargo run --release -p switchyard-wire --example fuzz -- --executions $(EXECUTIONS) --seed $(SEED)
+
+swarm: build ## simulate whole racks under faults (SEEDS=first..last)
+	./target/release/switchyard sim swarm --seeds $(SEEDS)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
