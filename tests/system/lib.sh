@@ -2,10 +2,11 @@
 # Sourced by every t_*.sh. A test ends with 0 for passed, 77 for skipped, anything else for failed.
 
 set -euo pipefail
+export PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-SWITCHYARD=${SWITCHYARD_BIN:-$root/target/release/switchyard}
+SWITCHYARD=${SWITCHYARD:-$root/target/release/switchyard}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/switchyard-test.XXXXXX")
 rack_pid=
@@ -127,10 +128,10 @@ client_suite() {
     mount_suite "$uri"
 
     echo "· fio with checksums"
-    fio --name=verify --ioengine=nbd --uri="$uri" --rw=randrw --bsrange=512-64k --bs_unaligned=0 --blockalign=512 \
+    (cd "$work" && fio --name=verify --ioengine=nbd --uri="$uri" --rw=randrw --bsrange=512-64k --bs_unaligned=0 --blockalign=512 \
         --iodepth=16 --size="$(( mib / 4 ))m" --verify=crc32c --verify_fatal=1 --randseed=1 --end_fsync=1 \
-        >"$work/fio.log" 2>&1 || { cat "$work/fio.log" >&2; fail "fio: verification failed"; }
-    rm -f "$work/in.img" "$work/fio.log" local-*.state
+        >"$work/fio.log" 2>&1) || { cat "$work/fio.log" >&2; fail "fio: verification failed"; }
+    rm -f "$work/in.img" "$work/fio.log"
 }
 
 # mount_suite URI: the ext4 file system in the volume, through FUSE and a loop device, written to and checked.
@@ -142,14 +143,14 @@ mount_suite() {
     mkdir -p "$work/fuse" "$work/mnt"
     nbdfuse "$work/fuse/disk" "$1" &
     local fuse=$! i
-    at_end "umount '$work/mnt' 2>/dev/null; fusermount -u '$work/fuse' 2>/dev/null || fusermount3 -u '$work/fuse' 2>/dev/null; wait $fuse 2>/dev/null"
+    at_end "umount -l '$work/mnt' '$work/fuse' 2>/dev/null; kill $fuse 2>/dev/null"
     for (( i = 0; i < 100; i++ )); do
         [[ -e $work/fuse/disk ]] && break
         sleep 0.05
     done
     if ! mount -o loop "$work/fuse/disk" "$work/mnt" 2>"$work/mount.err"; then
         echo "  (left out: no loop device: $(head -1 "$work/mount.err"))"
-        fusermount -u "$work/fuse" 2>/dev/null || fusermount3 -u "$work/fuse"
+        umount "$work/fuse"
         wait "$fuse" || true
         return 0
     fi
@@ -157,7 +158,7 @@ mount_suite() {
     cp -r "$work/tree/crates" "$work/mnt/again"
     sync -f "$work/mnt"
     umount "$work/mnt"
-    fusermount -u "$work/fuse" 2>/dev/null || fusermount3 -u "$work/fuse"
+    umount "$work/fuse"
     wait "$fuse" || true
     nbdcopy "$1" "$work/after.img"
     e2fsck -fn "$work/after.img" >/dev/null 2>&1 || fail "fsck after mount: the file system is damaged"

@@ -81,9 +81,12 @@ impl EncodeMetric for Series {
     }
 }
 
+/// The help text of a name and its series.
+type Family = (&'static str, Vec<(Labels, Value)>);
+
 /// Collects series by name.
 #[derive(Default)]
-struct Page(BTreeMap<&'static str, (&'static str, Vec<(Labels, Value)>)>);
+struct Page(BTreeMap<&'static str, Family>);
 
 impl Page {
     fn add(&mut self, name: &'static str, help: &'static str, labels: &Labels, value: Value) {
