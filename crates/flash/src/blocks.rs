@@ -311,7 +311,16 @@ impl Blocks {
                 return Some(ppn);
             }
         }
-        (0..self.units).find_map(|unit| self.take_moved(unit))
+        if let Some(ppn) = (0..self.units).find_map(|unit| self.take_moved(unit)) {
+            return Some(ppn);
+        }
+        // The last resort: room of users' own blocks.
+        let unit = (0..self.units).find(|unit| self.open_user[*unit as usize] != NONE)?;
+        let (ppn, full) = self.take(self.open_user[unit as usize]);
+        if full {
+            self.open_user[unit as usize] = NONE;
+        }
+        Some(ppn)
     }
 
     fn take_moved(&mut self, unit: u32) -> Option<u32> {
@@ -336,17 +345,8 @@ impl Blocks {
 
     /// Pages collection can still program without erasing anything.
     pub(crate) fn room_for_moves(&self) -> u32 {
-        let frontier = if self.separate {
-            &self.open_moved
-        } else {
-            &self.open_user
-        };
-        let open: u32 = frontier
-            .iter()
-            .filter(|id| **id != NONE)
-            .map(|id| self.pages_per_block - self.blocks[*id as usize].filled)
-            .sum();
-        open + self.free_count() * self.pages_per_block
+        let room = |id| self.pages_per_block - self.blocks[id as usize].filled;
+        self.open_blocks().map(room).sum::<u32>() + self.free_count() * self.pages_per_block
     }
 
     /// A program of the block ended.

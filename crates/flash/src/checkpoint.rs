@@ -341,8 +341,7 @@ impl Vssd {
     }
 
     fn emit_map(&self, items: &mut [u8], piece: u32) -> u32 {
-        let first = (piece * self.share.mapped_per_piece()) as usize;
-        let pages = &self.mapping.pages[first..];
+        let pages = self.mapping.from(piece * self.share.mapped_per_piece());
         let mut count = 0;
         for (at, mapped) in items.chunks_exact_mut(MAPPED_BYTES).zip(pages) {
             put_u64(at, 0, mapped.version.0);
@@ -377,7 +376,7 @@ impl Vssd {
             return 0;
         }
         let open = self.checkpoints.start_fill.iter().find(|(open, _)| *open == id);
-        open.map_or(self.share.pages_per_block(), |(_, fill)| *fill)
+        open.map_or(block.filled, |(_, fill)| *fill)
     }
 
     fn settle_checkpoint(&mut self) {

@@ -124,6 +124,11 @@ impl Vssd {
                 }
                 // A closed block is a candidate only when its programs are done.
                 None if self.sequence.programmed() < self.sequence.last() => return,
+                None if !self.trims.records.is_empty() => {
+                    // Two checkpoints at most, and records are dead pages to gain.
+                    self.checkpoints.wanted = true;
+                    return;
+                }
                 None => return self.end_collection(true),
             }
         }

@@ -27,12 +27,18 @@ impl Mapped {
     };
 }
 
+/// One row of the table: together, so that a request touches one cache line of it.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    mapped: Mapped,
+    buffered: u32,
+}
+
 /// The tables.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    pub(crate) pages: Vec<Mapped>,
+    rows: Vec<Row>,
     owner: Vec<u32>,
-    buffered: Vec<u32>,
     damaged: Vec<u64>,
     damaged_count: u32,
     mapped_count: u32,
@@ -41,9 +47,14 @@ pub(crate) struct Mapping {
 impl Mapping {
     pub(crate) fn new(logical_pages: u32, physical_pages: u32) -> Self {
         Self {
-            pages: vec![Mapped::EMPTY; logical_pages as usize],
+            rows: vec![
+                Row {
+                    mapped: Mapped::EMPTY,
+                    buffered: NONE
+                };
+                logical_pages as usize
+            ],
             owner: vec![NONE; physical_pages as usize],
-            buffered: vec![NONE; logical_pages as usize],
             damaged: vec![0; (logical_pages as usize).div_ceil(64)],
             damaged_count: 0,
             mapped_count: 0,
@@ -51,16 +62,21 @@ impl Mapping {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.pages.len() as u32
+        self.rows.len() as u32
     }
 
     pub(crate) fn get(&self, lpn: u32) -> Mapped {
-        self.pages[lpn as usize]
+        self.rows[lpn as usize].mapped
+    }
+
+    /// The states from page `first` on.
+    pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = &Mapped> {
+        self.rows[first as usize..].iter().map(|row| &row.mapped)
     }
 
     /// Replaces the state of a page and returns the physical page that is dead now, if any.
     pub(crate) fn set(&mut self, lpn: u32, mapped: Mapped) -> Option<u32> {
-        let old = core::mem::replace(&mut self.pages[lpn as usize], mapped);
+        let old = core::mem::replace(&mut self.rows[lpn as usize].mapped, mapped);
         if mapped.ppn != NONE {
             self.owner[mapped.ppn as usize] = lpn;
             self.mapped_count += 1;
@@ -86,12 +102,12 @@ impl Mapping {
     }
 
     pub(crate) fn buffered(&self, lpn: u32) -> Option<u32> {
-        let op = self.buffered[lpn as usize];
+        let op = self.rows[lpn as usize].buffered;
         (op != NONE).then_some(op)
     }
 
     pub(crate) fn set_buffered(&mut self, lpn: u32, op: Option<u32>) {
-        self.buffered[lpn as usize] = op.unwrap_or(NONE);
+        self.rows[lpn as usize].buffered = op.unwrap_or(NONE);
     }
 
     pub(crate) fn set_damaged(&mut self, lpn: u32, damaged: bool) {

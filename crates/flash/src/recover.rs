@@ -232,9 +232,8 @@ impl<'a> Loader<'a> {
             }
             let later = entries
                 .iter()
-                .filter(|(p, _)| *p > page)
-                .map(|(_, e)| e.sequence)
-                .min();
+                .filter(|(p, e)| *p > page && e.sequence > s.covered);
+            let later = later.map(|(_, e)| e.sequence).min();
             self.suspects.push((first + page, later));
         }
         let scanned = &mut s.blocks[block as usize];
@@ -345,6 +344,10 @@ impl<'a> Loader<'a> {
             }
             self.state.report.torn += u64::from(!moved);
         }
+        // Of a record and its copies one is enough.
+        let records = &mut self.state.records;
+        records.sort_unstable_by_key(|record| (record.id, core::cmp::Reverse(record.sequence)));
+        records.dedup_by_key(|record| record.id);
         Ok(())
     }
 

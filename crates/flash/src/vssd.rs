@@ -320,7 +320,13 @@ impl Vssd {
     }
 
     /// Frees what the erase barrier no longer holds.
+    ///
+    /// After a recovery nothing is freed before a checkpoint is durable: a program over one that was cut, itself cut, could
+    /// complete what the former left.
     pub(crate) fn release_blocks(&mut self) {
+        if !self.settled {
+            return;
+        }
         let released = self.blocks.release(self.flushed, self.trims.durable);
         self.counters.erases += u64::from(released);
     }

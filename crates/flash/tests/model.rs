@@ -1,12 +1,12 @@
 //! Random requests against a reference model, without crashes, and crashes at random points.
 
 mod common;
-use common::{Rig, geometry, tiny};
+use common::{Rig, geometry, seeds, tiny};
 use flash::{GcMode, Profile};
 
 #[test]
 fn reads_return_the_newest_data_whatever_is_under_way() {
-    for seed in 0..60 {
+    for seed in 0..seeds(60) {
         let mut rig = tiny(seed);
         rig.random_run(3_000, if seed % 3 == 0 { 0.2 } else { 0.03 });
         rig.settle();
@@ -36,7 +36,7 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn what_a_flush_promised_survives_crashes_and_nothing_is_invented() {
-    for seed in 0..150 {
+    for seed in 0..seeds(150) {
         let mut rig = tiny(1_000 + seed);
         for _ in 0..12 {
             let requests = rig.rng.between(1, 250) as u32;
@@ -48,7 +48,7 @@ fn what_a_flush_promised_survives_crashes_and_nothing_is_invented() {
 
 #[test]
 fn crashes_in_quick_succession_do_not_use_up_the_reserve() {
-    for seed in 0..40 {
+    for seed in 0..seeds(40) {
         let mut rig = tiny(5_000 + seed);
         rig.random_run(600, 0.05);
         for _ in 0..120 {

@@ -2,7 +2,7 @@
 //!
 //! A run has three parts: load and faults; calm, in which everything must be answered; and reading every volume back.
 
-use crate::check::{GcChecker, Violation};
+use crate::check::{GcChecker, Loss, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
 use crate::media::SimMedium;
 use crate::net::{LinkModel, NetFaults};
@@ -469,6 +469,7 @@ impl<F: Fleet> Run<F> {
     /// Tells the checkers which blocks have no replica left that kept its volatile state.
     fn judge_losses(&mut self) {
         let now = self.world.now();
+        let down: Vec<bool> = (0..self.sites.len()).map(|i| !self.world.is_up(i)).collect();
         for volume in 0..self.spec.volumes.len() {
             if !self.spec.volumes[volume].durability {
                 continue;
@@ -476,7 +477,14 @@ impl<F: Fleet> Run<F> {
             if let Some(checker) = self.clients.checker(volume) {
                 let (fleet, at_risk) = (&self.fleet, &self.at_risk);
                 checker.power_loss(now, |block| {
-                    !fleet.has_replica_outside(volume, block / SECTORS_PER_PAGE as u64, at_risk)
+                    let page = block / SECTORS_PER_PAGE as u64;
+                    if fleet.has_replica_outside(volume, page, at_risk) {
+                        Loss::None
+                    } else if fleet.has_replica_outside(volume, page, &down) {
+                        Loss::Possible
+                    } else {
+                        Loss::Certain
+                    }
                 });
             }
         }

@@ -14,8 +14,10 @@ use host::{Input, Output};
 use std::collections::VecDeque;
 use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
 
-/// Ticks of one host at one instant after which its deadline is said to be stuck, which is a bug of the host.
+/// Ticks, and inputs of any kind, at one instant after which the rack is said to run in circles, which is a bug of its
+/// hosts. Far more than any burst of work needs.
 const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
+const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Share of the invalidations that [`Canary::AckWithoutApply`] swallows.
 const CANARY_SHARE: f64 = 0.05;
 
@@ -151,7 +153,10 @@ pub struct World<H> {
     hosts: Vec<Option<H>>,
     timers: Timers,
     core: Core,
-    ticks: (u64, u32),
+    /// The instant last seen, and how many ticks and inputs there were in it.
+    instant: Instant,
+    ticks: u32,
+    inputs: u32,
 }
 
 impl<H: Machine<Input = Input, Output = Output>> World<H> {
@@ -192,7 +197,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 stale: Map::new(),
                 sets: Vec::new(),
             },
-            ticks: (0, 0),
+            instant: Instant::ZERO,
+            ticks: 0,
+            inputs: 0,
         }
     }
 
@@ -339,15 +346,14 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     fn tick(&mut self, host: usize, deadline: u64) {
         let core = &mut self.core;
         core.now = core.now.max(Instant::from_nanos(deadline));
-        if self.ticks.0 == core.now.as_nanos() {
-            self.ticks.1 += 1;
-            assert!(
-                self.ticks.1 < TICKS_AT_ONE_INSTANT_MAX,
-                "the deadline of host {host} does not advance"
-            );
-        } else {
-            self.ticks = (core.now.as_nanos(), 0);
+        if self.instant != core.now {
+            (self.instant, self.ticks, self.inputs) = (core.now, 0, 0);
         }
+        self.ticks += 1;
+        assert!(
+            self.ticks < TICKS_AT_ONE_INSTANT_MAX,
+            "the deadline of host {host} does not advance"
+        );
         core.fold(host as u64, 0x71c4, 0);
         self.hosts[host]
             .as_mut()
@@ -388,6 +394,14 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
 
     fn dispatch(&mut self, index: usize, input: Input) {
         self.core.stats.events += 1;
+        if self.instant != self.core.now {
+            (self.instant, self.ticks, self.inputs) = (self.core.now, 0, 0);
+        }
+        self.inputs += 1;
+        assert!(
+            self.inputs < INPUTS_AT_ONE_INSTANT_MAX,
+            "host {index} runs in circles without time passing"
+        );
         self.hosts[index]
             .as_mut()
             .expect("inputs go to hosts that are up")

@@ -10,6 +10,12 @@ use flash::{
     Data, Event, GcMode, Geometry, Profile, RecoverError, Request, Ssd, Vssd, VssdConfig, VssdError,
 };
 
+/// How many seeds a test tries: `SWITCHYARD_SEEDS` multiplies it.
+pub fn seeds(count: u64) -> u64 {
+    let factor = std::env::var("SWITCHYARD_SEEDS").map_or(1, |text| text.parse().expect("a number"));
+    count * factor
+}
+
 /// Sectors of a page.
 const SECTORS: usize = 8;
 
@@ -25,6 +31,8 @@ pub struct Disk {
     pub durable: Vec<u8>,
     pub present: Vec<u8>,
     pub log: Vec<Volatile>,
+    /// Flushes make nothing durable.
+    pub lies: bool,
 }
 
 impl Disk {
@@ -33,6 +41,7 @@ impl Disk {
             present: image.clone(),
             durable: image,
             log: Vec::new(),
+            lies: false,
         }
     }
 
@@ -378,7 +387,7 @@ impl Rig {
         let cover = core::mem::take(&mut self.flush_cover);
         let mut keep = Vec::new();
         for (index, write) in core::mem::take(&mut self.disk.log).into_iter().enumerate() {
-            if cover.get(index) == Some(&true) {
+            if cover.get(index) == Some(&true) && !self.disk.lies {
                 self.disk
                     .durable
                     .write_at(write.offset, &write.bytes)
@@ -412,7 +421,10 @@ impl Rig {
 
     /// Recovers from an image and checks every page against what was promised.
     pub fn restart(&mut self, image: Vec<u8>) -> Result<flash::RecoveryReport, RecoverError> {
-        self.disk = Disk::new(image);
+        self.disk = Disk {
+            lies: self.disk.lies,
+            ..Disk::new(image)
+        };
         self.in_flight.clear();
         self.asked.clear();
         self.flush_cover.clear();
@@ -426,8 +438,60 @@ impl Rig {
         Ok(report)
     }
 
+    /// Recovers from an image, checks every page as after a restart, and goes on as if that had not been.
+    pub fn probe(&mut self, image: Vec<u8>) {
+        let known = self.known.clone();
+        let recovered = Vssd::recover(self.config.clone(), self.pool.clone(), &image);
+        let (vssd, report) = recovered.expect("a crash is recoverable");
+        assert!(report.damaged.is_empty(), "a crash damages nothing: {report:?}");
+        let vssd = core::mem::replace(&mut self.vssd, vssd);
+        let disk = core::mem::replace(&mut self.disk, Disk::new(image));
+        let events: Vec<Event> = core::iter::from_fn(|| self.vssd.poll()).collect();
+        for lpn in 0..self.known.len() as u32 {
+            self.check_recovered(lpn);
+        }
+        drop(events);
+        (self.known, self.vssd, self.disk) = (known, vssd, disk);
+    }
+
+    /// Recovers from an image that was tampered with: every page is the newest, or damaged. Returns the number of
+    /// damaged ones, `None` when recovery refuses.
+    pub fn probe_tampered(&mut self, image: Vec<u8>) -> Option<u32> {
+        let recovered = Vssd::recover(self.config.clone(), self.pool.clone(), &image);
+        let (vssd, _) = recovered.ok()?;
+        let vssd = core::mem::replace(&mut self.vssd, vssd);
+        let disk = core::mem::replace(&mut self.disk, Disk::new(image));
+        let events: Vec<Event> = core::iter::from_fn(|| self.vssd.poll()).collect();
+        let mut damaged = 0;
+        for lpn in 0..self.known.len() as u32 {
+            let newest = *self.known[lpn as usize].history.last().expect("never empty");
+            match self.read_now(lpn) {
+                Ok(found) => assert_eq!(found, newest, "page {lpn} is stale or wrong"),
+                Err(error) => {
+                    assert_eq!(error, VssdError::Damaged);
+                    damaged += 1;
+                }
+            }
+        }
+        drop(events);
+        (self.vssd, self.disk) = (vssd, disk);
+        Some(damaged)
+    }
+
     fn check_recovered(&mut self, lpn: u32) {
         let version = self.vssd.version(Lpn(lpn));
+        let found = self.read_now(lpn).expect("a crash damages nothing");
+        assert_eq!(found.0, version);
+        let known = &mut self.known[lpn as usize];
+        let allowed = &known.history[known.flushed..];
+        assert!(
+            allowed.contains(&found),
+            "page {lpn}: {found:?} is none of {allowed:?}"
+        );
+        *known = Known::certain(found.0, found.1);
+    }
+
+    fn read_now(&mut self, lpn: u32) -> Result<(Version, Content), VssdError> {
         self.vssd.submit(
             self.now,
             Request::Read {
@@ -465,19 +529,11 @@ impl Rig {
                 self.vssd.tick(self.now);
             }
         }
-        let found = match found.expect("just set").expect("a crash damages nothing") {
+        Ok(match found.expect("just set")? {
             Data::Page { page, version, .. } => (version, content(&page, lpn, &self.pool)),
             Data::Zero { version } => (version, Content::Nothing),
             Data::None => panic!("a read returns data"),
-        };
-        assert_eq!(found.0, version);
-        let known = &mut self.known[lpn as usize];
-        let allowed = &known.history[known.flushed..];
-        assert!(
-            allowed.contains(&found),
-            "page {lpn}: {found:?} is none of {allowed:?}"
-        );
-        *known = Known::certain(found.0, found.1);
+        })
     }
 
     /// One random request.

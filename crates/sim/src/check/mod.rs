@@ -4,7 +4,7 @@ pub mod gc;
 pub mod register;
 
 pub use gc::GcChecker;
-pub use register::{Checker, Stamp};
+pub use register::{Checker, Loss, Stamp};
 
 use base::{BlockError, VolumeId, VssdId};
 use thiserror::Error;

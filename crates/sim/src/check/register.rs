@@ -14,8 +14,9 @@
 //!
 //! Loss of power ([`Checker::power_loss`]) makes the block fall back to *some* value that no durable write must follow;
 //! durable are writes acknowledged before an acknowledged flush began, and acknowledged durable writes. The first read
-//! decides which, and from then on it is durable and stable. Reads under way across the loss are not judged; writes
-//! under way stay possible.
+//! decides which, and from then on it is stable. If every replica was down at once ([`Loss::Certain`]), what is found
+//! was on a medium and is durable too; if some replica may have kept its memory ([`Loss::Possible`]), it is durable only
+//! by a later flush. Reads under way across the loss are not judged; writes under way stay possible.
 
 use super::Violation;
 use base::{Instant, VolumeId};
@@ -25,6 +26,17 @@ use smallvec::SmallVec;
 const NEVER: u64 = u64::MAX;
 /// Id of the cluster whose value the first read after a loss of power decides.
 const UNDECIDED: u64 = u64::MAX;
+
+/// What a block lost with power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing: a replica that holds everything keeps its memory.
+    None,
+    /// Perhaps what was not flushed: the replica that keeps its memory may not hold everything yet.
+    Possible,
+    /// What was not flushed, as far as no medium had it: every replica is down.
+    Certain,
+}
 
 /// What a sector of the simulator holds instead of data: which write wrote it, and where to. Zeros: never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,7 +226,7 @@ impl Block {
         self.durable_s = durable_s;
     }
 
-    fn lose_power(&mut self, now: u64, flushed_before: u64) {
+    fn lose_power(&mut self, now: u64, flushed_before: u64, certain: bool) {
         let bar = self.durable_bar(flushed_before);
         let mut candidates: Vec<u64> = Vec::new();
         for cluster in self.live.iter().chain(&self.rollback) {
@@ -237,6 +249,19 @@ impl Block {
         *self = Self::new();
         let base = &mut self.live[0];
         (base.s, base.f, base.acked) = (now, now, now);
+        base.durable = certain;
+        let base = *base;
+        if !certain {
+            // Whichever the first read finds, power may take it again and leave another.
+            self.rollback.extend(candidates.iter().map(|&id| Cluster {
+                id,
+                zero: id == 0,
+                acked: NEVER,
+                durable: false,
+                ..base
+            }));
+        }
+        let base = &mut self.live[0];
         if let [only] = candidates[..] {
             (base.id, base.zero) = (only, only == 0);
         } else {
@@ -403,15 +428,17 @@ impl Checker {
         self.flushed_before = self.flushed_before.max(start.as_nanos());
     }
 
-    /// Every replica of the blocks that `lost` names lost its volatile state by now.
-    pub fn power_loss(&mut self, now: Instant, mut lost: impl FnMut(u64) -> bool) {
+    /// Power was lost now; `loss` says what that means for each block.
+    pub fn power_loss(&mut self, now: Instant, mut loss: impl FnMut(u64) -> Loss) {
         assert!(
             self.durability,
             "a checker without durability meets no loss of power"
         );
         for (at, block) in self.blocks.iter_mut().enumerate() {
-            if lost(at as u64) {
-                block.lose_power(now.as_nanos(), self.flushed_before);
+            match loss(at as u64) {
+                Loss::None => {}
+                Loss::Possible => block.lose_power(now.as_nanos(), self.flushed_before, false),
+                Loss::Certain => block.lose_power(now.as_nanos(), self.flushed_before, true),
             }
         }
     }

@@ -95,7 +95,7 @@ fn a_flushed_write_is_there_after_power_is_lost() {
     write(&mut c, 2, 3, 4);
     flush(&mut c, 5);
     write(&mut c, 3, 6, 7);
-    c.power_loss(at(10), |_| true);
+    c.power_loss(at(10), |_| Loss::Certain);
     let mut lost = checker_after(&c);
     assert!(!read(&mut lost, 1, 11, 12), "older than the flushed one");
     let mut kept = checker_after(&c);
@@ -103,7 +103,7 @@ fn a_flushed_write_is_there_after_power_is_lost() {
     assert!(!read(&mut kept, 3, 13, 14), "the first read has decided");
     let mut newer = checker_after(&c);
     assert!(read(&mut newer, 3, 11, 12), "a later one may have made it");
-    newer.power_loss(at(20), |_| true);
+    newer.power_loss(at(20), |_| Loss::Certain);
     assert!(
         !read(&mut newer, 2, 21, 22),
         "what was seen after a loss is durable"
@@ -124,7 +124,7 @@ fn a_flush_covers_only_writes_acknowledged_before_it_began() {
     c.write_started(at(1), 0, 1, 1, false, false);
     flush(&mut c, 2);
     c.write_acked(at(3), 0, 1, 1);
-    c.power_loss(at(10), |_| true);
+    c.power_loss(at(10), |_| Loss::Certain);
     assert!(read(&mut c, 0, 11, 12));
 }
 
@@ -135,11 +135,29 @@ fn an_acknowledged_durable_write_needs_no_flush() {
     c.write_acked(at(2), 0, 1, 1);
     write(&mut c, 2, 3, 4);
     write(&mut c, 3, 5, 6);
-    c.power_loss(at(10), |_| true);
+    c.power_loss(at(10), |_| Loss::Certain);
     assert!(!read(&mut checker_after(&c), 0, 11, 12));
     for id in 1..=3 {
         assert!(read(&mut checker_after(&c), id, 11, 12), "{id}");
     }
+}
+
+#[test]
+fn what_is_seen_after_a_possible_loss_is_stable_but_durable_only_by_a_flush() {
+    let mut c = checker();
+    write(&mut c, 1, 1, 2);
+    flush(&mut c, 3);
+    write(&mut c, 2, 4, 5);
+    c.power_loss(at(10), |_| Loss::Possible);
+    assert!(read(&mut c, 2, 11, 12));
+    assert!(!read(&mut checker_after(&c), 1, 13, 14), "stable");
+    let mut unflushed = checker_after(&c);
+    unflushed.power_loss(at(20), |_| Loss::Certain);
+    assert!(read(&mut checker_after(&unflushed), 1, 21, 22));
+    assert!(!read(&mut unflushed, 0, 21, 22), "older than the flushed one");
+    flush(&mut c, 15);
+    c.power_loss(at(20), |_| Loss::Certain);
+    assert!(!read(&mut c, 1, 21, 22), "flushed since");
 }
 
 #[test]
