@@ -67,9 +67,9 @@ impl Vssd {
         self.pump();
     }
 
-    /// True while collecting.
+    /// True while collecting; false once the medium has failed.
     pub fn gc_active(&self) -> bool {
-        self.collection.active || self.collection.victim.is_some()
+        !self.latched && (self.collection.active || self.collection.victim.is_some())
     }
 
     /// Users found no free block.

@@ -66,6 +66,8 @@ pub struct SeedReport {
     pub soft_collections: u64,
     /// What the canary broke.
     pub sabotaged: u64,
+    /// Media could fail in this run.
+    pub failing_media: bool,
 }
 
 impl SeedReport {
@@ -73,8 +75,13 @@ impl SeedReport {
     pub fn repro(&self) -> Option<String> {
         let first = self.violations.first()?;
         Some(format!(
-            "switchyard sim swarm --seed {} --count 1   # {first}",
-            self.seed
+            "switchyard sim swarm --seed {}{}   # {first}",
+            self.seed,
+            if self.failing_media {
+                ""
+            } else {
+                " --healthy-media"
+            }
         ))
     }
 }
@@ -102,7 +109,7 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
         Run::new(fleet, spec).execute()
     }));
     match outcome {
-        Ok(outcome) => report(seed, outcome),
+        Ok(outcome) => report(seed, options, outcome),
         Err(cause) => {
             let text = cause.downcast_ref::<String>().map(String::as_str);
             let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");
@@ -115,12 +122,13 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
                 virtual_ns: 0,
                 soft_collections: 0,
                 sabotaged: 0,
+                failing_media: options.failing_media,
             }
         }
     }
 }
 
-fn report(seed: u64, outcome: Outcome) -> SeedReport {
+fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
     SeedReport {
         seed,
         violations: outcome.violations,
@@ -130,6 +138,7 @@ fn report(seed: u64, outcome: Outcome) -> SeedReport {
         virtual_ns: outcome.virtual_ns,
         soft_collections: outcome.soft_collections,
         sabotaged: outcome.world.sabotaged,
+        failing_media: options.failing_media,
     }
 }
 

@@ -55,6 +55,9 @@ pub enum SimCommand {
         /// Number of seeds, with --seed
         #[arg(long, value_name = "N", default_value_t = 1)]
         count: u64,
+        /// Media never fail a write or a flush and flip no bits
+        #[arg(long)]
+        healthy_media: bool,
         /// Threads [default: as many as there are processors]
         #[arg(long, value_name = "N")]
         threads: Option<usize>,
@@ -83,6 +86,7 @@ pub fn run(command: SimCommand) -> anyhow::Result<()> {
             seeds,
             seed,
             count,
+            healthy_media,
             threads,
             json,
         } => {
@@ -91,7 +95,11 @@ pub fn run(command: SimCommand) -> anyhow::Result<()> {
                 (None, Some(seed)) => seed..seed.saturating_add(count.max(1)),
                 (None, None) => 0..SEEDS,
             };
-            swarm(range, threads.unwrap_or_else(runtime::cpu::count), json)
+            let options = SwarmOptions {
+                failing_media: !healthy_media,
+                ..SwarmOptions::default()
+            };
+            swarm(range, options, threads.unwrap_or_else(runtime::cpu::count), json)
         }
     }
 }
@@ -144,7 +152,7 @@ fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn swarm(seeds: Range<u64>, threads: usize, json: bool) -> anyhow::Result<()> {
+fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -> anyhow::Result<()> {
     let total = seeds.end - seeds.start;
     let bar = match !json && std::io::stderr().is_terminal() {
         true => ProgressBar::new(total).with_style(
@@ -155,7 +163,7 @@ fn swarm(seeds: Range<u64>, threads: usize, json: bool) -> anyhow::Result<()> {
     };
     let (requests, events) = (AtomicU64::new(0), AtomicU64::new(0));
     let start = Instant::now();
-    let failed = run_seeds(seeds.clone(), threads, SwarmOptions::default(), &|report| {
+    let failed = run_seeds(seeds.clone(), threads, options, &|report| {
         requests.fetch_add(report.requests, Ordering::Relaxed);
         events.fetch_add(report.events, Ordering::Relaxed);
         if let (Some(line), false) = (report.repro(), json) {

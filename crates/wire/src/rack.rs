@@ -149,7 +149,7 @@ pub struct Header {
     pub version: Version,
     /// Membership epoch of the replica set, or 0.
     pub epoch: u32,
-    /// The sender's incarnation: differs after each start of it.
+    /// The requester's incarnation: grows with each start of it. An answer carries that of its request.
     pub session: u32,
     /// `request` less the oldest request that its sender still waits for on this vSSD: older ones are duplicates.
     pub floor: u32,

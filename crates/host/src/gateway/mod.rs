@@ -699,7 +699,8 @@ impl Gateway {
 
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
-        if !header.has(flags::REPLY) {
+        // An answer to an earlier start of this gateway may carry a number that is in use again.
+        if !header.has(flags::REPLY) || header.session != self.config.session {
             return;
         }
         if !packet.payload_is_intact() {

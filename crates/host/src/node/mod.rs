@@ -322,7 +322,6 @@ impl Node {
 
     fn send(&mut self, mut packet: Packet) {
         packet.header.source = self.config.addr;
-        packet.header.session = self.ssd.boot();
         self.out.push_back(Output::Send {
             to: self.config.tor,
             packet,

@@ -115,6 +115,8 @@ pub struct Unit {
     replica: Replica,
     dedup: Dedup,
     agent: Agent,
+    /// Number of the last packet to the ToR about collection.
+    gc_asked: u64,
     reads_waiting: Scheduler<u32>,
     readings: Vec<Option<Reading>>,
     readings_free: Vec<u32>,
@@ -195,6 +197,7 @@ impl Unit {
         Self {
             cache: Cache::new(config.cache_pages),
             agent: Agent::new(config.gc),
+            gc_asked: 0,
             reads_waiting: Scheduler::new(config.policy, 1024),
             readings: Vec::new(),
             readings_free: Vec::new(),
@@ -282,8 +285,17 @@ impl Unit {
                 self.mutate(now, packet, out);
             }
             Op::Flush => self.flush(&header, out),
-            Op::GcOp if header.has(flags::REPLY) => self.agent.answered(now, header.code),
+            Op::GcOp if header.has(flags::REPLY) => {
+                // A late answer to an earlier request, or to an earlier start of the node, says nothing any more.
+                if (header.session, header.request) == (self.identity.boot, self.gc_asked) {
+                    self.agent.answered(now, header.code);
+                }
+            }
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
+                if header.op == Op::Inv {
+                    // A follower sees no other sign of its clients.
+                    self.agent.note_request(now);
+                }
                 if let Some(peer) = self.replica.peer_of(header.source) {
                     self.peer_packet(now, peer, packet);
                 }
@@ -523,8 +535,11 @@ impl Unit {
         while let Some(action) = self.agent.poll() {
             match action {
                 Action::Tell(code) => {
+                    self.gc_asked += 1;
                     let header = Header {
                         code,
+                        request: self.gc_asked,
+                        session: self.identity.boot,
                         ..Header::new(Op::GcOp, self.identity.vssd)
                     };
                     self.send(Packet::bare(header), out);
@@ -801,7 +816,6 @@ impl Unit {
 
     fn send(&self, mut packet: Packet, out: &mut VecDeque<Output>) {
         packet.header.source = self.identity.addr;
-        packet.header.session = self.identity.boot;
         out.push_back(Output::Send {
             to: self.identity.tor,
             packet,
