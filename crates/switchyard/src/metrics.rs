@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
+use rack::control::NodeStatus;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -81,9 +82,12 @@ impl EncodeMetric for Series {
     }
 }
 
+/// The help text of a name and its series.
+type Family = (&'static str, Vec<(Labels, Value)>);
+
 /// Collects series by name.
 #[derive(Default)]
-struct Page(BTreeMap<&'static str, (&'static str, Vec<(Labels, Value)>)>);
+struct Page(BTreeMap<&'static str, Family>);
 
 impl Page {
     fn add(&mut self, name: &'static str, help: &'static str, labels: &Labels, value: Value) {
@@ -335,61 +339,12 @@ fn node_series(page: &mut Page, plane: &Plane, node: &api::Node) -> Result<(), R
     if !node.answers {
         return Ok(());
     }
-    let status = &node.status;
-    let levels = [
-        (
-            "node_free_channels",
-            "Channels that no vSSD has",
-            f64::from(status.free_channels),
-        ),
-        ("node_vssds", "vSSDs of the node", f64::from(status.vssds)),
-        (
-            "node_vssds_serving",
-            "vSSDs that serve clients",
-            f64::from(status.serving),
-        ),
-        (
-            "node_vssds_collecting",
-            "vSSDs that collect garbage",
-            f64::from(status.collecting),
-        ),
-        (
-            "node_vssds_latched",
-            "vSSDs that refuse writes after a media failure",
-            f64::from(status.latched),
-        ),
-        (
-            "node_dirty_pages",
-            "Pages in the write caches",
-            status.dirty_pages as f64,
-        ),
-        (
-            "node_free_ratio_min",
-            "Lowest share of free blocks of a vSSD",
-            status.free_ratio_min,
-        ),
-    ];
-    for (name, help, level) in levels {
-        page.level(name, help, &labels, level);
-    }
-    let counts = [
-        ("node_boots", "Starts of the node", u64::from(status.boot)),
-        ("node_reads", "Reads answered", status.reads),
-        ("node_writes", "Writes answered as coordinator", status.writes),
-        ("node_programs", "Pages programmed", status.programs),
-        (
-            "node_user_programs",
-            "Pages programmed for clients' writes",
-            status.user_programs,
-        ),
-        ("node_erases", "Blocks erased", status.erases),
-        ("node_damaged_pages", "Pages found damaged", status.damaged_pages),
-    ];
-    for (name, help, count) in counts {
-        page.count(name, help, &labels, count);
-    }
+    node_levels(page, &labels, &node.status);
+    node_counts(page, &labels, &node.status);
     for vssd in &node.vssds {
-        vssd_series(page, node.id, vssd);
+        let labels = vec![("node", node.id.to_string()), ("vssd", vssd.id.to_string())];
+        vssd_counts(page, &labels, vssd);
+        vssd_levels(page, &labels, vssd);
     }
     let Some(stages) = plane.node(base::NodeId(node.id), |node, _| stages_of(node))? else {
         return Ok(());
@@ -404,83 +359,121 @@ fn node_series(page: &mut Page, plane: &Plane, node: &api::Node) -> Result<(), R
     Ok(())
 }
 
-fn vssd_series(page: &mut Page, node: u8, vssd: &api::Vssd) {
-    let labels = vec![("node", node.to_string()), ("vssd", vssd.id.to_string())];
-    let counts = [
-        ("vssd_reads", "Reads answered", vssd.reads),
-        ("vssd_writes", "Writes answered as coordinator", vssd.writes),
-        (
-            "vssd_cache_hits",
-            "Reads answered from the write cache",
-            vssd.cache_hits,
-        ),
-        (
-            "vssd_duplicates",
-            "Copies of requests suppressed",
-            vssd.duplicates,
-        ),
-        (
-            "vssd_dropped",
-            "Requests dropped because the backlog was full",
-            vssd.dropped,
-        ),
-        (
-            "vssd_user_programs",
-            "Pages programmed for users",
-            vssd.user_programs,
-        ),
-        (
-            "vssd_gc_programs",
-            "Pages programmed by collection",
-            vssd.gc_programs,
-        ),
-        ("vssd_erases", "Blocks erased", vssd.erases),
-        ("vssd_flushes", "Media flushes", vssd.flushes),
-        ("vssd_checkpoints", "Checkpoints completed", vssd.checkpoints),
-    ];
-    for (name, help, count) in counts {
-        page.count(name, help, &labels, count);
-    }
-    let levels = [
-        (
-            "vssd_free_ratio",
-            "Share of blocks that are free",
-            vssd.free_ratio,
-        ),
-        (
-            "vssd_write_amplification",
-            "Pages programmed per page a user wrote",
-            vssd.write_amplification,
-        ),
-        (
-            "vssd_dirty_pages",
-            "Pages in the write cache",
-            vssd.dirty_pages as f64,
-        ),
-        (
-            "vssd_live_pages",
-            "Logical pages with data",
-            vssd.live_pages as f64,
-        ),
-        (
-            "vssd_damaged_pages",
-            "Logical pages damaged and not rewritten",
-            vssd.damaged_pages as f64,
-        ),
-        (
-            "vssd_collecting",
-            "1 while garbage is collected",
-            f64::from(u8::from(vssd.collecting)),
-        ),
-        (
-            "vssd_erase_count_max",
-            "Highest erase count of a block",
-            f64::from(vssd.erase_count_max),
-        ),
-    ];
-    for (name, help, level) in levels {
-        page.level(name, help, &labels, level);
-    }
+fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
+    let mut level = |name, help, level| page.level(name, help, labels, level);
+    level(
+        "node_free_channels",
+        "Channels that no vSSD has",
+        f64::from(node.free_channels),
+    );
+    level("node_vssds", "vSSDs of the node", f64::from(node.vssds));
+    level(
+        "node_vssds_serving",
+        "vSSDs that serve clients",
+        f64::from(node.serving),
+    );
+    level(
+        "node_vssds_collecting",
+        "vSSDs that collect garbage",
+        f64::from(node.collecting),
+    );
+    let help = "vSSDs that refuse writes after a media failure";
+    level("node_vssds_latched", help, f64::from(node.latched));
+    level(
+        "node_dirty_pages",
+        "Pages in the write caches",
+        node.dirty_pages as f64,
+    );
+    level(
+        "node_free_ratio_min",
+        "Lowest share of free blocks of a vSSD",
+        node.free_ratio_min,
+    );
+}
+
+fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
+    let mut count = |name, help, count| page.count(name, help, labels, count);
+    count("node_boots", "Starts of the node", u64::from(node.boot));
+    count("node_reads", "Reads answered", node.reads);
+    count("node_writes", "Writes answered as coordinator", node.writes);
+    count("node_programs", "Pages programmed", node.programs);
+    count(
+        "node_user_programs",
+        "Pages programmed for clients' writes",
+        node.user_programs,
+    );
+    count("node_erases", "Blocks erased", node.erases);
+    count("node_damaged_pages", "Pages found damaged", node.damaged_pages);
+}
+
+fn vssd_counts(page: &mut Page, labels: &Labels, vssd: &api::Vssd) {
+    let mut count = |name, help, count| page.count(name, help, labels, count);
+    count("vssd_reads", "Reads answered", vssd.reads);
+    count("vssd_writes", "Writes answered as coordinator", vssd.writes);
+    count(
+        "vssd_cache_hits",
+        "Reads answered from the write cache",
+        vssd.cache_hits,
+    );
+    count(
+        "vssd_duplicates",
+        "Copies of requests suppressed",
+        vssd.duplicates,
+    );
+    count(
+        "vssd_dropped",
+        "Requests dropped because the backlog was full",
+        vssd.dropped,
+    );
+    count(
+        "vssd_user_programs",
+        "Pages programmed for users",
+        vssd.user_programs,
+    );
+    count(
+        "vssd_gc_programs",
+        "Pages programmed by collection",
+        vssd.gc_programs,
+    );
+    count("vssd_erases", "Blocks erased", vssd.erases);
+    count("vssd_flushes", "Media flushes", vssd.flushes);
+    count("vssd_checkpoints", "Checkpoints completed", vssd.checkpoints);
+}
+
+fn vssd_levels(page: &mut Page, labels: &Labels, vssd: &api::Vssd) {
+    let mut level = |name, help, level| page.level(name, help, labels, level);
+    level(
+        "vssd_free_ratio",
+        "Share of blocks that are free",
+        vssd.free_ratio,
+    );
+    let help = "Pages programmed per page a user wrote";
+    level("vssd_write_amplification", help, vssd.write_amplification);
+    level(
+        "vssd_dirty_pages",
+        "Pages in the write cache",
+        vssd.dirty_pages as f64,
+    );
+    level(
+        "vssd_live_pages",
+        "Logical pages with data",
+        vssd.live_pages as f64,
+    );
+    level(
+        "vssd_damaged_pages",
+        "Logical pages damaged and not rewritten",
+        vssd.damaged_pages as f64,
+    );
+    level(
+        "vssd_collecting",
+        "1 while garbage is collected",
+        f64::from(u8::from(vssd.collecting)),
+    );
+    level(
+        "vssd_erase_count_max",
+        "Highest erase count of a block",
+        f64::from(vssd.erase_count_max),
+    );
 }
 
 #[cfg(test)]
@@ -515,7 +508,7 @@ mod tests {
         page.level("b", "second", &vec![("node", "1".to_owned())], 0.5);
         let text = page.text();
         assert!(
-            text.contains("# TYPE switchyard_a counter\nswitchyard_a_total 3\n"),
+            text.contains("# TYPE switchyard_a counter\nswitchyard_a_total{} 3\n"),
             "{text}"
         );
         assert!(

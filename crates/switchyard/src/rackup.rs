@@ -26,8 +26,8 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
     let config = Config::new(args.options.with_file(args.config.as_deref())?)?;
     let says = Says { json: args.json };
     let signals = launch::signals()?;
-    let control = server::bind(config.control)?;
     let (dir, mut registry, session) = storage(&config)?;
+    let control = server::bind(config.control)?;
     let snapshot = note_nodes(&config, registry.as_mut())?;
     let media = (1..=config.nodes)
         .map(|id| medium(&config, dir.as_ref(), id, &snapshot, &says))

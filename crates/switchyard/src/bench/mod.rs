@@ -61,7 +61,8 @@ impl Mode {
 #[derive(Args)]
 #[command(
     after_help = "Without --rw a suite runs: the rack's idle CPU, 4 KiB reads at depth 1 and 32, and with \
-    --writes also writes and flushes. Writing DESTROYS the data of the target.\n\n\
+    --writes also writes and flushes. Writing DESTROYS the data of the target. Pages that were never written are \
+    answered without the medium: --writes --fill writes the whole target first.\n\n\
     Examples:\n  switchyard bench                              reads from the volume `demo` of the running rack\n  \
     switchyard bench --writes                     the whole suite; `demo` loses its data\n  \
     switchyard bench nbd://127.0.0.1:10809/db --rw randread --qd 8 --conns 2 --seconds 10\n  \

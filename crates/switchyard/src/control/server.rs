@@ -2,6 +2,7 @@
 //! nodes, so each request's work runs on tokio's blocking threads.
 
 use super::api::{Create, Problem, Resize};
+use crate::failure::Failure;
 use crate::metrics;
 use crate::plane::{Plane, Refusal};
 use anyhow::Context;
@@ -10,6 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -25,8 +27,14 @@ pub struct Server {
 
 /// Binds early, so that an address in use shows before anything is started.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("{address}/tcp cannot be listened on: choose another with --control"))?;
+    let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => {
+            let text =
+                format!("{address}/tcp is in use: stop what uses it, or choose another with --control");
+            Failure::InUse(text).into()
+        }
+        _ => anyhow::Error::from(error).context(format!("{address}/tcp cannot be listened on (key control)")),
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
