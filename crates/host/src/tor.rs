@@ -61,7 +61,7 @@ impl Machine for Tor {
             .tables
             .process(now, &mut packet.header, packet.payload.record())
         {
-            Verdict::Unroutable => {}
+            Verdict::Unroutable | Verdict::Overtaken => {}
             Verdict::Forward(to) | Verdict::Refuse(to) => {
                 let is_answer_of_mine =
                     packet.header.has(wire::rack::flags::REPLY) && !request.has(wire::rack::flags::REPLY);

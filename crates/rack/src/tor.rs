@@ -5,6 +5,10 @@
 //!   reads for ever. A collecting server renews its bit by sending its request again;
 //! - a vSSD may have up to two replicas beside itself; a soft request is delayed if either collects, a read is
 //!   redirected to the first that does not;
+//! - packets about collection are numbered; one that was overtaken by a later one of its vSSD is dropped, as an old
+//!   `finish` would clear the bit of a later collection;
+//! - a ToR that has just learnt of a vSSD does not know whether it collects, so for one lease it delays soft requests of
+//!   the vSSD and of its replicas;
 //! - a packet is processed as one step, so the recirculation of a soft request (line 12) is not needed, and two soft
 //!   requests can never both be accepted.
 
@@ -81,6 +85,10 @@ impl Lease {
 #[derive(Clone, Copy, Debug)]
 struct ReplicaRow {
     gc: Lease,
+    /// The vSSD may collect without our knowing before this.
+    unknown: Lease,
+    /// Session and number of its last packet about collection.
+    gc_seen: (u32, u64),
     replicas: [Option<VssdId>; 2],
 }
 
@@ -98,6 +106,8 @@ pub enum Verdict {
     Forward(Addr),
     /// No table knows where it goes: count it and let the sender try again.
     Unroutable,
+    /// A later packet of its sender was here before.
+    Overtaken,
     /// It is for the ToR and makes no sense, or a table is full; the answer, as changed, goes back.
     Refuse(Addr),
 }
@@ -149,7 +159,7 @@ impl Tor {
             _ if header.has(flags::REPLY) => to_target(header),
             Op::Read => self.process_read(now, header),
             Op::GcOp => self.process_gc(now, header),
-            Op::CreateVssd => self.create(header, record),
+            Op::CreateVssd => self.create(now, header, record),
             Op::DelVssd => self.delete(header),
             _ if !header.target.is_none() => to_target(header),
             _ => self.to_vssd(header),
@@ -157,7 +167,7 @@ impl Tor {
         match verdict {
             Verdict::Forward(_) => self.stats.forwarded += 1,
             Verdict::Unroutable => self.stats.unroutable += 1,
-            Verdict::Refuse(_) => {}
+            Verdict::Refuse(_) | Verdict::Overtaken => {}
         }
         verdict
     }
@@ -194,12 +204,18 @@ impl Tor {
         let Some(row) = self.row(header.vssd) else {
             return Verdict::Unroutable;
         };
+        let seen = &mut self.replica[row].gc_seen;
+        if (header.session, header.request) < *seen {
+            return Verdict::Overtaken;
+        }
+        *seen = (header.session, header.request);
         let lease = Lease(now + self.gc_lease);
         let answer = match header.code {
             Code::SoftOrOk => {
                 let replica_collects = self.replica[row].replicas.into_iter().flatten().any(|replica| {
-                    self.row(replica)
-                        .is_some_and(|other| self.destination[other].gc.is_set(now))
+                    self.row(replica).is_none_or(|other| {
+                        self.destination[other].gc.is_set(now) || self.replica[other].unknown.is_set(now)
+                    })
                 });
                 if replica_collects {
                     self.set_gc(row, Lease::default());
@@ -234,10 +250,10 @@ impl Tor {
         self.destination[row].gc = lease;
     }
 
-    fn create(&mut self, header: &mut Header, record: &[u8]) -> Verdict {
+    fn create(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let registration = Registration::parse(header.vssd, record);
         let code = match registration {
-            Some(registration) if self.register(&registration) => Code::SoftOrOk,
+            Some(registration) if self.register(now, &registration) => Code::SoftOrOk,
             Some(_) => Code::NoSpace,
             None => Code::Refused,
         };
@@ -245,7 +261,7 @@ impl Tor {
     }
 
     /// Inserts or updates a vSSD; false when the tables are full. GC bits of a known vSSD stay as they are.
-    pub fn register(&mut self, registration: &Registration) -> bool {
+    pub fn register(&mut self, now: Instant, registration: &Registration) -> bool {
         let replicas = registration.replicas.map(|replica| replica.map(|(vssd, _)| vssd));
         if let Some(row) = self.row(registration.vssd) {
             self.replica[row].replicas = replicas;
@@ -257,6 +273,8 @@ impl Tor {
         }
         let fresh = ReplicaRow {
             gc: Lease::default(),
+            unknown: Lease(now + self.gc_lease),
+            gc_seen: (0, 0),
             replicas,
         };
         let destination = DestinationRow {
@@ -346,24 +364,37 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
+    fn after_lease(ms: u64) -> Instant {
+        at(ms) + LEASE
+    }
+
     fn tor() -> Tor {
         let mut tor = Tor::new(LEASE);
-        assert!(tor.register(&Registration {
-            vssd: A,
-            server: SERVER_A,
-            replicas: [Some((B, SERVER_B)), None]
-        }));
-        assert!(tor.register(&Registration {
-            vssd: B,
-            server: SERVER_B,
-            replicas: [Some((A, SERVER_A)), None]
-        }));
+        assert!(tor.register(
+            Instant::ZERO,
+            &Registration {
+                vssd: A,
+                server: SERVER_A,
+                replicas: [Some((B, SERVER_B)), None]
+            }
+        ));
+        assert!(tor.register(
+            Instant::ZERO,
+            &Registration {
+                vssd: B,
+                server: SERVER_B,
+                replicas: [Some((A, SERVER_A)), None]
+            }
+        ));
         tor
     }
 
+    /// A packet about collection at a time at which the ToR knows its vSSDs; numbered by the time.
     fn gc(tor: &mut Tor, now: Instant, vssd: VssdId, code: Code) -> Code {
+        let now = now + LEASE;
         let mut header = Header {
             code,
+            request: now.as_nanos(),
             source: SERVER_A,
             ..Header::new(Op::GcOp, vssd)
         };
@@ -372,6 +403,7 @@ mod tests {
     }
 
     fn read(tor: &mut Tor, now: Instant, vssd: VssdId) -> (Verdict, VssdId) {
+        let now = now + LEASE;
         let mut header = Header {
             source: CLIENT,
             ..Header::new(Op::Read, vssd)
@@ -404,7 +436,7 @@ mod tests {
         assert_eq!(gc(&mut tor, at(1), A, Code::SoftOrOk), Code::Accept);
         assert_eq!(gc(&mut tor, at(1), B, Code::SoftOrOk), Code::Delay);
         assert!(
-            !tor.is_collecting(at(1), B),
+            !tor.is_collecting(after_lease(1), B),
             "a delayed request leaves no bit behind"
         );
         assert_eq!(gc(&mut tor, at(2), A, Code::Finish), Code::Finish);
@@ -416,9 +448,38 @@ mod tests {
         let mut tor = tor();
         assert_eq!(gc(&mut tor, at(0), A, Code::Background), Code::Accept);
         assert_eq!(gc(&mut tor, at(80), A, Code::Background), Code::Accept);
-        assert!(tor.is_collecting(at(150), A));
-        assert!(!tor.is_collecting(at(180), A));
+        assert!(tor.is_collecting(after_lease(150), A));
+        assert!(!tor.is_collecting(after_lease(180), A));
         assert_eq!(read(&mut tor, at(181), A).0, Verdict::Forward(SERVER_A));
+    }
+
+    #[test]
+    fn a_finish_that_was_overtaken_does_not_clear_a_later_collection() {
+        let mut tor = tor();
+        assert_eq!(gc(&mut tor, at(5), A, Code::SoftOrOk), Code::Accept);
+        let mut late = Header {
+            code: Code::Finish,
+            request: 1,
+            source: SERVER_A,
+            ..Header::new(Op::GcOp, A)
+        };
+        assert_eq!(tor.process(after_lease(6), &mut late, &[]), Verdict::Overtaken);
+        assert!(tor.is_collecting(after_lease(6), A));
+    }
+
+    #[test]
+    fn a_tor_that_just_started_accepts_no_soft_request() {
+        let mut tor = tor();
+        let mut soft = Header {
+            source: SERVER_A,
+            ..Header::new(Op::GcOp, A)
+        };
+        tor.process(at(1), &mut soft, &[]);
+        assert_eq!(
+            soft.code,
+            Code::Delay,
+            "its replica may have been collecting before"
+        );
     }
 
     #[test]
@@ -436,24 +497,30 @@ mod tests {
     fn the_tables_hold_the_whole_rack_and_refuse_one_more() {
         let mut tor = Tor::new(LEASE);
         for id in 0..VSSDS_MAX as u32 {
-            assert!(tor.register(&Registration {
-                vssd: VssdId(id),
-                server: SERVER_A,
-                replicas: [None; 2]
-            }));
+            assert!(tor.register(
+                Instant::ZERO,
+                &Registration {
+                    vssd: VssdId(id),
+                    server: SERVER_A,
+                    replicas: [None; 2]
+                }
+            ));
         }
         let one_more = Registration {
             vssd: VssdId(u32::MAX),
             server: SERVER_A,
             replicas: [None; 2],
         };
-        assert!(!tor.register(&one_more));
+        assert!(!tor.register(Instant::ZERO, &one_more));
         let mut header = Header {
             source: SERVER_A,
             ..Header::new(Op::DelVssd, VssdId(7))
         };
         assert_eq!(tor.process(at(0), &mut header, &[]), Verdict::Forward(SERVER_A));
-        assert!(tor.register(&one_more), "a deleted vSSD's row is used again");
+        assert!(
+            tor.register(Instant::ZERO, &one_more),
+            "a deleted vSSD's row is used again"
+        );
     }
 
     #[test]
