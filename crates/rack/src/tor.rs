@@ -123,6 +123,8 @@ pub struct Stats {
     pub unroutable: u64,
     /// GC requests accepted, of any kind.
     pub gc_accepted: u64,
+    /// Of these, soft ones.
+    pub gc_soft: u64,
     /// Soft GC requests delayed.
     pub gc_delayed: u64,
 }
@@ -221,6 +223,7 @@ impl Tor {
                     self.set_gc(row, Lease::default());
                     Code::Delay
                 } else {
+                    self.stats.gc_soft += 1;
                     self.set_gc(row, lease);
                     Code::Accept
                 }

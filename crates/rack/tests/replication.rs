@@ -107,7 +107,7 @@ impl World {
         };
         Self {
             rng: Rng::new(seed),
-            data: Pool::new(1, 16).alloc_zeroed().unwrap(),
+            data: Pool::new(1, 16).alloc_zeroed().expect("one page"),
             now,
             servers: (0..count).map(server).collect(),
             wire: Vec::new(),
@@ -168,7 +168,10 @@ impl World {
             self.wire.push((to, packet.clone()));
         }
         let server = &mut self.servers[to];
-        let peer = server.replica.peer_of(packet.header.source).unwrap();
+        let peer = server
+            .replica
+            .peer_of(packet.header.source)
+            .expect("only peers send");
         assert!(
             server
                 .replica
@@ -280,7 +283,7 @@ impl World {
                     .get(&(lpn as u32))
                     .map_or(0, |cached| cached.crc)
             };
-            let newest = self.servers.iter().map(kept).max().unwrap();
+            let newest = self.servers.iter().map(kept).max().expect("a server");
             *page = Page {
                 issued: page.issued,
                 pending: false,

@@ -12,6 +12,7 @@
 pub mod check;
 pub mod client;
 pub mod experiment;
+pub mod gc_tail;
 pub mod media;
 pub mod net;
 pub mod queue;

@@ -1,12 +1,14 @@
 //! `switchyard sim`: experiments and the swarm of the deterministic simulator. Real time is measured here; in the
 //! simulator there is none.
 
+use crate::emulated;
 use crate::failure::Failure;
 use anyhow::bail;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::experiment::{EXPERIMENTS, find};
+use sim::report::Report;
 use sim::swarm::SwarmOptions;
 use sim::threads::run_seeds;
 use std::io::IsTerminal;
@@ -36,6 +38,9 @@ pub enum SimCommand {
         /// Seed of everything random
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
+        /// Run it on a real rack too, in real time with emulated device time, and compare (gc-tail only)
+        #[arg(long)]
+        real: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -81,7 +86,12 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
 pub fn run(command: SimCommand) -> anyhow::Result<()> {
     match command {
         SimCommand::List { json } => list(json),
-        SimCommand::Run { name, seed, json } => experiment(&name, seed, json),
+        SimCommand::Run {
+            name,
+            seed,
+            real,
+            json,
+        } => experiment(&name, seed, real, json),
         SimCommand::Swarm {
             seeds,
             seed,
@@ -119,7 +129,7 @@ fn list(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
+fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<()> {
     let Some(experiment) = find(name) else {
         let names: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         bail!(Failure::Usage(format!(
@@ -127,6 +137,9 @@ fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
             names.join(", ")
         )));
     };
+    if real && name != "gc-tail" {
+        bail!(Failure::Usage("only `gc-tail` runs on a real rack".to_owned()));
+    }
     let start = Instant::now();
     let report = (experiment.run)(seed, &mut |text| {
         if !json {
@@ -137,14 +150,31 @@ fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
     let column = report.columns.iter().position(|column| column == "requests");
     let requests = column.map(|column| report.rows.iter().map(|(_, values)| values[column]).sum::<f64>());
     let speed = requests.map(|requests| requests / seconds);
+    let on_real_rack = match real {
+        true => Some(emulated::gc_tail(seed, &mut |text| eprintln!("{text}"))?),
+        false => None,
+    };
     if json {
         let mut value = report.to_json();
+        value["real_rack"] = json!(on_real_rack.as_ref().map(Report::to_json));
         value["real_seconds"] = json!(seconds);
         value["simulated_requests_per_second"] = json!(speed);
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
     }
     print!("{report}");
+    if let Some(on_real_rack) = &on_real_rack {
+        print!("\non a real rack with emulated device time\n{on_real_rack}\nreal over simulated\n");
+        for (label, _) in &report.rows {
+            let ratio = |column| Some(on_real_rack.value(label, column)? / report.value(label, column)?);
+            let text = |column| ratio(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            println!(
+                "{label:<14} read p50 {}, p99 {}",
+                text("read_p50_us"),
+                text("read_p99_us")
+            );
+        }
+    }
     match speed {
         Some(speed) => println!("{seconds:.2} s of real time, {speed:.0} simulated requests a second"),
         None => println!("{seconds:.2} s of real time"),

@@ -9,8 +9,10 @@
 mod control;
 mod merge;
 mod set;
+mod volumes;
 
 pub use control::NodeAnswer;
+pub use volumes::VolumeState;
 
 use crate::{Input, Output};
 use base::{
@@ -20,12 +22,10 @@ use base::{
 use control::{CONTROL_BIT, Control};
 use hdrhistogram::Histogram;
 use merge::{Merged, Part, merge};
-use rack::control::{NodeStatus, Open};
+use rack::control::NodeStatus;
 use rack::registry::{Durability, VolumeRecord};
-use rack::replica::Member;
 use set::{READS_MAX, Set, locate, sooner};
 use std::collections::VecDeque;
-use wire::nbd::Export;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
@@ -50,17 +50,6 @@ pub struct GatewayConfig {
     pub nodes: Vec<(NodeId, Addr)>,
     /// A request that is unanswered this long fails with an I/O error.
     pub request_timeout: Duration,
-}
-
-/// Where a volume stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VolumeState {
-    /// Some vSSDs did not answer yet.
-    Opening,
-    /// All vSSDs serve.
-    Ready,
-    /// A vSSD was refused by its node.
-    Failed(VssdId, Code),
 }
 
 #[derive(Debug)]
@@ -195,129 +184,6 @@ impl Gateway {
         }
     }
 
-    /// Opens a volume; with `create`, its vSSDs are made where they are missing. Requests may follow at once.
-    pub fn open_volume(&mut self, now: Instant, record: VolumeRecord, create: bool) {
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
-        let latency = core::array::from_fn(|_| histogram());
-        let empty = VolumeRecord {
-            size_bytes: 0,
-            sets: Vec::new(),
-            ..record.clone()
-        };
-        let volume = Volume {
-            record: empty,
-            sets: Vec::new(),
-            locks: Map::new(),
-            latency,
-            closing: false,
-        };
-        let index = match self.volumes.iter().position(Option::is_none) {
-            Some(index) => {
-                self.volumes[index] = Some(volume);
-                index
-            }
-            None => {
-                self.volumes.push(Some(volume));
-                self.volumes.len() - 1
-            }
-        };
-        self.add_sets(now, index, record, create);
-    }
-
-    /// Grows an open volume to `record`, which has more sets than before and the same ones in front.
-    pub fn grow_volume(&mut self, now: Instant, record: VolumeRecord) {
-        if let Some(index) = self.find(record.volume()) {
-            self.add_sets(now, index, record, true);
-        }
-    }
-
-    fn add_sets(&mut self, now: Instant, index: usize, record: VolumeRecord, create: bool) {
-        let known = self.volume(index).sets.len();
-        let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
-        for (number, set) in record.sets.iter().enumerate().skip(known) {
-            let members: Vec<Member> = set
-                .replicas
-                .iter()
-                .map(|replica| {
-                    let node = NodeId(replica.node);
-                    Member {
-                        vssd: VssdId(replica.vssd),
-                        node,
-                        addr: self.control.addr(node).unwrap_or(Addr::NONE),
-                    }
-                })
-                .collect();
-            for me in &members {
-                let peers = members
-                    .iter()
-                    .copied()
-                    .filter(|peer| peer.vssd != me.vssd)
-                    .collect();
-                let open = Open {
-                    create,
-                    pages: set.pages,
-                    channels: set.channels,
-                    peers,
-                };
-                self.control.open(now, record.id, me.vssd, me.addr, &open);
-            }
-            self.primaries.insert(members[0].vssd.0, (index, number));
-            let replicas = members.iter().map(|member| member.vssd).collect();
-            self.volume(index).sets.push(Set::new(replicas, first_page));
-            first_page += u64::from(set.pages);
-        }
-        self.volume(index).record = record;
-        self.send_control(now);
-    }
-
-    /// Stops serving a volume. Requests in flight are answered first.
-    pub fn close_volume(&mut self, id: VolumeId) {
-        self.control.cancel(id.0);
-        let Some(index) = self.find(id) else { return };
-        self.volume(index).closing = true;
-        self.drop_if_closed(index);
-    }
-
-    /// Deletes a volume's vSSDs on their nodes; [`volume_state`](Gateway::volume_state) is `None` when it is done.
-    pub fn delete_volume(&mut self, now: Instant, record: &VolumeRecord) {
-        self.close_volume(record.volume());
-        for (vssd, node, _) in record.vssds() {
-            if let Some(addr) = self.control.addr(node) {
-                self.control.delete(now, record.id, vssd, addr);
-            }
-        }
-        self.send_control(now);
-    }
-
-    /// True when nothing is under way for this volume any more: it is deleted.
-    pub fn is_gone(&self, id: VolumeId) -> bool {
-        self.find(id).is_none() && !self.control.is_pending(id.0)
-    }
-
-    /// Where a volume stands, `None` if it is not open.
-    pub fn volume_state(&self, id: VolumeId) -> Option<VolumeState> {
-        self.find(id)?;
-        let failure = self.control.failures.iter().find(|(volume, ..)| *volume == id.0);
-        Some(match failure {
-            Some(&(_, vssd, code)) => VolumeState::Failed(vssd, code),
-            None if self.control.is_pending(id.0) => VolumeState::Opening,
-            None => VolumeState::Ready,
-        })
-    }
-
-    /// The volumes as NBD exports.
-    pub fn exports(&self) -> Vec<Export> {
-        let open = self.volumes.iter().flatten().filter(|volume| !volume.closing);
-        open.map(|volume| Export {
-            name: volume.record.name.clone(),
-            description: format!("Switchyard volume {}", volume.record.id),
-            volume: volume.record.volume(),
-            size_bytes: volume.record.size_bytes,
-            read_only: volume.record.read_only,
-        })
-        .collect()
-    }
-
     /// Asks every node for its status; [`nodes`](Gateway::nodes) tells what came.
     pub fn ask_status(&mut self, now: Instant) {
         self.control.ask_status(now);
@@ -374,20 +240,6 @@ impl Gateway {
         self.operations[slot as usize]
             .as_mut()
             .expect("the slot is in use")
-    }
-
-    fn drop_if_closed(&mut self, index: usize) {
-        let in_use = self
-            .requests
-            .iter()
-            .flatten()
-            .any(|request| request.volume == index);
-        if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
-            let volume = self.volumes[index].take().expect("checked above");
-            for set in &volume.sets {
-                self.primaries.remove(&set.replicas[0].0);
-            }
-        }
     }
 
     fn refuse(&mut self, request: &BlockRequest, error: BlockError) {

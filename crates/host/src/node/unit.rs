@@ -15,7 +15,7 @@ use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, Store, lpn_of};
 use rack::sched::{Policy, Scheduler};
 use std::collections::{BTreeSet, VecDeque};
-use wire::rack::{Code, Header, Op, Packet, flags};
+use wire::rack::{Code, Header, Op, Packet};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
 const BACKLOG_MAX: usize = 4096;
@@ -285,11 +285,9 @@ impl Unit {
                 self.mutate(now, packet, out);
             }
             Op::Flush => self.flush(&header, out),
-            Op::GcOp if header.has(flags::REPLY) => {
-                // A late answer to an earlier request, or to an earlier start of the node, says nothing any more.
-                if (header.session, header.request) == (self.identity.boot, self.gc_asked) {
-                    self.agent.answered(now, header.code);
-                }
+            // A late answer to an earlier request, or to an earlier start of the node, says nothing any more.
+            Op::GcOp if (header.session, header.request) == (self.identity.boot, self.gc_asked) => {
+                self.agent.answered(now, header.code);
             }
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
