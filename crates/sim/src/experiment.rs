@@ -1,11 +1,12 @@
 //! Experiments: named questions to the simulator, each answered with a table. The same seed gives the same table.
 
 use crate::client::{ClientVolume, Latencies, LoadSpec, Pace};
+use crate::cuts::{self, CutsOptions};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, flash_totals};
 use crate::report::Report;
-use crate::run::{Fleet, Outcome, Run, RunSpec};
+use crate::run::{AtCut, Fleet, Outcome, Run, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant};
@@ -40,6 +41,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "speed",
         about: "A fixed number of requests on a replicated four-node rack, to measure the simulator itself",
         run: speed,
+    },
+    Experiment {
+        name: "power-cut",
+        about: "Power is lost at every single write to a medium, of the whole rack and of one node; violations must be 0",
+        run: power_cut,
     },
 ];
 
@@ -252,6 +258,7 @@ fn run_spec(seed: u64, pages: u64) -> RunSpec {
             },
             wire_check: false,
             canary: Canary::None,
+            cut: None,
         },
         volumes: vec![ClientVolume {
             id: base::VolumeId(1),
@@ -271,6 +278,7 @@ fn run_spec(seed: u64, pages: u64) -> RunSpec {
         read_back: false,
         probe: false,
         errors_are_violations: true,
+        at_cut: AtCut::Rack,
     }
 }
 
@@ -307,5 +315,34 @@ fn speed(seed: u64, progress: Progress<'_>) -> Report {
             outcome.virtual_ns as f64 / 1e9,
         ],
     );
+    report
+}
+
+fn power_cut(seed: u64, progress: Progress<'_>) -> Report {
+    let options = CutsOptions {
+        seed,
+        ..CutsOptions::default()
+    };
+    let outcome = cuts::run(options, progress);
+    let columns = [
+        "boundaries",
+        "runs",
+        "violations",
+        "reads_judged",
+        "gc_programs",
+        "checkpoints",
+    ];
+    let mut report = Report::new("power-cut", seed, &columns);
+    for case in &outcome.cases {
+        let row = vec![
+            outcome.boundaries as f64,
+            case.runs as f64,
+            case.violations.len() as f64,
+            case.reads_judged as f64,
+            outcome.flash.gc_programs as f64,
+            outcome.flash.checkpoints as f64,
+        ];
+        report.push(&case.label(), row);
+    }
     report
 }
