@@ -81,6 +81,8 @@ pub struct CutCase {
     pub runs: u64,
     /// Block reads judged in them.
     pub reads_judged: u64,
+    /// Writes that the drives undid or tore.
+    pub writes_lost: u64,
     /// First broken promise of each run that broke one, by boundary.
     pub violations: Vec<(u64, Violation)>,
 }
@@ -115,6 +117,7 @@ pub fn run(options: CutsOptions, progress: &mut dyn FnMut(&str)) -> CutsOutcome 
                 fate,
                 runs: 0,
                 reads_judged: 0,
+                writes_lost: 0,
                 violations: Vec::new(),
             };
             progress(&format!("power-cut: {}, {boundaries} boundaries", case.label()));
@@ -141,14 +144,18 @@ fn run_case(
             fate: case.fate,
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| run_cut(options, cut, case.at_cut)));
-        let (violations, reads_judged) = outcome.unwrap_or_else(|cause| {
+        let end = outcome.unwrap_or_else(|cause| {
             let text = cause.downcast_ref::<String>().map(String::as_str);
             let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");
-            (vec![Violation::Panicked(text.to_owned())], 0)
+            CutEnd {
+                violations: vec![Violation::Panicked(text.to_owned())],
+                ..CutEnd::default()
+            }
         });
         case.runs += 1;
-        case.reads_judged += reads_judged;
-        if let Some(violation) = violations.into_iter().next() {
+        case.reads_judged += end.reads_judged;
+        case.writes_lost += end.writes_lost;
+        if let Some(violation) = end.violations.into_iter().next() {
             progress(&format!(
                 "power-cut: {} at boundary {boundary}: {violation}",
                 case.label()
@@ -175,8 +182,15 @@ fn count_boundaries(seed: u64) -> (u64, VssdStats) {
     (outcome.world.boundaries, flash_totals(up.into_iter()))
 }
 
-/// One run with a cut: broken promises and reads judged.
-fn run_cut(options: CutsOptions, cut: Cut, at_cut: AtCut) -> (Vec<Violation>, u64) {
+/// How a run with a cut ended.
+#[derive(Default)]
+struct CutEnd {
+    violations: Vec<Violation>,
+    reads_judged: u64,
+    writes_lost: u64,
+}
+
+fn run_cut(options: CutsOptions, cut: Cut, at_cut: AtCut) -> CutEnd {
     let fleet = RackFleet::new(rack_options());
     let mut spec = run_spec(&fleet, options.seed);
     spec.world.cut = Some(cut);
@@ -189,10 +203,18 @@ fn run_cut(options: CutsOptions, cut: Cut, at_cut: AtCut) -> (Vec<Violation>, u6
         outcome.world.boundaries > cut.boundary,
         "the run with a cut is the run without it, until then"
     );
-    let mut violations = outcome.violations;
-    violations.extend(unready(&mut run));
-    if !violations.is_empty() {
-        return (violations, outcome.reads_judged);
+    let nodes: Vec<usize> = (0..NODES).map(|i| run.fleet().node(i)).collect();
+    let media = nodes
+        .iter()
+        .filter_map(|&node| run.world().medium(node).map(|m| m.stats()));
+    let mut end = CutEnd {
+        writes_lost: media.map(|stats| stats.writes_lost).sum(),
+        violations: outcome.violations,
+        reads_judged: outcome.reads_judged,
+    };
+    end.violations.extend(unready(&mut run));
+    if !end.violations.is_empty() {
+        return end;
     }
     for load in loads {
         run.add_load(LoadSpec {
@@ -201,7 +223,9 @@ fn run_cut(options: CutsOptions, cut: Cut, at_cut: AtCut) -> (Vec<Violation>, u6
         });
     }
     let outcome = run.execute();
-    (outcome.violations, outcome.reads_judged)
+    end.violations = outcome.violations;
+    end.reads_judged = outcome.reads_judged;
+    end
 }
 
 /// Replicas that do not serve, though the media are healthy and there was time.

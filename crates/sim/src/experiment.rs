@@ -329,6 +329,7 @@ fn power_cut(seed: u64, progress: Progress<'_>) -> Report {
         "runs",
         "violations",
         "reads_judged",
+        "writes_lost",
         "gc_programs",
         "checkpoints",
     ];
@@ -339,6 +340,7 @@ fn power_cut(seed: u64, progress: Progress<'_>) -> Report {
             case.runs as f64,
             case.violations.len() as f64,
             case.reads_judged as f64,
+            case.writes_lost as f64,
             outcome.flash.gc_programs as f64,
             outcome.flash.checkpoints as f64,
         ];
