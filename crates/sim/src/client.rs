@@ -254,6 +254,13 @@ impl Clients {
         self.loads.len()
     }
 
+    /// Ends every load: nothing more is issued, what is outstanding may still be answered.
+    pub fn stop(&mut self) {
+        for load in &mut self.loads {
+            load.left = 0;
+        }
+    }
+
     /// True when every load has issued all it will, and all is answered or abandoned.
     pub fn are_done(&self) -> bool {
         self.outstanding == 0 && self.loads.iter().all(|l| l.left == 0)

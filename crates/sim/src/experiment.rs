@@ -1,12 +1,13 @@
 //! Experiments: named questions to the simulator, each answered with a table. The same seed gives the same table.
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
+use crate::cuts::{self, CutsOptions};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{RackFleet, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::report::Report;
-use crate::run::{Run, RunSpec};
+use crate::run::{AtCut, Run, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use flash::{GcMode, Profile};
@@ -38,6 +39,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         about: "A fixed number of requests on a replicated four-node rack, to measure the simulator itself",
         run: speed,
     },
+    Experiment {
+        name: "power-cut",
+        about: "Power is lost at every single write to a medium, of the whole rack and of one node; violations must be 0",
+        run: power_cut,
+    },
 ];
 
 /// The experiment of this name.
@@ -64,6 +70,7 @@ pub(crate) fn run_spec(seed: u64, pages: u64) -> RunSpec {
             },
             wire_check: false,
             canary: Canary::None,
+            cut: None,
         },
         volumes: vec![ClientVolume {
             id: base::VolumeId(1),
@@ -83,6 +90,7 @@ pub(crate) fn run_spec(seed: u64, pages: u64) -> RunSpec {
         read_back: false,
         probe: false,
         errors_are_violations: true,
+        at_cut: AtCut::Rack,
     }
 }
 
@@ -119,5 +127,36 @@ fn speed(seed: u64, progress: Progress<'_>) -> Report {
             outcome.virtual_ns as f64 / 1e9,
         ],
     );
+    report
+}
+
+fn power_cut(seed: u64, progress: Progress<'_>) -> Report {
+    let options = CutsOptions {
+        seed,
+        ..CutsOptions::default()
+    };
+    let outcome = cuts::run(options, progress);
+    let columns = [
+        "boundaries",
+        "runs",
+        "violations",
+        "reads_judged",
+        "writes_lost",
+        "gc_programs",
+        "checkpoints",
+    ];
+    let mut report = Report::new("power-cut", seed, &columns);
+    for case in &outcome.cases {
+        let row = vec![
+            outcome.boundaries as f64,
+            case.runs as f64,
+            case.violations.len() as f64,
+            case.reads_judged as f64,
+            case.writes_lost as f64,
+            outcome.flash.gc_programs as f64,
+            outcome.flash.checkpoints as f64,
+        ];
+        report.push(&case.label(), row);
+    }
     report
 }

@@ -4,13 +4,15 @@
 //! [`world`] drives hosts (crate `host`) through their inputs and outputs only, so that what it exercises is what the
 //! runtime ships. [`net`] and [`media`] are the models and their misfortunes; [`client`] and [`workload`] make the
 //! load; [`check`] holds the checkers; [`run`] puts one run together. [`rack`] puts the real hosts in; [`swarm`] draws
-//! whole runs from seeds, [`threads`] runs many; [`experiment`] holds the named measurements.
+//! whole runs from seeds, [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`]
+//! holds the named measurements.
 //!
 //! A run is a function of its seed: the same seed gives the same event log hash, in any process.
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod client;
+pub mod cuts;
 pub mod experiment;
 pub mod gc_tail;
 pub mod media;

@@ -29,6 +29,22 @@ pub struct MediaModel {
     pub loses_flushes: bool,
 }
 
+/// What becomes of the write or flush at which power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutFate {
+    /// It never reached the medium.
+    Lost,
+    /// It is durable, but nobody hears of it.
+    Persists,
+    /// A write is durable in some of its sectors; a flush, for the oldest of the writes that it covers.
+    Torn,
+}
+
+impl CutFate {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Lost, Self::Persists, Self::Torn];
+}
+
 /// A simulated medium.
 #[derive(Debug)]
 pub struct SimMedium {
@@ -45,6 +61,8 @@ pub struct SimMedium {
     retired: u64,
     fail_writes: u32,
     fail_flushes: u32,
+    /// At the next crash, the fate of the last write.
+    cut: Option<CutFate>,
     stats: MediaStats,
 }
 
@@ -89,6 +107,7 @@ impl SimMedium {
             retired: 0,
             fail_writes: 0,
             fail_flushes: 0,
+            cut: None,
             stats: MediaStats::default(),
         }
     }
@@ -174,6 +193,27 @@ impl SimMedium {
         }
     }
 
+    /// Takes the operation in at which power is cut: [`SimMedium::crash`] follows, and it is never completed.
+    pub fn cut(&mut self, op: &MediaOp, fate: CutFate, rng: &mut Rng) {
+        let waiting = self.done.saturating_sub(self.retired + self.head as u64);
+        match (&op.kind, fate) {
+            (MediaKind::Read { .. }, _) => panic!("power is cut at writes and flushes"),
+            (_, CutFate::Lost) => {}
+            (MediaKind::Write { offset, page }, _) => {
+                if self.check(*offset, page.len()).is_ok() {
+                    page.with(|bytes| self.apply(*offset, bytes));
+                    self.cut = Some(fate);
+                }
+            }
+            (MediaKind::Flush, _) if self.model.loses_flushes => {}
+            (MediaKind::Flush, CutFate::Persists) => self.destage(self.done),
+            (MediaKind::Flush, CutFate::Torn) => {
+                let position = self.retired + self.head as u64 + rng.below(waiting + 1);
+                self.destage(position);
+            }
+        }
+    }
+
     /// Power is lost: what is not durable persists, vanishes or is torn.
     pub fn crash(&mut self, rng: &mut Rng) {
         if !self.model.volatile {
@@ -182,21 +222,23 @@ impl SimMedium {
         let (page, sector) = (self.model.page_bytes, self.model.sector_bytes);
         // One draw decides how the drive tends to behave, so that "all" and "nothing" are met often.
         let keep = [0.0, 0.2, 0.5, 0.9, 1.0][rng.below(5) as usize];
+        let cut = self.cut.take();
         for i in self.head..self.offsets.len() {
+            let last = i + 1 == self.offsets.len();
+            let fate = cut.filter(|_| last).unwrap_or_else(|| draw_fate(keep, rng));
             let start = self.offsets[i] as usize;
             let source = i * page;
-            if rng.chance(0.1) {
-                self.stats.writes_lost += 1;
-                for at in (0..page).step_by(sector) {
-                    if rng.chance(0.5) {
-                        self.durable[start + at..start + at + sector]
-                            .copy_from_slice(&self.bytes[source + at..source + at + sector]);
-                    }
+            self.stats.writes_lost += u64::from(fate != CutFate::Persists);
+            for at in (0..page).step_by(sector) {
+                let kept = match fate {
+                    CutFate::Lost => false,
+                    CutFate::Persists => true,
+                    CutFate::Torn => rng.chance(0.5),
+                };
+                if kept {
+                    self.durable[start + at..start + at + sector]
+                        .copy_from_slice(&self.bytes[source + at..source + at + sector]);
                 }
-            } else if rng.chance(keep) {
-                self.durable[start..start + page].copy_from_slice(&self.bytes[source..source + page]);
-            } else {
-                self.stats.writes_lost += 1;
             }
         }
         self.retired += self.offsets.len() as u64;
@@ -268,6 +310,17 @@ impl SimMedium {
             self.offsets.drain(..self.head);
             self.head = 0;
         }
+    }
+}
+
+/// The fate of a write that was not durable, on a drive that keeps a share of about `keep` of them.
+fn draw_fate(keep: f64, rng: &mut Rng) -> CutFate {
+    if rng.chance(0.1) {
+        CutFate::Torn
+    } else if rng.chance(keep) {
+        CutFate::Persists
+    } else {
+        CutFate::Lost
     }
 }
 
@@ -422,6 +475,29 @@ mod tests {
         let before: Vec<_> = (0..8).map(|i| read(&medium, i)).collect();
         medium.crash(&mut Rng::new(1));
         assert_eq!(before, (0..8).map(|i| read(&medium, i)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_write_at_which_power_is_cut_has_the_fate_it_was_given() {
+        let pool = Pool::new(8, 16);
+        let page = pool.alloc().expect("the pool is large enough");
+        page.with_mut(|bytes| bytes.fill(7));
+        let op = MediaOp {
+            id: 0,
+            kind: MediaKind::Write { offset: 0, page },
+        };
+        for seed in 0..100 {
+            let written = |fate| {
+                let mut medium = SimMedium::new(1024, MODEL);
+                let mut rng = Rng::new(seed);
+                medium.cut(&op, fate, &mut rng);
+                medium.crash(&mut rng);
+                read(&medium, 0).iter().filter(|&&b| b == 7).count()
+            };
+            assert_eq!(written(CutFate::Lost), 0);
+            assert_eq!(written(CutFate::Persists), 128);
+            assert_eq!(written(CutFate::Torn) % 16, 0);
+        }
     }
 
     #[test]

@@ -108,6 +108,17 @@ pub enum Fault {
     },
 }
 
+/// What loses power at the boundary of [`WorldOptions::cut`]. The loads end there: what is read back is what the cut
+/// left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AtCut {
+    /// Every host.
+    #[default]
+    Rack,
+    /// The host whose medium it is, alone.
+    Host,
+}
+
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
@@ -137,6 +148,8 @@ pub struct RunSpec {
     pub probe: bool,
     /// No fault excuses an error: every one is a violation.
     pub errors_are_violations: bool,
+    /// What [`WorldOptions::cut`] takes down.
+    pub at_cut: AtCut,
 }
 
 /// How a run ended.
@@ -165,6 +178,8 @@ pub const VIOLATIONS_MAX: usize = 8;
 /// Quiet time before the hosts' accounts are checked, in ns: several times what a replica waits before it replays
 /// somebody's unfinished write.
 const SETTLE_NS: u64 = 1_000_000_000;
+/// How long a cut lasts, in ns.
+const CUT_DOWN_NS: u64 = 5_000_000;
 /// Queue depth and pages of a request when reading back.
 const READ_BACK: (u32, u64) = (4, 8);
 
@@ -333,6 +348,16 @@ impl<F: Fleet> Run<F> {
         match happening {
             Happening::Reply { reply, .. } => self.reply(reply),
             Happening::Wake { token } => self.alarm(token),
+            Happening::Cut { host } => {
+                self.clients.stop();
+                self.strike(match self.spec.at_cut {
+                    AtCut::Rack => Fault::PowerLoss { down_ns: CUT_DOWN_NS },
+                    AtCut::Host => Fault::Crash {
+                        host,
+                        down_ns: CUT_DOWN_NS,
+                    },
+                });
+            }
             Happening::Gc {
                 header, to, arrives, ..
             } => {

@@ -8,7 +8,7 @@ use crate::client::{ClientVolume, LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
-use crate::run::{Fault, Outcome, Run, RunSpec};
+use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant, Rng};
@@ -288,6 +288,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
             },
             wire_check: true,
             canary: swarm.canary,
+            cut: None,
         },
         volumes,
         loads,
@@ -306,6 +307,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
         pool_pages: 1 << 15,
         read_back: true,
         probe: true,
+        at_cut: AtCut::Rack,
     }
 }
 

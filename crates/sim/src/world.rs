@@ -6,7 +6,7 @@
 //!
 //! The world allocates nothing per event once its queues have grown to their working size.
 
-use crate::media::{Issued, MediaModel, SimMedium};
+use crate::media::{CutFate, Issued, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
 use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng, VssdId};
@@ -44,6 +44,15 @@ pub struct Site {
     pub medium_bytes: u64,
 }
 
+/// A loss of power at a write boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Which boundary: writes and flushes that hosts issue to their media are counted from 0 over the whole rack.
+    pub boundary: u64,
+    /// What becomes of that operation.
+    pub fate: CutFate,
+}
+
 /// Options of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldOptions {
@@ -57,6 +66,8 @@ pub struct WorldOptions {
     pub wire_check: bool,
     /// The deliberate break.
     pub canary: Canary,
+    /// Where to report [`Happening::Cut`].
+    pub cut: Option<Cut>,
 }
 
 /// What the driver of a world gets to see.
@@ -73,6 +84,12 @@ pub enum Happening {
     Wake {
         /// The driver's mark.
         token: u64,
+    },
+    /// Power is lost at the boundary of [`WorldOptions::cut`], once. Whoever sees this crashes that host, or all of
+    /// them, at once; what the host had still to say is never heard.
+    Cut {
+        /// Whose medium it is.
+        host: usize,
     },
     /// A packet about garbage collection was sent or delivered.
     Gc {
@@ -100,6 +117,8 @@ pub struct WorldStats {
     pub packets_astray: u64,
     /// What the canary broke.
     pub sabotaged: u64,
+    /// Writes and flushes that hosts issued to their media.
+    pub boundaries: u64,
 }
 
 #[derive(Debug)]
@@ -134,6 +153,7 @@ struct Core {
     pool: Pool,
     wire_check: bool,
     canary: Canary,
+    cut: Option<Cut>,
     /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
     stale: Map<(u32, u64), Packet>,
     /// [`Canary::AckWithoutApply`]: the vSSDs of each replica set and their nodes.
@@ -194,6 +214,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 pool,
                 wire_check: options.wire_check,
                 canary: options.canary,
+                cut: options.cut,
                 stale: Map::new(),
                 sets: Vec::new(),
             },
@@ -280,9 +301,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
 
     /// Drops every packet on its way: the switches lost power too.
     pub fn drop_packets(&mut self) {
-        self.core
-            .queue
-            .retain(|event| !matches!(event, Event::Packet { .. }));
+        let stays = |event: &Event| !matches!(event, Event::Packet { .. });
+        self.core.queue.retain(stays);
+        self.core.ready.retain(stays);
     }
 
     /// Flips a bit on the host's medium inside `range` (bytes); false if there was nothing to damage.
@@ -414,7 +435,13 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         while let Some(output) = host.poll() {
             match output {
                 Output::Send { to, packet } => self.core.send(index, to, packet),
-                Output::Media(op) => self.core.issue(index, op),
+                Output::Media(op) => {
+                    if let Some(op) = self.core.cut_power(index, op) {
+                        self.core.issue(index, op);
+                    } else {
+                        break;
+                    }
+                }
                 Output::Reply(reply) => {
                     self.core.fold(
                         index as u64,
@@ -514,6 +541,24 @@ impl Core {
             }
         }
         Some(packet)
+    }
+
+    /// Counts the boundary that a write or flush is; gives the operation back unless power is cut there.
+    fn cut_power(&mut self, host: usize, op: MediaOp) -> Option<MediaOp> {
+        if matches!(op.kind, MediaKind::Read { .. }) {
+            return Some(op);
+        }
+        let boundary = self.stats.boundaries;
+        self.stats.boundaries += 1;
+        let Some(cut) = self.cut.filter(|cut| cut.boundary == boundary) else {
+            return Some(op);
+        };
+        let place = &mut self.places[host];
+        let medium = place.medium.as_mut().expect("only a host with a medium asks it");
+        medium.cut(&op, cut.fate, &mut self.rng);
+        self.fold(host as u64, 0xc07, boundary);
+        self.happenings.push_back(Happening::Cut { host });
+        None
     }
 
     fn issue(&mut self, host: usize, op: MediaOp) {

@@ -419,6 +419,7 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
             },
             wire_check: true,
             canary,
+            cut: None,
         },
         volumes: vec![ClientVolume {
             id: VolumeId(1),
@@ -438,6 +439,7 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
         read_back: true,
         probe: true,
         errors_are_violations: true,
+        at_cut: Default::default(),
     }
 }
 

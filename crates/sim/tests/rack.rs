@@ -1,6 +1,8 @@
 //! The rack's own hosts under the swarm, and the canaries that the checkers must catch there.
 
+use sim::cuts::{self, CutsOptions};
 use sim::experiment;
+use sim::run::AtCut;
 use sim::swarm::{SeedReport, SwarmOptions, run_once};
 use sim::threads::run_seeds;
 use sim::world::Canary;
@@ -28,7 +30,6 @@ fn the_swarm_finds_no_broken_promise_and_every_seed_repeats() {
 }
 
 #[test]
-#[ignore = "requests queue behind a replica with a failed medium for longer than the gateway's timeout"]
 fn the_swarm_with_failing_media_finds_no_broken_promise() {
     assert_clean(&run_seeds(0..SEEDS, 2, SwarmOptions::default(), &|_| true));
 }
@@ -60,6 +61,47 @@ fn flushes_that_do_nothing_are_caught() {
 fn stale_answers_are_caught() {
     let percent = caught_percent(Canary::StaleRead);
     assert!(percent >= 80, "{percent} %");
+}
+
+/// Share of the boundaries that the test run cuts; `switchyard sim run power-cut` cuts all.
+const CUT_STRIDE: u64 = 5;
+
+#[test]
+fn power_is_lost_at_every_write_boundary() {
+    let options = CutsOptions {
+        stride: CUT_STRIDE,
+        ..CutsOptions::default()
+    };
+    let outcome = cuts::run(options, &mut |_| {});
+    assert!(outcome.boundaries > 500, "{outcome:?}");
+    let flash = &outcome.flash;
+    assert!(
+        flash.gc_programs > 50 && flash.checkpoints > 6 && flash.record_programs > 0,
+        "collection, checkpoints and trims are among what is cut: {flash:?}"
+    );
+    for case in &outcome.cases {
+        assert!(case.runs >= outcome.boundaries / CUT_STRIDE, "{case:?}");
+        assert_eq!(case.violations, [], "{}", case.label());
+    }
+}
+
+#[test]
+fn cuts_catch_flushes_that_do_nothing() {
+    let options = CutsOptions {
+        stride: 50,
+        canary: Canary::LoseFlush,
+        ..CutsOptions::default()
+    };
+    let outcome = cuts::run(options, &mut |_| {});
+    let rack = |case: &&cuts::CutCase| case.at_cut == AtCut::Rack;
+    let caught: usize = outcome
+        .cases
+        .iter()
+        .filter(rack)
+        .map(|c| c.violations.len())
+        .sum();
+    let runs: u64 = outcome.cases.iter().filter(rack).map(|c| c.runs).sum();
+    assert!(caught as u64 * 2 > runs, "{caught} of {runs}");
 }
 
 #[test]
