@@ -238,6 +238,17 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
     }
 }
 
+fn draw_media(rng: &mut Rng) -> MediaModel {
+    MediaModel {
+        page_bytes: SIM_PAGE_BYTES,
+        sector_bytes: SECTOR_BYTES,
+        io_ns: pick(rng, &[0, 1_000, 20_000]),
+        flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
+        volatile: true,
+        loses_flushes: false,
+    }
+}
+
 fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
     let span_ns = rng.between(200, 2_000) * MILLISECOND;
     let mut volumes = Vec::new();
@@ -278,14 +289,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
         world: WorldOptions {
             seed,
             link: draw_link(rng),
-            media: MediaModel {
-                page_bytes: SIM_PAGE_BYTES,
-                sector_bytes: SECTOR_BYTES,
-                io_ns: pick(rng, &[0, 1_000, 20_000]),
-                flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
-                volatile: true,
-                loses_flushes: false,
-            },
+            media: draw_media(rng),
             wire_check: true,
             canary: swarm.canary,
             cut: None,
