@@ -7,6 +7,7 @@
 
 use crate::api::{Data, Event, VssdError};
 use crate::blocks::State;
+use crate::bulk::read_pages;
 use crate::flush::Stage;
 use crate::layout::{BLOCK_BYTES, MAPPED_BYTES, PIECE_HEADER_BYTES, Share, put_u32, put_u64, u32_at, u64_at};
 use crate::mapping::Mapped;
@@ -200,37 +201,45 @@ impl Loaded {
             blocks: Vec::new(),
         };
         loaded.pages.reserve(logical_pages as usize);
-        let mut bytes = vec![0; share.page_bytes()];
-        for index in 1..=map_pieces + block_pieces {
-            medium.read_at(share.piece_offset(slot, index), &mut bytes)?;
-            let Some((stamp, found, count)) = unseal(&bytes) else {
-                return Ok(None);
-            };
-            if stamp != header.stamp || found != index {
-                return Ok(None);
-            }
-            let items = &bytes[PIECE_HEADER_BYTES..];
-            if index <= map_pieces {
-                loaded.pages.extend(
-                    items
-                        .chunks_exact(MAPPED_BYTES)
-                        .take(count as usize)
-                        .map(|at| Mapped {
-                            version: Version(u64_at(at, 0)),
-                            ppn: u32_at(at, 8),
-                            crc: u32_at(at, 12),
-                        }),
-                );
-            } else {
-                let pairs = items.chunks_exact(BLOCK_BYTES).take(count as usize);
-                loaded
-                    .blocks
-                    .extend(pairs.map(|at| (u32_at(at, 0), u32_at(at, 4))));
-            }
+        let wanted: Vec<(u64, u32)> = (1..=map_pieces + block_pieces)
+            .map(|index| (share.piece_offset(slot, index), index))
+            .collect();
+        let mut read = Ok(());
+        let mut intact = true;
+        read_pages(medium, share.page_bytes(), &wanted, |&index, bytes| match bytes {
+            Ok(bytes) => intact = intact && loaded.take_piece(bytes, index, index <= map_pieces),
+            Err(error) => read = Err(error),
+        });
+        read?;
+        if !intact {
+            return Ok(None);
         }
         let whole =
             loaded.pages.len() == logical_pages as usize && loaded.blocks.len() == share.blocks() as usize;
         Ok(whole.then_some(loaded))
+    }
+
+    /// Adds a piece's items; false when it is not the intact piece `index` of this checkpoint.
+    fn take_piece(&mut self, bytes: &[u8], index: u32, is_map: bool) -> bool {
+        let Some((stamp, found, count)) = unseal(bytes) else {
+            return false;
+        };
+        if stamp != self.header.stamp || found != index {
+            return false;
+        }
+        let items = &bytes[PIECE_HEADER_BYTES..];
+        if is_map {
+            let mapped = items.chunks_exact(MAPPED_BYTES).take(count as usize);
+            self.pages.extend(mapped.map(|at| Mapped {
+                version: Version(u64_at(at, 0)),
+                ppn: u32_at(at, 8),
+                crc: u32_at(at, 12),
+            }));
+        } else {
+            let pairs = items.chunks_exact(BLOCK_BYTES).take(count as usize);
+            self.blocks.extend(pairs.map(|at| (u32_at(at, 0), u32_at(at, 4))));
+        }
+        true
     }
 }
 

@@ -187,6 +187,13 @@ impl Share {
         self.layout.oob_start() + (page + u64::from(index)) * self.layout.page_bytes as u64
     }
 
+    /// How many blocks from `block` on, at most `count_max`, have their out-of-band pages one behind the other.
+    pub(crate) fn oob_run(&self, block: u32, count_max: u32) -> u32 {
+        let next = |pair: &&[u32]| pair[1] == pair[0] + 1;
+        let pairs = self.global_block[block as usize..].windows(2);
+        1 + pairs.take(count_max as usize - 1).take_while(next).count() as u32
+    }
+
     pub(crate) fn entry_offset(&self, ppn: u32) -> u64 {
         let (block, page) = (ppn / self.pages_per_block(), ppn % self.pages_per_block());
         let per_page = self.entries_per_page();

@@ -7,6 +7,7 @@
 
 mod api;
 mod blocks;
+mod bulk;
 mod checkpoint;
 mod flush;
 mod gc;

@@ -10,6 +10,7 @@
 
 use crate::api::{RecoverError, RecoveryReport, VssdConfig};
 use crate::blocks::State;
+use crate::bulk::{WINDOW_BYTES, read_pages};
 use crate::checkpoint::{CheckpointHeader, Loaded, Stamp};
 use crate::layout::{ENTRY_BYTES, Share};
 use crate::mapping::{Mapped, NONE};
@@ -96,9 +97,7 @@ pub(crate) fn load(
     logical_pages: u32,
 ) -> Result<Recovered, RecoverError> {
     let mut loader = Loader::new(medium, share, instance, logical_pages)?;
-    for block in 0..share.blocks() {
-        loader.scan_block(block)?;
-    }
+    loader.scan()?;
     let state = &mut loader.state;
     let (claimed, used) = (state.checkpoint_claimed, state.report.checkpoint);
     if claimed > used + 1 {
@@ -172,17 +171,45 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// The entries of a block as (page, what it is).
-    fn entries(&mut self, block: u32) -> Result<Vec<Decoded>, RecoverError> {
+    /// Reads the whole out-of-band area, neighbouring blocks together.
+    fn scan(&mut self) -> Result<(), RecoverError> {
+        let block_bytes = self.share.oob_pages_per_block() as usize * self.share.page_bytes();
+        let together = (WINDOW_BYTES / block_bytes).max(1) as u32;
+        let mut bytes = vec![0; together as usize * block_bytes];
+        let mut block = 0;
+        while block < self.share.blocks() {
+            let run = self.share.oob_run(block, together);
+            let bytes = &mut bytes[..run as usize * block_bytes];
+            let offset = self.share.oob_offset(block, 0);
+            if self.medium.read_at(offset, bytes).is_err() {
+                self.read_singly(offset, bytes)?;
+            }
+            for of_block in bytes.chunks_exact_mut(block_bytes) {
+                self.scan_block(block, of_block)?;
+                block += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads page by page, to name the one that cannot be read.
+    fn read_singly(&self, start: u64, bytes: &mut [u8]) -> Result<(), RecoverError> {
+        let page_bytes = self.share.page_bytes();
+        for (index, page) in bytes.chunks_exact_mut(page_bytes).enumerate() {
+            let offset = start + (index * page_bytes) as u64;
+            self.medium
+                .read_at(offset, page)
+                .map_err(|_| RecoverError::Media { offset })?;
+        }
+        Ok(())
+    }
+
+    /// What the entries of a block are, by page.
+    fn entries(&mut self, block: u32, bytes: &mut [u8]) -> Vec<Decoded> {
         let (per_page, per_block) = (self.share.entries_per_page(), self.share.pages_per_block());
         let mut entries = Vec::with_capacity(per_block as usize);
-        let mut bytes = vec![0; self.share.page_bytes()];
-        for index in 0..self.share.oob_pages_per_block() {
-            let offset = self.share.oob_offset(block, index);
-            self.medium
-                .read_at(offset, &mut bytes)
-                .map_err(|_| RecoverError::Media { offset })?;
-            self.state.salt = crc32c::crc32c_append(self.state.salt, &bytes);
+        self.state.salt = crc32c::crc32c_append(self.state.salt, bytes);
+        for (index, bytes) in (0u32..).zip(bytes.chunks_exact_mut(self.share.page_bytes())) {
             let count = per_page.min(per_block - index * per_page) as usize;
             for at in bytes.chunks_exact_mut(ENTRY_BYTES).take(count) {
                 let ppn = block * per_block + entries.len() as u32;
@@ -196,11 +223,11 @@ impl<'a> Loader<'a> {
                 entries.push(decoded);
             }
         }
-        Ok(entries)
+        entries
     }
 
-    fn scan_block(&mut self, block: u32) -> Result<(), RecoverError> {
-        let decoded = self.entries(block)?;
+    fn scan_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), RecoverError> {
+        let decoded = self.entries(block, bytes);
         let first = block * self.share.pages_per_block();
         let (erases, fill) = self.known[block as usize];
         let mut entries = Vec::new();
@@ -355,6 +382,31 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
+    /// True when the candidate's data must be looked at.
+    fn is_in_question(&self, c: &Candidate) -> bool {
+        c.ppn != NONE && (c.sequence > self.state.durable || self.state.report.fell_back)
+    }
+
+    /// Whether the data of the best candidate of each page is intact, if it is in question: usually no other one is
+    /// needed, and these can be read in the order of the medium. Candidates are sorted by page, the best first.
+    fn check_likely(&self, candidates: &[Candidate]) -> Vec<Option<bool>> {
+        let mut verdicts = vec![None; candidates.len()];
+        let mut wanted = Vec::new();
+        let mut page = None;
+        for (index, c) in candidates.iter().enumerate() {
+            let is_best = page.replace(c.lpn) != Some(c.lpn);
+            let is_newer = c.version >= self.state.pages[c.lpn as usize].version;
+            if is_best && is_newer && self.is_in_question(c) {
+                wanted.push((self.share.data_offset(c.ppn), index));
+            }
+        }
+        wanted.sort_unstable();
+        read_pages(self.medium, self.share.page_bytes(), &wanted, |&index, bytes| {
+            verdicts[index] = Some(bytes.is_ok_and(|bytes| crc32c::crc32c(bytes) == candidates[index].crc));
+        });
+        verdicts
+    }
+
     /// Decides what each logical page is.
     fn choose(&mut self) {
         let mut bytes = vec![0; self.share.page_bytes()];
@@ -372,17 +424,15 @@ impl<'a> Loader<'a> {
             }
         }
         candidates.sort_unstable_by_key(|c| (c.lpn, core::cmp::Reverse((c.version, c.sequence))));
+        let verdicts = self.check_likely(&candidates);
         let mut settled = None;
-        for c in candidates {
+        for (c, verdict) in candidates.into_iter().zip(verdicts) {
             let present = self.state.pages[c.lpn as usize];
             if settled == Some(c.lpn) || c.version < present.version {
                 continue;
             }
             let unsure = c.sequence > self.state.durable;
-            if c.ppn != NONE
-                && (unsure || self.state.report.fell_back)
-                && !self.intact(c.ppn, c.crc, &mut bytes)
-            {
+            if self.is_in_question(&c) && !verdict.unwrap_or_else(|| self.intact(c.ppn, c.crc, &mut bytes)) {
                 if unsure {
                     self.state.report.torn += 1;
                     continue;

@@ -1,6 +1,7 @@
 //! Offline verification: superblocks, checkpoints, out-of-band entries, and the data of every live page.
 
 use crate::api::RecoverError;
+use crate::bulk::read_pages;
 use crate::checkpoint::Loaded;
 use crate::layout::{Layout, Share};
 use crate::mapping::{Mapped, NONE};
@@ -53,7 +54,7 @@ pub struct VerifyReport {
 }
 
 /// Pages between two reports of progress.
-const PROGRESS_EVERY: u32 = 4096;
+const PROGRESS_EVERY: u64 = 4096;
 
 /// Checks superblocks, checkpoints, out-of-band entries and the data of every live page; changes nothing.
 ///
@@ -230,24 +231,29 @@ impl Check<'_> {
         state: &mut Progress,
         progress: &mut dyn FnMut(Progress),
     ) {
-        let mut bytes = vec![0; self.share.page_bytes()];
-        for (lpn, mapped) in pages.iter().enumerate() {
-            let lpn = lpn as u32;
+        let mut live: Vec<(u64, u32)> = (0u32..)
+            .zip(pages)
+            .filter(|(_, mapped)| mapped.ppn != NONE)
+            .map(|(lpn, mapped)| (self.share.data_offset(mapped.ppn), lpn))
+            .collect();
+        // In the order of the medium, so that neighbours are read together.
+        live.sort_unstable();
+        self.report.live_pages += live.len() as u64;
+        state.done += (pages.len() - live.len()) as u64;
+        let mut damaged = Vec::new();
+        read_pages(self.medium, self.share.page_bytes(), &live, |&lpn, bytes| {
             state.done += 1;
-            if lpn.is_multiple_of(PROGRESS_EVERY) {
+            if state.done.is_multiple_of(PROGRESS_EVERY) {
                 progress(*state);
             }
-            if mapped.ppn == NONE {
-                continue;
+            let crc = pages[lpn as usize].crc;
+            if !bytes.is_ok_and(|bytes| crc32c::crc32c(bytes) == crc) && !known.contains(&Lpn(lpn)) {
+                damaged.push(lpn);
             }
-            self.report.live_pages += 1;
-            let read = self
-                .medium
-                .read_at(self.share.data_offset(mapped.ppn), &mut bytes);
-            let intact = read.is_ok() && crc32c::crc32c(&bytes) == mapped.crc;
-            if !intact && !known.contains(&Lpn(lpn)) {
-                self.page_damaged(lpn, mapped.ppn);
-            }
+        });
+        damaged.sort_unstable();
+        for lpn in damaged {
+            self.page_damaged(lpn, pages[lpn as usize].ppn);
         }
     }
 }

@@ -36,15 +36,16 @@ pub enum PlacementError {
     },
 }
 
-/// Places `pages` pages with `replicas` copies each. Sets are spread over as many servers as there are, so that a
-/// volume has the bandwidth of all of them; `next_vssd` numbers the vSSDs.
+/// Places `pages` pages with `replicas` copies each. Sets are spread evenly over as many servers as have room, so that a
+/// volume has the bandwidth of all of them, but a volume that fits a few channels is not split into more sets than
+/// these; `next_vssd` numbers the vSSDs. When room is too short for even sets, each takes all that its channels hold.
 pub fn place(
     offers: &[Offer],
     pages: u64,
     replicas: usize,
     next_vssd: &mut u32,
 ) -> Result<Vec<SetRecord>, PlacementError> {
-    let mut offers: Vec<Offer> = offers
+    let offers: Vec<Offer> = offers
         .iter()
         .copied()
         .filter(|offer| offer.pages_per_channel > 0)
@@ -55,7 +56,32 @@ pub fn place(
             nodes: offers.len(),
         });
     }
-    let share = pages.div_ceil(offers.len() as u64).max(1);
+    let with_room = offers.iter().filter(|offer| offer.free_channels > 0);
+    let (mut nodes, mut smallest) = (0u32, u32::MAX);
+    for offer in with_room {
+        nodes += 1;
+        smallest = smallest.min(offer.pages_per_channel);
+    }
+    let count = pages
+        .div_ceil(u64::from(smallest))
+        .clamp(1, u64::from(nodes.max(1)));
+    let share = pages.div_ceil(count);
+    let first_vssd = *next_vssd;
+    split(offers.clone(), pages, share, share, replicas, next_vssd).or_else(|_| {
+        *next_vssd = first_vssd;
+        split(offers, pages, share, u64::MAX, replicas, next_vssd)
+    })
+}
+
+/// Sets of channels for `share` pages, of which each takes `taken_max` pages if it holds as many.
+fn split(
+    mut offers: Vec<Offer>,
+    pages: u64,
+    share: u64,
+    taken_max: u64,
+    replicas: usize,
+    next_vssd: &mut u32,
+) -> Result<Vec<SetRecord>, PlacementError> {
     let mut sets = Vec::new();
     let mut primaries = vec![0u32; offers.len()];
     let mut left = pages;
@@ -65,21 +91,18 @@ pub fn place(
                 missing_bytes: left * base::limits::PAGE_BYTES as u64,
             });
         };
-        let smallest = order
-            .iter()
-            .map(|&i| offers[i].pages_per_channel)
-            .min()
-            .expect("replicas is not 0");
-        let room = order
-            .iter()
-            .map(|&i| offers[i].free_channels)
-            .min()
-            .expect("replicas is not 0");
+        let chosen = || order.iter().map(|&i| offers[i]);
+        let smallest = chosen().map(|offer| offer.pages_per_channel).min();
+        let smallest = smallest.expect("replicas is not 0");
+        let room = chosen().map(|offer| offer.free_channels).min();
+        let room = room.expect("replicas is not 0");
         let channels = share
             .min(left)
             .div_ceil(u64::from(smallest))
             .clamp(1, u64::from(room)) as u32;
-        let taken = (u64::from(channels) * u64::from(smallest)).min(left) as u32;
+        let taken = (u64::from(channels) * u64::from(smallest))
+            .min(left)
+            .min(taken_max) as u32;
         primaries[order[0]] += 1;
         let replicas = order
             .iter()
@@ -141,6 +164,53 @@ mod tests {
             primaries[set.replicas[0].node as usize] += 1;
         }
         assert_eq!(primaries, [0, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn the_default_demo_has_one_even_set_per_node() {
+        let offers: Vec<Offer> = (1..=4)
+            .map(|node| Offer {
+                node,
+                free_channels: 16,
+                pages_per_channel: 48_000,
+            })
+            .collect();
+        let sets = place(&offers, (1 << 30) / 4096, 2, &mut 0).unwrap();
+        let mut channels = [0; 5];
+        let mut primaries = [0; 5];
+        for set in &sets {
+            assert_eq!((set.pages, set.channels), (65_536, 2));
+            primaries[set.replicas[0].node as usize] += 1;
+            for replica in &set.replicas {
+                channels[replica.node as usize] += set.channels;
+            }
+        }
+        assert_eq!(primaries, [0, 1, 1, 1, 1]);
+        assert_eq!(channels, [0, 4, 4, 4, 4], "copies are spread evenly, too");
+    }
+
+    #[test]
+    fn a_small_volume_takes_one_channel_per_copy() {
+        let sets = place(&offers(4, 16), 1000, 2, &mut 0).unwrap();
+        assert_eq!((sets.len(), sets[0].channels, sets[0].pages), (1, 1, 1000));
+    }
+
+    #[test]
+    fn when_room_is_short_sets_use_all_that_their_channels_hold() {
+        // Even sets of 1267 pages would take two channels each, and there is one pair of nodes with three left.
+        let mut next = 7;
+        let sets = place(&offers(3, 3), 3800, 2, &mut next).unwrap();
+        assert_eq!(sets.iter().map(|set| u64::from(set.pages)).sum::<u64>(), 3800);
+        let vssds: Vec<u32> = sets
+            .iter()
+            .flat_map(|set| &set.replicas)
+            .map(|r| r.vssd)
+            .collect();
+        assert_eq!(
+            vssds,
+            (8..=next).collect::<Vec<_>>(),
+            "numbers are given out once"
+        );
     }
 
     #[test]
