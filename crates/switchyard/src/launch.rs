@@ -11,7 +11,8 @@ use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, StartError};
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// A rack that is still opening volumes says so this often.
@@ -31,14 +32,50 @@ impl Says {
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP, one message each.
-pub fn signals() -> anyhow::Result<Receiver<()>> {
-    let (sender, receiver) = channel();
-    ctrlc::set_handler(move || {
-        let _ = sender.send(());
-    })
-    .context("signals cannot be handled")?;
-    Ok(receiver)
+/// SIGINT, SIGTERM and SIGHUP.
+///
+/// Until [`serving`](Signals::serving) there is nothing to write back, and each step of a start (formatting, a new
+/// volume's record) survives being cut: a signal ends the process at once, however long the step would take. From then
+/// on signals are messages, so that the stop is a clean one.
+#[derive(Debug)]
+pub struct Signals {
+    serves: Arc<AtomicBool>,
+    received: Receiver<()>,
+}
+
+/// Handles signals from now on.
+pub fn signals() -> anyhow::Result<Signals> {
+    let (sender, received) = channel();
+    let serves = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&serves);
+    ctrlc::set_handler(move || on_signal(&shared, &sender)).context("signals cannot be handled")?;
+    Ok(Signals { serves, received })
+}
+
+/// Runs on the thread of the signal handler.
+fn on_signal(serves: &AtomicBool, sender: &Sender<()>) {
+    if !serves.load(Ordering::SeqCst) {
+        eprintln!("switchyard: stopped before it was ready: the next start completes what this one began");
+        std::process::exit(i32::from(crate::failure::FAILED));
+    }
+    // Nobody listens when the process is ending anyway.
+    let _ = sender.send(());
+}
+
+impl Signals {
+    /// Data may be written from now on.
+    pub fn serving(&self) {
+        self.serves.store(true, Ordering::SeqCst);
+    }
+
+    /// True when a signal came within this time.
+    fn wait(&self, within: Duration) -> anyhow::Result<bool> {
+        match self.received.recv_timeout(within) {
+            Ok(()) => Ok(true),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => bail!("signals are no longer handled"),
+        }
+    }
 }
 
 /// A node on a formatted medium.
@@ -108,8 +145,12 @@ pub fn print_recovery(plane: &Plane, says: &Says) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until every volume is ready or failed; failed ones are told. A signal ends the wait.
-pub fn await_volumes(plane: &Plane, says: &Says, signals: &Receiver<()>) -> anyhow::Result<Vec<api::Volume>> {
+/// Waits until every volume is ready or failed; failed ones are told. `None`: a signal ended the wait.
+pub fn await_volumes(
+    plane: &Plane,
+    says: &Says,
+    signals: &Signals,
+) -> anyhow::Result<Option<Vec<api::Volume>>> {
     let mut still = Instant::now() + STILL_EVERY;
     loop {
         let volumes = plane.settle()?;
@@ -118,16 +159,14 @@ pub fn await_volumes(plane: &Plane, says: &Says, signals: &Receiver<()>) -> anyh
             for problem in volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
                 says.note(problem);
             }
-            return Ok(volumes);
+            return Ok(Some(volumes));
         }
         if Instant::now() >= still {
             says.note(&format!("{opening} volumes wait for their nodes"));
             still = Instant::now() + STILL_EVERY;
         }
-        match signals.recv_timeout(Duration::from_millis(5)) {
-            Ok(()) => bail!("stopped before every volume was ready"),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => bail!("signals are no longer handled"),
+        if signals.wait(Duration::from_millis(5))? {
+            return Ok(None);
         }
         if !plane.is_running() {
             bail!("a core has died of a bug: its message is above");
@@ -169,20 +208,27 @@ pub fn print_volumes(volumes: &[api::Volume]) {
 pub fn serve(
     plane: Arc<Plane>,
     server: impl Into<Option<Server>>,
-    signals: &Receiver<()>,
+    signals: &Signals,
     says: &Says,
 ) -> anyhow::Result<()> {
-    let server = server.into();
-    loop {
-        match signals.recv_timeout(Duration::from_secs(1)) {
-            Ok(()) => break,
-            Err(RecvTimeoutError::Timeout) if plane.is_running() => {}
-            Err(RecvTimeoutError::Timeout) => bail!("a core has died of a bug: its message is above"),
-            Err(RecvTimeoutError::Disconnected) => bail!("signals are no longer handled"),
+    while !signals.wait(Duration::from_secs(1))? {
+        if !plane.is_running() {
+            bail!("a core has died of a bug: its message is above");
         }
     }
+    stop(plane, server, says)
+}
+
+/// Stops cleanly before every volume was ready, which is a failed start.
+pub fn stop_early(plane: Arc<Plane>, server: Server, says: &Says) -> anyhow::Result<()> {
+    stop(plane, server, says)?;
+    bail!("stopped before every volume was ready")
+}
+
+/// Ends the control server, then the rack.
+fn stop(plane: Arc<Plane>, server: impl Into<Option<Server>>, says: &Says) -> anyhow::Result<()> {
     says.note("stopping");
-    drop(server);
+    drop(server.into());
     // A request of the control server may still hold the plane for a moment.
     let until = Instant::now() + Duration::from_secs(2);
     let mut plane = plane;

@@ -96,6 +96,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         nodes: Vec::new(),
         registry: None,
     };
+    signals.serving();
     let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
     let server = serve_control(args.control, &plane)?;
     ready("tor", addr, server.as_ref(), &says);
@@ -135,6 +136,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         nodes: vec![(id, FIRST)],
         registry: None,
     };
+    signals.serving();
     let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
     launch::print_recovery(&plane, &says)?;
     let server = serve_control(args.control, &plane)?;
@@ -233,7 +235,10 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
     if is_first && args.demo.is_some_and(|size| size.0 > 0) {
         create_demo(&plane, config.demo_bytes, &says)?;
     }
-    let volumes = launch::await_volumes(&plane, &says, &signals)?;
+    signals.serving();
+    let Some(volumes) = launch::await_volumes(&plane, &says, &signals)? else {
+        return launch::stop_early(plane, server, &says);
+    };
     if says.json {
         launch::print_ready_json(&volumes, &format!("http://{}", server.address()));
     } else {

@@ -49,7 +49,10 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
     if is_first && config.demo_bytes > 0 {
         create_demo(&plane, config.demo_bytes, &says)?;
     }
-    let volumes = launch::await_volumes(&plane, &says, &signals)?;
+    signals.serving();
+    let Some(volumes) = launch::await_volumes(&plane, &says, &signals)? else {
+        return launch::stop_early(plane, server, &says);
+    };
     announce(&config, &volumes, &server, &says);
     launch::serve(plane, server, &signals, &says)
 }

@@ -226,19 +226,19 @@ impl Node {
         self.corrupt_packets
     }
 
-    /// Writes everything back, for a clean stop. [`is_quiet`](Node::is_quiet) tells when it is done.
+    /// Stops cleanly: every vSSD writes back, flushes and makes a checkpoint. [`is_quiet`](Node::is_quiet) tells when it is done.
     pub fn drain(&mut self, now: Instant) {
         for index in 0..self.units.len() {
             self.with_unit(index, |unit, out| unit.drain(now, out));
         }
     }
 
-    /// True when nothing is in flight or left to write back.
+    /// True when, after [`drain`](Node::drain), nothing is in flight and the checkpoint of every vSSD is durable. A
+    /// vSSD whose medium failed counts as quiet.
     pub fn is_quiet(&self) -> bool {
-        self.units
-            .iter()
-            .flatten()
-            .all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
+        let superblock = self.writing.is_some() || !self.jobs.is_empty();
+        let mut slots = self.units.iter().flatten();
+        !superblock && slots.all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
     }
 
     /// What a `status` packet tells.

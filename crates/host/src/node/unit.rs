@@ -73,6 +73,21 @@ enum Then {
     Persisted(Persist),
 }
 
+/// How far a clean stop is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Not asked for.
+    No,
+    /// The cache is written back, and collection finishes what it began.
+    WriteBack,
+    /// The last flush is in the flash.
+    Flush,
+    /// The checkpoint is in the flash.
+    Checkpoint,
+    /// It is durable: a start finds nothing to replay.
+    Done,
+}
+
 /// Something that waits for the medium.
 #[derive(Debug)]
 struct Job {
@@ -104,6 +119,8 @@ const TAG_KIND_SHIFT: u32 = 32;
 const TAG_READ: u64 = 1 << TAG_KIND_SHIFT;
 const TAG_WRITE: u64 = 2 << TAG_KIND_SHIFT;
 const TAG_FLUSH: u64 = 3 << TAG_KIND_SHIFT;
+const TAG_STOP_FLUSH: u64 = 4 << TAG_KIND_SHIFT;
+const TAG_STOP_CHECKPOINT: u64 = 5 << TAG_KIND_SHIFT;
 const TAG_VALUE: u64 = (1 << TAG_KIND_SHIFT) - 1;
 
 /// One vSSD, served.
@@ -132,6 +149,7 @@ pub struct Unit {
     written_at: Instant,
     written_since_gc: bool,
     latched: bool,
+    stop: Stop,
     damaged: BTreeSet<u32>,
     stats: UnitStats,
     stages: Stages,
@@ -213,6 +231,7 @@ impl Unit {
             written_at: now,
             written_since_gc: false,
             latched: false,
+            stop: Stop::No,
             damaged: BTreeSet::new(),
             stats: UnitStats::default(),
             stages: Stages::new(),
@@ -264,15 +283,61 @@ impl Unit {
         self.latched
     }
 
-    /// True when nothing is left to write back or in flight.
+    /// True when a clean stop is complete: nothing is in flight, and a checkpoint of everything is durable. A latched
+    /// vSSD can do no more and counts as quiet when nothing is in flight.
     pub fn is_quiet(&self) -> bool {
         let busy = self.reads_in_flight + self.writes_in_flight > 0 || self.flush_in_flight;
-        (self.cache.is_empty() || self.latched) && !busy && !self.flash.gc_active()
+        !busy && (self.latched || self.stop == Stop::Done && self.is_written_back())
+    }
+
+    /// True when nothing is left to write back, nor on its way to the medium.
+    fn is_written_back(&self) -> bool {
+        let waits = !self.backlog.is_empty() || !self.jobs_waiting.is_empty() || !self.jobs_ready.is_empty();
+        let in_flight = self.writes_in_flight > 0 || self.flush_in_flight;
+        self.cache.is_empty() && !waits && !in_flight && !self.flash.gc_active()
+    }
+
+    /// Carries a clean stop on. What arrives after its checkpoint starts it again.
+    fn step_stop(&mut self, now: Instant) -> bool {
+        if self.latched || !matches!(self.stop, Stop::WriteBack | Stop::Done) {
+            return false;
+        }
+        match (self.stop, self.is_written_back()) {
+            (Stop::WriteBack, true) => {
+                self.stop = Stop::Flush;
+                self.flash.submit(now, Request::Flush { tag: TAG_STOP_FLUSH });
+                true
+            }
+            (Stop::Done, false) => {
+                self.stop = Stop::WriteBack;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The flush or the checkpoint of a clean stop is done.
+    fn stop_done(&mut self, now: Instant, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
+        if result.is_err() {
+            return self.latch(out);
+        }
+        self.stop = match self.stop {
+            Stop::Flush => {
+                self.flash.checkpoint(now, TAG_STOP_CHECKPOINT);
+                Stop::Checkpoint
+            }
+            Stop::Checkpoint => Stop::Done,
+            stop => unreachable!("only a clean stop waits: {stop:?}"),
+        };
     }
 
     /// Takes a packet for this vSSD. Its payload's checksum is right.
     pub fn packet(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
+        if self.stop != Stop::No && matches!(header.op, Op::Write | Op::Zero | Op::Inv) {
+            // To its senders a stopping node is one that is gone: else their writes would follow the checkpoint.
+            return;
+        }
         match header.op {
             Op::Read => {
                 self.agent.note_request(now);
@@ -512,7 +577,9 @@ impl Unit {
     }
 
     fn wants_gc_check(&self) -> bool {
-        self.written_since_gc && self.flash.free_ratio() < self.config.gc.background_ratio
+        self.written_since_gc
+            && self.stop == Stop::No
+            && self.flash.free_ratio() < self.config.gc.background_ratio
     }
 
     /// Carries everything on that can go on now.
@@ -522,11 +589,13 @@ impl Unit {
             let mut progress = self.drain_flash(now, out);
             progress |= self.drain_replica(now, out);
             progress |= self.drain_backlog(now, out);
+            progress |= self.step_stop(now);
             if !progress {
                 break;
             }
         }
-        if self.written_since_gc {
+        // A stop begins no collection: what it moved would follow the checkpoint.
+        if self.written_since_gc && self.stop == Stop::No {
             self.agent
                 .check(now, self.flash.free_ratio(), self.written_since_gc);
         }
@@ -553,7 +622,8 @@ impl Unit {
 
     fn wants_write_back(&self, now: Instant) -> bool {
         !self.latched
-            && (!self.jobs_waiting.is_empty()
+            && (self.stop != Stop::No
+                || !self.jobs_waiting.is_empty()
                 || !self.backlog.is_empty()
                 || self.cache.len() as f64 > self.config.dirty_ratio_low * self.cache.capacity() as f64
                 || now >= self.written_at + WRITE_BACK_IDLE)
@@ -621,7 +691,9 @@ impl Unit {
                     match tag & !TAG_VALUE {
                         TAG_READ => self.read_done(now, (tag & TAG_VALUE) as u32, result, out),
                         TAG_WRITE => self.write_done(Lpn((tag & TAG_VALUE) as u32), result, out),
-                        _ => self.flush_done(result, out),
+                        TAG_FLUSH => self.flush_done(result, out),
+                        TAG_STOP_FLUSH | TAG_STOP_CHECKPOINT => self.stop_done(now, result, out),
+                        _ => unreachable!("the flash echoes tags"),
                     }
                 }
             }
@@ -857,9 +929,13 @@ impl Unit {
         self.newest(lpn)
     }
 
-    /// Writes everything back now, for a clean stop; [`is_quiet`](Unit::is_quiet) tells when it is done.
+    /// Stops cleanly: writes everything back, flushes, and ends with a checkpoint, so that the next start finds no
+    /// unflushed tail. [`is_quiet`](Unit::is_quiet) tells when it is done. Reads and flushes are still
+    /// served, and writes are not taken any more.
     pub fn drain(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        self.written_at = Instant::ZERO;
+        if self.stop == Stop::No {
+            self.stop = Stop::WriteBack;
+        }
         self.pump(now, out);
     }
 }

@@ -184,8 +184,8 @@ impl Plane {
         }
     }
 
-    /// A clean stop: what clients were told is written back, then every core ends. The flag says whether everything
-    /// was written back in time; whatever was acknowledged before a FLUSH is durable either way.
+    /// A clean stop: what clients were told is written back, nodes end with checkpoints, then every core ends. The flag
+    /// says whether that was done in time; whatever was acknowledged before a FLUSH is durable either way.
     pub fn stop(self) -> Result<bool, Stopped> {
         let clean = self.drain()?;
         for core in self.cores {
@@ -194,7 +194,7 @@ impl Plane {
         Ok(clean)
     }
 
-    /// Flushes every volume, lets requests in flight end, and writes the nodes' caches back.
+    /// Flushes every volume, lets requests in flight end, and has the nodes write back and make their checkpoints.
     fn drain(&self) -> Result<bool, Stopped> {
         use std::time::{Duration, Instant};
         let until = Instant::now() + Duration::from_secs(10);
