@@ -147,39 +147,49 @@ fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<(
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    let column = report.columns.iter().position(|column| column == "requests");
-    let requests = column.map(|column| report.rows.iter().map(|(_, values)| values[column]).sum::<f64>());
-    let speed = requests.map(|requests| requests / seconds);
     let on_real_rack = match real {
         true => Some(emulated::gc_tail(seed, &mut |text| eprintln!("{text}"))?),
         false => None,
     };
+    let speed = column_sum(&report, "requests").map(|requests| requests / seconds);
     if json {
         let mut value = report.to_json();
         value["real_rack"] = json!(on_real_rack.as_ref().map(Report::to_json));
         value["real_seconds"] = json!(seconds);
         value["simulated_requests_per_second"] = json!(speed);
         println!("{}", serde_json::to_string_pretty(&value)?);
-        return Ok(());
-    }
-    print!("{report}");
-    if let Some(on_real_rack) = &on_real_rack {
-        print!("\non a real rack with emulated device time\n{on_real_rack}\nreal over simulated\n");
-        for (label, _) in &report.rows {
-            let ratio = |column| Some(on_real_rack.value(label, column)? / report.value(label, column)?);
-            let text = |column| ratio(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-            println!(
-                "{label:<14} read p50 {}, p99 {}",
-                text("read_p50_us"),
-                text("read_p99_us")
-            );
+    } else {
+        print_report(&report, on_real_rack.as_ref());
+        match speed {
+            Some(speed) => println!("{seconds:.2} s of real time, {speed:.0} simulated requests a second"),
+            None => println!("{seconds:.2} s of real time"),
         }
     }
-    match speed {
-        Some(speed) => println!("{seconds:.2} s of real time, {speed:.0} simulated requests a second"),
-        None => println!("{seconds:.2} s of real time"),
+    match column_sum(&report, "violations") {
+        Some(count) if count > 0.0 => bail!(Failure::Problems(count as usize)),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// The sum of a column, if the report has it.
+fn column_sum(report: &Report, name: &str) -> Option<f64> {
+    let column = report.columns.iter().position(|column| column == name)?;
+    Some(report.rows.iter().map(|(_, values)| values[column]).sum())
+}
+
+fn print_report(report: &Report, on_real_rack: Option<&Report>) {
+    print!("{report}");
+    let Some(on_real_rack) = on_real_rack else { return };
+    print!("\non a real rack with emulated device time\n{on_real_rack}\nreal over simulated\n");
+    for (label, _) in &report.rows {
+        let ratio = |column| Some(on_real_rack.value(label, column)? / report.value(label, column)?);
+        let text = |column| ratio(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        println!(
+            "{label:<14} read p50 {}, p99 {}",
+            text("read_p50_us"),
+            text("read_p99_us")
+        );
+    }
 }
 
 fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -> anyhow::Result<()> {
