@@ -62,6 +62,8 @@ impl Machine for Tor {
             .process(now, &mut packet.header, packet.payload.record())
         {
             Verdict::Unroutable | Verdict::Overtaken => {}
+            // An address that is mine would make the packet go round for ever.
+            Verdict::Forward(to) | Verdict::Refuse(to) if to == self.config.addr => {}
             Verdict::Forward(to) | Verdict::Refuse(to) => {
                 let is_answer_of_mine =
                     packet.header.has(wire::rack::flags::REPLY) && !request.has(wire::rack::flags::REPLY);

@@ -78,6 +78,19 @@ impl Dedup {
         }
     }
 
+    /// A requester says that it has started anew: requests of its earlier incarnations are not admitted any more.
+    pub fn fence(&mut self, addr: Addr, session: u32) {
+        self.clock += 1;
+        let clock = self.clock;
+        self.source(addr, session).heard = clock;
+    }
+
+    /// True if a request that was admitted is of the newest incarnation of its requester that is known.
+    pub fn is_current(&self, addr: Addr, session: u32) -> bool {
+        let known = self.sources.iter().find(|source| source.addr == addr);
+        known.is_none_or(|source| source.session == session)
+    }
+
     /// Remembers how a request ended.
     pub fn finish(&mut self, addr: Addr, session: u32, request: u64, code: Code) {
         self.settle(addr, session, request, Outcome::Done(code));
@@ -165,6 +178,15 @@ mod tests {
         assert_eq!(dedup.admit(A, 2, 1, 1), Admit::New);
         assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Old);
         assert_eq!(dedup.admit(A, 3, 1, 1), Admit::New);
+    }
+
+    #[test]
+    fn a_fence_shuts_an_earlier_incarnation_out() {
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.admit(A, 1, 1, 1), Admit::New);
+        dedup.fence(A, 2);
+        assert!(!dedup.is_current(A, 1) && dedup.is_current(A, 2));
+        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Old);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! One [`Agent`] per vSSD. It never collects itself: it says [`Action::Start`] and is told when collection is done.
 
 use base::{Duration, Instant, time::earliest};
+use std::collections::VecDeque;
 use wire::rack::Code;
 
 /// How collection is decided.
@@ -97,7 +98,7 @@ pub struct Agent {
     check_at: Instant,
     last_request: Option<Instant>,
     idle_predicted_ns: f64,
-    actions: [Option<Action>; 2],
+    actions: VecDeque<Action>,
 }
 
 impl Agent {
@@ -109,7 +110,7 @@ impl Agent {
             check_at: Instant::ZERO,
             last_request: None,
             idle_predicted_ns: 0.0,
-            actions: [None; 2],
+            actions: VecDeque::with_capacity(4),
         }
     }
 
@@ -185,9 +186,7 @@ impl Agent {
     }
 
     fn push(&mut self, action: Action) {
-        let place = self.actions.iter_mut().find(|place| place.is_none());
-        *place.expect("a step asks for at most two actions and each is taken before the next step") =
-            Some(action);
+        self.actions.push_back(action);
     }
 
     /// The ToR answered.
@@ -277,7 +276,7 @@ impl Agent {
 
     /// The next action.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.iter_mut().find_map(Option::take)
+        self.actions.pop_front()
     }
 
     /// True while collecting.

@@ -474,8 +474,12 @@ impl Gateway {
         let (volume, set) = (operation.volume, operation.set);
         let slot_number =
             SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
+        let fenced = self.volumes[volume]
+            .as_ref()
+            .is_some_and(|volume| volume.sets[set].fenced);
         let number = match operation.kind {
             Kind::Flush { .. } => Some(slot_number),
+            Kind::ReadForMerge { .. } | Kind::Mutate { .. } if !fenced => None,
             Kind::Read { .. } | Kind::ReadForMerge { .. } => {
                 let set = self.set(volume, set);
                 (set.reads_in_flight < READS_MAX).then(|| {
@@ -560,7 +564,8 @@ impl Gateway {
             return;
         }
         if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
-            return self.control.answered(now, &packet);
+            self.control.answered(now, &packet);
+            return self.fenced(now, &header);
         }
         let slot = if header.request & SLOT_BIT != 0 {
             Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
@@ -616,6 +621,26 @@ impl Gateway {
         self.complete(now, operation, packet, error);
     }
 
+    /// A primary answered the opening of its vSSD: what waited for that may go out.
+    fn fenced(&mut self, now: Instant, header: &Header) {
+        let place = self.primaries.get(&header.vssd.0).copied();
+        let Some((volume, set)) = place.filter(|_| header.op == Op::Open) else {
+            return;
+        };
+        let Some(volume_entry) = self.volumes[volume].as_mut() else {
+            return;
+        };
+        let set = &mut volume_entry.sets[set];
+        if core::mem::replace(&mut set.fenced, true) {
+            return;
+        }
+        let mut waiting = core::mem::take(&mut set.waiting_reads);
+        waiting.append(&mut set.waiting_mutations);
+        for slot in waiting {
+            self.launch(now, slot);
+        }
+    }
+
     /// A damaged page is read from each other replica before it is given up.
     fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
         let operation = self.operation(slot);
@@ -654,7 +679,6 @@ impl Gateway {
             }
         };
         if let Some(next) = next {
-            self.operation(next).born = now;
             self.launch(now, next);
         }
         operation
@@ -810,6 +834,8 @@ impl Gateway {
 
     /// Sends again what is unanswered, gives up what is too old, retries what lacked memory.
     fn scan(&mut self, now: Instant) {
+        // What is launched meanwhile sets its own time.
+        self.scan_at = None;
         let mut next = None;
         for slot in 0..self.operations.len() as u32 {
             let Some(operation) = self.operations[slot as usize].as_ref() else {
@@ -830,7 +856,9 @@ impl Gateway {
                 sooner(&mut next, operation.again_at);
             }
         }
-        self.scan_at = next.map(|at| at.max(now + SCAN_EVERY));
+        if let Some(at) = next {
+            sooner(&mut self.scan_at, at.max(now + SCAN_EVERY));
+        }
         for (volume, page, parts, old) in core::mem::take(&mut self.starved) {
             self.mutate_locked(now, volume, page, parts, old);
         }

@@ -18,6 +18,9 @@ pub struct Set {
     pub replicas: Vec<VssdId>,
     /// First page of the volume that is here.
     pub first_page: u64,
+    /// The primary knows of this start of the gateway, so that nothing an earlier one has sent changes data any more.
+    /// Before, nothing is changed, and no page is read to change a part of it.
+    pub fenced: bool,
     /// The membership epoch last heard of.
     pub epoch: u32,
     next_mutation: u64,
@@ -50,6 +53,7 @@ impl Set {
         Self {
             replicas,
             first_page,
+            fenced: false,
             epoch: 0,
             next_mutation: 1,
             mutations: vec![None; WINDOW as usize].into_boxed_slice(),

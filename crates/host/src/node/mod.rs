@@ -281,6 +281,11 @@ impl Node {
             self.corrupt_packets += 1;
             return;
         }
+        // Answers that a node awaits; any other would be taken for a request.
+        let awaited = matches!(header.op, Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello);
+        if header.has(flags::REPLY) && !awaited {
+            return;
+        }
         match header.op {
             Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
             Op::Open => self.open_vssd(&packet),
@@ -339,6 +344,9 @@ impl Node {
             return self.answer(&header, Code::Refused);
         };
         if let Some(&index) = self.index.get(&header.vssd.0) {
+            if let Some(slot) = self.units[index as usize].as_mut() {
+                slot.unit.fence(&header);
+            }
             let code = match &self.units[index as usize] {
                 Some(slot) if slot.closing.is_some() => Code::Busy,
                 Some(slot) if slot.unit.flash().logical_pages() != open.pages => Code::Refused,
@@ -376,8 +384,18 @@ impl Node {
         self.next_job();
     }
 
+    /// True while a change of this vSSD waits for the superblock; it is answered when that is durable.
+    fn is_changing(&self, vssd: VssdId) -> bool {
+        let writing = self.writing.iter().map(|writing| &writing.job);
+        self.jobs
+            .iter()
+            .chain(writing)
+            .any(|job| job.header().vssd == vssd)
+    }
+
     fn delete_vssd(&mut self, header: Header) {
         match self.index.get(&header.vssd.0) {
+            None if self.is_changing(header.vssd) => {}
             None => self.answer(&header, Code::SoftOrOk),
             Some(&index) => {
                 if let Some(slot) = self.units[index as usize].as_mut() {
@@ -408,7 +426,9 @@ impl Node {
 
     /// Starts the next change of the superblock.
     fn next_job(&mut self) {
-        if self.writing.is_some() {
+        // Without memory for it the change waits; it is looked at again with the next registration.
+        let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
+        if self.writing.is_some() || short_of_memory {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
@@ -554,6 +574,7 @@ impl Machine for Node {
     fn tick(&mut self, now: Instant) {
         if now >= self.register_at && !self.index.is_empty() {
             self.register(now);
+            self.next_job();
         }
         for index in 0..self.units.len() {
             let due = |slot: &Slot| slot.unit.deadline().is_some_and(|deadline| now >= deadline);

@@ -481,6 +481,10 @@ impl Unit {
     fn start_write(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
         let lpn = lpn_of(&header);
+        if !self.dedup.is_current(header.source, header.session) {
+            // Its gateway has started anew meanwhile, and may have read the page already to change a part of it.
+            return;
+        }
         if self.replica.readiness(lpn) == Readiness::Undecided {
             return self.replica.wait(lpn, packet);
         }
@@ -910,6 +914,11 @@ impl Unit {
         self.stats.reads += 1;
         let header = self.reply_header(request, Code::SoftOrOk);
         self.send(Packet::with_page(header, page, crc), out);
+    }
+
+    /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
+    pub fn fence(&mut self, header: &Header) {
+        self.dedup.fence(header.source, header.session);
     }
 
     /// The peers are at other addresses; false if they are other peers.
