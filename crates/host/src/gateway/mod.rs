@@ -438,6 +438,8 @@ impl Gateway {
             Kind::Flush { replica, .. } => replicas[*replica],
             _ => replicas[0],
         };
+        // What is to be changed is read where changes are ordered: elsewhere one under way might not be seen.
+        let pinned = matches!(kind, Kind::ReadForMerge { .. });
         let operation = Operation {
             volume,
             set,
@@ -445,7 +447,7 @@ impl Gateway {
             kind,
             number: 0,
             vssd,
-            pinned: false,
+            pinned,
             damaged: 0,
             attempts: 0,
             born: now,
