@@ -138,6 +138,25 @@ struct Key {
     waiters: VecDeque<Packet>,
 }
 
+impl Key {
+    /// A value of another coordinator, taken and not yet validated.
+    fn invalid(now: Instant, lpn: Lpn, data: Cached, durable: bool) -> Self {
+        Self {
+            lpn,
+            state: State::Invalid,
+            data,
+            origin: None,
+            durable,
+            own_persisted: true,
+            failure: None,
+            pending: 0,
+            since: now,
+            sent_at: now,
+            waiters: VecDeque::new(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) member: Member,
@@ -466,19 +485,7 @@ impl Replica {
         let decided = header.code == Code::Accept;
         let Some(slot) = self.slot(lpn) else {
             if !decided {
-                self.insert(Key {
-                    lpn,
-                    state: State::Invalid,
-                    data,
-                    origin: None,
-                    durable: header.has(flags::DURABLE),
-                    own_persisted: true,
-                    failure: None,
-                    pending: 0,
-                    since: now,
-                    sent_at: now,
-                    waiters: VecDeque::new(),
-                });
+                self.insert(Key::invalid(now, lpn, data, header.has(flags::DURABLE)));
             }
             return;
         };
@@ -584,19 +591,7 @@ impl Replica {
             Fetch::Push(peer) => self.push_page(peer, lpn, data),
             Fetch::Replay => {
                 if self.slot(lpn).is_none() {
-                    self.insert(Key {
-                        lpn,
-                        state: State::Invalid,
-                        data,
-                        origin: None,
-                        durable: false,
-                        own_persisted: true,
-                        failure: None,
-                        pending: 0,
-                        since: now,
-                        sent_at: now,
-                        waiters: VecDeque::new(),
-                    });
+                    self.insert(Key::invalid(now, lpn, data, false));
                 }
                 let slot = self.slot(lpn).expect("inserted above");
                 if self.key(slot).state == State::Invalid {
