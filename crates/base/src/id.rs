@@ -67,6 +67,8 @@ pub struct Version(pub u64);
 impl Version {
     /// Of a page that was never written.
     pub const NONE: Self = Self(0);
+    /// 2^55 writes of one page: nobody gets there, so a greater version is nonsense from outside.
+    pub const PLAUSIBLE_MAX: Self = Self(1 << 63);
 
     /// The version that `node` gives to a write which follows `self`.
     pub fn next(self, node: NodeId) -> Self {

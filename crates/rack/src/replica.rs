@@ -45,6 +45,8 @@ pub trait Store {
     fn has_room(&self, lpn: Lpn) -> bool;
     /// Takes a newer value.
     fn put(&mut self, lpn: Lpn, data: Cached);
+    /// Remembers that the page's newest version is this one and that its data is lost: what is here is out of date.
+    fn lose(&mut self, lpn: Lpn, version: Version);
     /// True after a media failure: there will be no more room than there is.
     fn is_latched(&self) -> bool;
     /// True if the page's data here is known to be damaged, so that the same version is welcome.
@@ -310,13 +312,17 @@ impl Replica {
         }
     }
 
-    /// Keeps a request until its page is decided.
+    /// Keeps a request until its page is decided; a copy of one that waits already is dropped.
     ///
     /// # Panics
     /// If the page is not undecided.
     pub fn wait(&mut self, lpn: Lpn, packet: Packet) {
         let slot = self.slot(lpn).expect("only an undecided page is waited for");
-        self.key(slot).waiters.push_back(packet);
+        let waiters = &mut self.key(slot).waiters;
+        let name = |packet: &Packet| (packet.header.source, packet.header.session, packet.header.request);
+        if waiters.iter().all(|waiting| name(waiting) != name(&packet)) {
+            waiters.push_back(packet);
+        }
     }
 
     /// Coordinates a client's write of a page that is ready and for which the store has room.
@@ -429,6 +435,7 @@ impl Replica {
             Op::Val => self.receive_val(&header),
             Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
             Op::Digest => self.receive_digest(peer, &packet, store),
+            Op::Pull if header.has(flags::REPLY) => self.receive_loss(&header, store),
             Op::Pull => self.effects.push_back(Effect::Fetch(lpn, Fetch::Push(peer))),
             _ => {}
         }
@@ -445,6 +452,9 @@ impl Replica {
     ) -> Option<Packet> {
         let header = packet.header;
         let lpn = lpn_of(&header);
+        if header.version > Version::PLAUSIBLE_MAX {
+            return None;
+        }
         let newest = store.newest(lpn);
         let repairs = header.version == newest && store.is_damaged(lpn);
         if header.version > newest || repairs {
@@ -503,6 +513,15 @@ impl Replica {
         } else {
             key.state = State::Invalid;
             key.pending = 0;
+        }
+    }
+
+    /// A page that was pulled is damaged at the peer. A serving replica needs not care: it holds every version that was
+    /// decided, and is told of others by invalidations.
+    fn receive_loss(&mut self, header: &Header, store: &mut impl Store) {
+        let (lpn, version) = (lpn_of(header), header.version);
+        if !self.serving && version > store.newest(lpn) && version <= Version::PLAUSIBLE_MAX {
+            store.lose(lpn, version);
         }
     }
 
@@ -581,15 +600,22 @@ impl Replica {
         }
     }
 
-    /// A page that [`Effect::Fetch`] asked for; `None` if it cannot be read here.
-    pub fn fetched(&mut self, now: Instant, lpn: Lpn, why: Fetch, data: Option<Cached>) {
+    /// A page that [`Effect::Fetch`] asked for; its version if it cannot be read here.
+    pub fn fetched(&mut self, now: Instant, lpn: Lpn, why: Fetch, data: Result<Cached, Version>) {
         if why == Fetch::Replay {
             self.sync.replay_started(lpn);
         }
-        let Some(data) = data else { return };
-        match why {
-            Fetch::Push(peer) => self.push_page(peer, lpn, data),
-            Fetch::Replay => {
+        match (why, data) {
+            (Fetch::Push(peer), Ok(data)) => self.push_page(peer, lpn, data),
+            (Fetch::Push(peer), Err(version)) => {
+                let mut header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
+                header.version = version;
+                header.code = Code::Damaged;
+                header.flags |= flags::REPLY;
+                self.effects.push_back(Effect::Send(Packet::bare(header)));
+            }
+            (Fetch::Replay, Err(_)) => {}
+            (Fetch::Replay, Ok(data)) => {
                 if self.slot(lpn).is_none() {
                     self.insert(Key::invalid(now, lpn, data, false));
                 }

@@ -45,6 +45,9 @@ impl Store for Memory {
         assert!(data.version >= self.newest(PAGE), "a page never goes back");
         self.volatile = Some(data);
     }
+    fn lose(&mut self, _lpn: Lpn, _version: Version) {
+        unreachable!("the page is damaged nowhere");
+    }
     fn is_latched(&self) -> bool {
         false
     }
@@ -287,7 +290,8 @@ impl World {
                 }
                 Effect::Fetch(lpn, why) => {
                     let cached = server.store.volatile.clone();
-                    server.replica.fetched(self.now, lpn, why, cached);
+                    let data = cached.ok_or(Version::NONE);
+                    server.replica.fetched(self.now, lpn, why, data);
                 }
                 Effect::Persist(what) => {
                     server.store.durable = server.store.volatile.clone();

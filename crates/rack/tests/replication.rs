@@ -15,26 +15,32 @@ const PAGES: u32 = 4;
 struct Memory {
     volatile: Map<u32, Cached>,
     durable: Map<u32, Cached>,
+    /// Pages whose data of this version is damaged here.
+    lost: Map<u32, Version>,
 }
 
 impl Store for Memory {
     fn newest(&self, lpn: Lpn) -> Version {
-        self.volatile
-            .get(&lpn.0)
-            .map_or(Version::NONE, |cached| cached.version)
+        let version = |cached: &Cached| cached.version;
+        let lost = self.lost.get(&lpn.0).copied().unwrap_or(Version::NONE);
+        self.volatile.get(&lpn.0).map_or(lost, version).max(lost)
     }
     fn has_room(&self, _lpn: Lpn) -> bool {
         true
     }
     fn put(&mut self, lpn: Lpn, data: Cached) {
         assert!(data.version >= self.newest(lpn));
+        self.lost.remove(&lpn.0);
         self.volatile.insert(lpn.0, data);
+    }
+    fn lose(&mut self, lpn: Lpn, version: Version) {
+        self.lost.insert(lpn.0, version);
     }
     fn is_latched(&self) -> bool {
         false
     }
-    fn is_damaged(&self, _lpn: Lpn) -> bool {
-        false
+    fn is_damaged(&self, lpn: Lpn) -> bool {
+        self.lost.contains_key(&lpn.0)
     }
     fn pages(&self) -> u32 {
         PAGES
@@ -141,8 +147,10 @@ impl World {
                     page.completed = header.request as u32;
                 }
                 Effect::Fetch(lpn, why) => {
+                    let lost = server.store.lost.get(&lpn.0).copied();
                     let cached = server.store.volatile.get(&lpn.0).cloned();
-                    server.replica.fetched(self.now, lpn, why, cached);
+                    let data = lost.map_or_else(|| cached.ok_or(Version::NONE), Err);
+                    server.replica.fetched(self.now, lpn, why, data);
                 }
                 Effect::Persist(what) => {
                     for lpn in 0..PAGES {
@@ -386,4 +394,33 @@ fn two_replicas_stay_linearizable() {
 #[test]
 fn three_replicas_stay_linearizable() {
     run(0..300, 3);
+}
+
+#[test]
+fn a_page_damaged_on_the_only_replica_that_has_it_keeps_nobody_from_serving() {
+    let mut world = World::new(1, 2);
+    world.settle();
+    while world.pages[0].completed == 0 {
+        world.write();
+        while !world.wire.is_empty() {
+            world.deliver();
+        }
+    }
+    let written = world.servers[0].store.newest(Lpn(0));
+    world.servers[0].store.lose(Lpn(0), written);
+    world.servers[1].store.durable = Map::new();
+    world.restart(1);
+    world.settle();
+    let other = &world.servers[1].store;
+    assert!(other.is_damaged(Lpn(0)), "it must not return what it had before");
+    let completed = world.pages[0].completed;
+    while world.pages[0].completed == completed {
+        world.write();
+        while !world.wire.is_empty() {
+            world.deliver();
+        }
+    }
+    for server in &world.servers {
+        assert!(!server.store.is_damaged(Lpn(0)) && server.store.newest(Lpn(0)) > written);
+    }
 }

@@ -401,5 +401,23 @@ fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -
         ));
     }
     faults.sort_unstable_by_key(|fault| fault.0);
+    if options.volumes.iter().any(|volume| volume.replicas == 1) {
+        drop_crashes_after_corruption(&mut faults);
+    }
     faults
+}
+
+/// Damage to the last programs before a crash looks like a cut (docs/format/flash.md, *Recovery*): with a single copy
+/// nothing tells them apart, and what was flushed may be gone.
+fn drop_crashes_after_corruption(faults: &mut Vec<(u64, Fault)>) {
+    let mut corrupted = Vec::new();
+    faults.retain(|(_, fault)| match fault {
+        Fault::Corrupt { host } => {
+            corrupted.push(*host);
+            true
+        }
+        Fault::Crash { host, .. } => !corrupted.contains(host),
+        Fault::PowerLoss { .. } => corrupted.is_empty(),
+        _ => true,
+    });
 }

@@ -8,6 +8,7 @@
 
 mod control;
 mod merge;
+mod overdue;
 mod set;
 mod volumes;
 
@@ -17,11 +18,12 @@ pub use volumes::VolumeState;
 use crate::{Input, Output};
 use base::{
     Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
-    Pages, Pool, VolumeId, VssdId, limits, time::earliest,
+    Pages, Pool, Version, VolumeId, VssdId, limits, time::earliest,
 };
 use control::{CONTROL_BIT, Control};
 use hdrhistogram::Histogram;
 use merge::{Merged, Part, merge};
+use overdue::SCAN_EVERY;
 use rack::control::NodeStatus;
 use rack::registry::{Durability, VolumeRecord};
 use set::{READS_MAX, Set, locate, sooner};
@@ -30,8 +32,6 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
-/// Unanswered operations are looked through at most this often.
-const SCAN_EVERY: Duration = Duration::from_millis(2);
 /// An operation slot's generation starts at this bit of a read's or flush's number.
 const GENERATION_SHIFT: u32 = 24;
 /// Numbers of reads and flushes have this bit; those of mutations do not.
@@ -111,7 +111,8 @@ struct Operation {
     pinned: bool,
     damaged: u8,
     attempts: u32,
-    born: Instant,
+    /// Of a mutation: the epoch it was sent in last.
+    epoch: u32,
     sent_at: Instant,
     again_at: Instant,
 }
@@ -316,6 +317,7 @@ impl Gateway {
     }
 
     fn add_request(&mut self, now: Instant, volume: usize, request: &BlockRequest, count: u64) -> u32 {
+        sooner(&mut self.scan_at, now + self.config.request_timeout);
         let pages = if request.op == BlockOp::Read {
             count as usize
         } else {
@@ -450,7 +452,7 @@ impl Gateway {
             pinned,
             damaged: 0,
             attempts: 0,
-            born: now,
+            epoch: 0,
             sent_at: now,
             again_at: now,
         };
@@ -493,7 +495,9 @@ impl Gateway {
         };
         match number {
             Some(number) => {
-                self.operation(slot).number = number;
+                let epoch = self.set(volume, set).epoch;
+                let operation = self.operation(slot);
+                (operation.number, operation.epoch) = (number, epoch);
                 self.send(now, slot);
             }
             None => {
@@ -519,7 +523,7 @@ impl Gateway {
         let mut header = Header {
             request: operation.number,
             lba: u64::from(operation.lpn) * limits::SECTORS_PER_PAGE as u64,
-            epoch: set.epoch,
+            epoch: operation.epoch,
             session: self.config.session,
             source: self.config.addr,
             ..Header::new(Op::Read, operation.vssd)
@@ -538,6 +542,8 @@ impl Gateway {
             } => {
                 header.op = if data.is_some() { Op::Write } else { Op::Zero };
                 header.floor = set.floor(operation.number);
+                // The answer returns it, and so tells which sending it answers.
+                header.version = Version(u64::from(operation.epoch));
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
                 match data {
                     Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
@@ -594,14 +600,19 @@ impl Gateway {
         let operation = self.operation(slot);
         let (volume, set) = (operation.volume, operation.set);
         let round_trip = (operation.attempts == 1).then(|| now.since(operation.sent_at));
+        // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
+        // still be executed, after a later write of the same page, by a server that has forgotten it.
+        let mutates = matches!(operation.kind, Kind::Mutate { .. });
+        if mutates && header.version != Version(u64::from(operation.epoch)) {
+            return;
+        }
         match header.code {
             Code::Stale => {
+                operation.epoch = header.epoch;
                 self.set(volume, set).epoch = header.epoch;
                 return self.send(now, slot);
             }
             Code::Busy | Code::NoVssd => {
-                self.set(volume, set).epoch = header.epoch.max(1);
-                let operation = self.operation(slot);
                 operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
                 let again_at = operation.again_at;
                 return sooner(&mut self.scan_at, again_at);
@@ -663,11 +674,16 @@ impl Gateway {
         true
     }
 
-    /// Takes an operation out of flight and lets the next one in.
-    fn end(&mut self, now: Instant, slot: u32) -> Operation {
+    fn take(&mut self, slot: u32) -> Operation {
         let operation = self.operations[slot as usize].take().expect("the slot is in use");
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
         self.operations_free.push(slot);
+        operation
+    }
+
+    /// Takes an operation out of flight and lets the next one in.
+    fn end(&mut self, now: Instant, slot: u32) -> Operation {
+        let operation = self.take(slot);
         let set = self.set(operation.volume, operation.set);
         let next = match operation.kind {
             Kind::Flush { .. } => None,
@@ -831,38 +847,6 @@ impl Gateway {
                 to: self.config.tor,
                 packet,
             });
-        }
-    }
-
-    /// Sends again what is unanswered, gives up what is too old, retries what lacked memory.
-    fn scan(&mut self, now: Instant) {
-        // What is launched meanwhile sets its own time.
-        self.scan_at = None;
-        let mut next = None;
-        for slot in 0..self.operations.len() as u32 {
-            let Some(operation) = self.operations[slot as usize].as_ref() else {
-                continue;
-            };
-            if operation.number == 0 {
-                continue;
-            }
-            if now.since(operation.born) >= self.config.request_timeout {
-                let operation = self.end(now, slot);
-                let nothing = Packet::bare(Header::new(Op::Read, operation.vssd));
-                self.complete(now, operation, nothing, Some(BlockError::Io));
-            } else if now >= operation.again_at {
-                self.stats.retransmissions += 1;
-                self.send(now, slot);
-            }
-            if let Some(operation) = self.operations[slot as usize].as_ref() {
-                sooner(&mut next, operation.again_at);
-            }
-        }
-        if let Some(at) = next {
-            sooner(&mut self.scan_at, at.max(now + SCAN_EVERY));
-        }
-        for (volume, page, parts, old) in core::mem::take(&mut self.starved) {
-            self.mutate_locked(now, volume, page, parts, old);
         }
     }
 }

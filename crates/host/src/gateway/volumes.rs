@@ -152,6 +152,13 @@ impl Gateway {
             .flatten()
             .any(|request| request.volume == index);
         if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
+            // What is left was given up and awaits an answer that nobody needs any more.
+            for slot in 0..self.operations.len() as u32 {
+                let left = self.operations[slot as usize].as_ref();
+                if left.is_some_and(|operation| operation.volume == index) {
+                    self.take(slot);
+                }
+            }
             let volume = self.volumes[index].take().expect("checked above");
             for set in &volume.sets {
                 self.primaries.remove(&set.replicas[0].0);

@@ -14,7 +14,7 @@ use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, Store, lpn_of};
 use rack::sched::{Policy, Scheduler};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use wire::rack::{Code, Header, Op, Packet};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
@@ -64,7 +64,11 @@ enum Reading {
         arrived: Instant,
         issued: Instant,
     },
-    Fetch(Lpn, Fetch),
+    Fetch {
+        lpn: Lpn,
+        why: Fetch,
+        version: Version,
+    },
 }
 
 #[derive(Debug)]
@@ -150,7 +154,8 @@ pub struct Unit {
     written_since_gc: bool,
     latched: bool,
     stop: Stop,
-    damaged: BTreeSet<u32>,
+    /// Pages whose newest data, of this version, is damaged here. What the flash has of them may be older.
+    damaged: BTreeMap<u32, Version>,
     stats: UnitStats,
     stages: Stages,
 }
@@ -159,18 +164,17 @@ pub struct Unit {
 struct View<'a> {
     cache: &'a mut Cache,
     flash: &'a Vssd,
-    damaged: &'a mut BTreeSet<u32>,
+    damaged: &'a mut BTreeMap<u32, Version>,
     latched: bool,
     put: &'a mut bool,
 }
 
 impl Store for View<'_> {
     fn newest(&self, lpn: Lpn) -> Version {
-        match self.cache.get(lpn) {
-            Some(cached) => cached.version,
-            None if lpn.0 < self.flash.logical_pages() => self.flash.version(lpn),
-            None => Version::NONE,
+        if lpn.0 >= self.flash.logical_pages() {
+            return Version::NONE;
         }
+        newest(self.cache, self.flash, self.damaged, lpn)
     }
 
     fn has_room(&self, lpn: Lpn) -> bool {
@@ -183,16 +187,29 @@ impl Store for View<'_> {
         *self.put = true;
     }
 
+    fn lose(&mut self, lpn: Lpn, version: Version) {
+        self.damaged.insert(lpn.0, version);
+    }
+
     fn is_latched(&self) -> bool {
         self.latched
     }
 
     fn is_damaged(&self, lpn: Lpn) -> bool {
-        self.damaged.contains(&lpn.0)
+        self.damaged.contains_key(&lpn.0)
     }
 
     fn pages(&self) -> u32 {
         self.flash.logical_pages()
+    }
+}
+
+/// The newest version of a page, be its data here or lost.
+fn newest(cache: &Cache, flash: &Vssd, damaged: &BTreeMap<u32, Version>, lpn: Lpn) -> Version {
+    match (cache.get(lpn), damaged.get(&lpn.0)) {
+        (Some(cached), _) => cached.version,
+        (None, Some(&lost)) => lost.max(flash.version(lpn)),
+        (None, None) => flash.version(lpn),
     }
 }
 
@@ -232,7 +249,7 @@ impl Unit {
             written_since_gc: false,
             latched: false,
             stop: Stop::No,
-            damaged: BTreeSet::new(),
+            damaged: BTreeMap::new(),
             stats: UnitStats::default(),
             stages: Stages::new(),
             dedup: Dedup::default(),
@@ -385,6 +402,13 @@ impl Unit {
     }
 
     fn push_backlog(&mut self, peer: Option<usize>, packet: Packet) {
+        // A peer sends again what is not acknowledged; the client's copies were suppressed before.
+        let name = |packet: &Packet| (packet.header.lba, packet.header.version, packet.header.epoch);
+        let is_copy =
+            |(from, waiting): &(Option<usize>, Packet)| *from == peer && name(waiting) == name(&packet);
+        if peer.is_some() && self.backlog.iter().any(is_copy) {
+            return;
+        }
         if self.backlog.len() < BACKLOG_MAX {
             self.backlog.push_back((peer, packet));
             return;
@@ -397,9 +421,7 @@ impl Unit {
     }
 
     fn newest(&self, lpn: Lpn) -> Version {
-        self.cache
-            .get(lpn)
-            .map_or_else(|| self.flash.version(lpn), |cached| cached.version)
+        newest(&self.cache, &self.flash, &self.damaged, lpn)
     }
 
     fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
@@ -424,6 +446,9 @@ impl Unit {
             return self.answer_read(&header, cached.page, cached.crc, out);
         }
         let version = self.flash.version(lpn);
+        if self.damaged.get(&lpn.0).is_some_and(|&lost| lost > version) {
+            return self.read_failed(&header, out);
+        }
         let (net_ns, predicted_ns) = (u64::from(header.lat_ns), self.predict_read.predict_ns());
         let slot = self.start_reading(Reading::Client {
             packet,
@@ -543,6 +568,9 @@ impl Unit {
         if self.latched {
             return self.replica.persisted(&what, Code::Latched);
         }
+        if self.is_persisting(&what) {
+            return;
+        }
         let at = self.cache.mark_of(lpn);
         self.cache.expedite(lpn);
         self.add_job(Job {
@@ -550,6 +578,24 @@ impl Unit {
             at,
             then: Then::Persisted(what),
         });
+    }
+
+    /// True if this is waited for already: an invalidation was sent again.
+    fn is_persisting(&self, what: &Persist) -> bool {
+        let Persist::Acknowledge { lpn, peer, header } = what else {
+            return false;
+        };
+        let mut jobs = [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing]
+            .into_iter()
+            .flatten();
+        jobs.any(|job| match &job.then {
+            Then::Persisted(Persist::Acknowledge {
+                lpn: page,
+                peer: from,
+                header: known,
+            }) => (page, from, known.version, known.epoch) == (lpn, peer, header.version, header.epoch),
+            _ => false,
+        })
     }
 
     /// The medium is done with an operation of this vSSD.
@@ -735,9 +781,15 @@ impl Unit {
             Err(error) => Err(error),
         };
         match reading {
-            Reading::Fetch(lpn, why) => {
-                let newer = self.cache.get(lpn).cloned();
-                self.replica.fetched(now, lpn, why, newer.or(data.ok()));
+            Reading::Fetch { lpn, why, version } => {
+                let newest = self.newest(lpn);
+                if newest != version {
+                    // Written meanwhile.
+                    return self.fetch(now, lpn, why);
+                }
+                // What the flash has may be older than what was lost.
+                let data = data.ok().filter(|data| data.version == newest).ok_or(newest);
+                self.replica.fetched(now, lpn, why, data);
             }
             Reading::Client {
                 packet,
@@ -770,7 +822,8 @@ impl Unit {
     /// The page is damaged here: fetch it from a peer, and let the client ask there.
     fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
         let lpn = lpn_of(header);
-        if self.cache.get(lpn).is_none() && self.damaged.insert(lpn.0) {
+        if self.cache.get(lpn).is_none() && !self.damaged.contains_key(&lpn.0) {
+            self.damaged.insert(lpn.0, self.flash.version(lpn));
             self.stats.damaged += 1;
         }
         for peer in 0..self.identity.peers.len() {
@@ -854,9 +907,10 @@ impl Unit {
     fn fetch(&mut self, now: Instant, lpn: Lpn, why: Fetch) {
         if let Some(cached) = self.cache.get(lpn) {
             let cached = cached.clone();
-            return self.replica.fetched(now, lpn, why, Some(cached));
+            return self.replica.fetched(now, lpn, why, Ok(cached));
         }
-        let slot = self.start_reading(Reading::Fetch(lpn, why));
+        let version = self.newest(lpn);
+        let slot = self.start_reading(Reading::Fetch { lpn, why, version });
         self.flash.submit(
             now,
             Request::Read {

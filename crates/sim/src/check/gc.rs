@@ -22,6 +22,8 @@ pub struct GcChecker {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     soft: bool,
+    /// Session and number of the packet: its sender takes no other answer.
+    number: (u32, u64),
     /// When the ToR got it.
     at: Instant,
 }
@@ -66,11 +68,19 @@ impl GcChecker {
             return;
         }
         let soft = header.code == Code::SoftOrOk;
+        let number = (header.session, header.request);
         match header.code {
             Code::Finish => self.collectors.retain(|c| c.vssd != header.vssd),
             // A regular request in the midst of a soft collection is its renewal, and does not end it.
             Code::SoftOrOk | Code::Regular | Code::Background => {
-                self.asked.insert(header.vssd.0, Asked { soft, at: now });
+                self.asked.insert(
+                    header.vssd.0,
+                    Asked {
+                        soft,
+                        number,
+                        at: now,
+                    },
+                );
             }
             _ => {}
         }
@@ -85,10 +95,15 @@ impl GcChecker {
         if header.code != Code::Accept {
             return Ok(());
         }
-        let (Some(asked), Some(&set)) = (self.asked.remove(&header.vssd.0), self.set_of.get(&header.vssd.0))
-        else {
+        let number = (header.session, header.request);
+        let asked = self.asked.get(&header.vssd.0).copied();
+        let (Some(asked), Some(&set)) = (asked, self.set_of.get(&header.vssd.0)) else {
             return Ok(());
         };
+        if asked.number != number {
+            return Ok(());
+        }
+        self.asked.remove(&header.vssd.0);
         if !asked.soft {
             return Ok(());
         }
@@ -117,7 +132,10 @@ impl GcChecker {
         if header.code == Code::Finish {
             return;
         }
-        if let Some(asked) = self.asked.get_mut(&header.vssd.0) {
+        let number = (header.session, header.request);
+        if let Some(asked) = self.asked.get_mut(&header.vssd.0)
+            && asked.number == number
+        {
             asked.at = now;
         }
         if let Some(collector) = self.collectors.iter_mut().find(|c| c.vssd == header.vssd) {

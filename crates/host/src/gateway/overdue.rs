@@ -1,0 +1,121 @@
+//! What is overdue: operations are sent again, requests given up.
+//!
+//! A request that is given up has failed for its client, but what was sent for it may yet be executed. A mutation in
+//! flight therefore stays there, with its page locked, until it is answered: a later write of the page must not be
+//! undone by it.
+
+use super::merge::Part;
+use super::set::sooner;
+use super::{Gateway, Kind};
+use base::{BlockError, Duration, Instant};
+
+/// What is unanswered is looked through at most this often.
+pub const SCAN_EVERY: Duration = Duration::from_millis(2);
+
+impl Gateway {
+    /// Gives up what is too old, sends again what is unanswered, retries what lacked memory.
+    pub(super) fn scan(&mut self, now: Instant) {
+        // What is launched meanwhile sets its own time.
+        self.scan_at = None;
+        let mut next = None;
+        for slot in 0..self.requests.len() as u32 {
+            let Some(request) = self.requests[slot as usize].as_ref() else {
+                continue;
+            };
+            let at = request.arrived + self.config.request_timeout;
+            if now >= at {
+                self.give_up(now, slot);
+            } else {
+                sooner(&mut next, at);
+            }
+        }
+        for slot in 0..self.operations.len() as u32 {
+            let Some(operation) = self.operations[slot as usize].as_ref() else {
+                continue;
+            };
+            if operation.number == 0 {
+                continue;
+            }
+            if now >= operation.again_at {
+                self.stats.retransmissions += 1;
+                self.send(now, slot);
+            }
+            sooner(&mut next, self.operation(slot).again_at);
+        }
+        if let Some(at) = next {
+            sooner(&mut self.scan_at, at.max(now + SCAN_EVERY));
+        }
+        for (volume, page, parts, old) in core::mem::take(&mut self.starved) {
+            self.mutate_locked(now, volume, page, parts, old);
+        }
+    }
+
+    /// Fails a request, wherever its parts are.
+    fn give_up(&mut self, now: Instant, request: u32) {
+        let entry = self.requests[request as usize]
+            .as_mut()
+            .expect("not answered yet");
+        entry.error = Some(BlockError::Io);
+        let volume = entry.volume;
+        let of_others = |part: &Part| part.request != request;
+        // First what waits, as it would move into operations when a page is unlocked.
+        let locks = &mut self.volume(volume).locks;
+        for page in locks.sorted_keys() {
+            if let Some(waiting) = locks.get_mut(&page) {
+                waiting.retain(of_others);
+            }
+        }
+        let mut unlocked = Vec::new();
+        self.starved.retain_mut(|(of, page, parts, _)| {
+            parts.retain(of_others);
+            if parts.is_empty() {
+                unlocked.push((*of, *page));
+            }
+            !parts.is_empty()
+        });
+        for slot in 0..self.operations.len() as u32 {
+            let Some(operation) = self.operations[slot as usize].as_mut() else {
+                continue;
+            };
+            let is_sent = operation.number != 0;
+            match &mut operation.kind {
+                Kind::Read { request: of, .. } | Kind::Flush { request: of, .. } if *of == request => {
+                    self.abandon(now, slot);
+                }
+                Kind::ReadForMerge { page, parts } if parts.iter().any(|part| !of_others(part)) => {
+                    parts.retain(of_others);
+                    if parts.is_empty() {
+                        unlocked.push((volume, *page));
+                        self.abandon(now, slot);
+                    }
+                }
+                Kind::Mutate { page, parts, .. } if parts.iter().any(|part| !of_others(part)) => {
+                    parts.retain(of_others);
+                    if parts.is_empty() && !is_sent {
+                        unlocked.push((volume, *page));
+                        self.abandon(now, slot);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (volume, page) in unlocked {
+            self.finish_page(now, volume, page, Vec::new(), None);
+        }
+        self.finish_request(now, request);
+    }
+
+    /// Takes out an operation, in flight or waiting.
+    pub(super) fn abandon(&mut self, now: Instant, slot: u32) {
+        let operation = self.operation(slot);
+        if operation.number != 0 {
+            self.end(now, slot);
+            return;
+        }
+        let (volume, set) = (operation.volume, operation.set);
+        let set = self.set(volume, set);
+        set.waiting_mutations.retain(|&waiting| waiting != slot);
+        set.waiting_reads.retain(|&waiting| waiting != slot);
+        self.take(slot);
+    }
+}
