@@ -91,6 +91,9 @@ enum Kind {
         data: Option<Page>,
         crc: u32,
         durable: bool,
+        /// Where the parts were laid over what the page held: the epoch in which that was read. In another one it may
+        /// hold something else.
+        base_epoch: Option<u32>,
     },
     Flush {
         request: u32,
@@ -117,8 +120,15 @@ struct Operation {
     again_at: Instant,
 }
 
+/// What a page holds, and the epoch in which that was read.
+#[derive(Debug)]
+struct Base {
+    page: Option<Page>,
+    epoch: u32,
+}
+
 /// A page whose merge waits for memory: its volume and number, the parts, and what it holds if that was read.
-type Starved = (usize, u64, Vec<Part>, Option<Option<Page>>);
+type Starved = (usize, u64, Vec<Part>, Option<Base>);
 
 /// A gateway.
 pub struct Gateway {
@@ -358,16 +368,9 @@ impl Gateway {
     }
 
     /// Changes a page whose lock is held; `old` is what it holds, if that was read.
-    fn mutate_locked(
-        &mut self,
-        now: Instant,
-        volume: usize,
-        page: u64,
-        parts: Vec<Part>,
-        old: Option<Option<Page>>,
-    ) {
+    fn mutate_locked(&mut self, now: Instant, volume: usize, page: u64, parts: Vec<Part>, old: Option<Base>) {
         let (set, lpn) = locate(&self.volume(volume).sets, page);
-        let known = old.as_ref().map(Option::as_ref);
+        let known = old.as_ref().map(|base| base.page.as_ref());
         let data = match merge(&parts, known, &self.pool) {
             Merged::NeedsRead => {
                 return self.start(now, volume, set, lpn, Kind::ReadForMerge { page, parts });
@@ -393,6 +396,7 @@ impl Gateway {
                 data,
                 crc,
                 durable,
+                base_epoch: old.map(|base| base.epoch),
             },
         );
     }
@@ -495,8 +499,12 @@ impl Gateway {
         };
         match number {
             Some(number) => {
-                let epoch = self.set(volume, set).epoch;
+                let known = self.set(volume, set).epoch;
                 let operation = self.operation(slot);
+                let epoch = match operation.kind {
+                    Kind::Mutate { base_epoch, .. } => base_epoch.unwrap_or(known),
+                    _ => known,
+                };
                 (operation.number, operation.epoch) = (number, epoch);
                 self.send(now, slot);
             }
@@ -610,7 +618,7 @@ impl Gateway {
             Code::Stale => {
                 operation.epoch = header.epoch;
                 self.set(volume, set).epoch = header.epoch;
-                return self.send(now, slot);
+                return self.send_in_new_epoch(now, slot);
             }
             Code::Busy | Code::NoVssd => {
                 operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
@@ -632,6 +640,29 @@ impl Gateway {
         };
         let operation = self.end(now, slot);
         self.complete(now, operation, packet, error);
+    }
+
+    /// A mutation was refused, and so was every earlier sending of it. What its parts were laid over may be gone, if
+    /// every replica has lost its memory: then the page is read and merged again.
+    fn send_in_new_epoch(&mut self, now: Instant, slot: u32) {
+        if !matches!(
+            self.operation(slot).kind,
+            Kind::Mutate {
+                base_epoch: Some(_),
+                ..
+            }
+        ) {
+            return self.send(now, slot);
+        }
+        let operation = self.end(now, slot);
+        let Kind::Mutate { page, parts, .. } = operation.kind else {
+            unreachable!("checked above");
+        };
+        if parts.is_empty() {
+            self.finish_page(now, operation.volume, page, parts, None);
+        } else {
+            self.mutate_locked(now, operation.volume, page, parts, None);
+        }
     }
 
     /// A primary answered the opening of its vSSD: what waited for that may go out.
@@ -715,7 +746,10 @@ impl Gateway {
                 self.finish_part(now, request, error);
             }
             Kind::ReadForMerge { page: number, parts } => match error {
-                None => self.mutate_locked(now, volume, number, parts, Some(page)),
+                None => {
+                    let epoch = packet.header.epoch;
+                    self.mutate_locked(now, volume, number, parts, Some(Base { page, epoch }));
+                }
                 Some(_) => self.finish_page(now, volume, number, parts, error),
             },
             Kind::Mutate {
