@@ -6,6 +6,7 @@
 
 mod stages;
 mod unit;
+mod view;
 
 pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};

@@ -6,13 +6,14 @@
 
 use crate::Output;
 use crate::node::stages::Stages;
+use crate::node::view::{View, newest};
 use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
 use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
-use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, Store, lpn_of};
+use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{Policy, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use wire::rack::{Code, Header, Op, Packet};
@@ -158,59 +159,6 @@ pub struct Unit {
     damaged: BTreeMap<u32, Version>,
     stats: UnitStats,
     stages: Stages,
-}
-
-/// The store that replication sees: the cache in front of the flash.
-struct View<'a> {
-    cache: &'a mut Cache,
-    flash: &'a Vssd,
-    damaged: &'a mut BTreeMap<u32, Version>,
-    latched: bool,
-    put: &'a mut bool,
-}
-
-impl Store for View<'_> {
-    fn newest(&self, lpn: Lpn) -> Version {
-        if lpn.0 >= self.flash.logical_pages() {
-            return Version::NONE;
-        }
-        newest(self.cache, self.flash, self.damaged, lpn)
-    }
-
-    fn has_room(&self, lpn: Lpn) -> bool {
-        self.cache.has_room(lpn)
-    }
-
-    fn put(&mut self, lpn: Lpn, data: Cached) {
-        self.damaged.remove(&lpn.0);
-        self.cache.put(lpn, data);
-        *self.put = true;
-    }
-
-    fn lose(&mut self, lpn: Lpn, version: Version) {
-        self.damaged.insert(lpn.0, version);
-    }
-
-    fn is_latched(&self) -> bool {
-        self.latched
-    }
-
-    fn is_damaged(&self, lpn: Lpn) -> bool {
-        self.damaged.contains_key(&lpn.0)
-    }
-
-    fn pages(&self) -> u32 {
-        self.flash.logical_pages()
-    }
-}
-
-/// The newest version of a page, be its data here or lost.
-fn newest(cache: &Cache, flash: &Vssd, damaged: &BTreeMap<u32, Version>, lpn: Lpn) -> Version {
-    match (cache.get(lpn), damaged.get(&lpn.0)) {
-        (Some(cached), _) => cached.version,
-        (None, Some(&lost)) => lost.max(flash.version(lpn)),
-        (None, None) => flash.version(lpn),
-    }
 }
 
 macro_rules! view {
