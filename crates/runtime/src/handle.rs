@@ -1,8 +1,9 @@
 //! Starting a core, and what other threads may do with a running one: call into its hosts, read its counters, stop
 //! it. All of this is the control edge: it may wait and allocate.
 
-use crate::core::{Command, Core};
+use crate::core::{Command, Core, Share, Sibling};
 use crate::counters::{Counters, Stats};
+use crate::local::{LocalVolume, numbered};
 use crate::poller::Wake;
 use crate::udp::kernel_drops;
 use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
@@ -10,7 +11,7 @@ use base::Instant;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use thiserror::Error;
 
@@ -77,10 +78,12 @@ pub enum StartError {
 pub struct Stopped;
 
 /// What a started core reports.
+#[derive(Default)]
 pub(crate) struct Started {
     pub addresses: Vec<SocketAddrV4>,
     pub nbd: Vec<Vec<SocketAddr>>,
     pub sockets: Vec<UdpSocket>,
+    pub target_nbd: Vec<SocketAddr>,
 }
 
 /// A running core. Dropping the handle stops it.
@@ -93,12 +96,83 @@ pub struct CoreHandle {
     addresses: Vec<SocketAddrV4>,
     nbd: Vec<Vec<SocketAddr>>,
     sockets: Vec<UdpSocket>,
+    target_nbd: Vec<SocketAddr>,
+}
+
+/// Where a core's commands come from.
+struct Line {
+    commands: Sender<Command>,
+    receiver: Receiver<Command>,
+    wake: Arc<Wake>,
+}
+
+impl Line {
+    fn new() -> Result<Self, StartError> {
+        let (commands, receiver) = channel();
+        let wake = Arc::new(Wake::new().map_err(StartError::Poller)?);
+        Ok(Self {
+            commands,
+            receiver,
+            wake,
+        })
+    }
+}
+
+/// Starts a target: `volumes` served by one core per configuration, the first of which listens at `nbd`.
+///
+/// # Panics
+/// If there is no configuration.
+pub fn start_target(
+    configs: Vec<CoreConfig>,
+    volumes: Vec<LocalVolume>,
+    nbd: Vec<SocketAddr>,
+) -> Result<Vec<CoreHandle>, StartError> {
+    assert!(!configs.is_empty(), "a target has a core");
+    let volumes = numbered(volumes);
+    let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
+    let mut siblings: Vec<Sibling> = lines[1..]
+        .iter()
+        .map(|line| Sibling {
+            commands: line.commands.clone(),
+            wake: Arc::clone(&line.wake),
+        })
+        .collect();
+    let mut nbd = Some(nbd);
+    let policy = blockswitch::Config::of(configs[0].policy);
+    let loads = Arc::new(blockswitch::Loads::new(configs.len(), &policy));
+    configs
+        .into_iter()
+        .zip(lines)
+        .enumerate()
+        .map(|(core, (config, line))| {
+            let share = Share {
+                core,
+                loads: Arc::clone(&loads),
+                volumes: Arc::clone(&volumes),
+                nbd: nbd.take().unwrap_or_default(),
+                siblings: std::mem::take(&mut siblings),
+            };
+            start(config, Vec::new(), Some(share), line)
+        })
+        .collect()
 }
 
 /// Starts a core on a thread of its own; returns when every host is bound and built.
 pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle, StartError> {
-    let (commands, receiver) = channel();
-    let wake = Arc::new(Wake::new().map_err(StartError::Poller)?);
+    start(config, hosts, None, Line::new()?)
+}
+
+fn start(
+    config: CoreConfig,
+    hosts: Vec<HostSpec>,
+    target: Option<Share>,
+    line: Line,
+) -> Result<CoreHandle, StartError> {
+    let Line {
+        commands,
+        receiver,
+        wake,
+    } = line;
     let counters = Arc::new(Counters::default());
     let (report, started) = sync_channel(1);
     let name = config
@@ -113,7 +187,7 @@ pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle
                     Some(cpu) => cpu::pin(cpu).map_err(|source| StartError::Pin { cpu, source }),
                     None => Ok(()),
                 };
-                match pinned.and_then(|()| Core::new(config, hosts, receiver, wake, counters)) {
+                match pinned.and_then(|()| Core::new(config, hosts, target, receiver, wake, counters)) {
                     Ok((mut core, started)) => {
                         // A caller that is gone has dropped the handle: the loop finds the command channel closed.
                         let _ = report.send(Ok(started));
@@ -141,6 +215,7 @@ pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle
         addresses,
         nbd,
         sockets,
+        target_nbd,
     } = started;
     Ok(CoreHandle {
         commands,
@@ -150,6 +225,7 @@ pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle
         addresses,
         nbd,
         sockets,
+        target_nbd,
     })
 }
 
@@ -162,6 +238,11 @@ impl CoreHandle {
     /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.
     pub fn nbd_addresses(&self, host: usize) -> &[SocketAddr] {
         &self.nbd[host]
+    }
+
+    /// Where this core takes NBD clients of its target, with the real ports; none with all but the first.
+    pub fn target_nbd_addresses(&self) -> &[SocketAddr] {
+        &self.target_nbd
     }
 
     /// Hosts of the core.

@@ -32,20 +32,24 @@ mod entropy;
 mod frontend;
 mod handle;
 mod hosts;
+mod local;
 mod media;
 mod poller;
 mod ring;
 mod spin;
+mod switch;
 mod udp;
 
 pub use clock::now;
 pub use counters::{MalformedStats, Stats};
 pub use entropy::seed;
-pub use handle::{CoreHandle, StartError, Stopped, start_core};
+pub use handle::{CoreHandle, StartError, Stopped, start_core, start_target};
+pub use local::LocalVolume;
 pub use media::{MediaFile, MediaOpenError, MediaWarning};
 pub use udp::socket_addr;
 
-use base::{Addr, Duration, Instant, Machine, Medium, Pool};
+use base::{Addr, Duration, Instant, Machine, Medium, Pool, VolumeId};
+use blockswitch::{Class, ClassHint, Policy};
 use std::any::Any;
 use std::net::{SocketAddr, SocketAddrV4};
 use wire::nbd::Export;
@@ -80,6 +84,33 @@ pub struct CoreConfig {
     pub requests_max: usize,
     /// How long a stopping core waits for answers to the requests it has taken.
     pub drain: Duration,
+    /// In which order requests of clients are served.
+    pub policy: Policy,
+    /// Classes of clients that are given and not learned.
+    pub classes: ClassRules,
+}
+
+/// Classes that an operator gives to clients. Of several that match a request the first in this order counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassRules {
+    /// By volume.
+    pub volumes: Vec<(VolumeId, Class)>,
+    /// By the port where clients connect.
+    pub ports: Vec<(u16, Class)>,
+}
+
+impl ClassRules {
+    fn hint(&self, port: u16, volume: VolumeId) -> ClassHint {
+        let by_volume = self
+            .volumes
+            .iter()
+            .find(|(of, _)| *of == volume)
+            .map(|rule| rule.1);
+        let by_port = || self.ports.iter().find(|(of, _)| *of == port).map(|rule| rule.1);
+        by_volume
+            .or_else(by_port)
+            .map_or(ClassHint::Auto, ClassHint::Fixed)
+    }
 }
 
 impl Default for CoreConfig {
@@ -92,6 +123,8 @@ impl Default for CoreConfig {
             connections_max: 256,
             requests_max: 128,
             drain: Duration::from_secs(2),
+            policy: Policy::default(),
+            classes: ClassRules::default(),
         }
     }
 }

@@ -179,6 +179,14 @@ impl MediaFile {
         }
     }
 
+    /// The file, still locked, for sharing it among cores.
+    pub(crate) fn into_file(self) -> Option<File> {
+        match self.backing {
+            Backing::Memory(_) => None,
+            Backing::File { file, .. } => Some(file),
+        }
+    }
+
     fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
         match offset.checked_add(bytes as u64) {
             Some(end) if end <= self.capacity_bytes => Ok(()),

@@ -2,10 +2,11 @@
 
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduling};
+use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, rackup, simulate, status, top, verify, volume};
+use crate::{bench, parts, rackup, serve, simulate, status, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -39,6 +40,8 @@ struct Cli {
 enum Command {
     /// Run a whole rack in this process until Ctrl-C
     Up(Box<UpArgs>),
+    /// Serve volumes of this machine: memory, files, block devices
+    Serve(Box<ServeArgs>),
     /// Run one storage server
     Node(Box<NodeArgs>),
     /// Run the rack's switch
@@ -297,6 +300,7 @@ pub struct VerifyArgs {
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => rackup::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Node(args) => parts::node(*args),
         Command::Tor(args) => parts::tor(args),
         Command::Gateway(args) => parts::gateway(*args),

@@ -69,7 +69,7 @@ impl Signals {
     }
 
     /// True when a signal came within this time.
-    fn wait(&self, within: Duration) -> anyhow::Result<bool> {
+    pub fn wait(&self, within: Duration) -> anyhow::Result<bool> {
         match self.received.recv_timeout(within) {
             Ok(()) => Ok(true),
             Err(RecvTimeoutError::Timeout) => Ok(false),
