@@ -122,7 +122,7 @@ const IDLE_PPM: u64 = 2_000;
 const CORE_PPM: u64 = 1_000_000;
 /// Ours: averages forget with this time constant.
 const DECAY: Duration = Duration::from_millis(50);
-/// Ours: an application moves within its group only if the cores differ by this share of a core.
+/// Ours: an application moves within its group only if the busier core is then less busy by this share of a core.
 const UNEVEN_PPM: u64 = 150_000;
 /// Ours: for how long the load must have fitted fewer L cores before there are fewer.
 const FEWER_HOLD: Duration = Duration::from_millis(200);
@@ -169,7 +169,7 @@ impl Balancer {
 
     /// Decides which of `apps` change their homes, and adds that to `moves`. A call before the deadline does nothing.
     pub fn tick(&mut self, now: Instant, loads: &Loads, apps: &[AppView], moves: &mut Vec<Move>) {
-        if !self.deadline().is_some_and(|at| now >= at) {
+        if self.deadline().is_none_or(|at| now < at) {
             return;
         }
         let elapsed = self.ticked_at.map_or(Duration::ZERO, |at| now.since(at));
@@ -392,8 +392,9 @@ impl Balancer {
                 let to = self.idlest(latency, class, view.allowed)?;
                 let gap = sums[busiest].saturating_sub(sums[to]);
                 let load = self.known[view.app.0 as usize].load_ppm;
-                // What is moved must be less than the gap, or the two cores would only change roles.
-                (gap >= UNEVEN_PPM && load > 0 && load < gap).then_some((load.abs_diff(gap / 2), at, to))
+                // The busier of the two must end up less busy by a margin, or they would only change roles.
+                let worth = load > 0 && load + UNEVEN_PPM <= gap;
+                worth.then_some((load.abs_diff(gap / 2), at, to))
             });
             if let Some((_, at, to)) = found.min() {
                 self.relocate(now, at, to, moves);
@@ -459,4 +460,168 @@ fn decayed(ppm: u64, new_ns: u64, elapsed_ns: u64) -> u64 {
     // (old·τ + new·Δ) / (τ + Δ), where new = spent / Δ.
     let sum = u128::from(ppm) * u128::from(decay_ns) + sample;
     (sum / u128::from(decay_ns + elapsed_ns)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    /// A machine whose applications load their homes as they are told, in steps of the interval.
+    struct Machine {
+        loads: Loads,
+        balancer: Balancer,
+        apps: Vec<AppView>,
+        /// Percent of a core that each application takes.
+        percent: Vec<u64>,
+        now: Instant,
+        moves: usize,
+    }
+
+    impl Machine {
+        fn new(cores: usize, apps: &[(Class, usize, u64)]) -> Self {
+            let config = Config::of(Policy::Switchyard);
+            let view = |(at, &(class, core, _)): (usize, &(Class, usize, u64))| AppView {
+                app: AppId(at as u32),
+                class,
+                core,
+                allowed: CoreSet::ALL,
+                work: 0,
+            };
+            Self {
+                loads: Loads::new(cores, &config),
+                balancer: Balancer::new(&config, cores, 64),
+                apps: apps.iter().enumerate().map(view).collect(),
+                percent: apps.iter().map(|app| app.2).collect(),
+                now: Instant::ZERO,
+                moves: 0,
+            }
+        }
+
+        fn run(&mut self, ticks: usize) {
+            for _ in 0..ticks {
+                self.now += Duration::from_millis(10);
+                for (app, percent) in self.apps.iter_mut().zip(&self.percent) {
+                    app.work += percent * 1000;
+                    self.loads.spend(app.core, app.class, percent * 100_000);
+                }
+                let mut moves = Vec::new();
+                self.balancer.tick(self.now, &self.loads, &self.apps, &mut moves);
+                for one in &moves {
+                    self.apps[one.app.0 as usize].core = one.to;
+                }
+                self.moves += moves.len();
+            }
+        }
+
+        fn cores_of(&self, class: Class) -> Vec<usize> {
+            let mut cores: Vec<_> = self
+                .apps
+                .iter()
+                .filter(|a| a.class == class)
+                .map(|a| a.core)
+                .collect();
+            cores.sort_unstable();
+            cores
+        }
+    }
+
+    const L: Class = Class::Latency;
+    const T: Class = Class::Throughput;
+
+    #[test]
+    fn l_applications_come_together_and_t_applications_share_the_other_cores() {
+        let apps: Vec<_> = (0..4).flat_map(|core| [(L, core, 8), (T, core, 60)]).collect();
+        let mut machine = Machine::new(4, &apps);
+        machine.run(200);
+        let latency = machine.cores_of(L);
+        assert!(latency.iter().all(|&core| core == latency[0]), "{latency:?}");
+        let throughput = machine.cores_of(T);
+        assert!(
+            !throughput.contains(&latency[0]),
+            "{throughput:?} beside {latency:?}"
+        );
+        let before = machine.moves;
+        machine.run(500);
+        assert_eq!(machine.moves, before, "a steady load is not moved about");
+    }
+
+    #[test]
+    fn more_l_load_gets_more_cores_at_once_and_gives_them_back_later() {
+        let apps: Vec<_> = (0..6).flat_map(|core| [(L, core, 5), (T, core, 50)]).collect();
+        let mut machine = Machine::new(6, &apps);
+        machine.run(200);
+        let distinct = |machine: &Machine| {
+            let mut cores = machine.cores_of(L);
+            cores.dedup();
+            cores.len()
+        };
+        assert_eq!(distinct(&machine), 1);
+        (0..6).for_each(|i| machine.percent[2 * i] = 22); // 132 %: three cores at 50 %
+        machine.run(60);
+        assert_eq!(distinct(&machine), 3);
+        (0..6).for_each(|i| machine.percent[2 * i] = 5);
+        machine.run(10);
+        assert_eq!(distinct(&machine), 3, "not before it has held");
+        machine.run(300);
+        assert_eq!(distinct(&machine), 1);
+    }
+
+    #[test]
+    fn affinity_is_kept_and_moves_are_undone_when_their_reason_is_gone() {
+        let apps: Vec<_> = (0..4).flat_map(|core| [(L, core, 8), (T, core, 60)]).collect();
+        let mut machine = Machine::new(4, &apps);
+        machine.apps[2].allowed = CoreSet::one(1);
+        machine.apps[5].allowed = CoreSet::one(2);
+        machine.run(200);
+        assert_eq!((machine.apps[2].core, machine.apps[5].core), (1, 2));
+        let homes: Vec<_> = (0..4).flat_map(|core| [core, core]).collect();
+        let places = |machine: &Machine| machine.apps.iter().map(|app| app.core).collect::<Vec<_>>();
+        assert_ne!(places(&machine), homes);
+        (0..4).for_each(|i| machine.percent[2 * i] = 0);
+        machine.run(300);
+        assert_eq!(places(&machine), homes);
+    }
+
+    #[test]
+    fn a_machine_with_one_class_is_left_alone() {
+        let mut machine = Machine::new(2, &[(T, 0, 50), (T, 0, 50), (T, 1, 10)]);
+        machine.run(300);
+        assert_eq!(machine.moves, 0);
+    }
+
+    #[test]
+    fn the_published_algorithm_brings_l_together_and_moves_t_away_by_turns() {
+        let config = Config::of(Policy::BlkSwitch);
+        let (loads, mut balancer) = (Loads::new(2, &config), Balancer::new(&config, 2, 8));
+        let app = |number, class, core| AppView {
+            app: AppId(number),
+            class,
+            core,
+            allowed: CoreSet::ALL,
+            work: 0,
+        };
+        let mut apps = [app(0, L, 0), app(1, T, 0), app(2, L, 1), app(3, T, 1)];
+        for (core, bytes) in [(0, 1 << 20), (1, 1 << 19)] {
+            let _outstanding = loads.charge(Instant::ZERO, core, core, L, 4096);
+            let _outstanding = loads.charge(Instant::ZERO, core, core, T, bytes);
+        }
+        let mut moves = Vec::new();
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        balancer.tick(at(10), &loads, &apps, &mut moves);
+        assert_eq!(
+            moves,
+            [Move { app: AppId(0), to: 1 }],
+            "to the smaller sum that hosts L"
+        );
+        apps[0].core = 1;
+        balancer.tick(at(15), &loads, &apps, &mut moves);
+        assert_eq!(moves.len(), 1, "not before the interval");
+        balancer.tick(at(20), &loads, &apps, &mut moves);
+        assert_eq!(
+            moves[1..],
+            [Move { app: AppId(3), to: 0 }],
+            "away from the core with more L"
+        );
+    }
 }

@@ -445,3 +445,261 @@ impl Egress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    const L: Class = Class::Latency;
+    const T: Class = Class::Throughput;
+    const LIMITS: Limits = Limits {
+        apps: 16,
+        app_requests: 64,
+        requests: 256,
+    };
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000)
+    }
+
+    fn egress(policy: Policy) -> Egress {
+        Egress::new(&Config::of(policy), LIMITS)
+    }
+
+    fn item(app: u32, class: Class, tag: u64, bytes: u32) -> Item {
+        Item {
+            app: AppId(app),
+            class,
+            tag,
+            bytes,
+            kind: Kind::Read,
+        }
+    }
+
+    fn push(egress: &mut Egress, us: u64, app: u32, class: Class, tag: u64, bytes: u32) {
+        egress.push(at(us), item(app, class, tag, bytes)).unwrap();
+    }
+
+    fn tags(egress: &mut Egress, us: u64) -> Vec<u64> {
+        std::iter::from_fn(|| egress.pop(at(us)).map(|slice| slice.tag)).collect()
+    }
+
+    /// Application 1 (T) queues 10, 11; application 2 (L) 20; application 1 12; application 3 (T) 30.
+    fn mixed(policy: Policy) -> Egress {
+        let mut egress = egress(policy);
+        for (app, class, tag) in [(1, T, 10), (1, T, 11), (2, L, 20), (1, T, 12), (3, T, 30)] {
+            push(&mut egress, tag, app, class, tag, 65536);
+        }
+        egress
+    }
+
+    #[test]
+    fn linux_serves_in_order_of_arrival() {
+        assert_eq!(tags(&mut mixed(Policy::Linux), 100), [10, 11, 20, 12, 30]);
+    }
+
+    #[test]
+    fn spdk_serves_all_of_a_connection_before_the_next() {
+        assert_eq!(tags(&mut mixed(Policy::Spdk), 100), [10, 11, 12, 20, 30]);
+        let mut egress = mixed(Policy::Spdk);
+        assert_eq!(egress.pop(at(100)).unwrap().tag, 10);
+        push(&mut egress, 100, 1, T, 13, 65536); // after the turn began: the next turn
+        assert_eq!(tags(&mut egress, 100), [11, 12, 20, 30, 13]);
+    }
+
+    #[test]
+    fn spdk_priority_serves_l_first_but_finishes_a_batch() {
+        assert_eq!(tags(&mut mixed(Policy::SpdkPriority), 100), [20, 10, 11, 12, 30]);
+        let mut egress = mixed(Policy::SpdkPriority);
+        assert_eq!(egress.pop(at(100)).unwrap().tag, 20);
+        assert_eq!(egress.pop(at(100)).unwrap().tag, 10);
+        push(&mut egress, 100, 2, L, 21, 4096);
+        assert_eq!(tags(&mut egress, 100), [11, 12, 21, 30]);
+    }
+
+    #[test]
+    fn blk_switch_serves_l_before_every_t_request_once_the_doorbell_rang() {
+        let mut egress = mixed(Policy::BlkSwitch);
+        assert_eq!(egress.pop(at(31)).unwrap().tag, 20);
+        assert_eq!(egress.pop(at(31)), None, "four reads wait for sixteen, or 50 µs");
+        assert_eq!(egress.deadline(), Some(at(60)));
+        assert_eq!(egress.batch(), 4);
+        assert_eq!(egress.pop(at(60)).unwrap().tag, 10);
+        push(&mut egress, 60, 2, L, 21, 4096);
+        push(&mut egress, 60, 1, T, 13, 4096);
+        assert_eq!(tags(&mut egress, 60), [21, 11, 12, 30]);
+        assert_eq!(egress.deadline(), Some(at(110)));
+        let write = Item {
+            kind: Kind::Write,
+            ..item(3, T, 31, 65536)
+        };
+        egress.push(at(61), write).unwrap();
+        assert_eq!(
+            tags(&mut egress, 61),
+            [13, 31],
+            "64 KiB on the wire ring the doorbell"
+        );
+        for tag in 0..16 {
+            push(&mut egress, 70, 1, T, tag, 4096);
+        }
+        assert_eq!(tags(&mut egress, 70).len(), 16, "and so do 16 requests");
+    }
+
+    #[test]
+    fn a_delay_below_25_us_switches_batching_off() {
+        let mut config = Config::of(Policy::BlkSwitch);
+        config.doorbell_delay = base::Duration::from_micros(24);
+        let mut egress = Egress::new(&config, LIMITS);
+        push(&mut egress, 0, 1, T, 10, 4096);
+        assert_eq!(tags(&mut egress, 0), [10]);
+    }
+
+    #[test]
+    fn ours_lets_an_l_request_wait_for_one_slice_at_most() {
+        let mut egress = egress(Policy::Switchyard);
+        push(&mut egress, 0, 2, L, 20, 4096);
+        push(&mut egress, 0, 1, T, 10, 1 << 20);
+        assert_eq!(egress.pop(at(0)).unwrap().tag, 20);
+        let slice = egress.pop(at(10)).unwrap();
+        assert_eq!(
+            (slice.tag, slice.from_byte, slice.bytes, slice.last),
+            (10, 0, 65536, false)
+        );
+        push(&mut egress, 20, 2, L, 21, 4096);
+        assert_eq!(egress.pop(at(26)).unwrap().tag, 21);
+        let slice = egress.pop(at(30)).unwrap();
+        assert_eq!((slice.tag, slice.from_byte), (10, 65536));
+        // A millisecond without L: large slices.
+        let slice = egress.pop(at(2000)).unwrap();
+        assert_eq!(
+            (slice.from_byte, slice.bytes, slice.last),
+            (131072, (1 << 20) - 131072, true)
+        );
+        assert!(egress.is_empty());
+    }
+
+    #[test]
+    fn ours_gives_t_a_slice_after_the_bound_in_bytes_and_in_time() {
+        let config = Config::of(Policy::Switchyard);
+        let mut egress = egress(Policy::Switchyard);
+        push(&mut egress, 0, 1, T, 10, 1 << 20);
+        let (mut latency_bytes, mut served) = (0, Vec::new());
+        for tag in 0..2000 {
+            push(&mut egress, 1, 2, L, 1000 + tag, 4096);
+            let slice = egress.pop(at(1)).unwrap();
+            match slice.class {
+                L => latency_bytes += slice.bytes,
+                T => {
+                    served.push(latency_bytes);
+                    latency_bytes = 0;
+                    egress.pop(at(1)).unwrap();
+                    latency_bytes += 4096;
+                }
+            }
+        }
+        assert!(served.len() >= 7, "{served:?}");
+        assert!(
+            served.iter().all(|&bytes| bytes == config.starvation_bytes),
+            "{served:?}"
+        );
+        let delay_us = config.starvation_delay.as_micros() as u64;
+        push(&mut egress, 2, 2, L, 1, 4096);
+        assert_eq!(egress.pop(at(1 + delay_us - 1)).unwrap().class, L);
+        push(&mut egress, 2, 2, L, 2, 4096);
+        assert_eq!(egress.pop(at(1 + delay_us)).unwrap().class, T);
+        assert_eq!(egress.pop(at(1 + delay_us)).unwrap().class, L);
+    }
+
+    /// Bytes that each of two applications of `class` got of the first `pops` slices.
+    fn shares(egress: &mut Egress, pops: usize) -> [u64; 2] {
+        let mut got = [0; 2];
+        for i in 0..pops {
+            let slice = egress.pop(at(i as u64)).unwrap();
+            got[slice.app.0 as usize] += u64::from(slice.bytes);
+        }
+        got
+    }
+
+    #[test]
+    fn ours_shares_within_a_class_by_weight_whatever_the_depth_or_size() {
+        for class in [L, T] {
+            let mut egress = egress(Policy::Switchyard);
+            egress.set_weight(AppId(1), 3);
+            for tag in 0..60 {
+                push(&mut egress, 0, 0, class, tag, 65536);
+            }
+            for tag in 0..60 {
+                push(&mut egress, 0, 1, class, tag, 65536);
+            }
+            let [a, b] = shares(&mut egress, 60);
+            assert!((b as f64 / a as f64 - 3.0).abs() < 0.3, "{class:?} {a} {b}");
+        }
+        let mut egress = egress(Policy::Switchyard);
+        push(&mut egress, 0, 5, L, 0, 0); // an L application is active: small slices
+        egress.pop(at(0)).unwrap();
+        for tag in 0..8 {
+            push(&mut egress, 0, 0, T, tag, 1 << 20);
+        }
+        for tag in 0..60 {
+            push(&mut egress, 0, 1, T, tag, 4096);
+        }
+        let [large, small] = shares(&mut egress, 63);
+        assert!(
+            small >= 58 * 4096,
+            "four small ones go for each large slice: {large} {small}"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_takes_again_after_a_pop() {
+        let mut egress = egress(Policy::Switchyard);
+        for tag in 0..64 {
+            push(&mut egress, 0, 1, T, tag, 4096);
+        }
+        assert_eq!(egress.push(at(0), item(1, L, 64, 4096)), Err(Refused::App));
+        for app in 2..5 {
+            for tag in 0..64 {
+                push(&mut egress, 0, app, T, tag, 4096);
+            }
+        }
+        assert_eq!(egress.push(at(0), item(6, T, 0, 4096)), Err(Refused::Core));
+        egress.pop(at(0)).unwrap();
+        assert_eq!(egress.push(at(0), item(6, T, 0, 4096)), Ok(()));
+        assert_eq!(egress.len(), 256);
+    }
+
+    #[test]
+    fn what_is_cancelled_is_not_popped_and_the_rest_is() {
+        for policy in Policy::ALL {
+            let mut egress = mixed(policy);
+            let first = egress.pop(at(200)).unwrap();
+            let mut cancelled: Vec<_> = std::iter::from_fn(|| egress.cancel(AppId(1))).collect();
+            let popped = tags(&mut egress, 300);
+            assert!(
+                popped.iter().all(|tag| ![10, 11, 12].contains(tag)),
+                "{policy} {popped:?}"
+            );
+            cancelled.extend(popped);
+            cancelled.push(first.tag);
+            cancelled.sort_unstable();
+            assert_eq!(cancelled, [10, 11, 12, 20, 30], "{policy}");
+            assert!(egress.is_empty() && egress.waiting_of(AppId(1)) == 0 && egress.deadline().is_none());
+        }
+    }
+
+    #[test]
+    fn a_flush_is_one_slice_of_no_bytes() {
+        for policy in Policy::ALL {
+            let mut egress = egress(policy);
+            let flush = Item {
+                kind: Kind::Control,
+                ..item(1, L, 7, 0)
+            };
+            egress.push(at(0), flush).unwrap();
+            let slice = egress.pop(at(0)).unwrap();
+            assert_eq!((slice.tag, slice.bytes, slice.last), (7, 0, true));
+            assert_eq!(egress.pop(at(100)), None);
+        }
+    }
+}

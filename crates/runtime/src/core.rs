@@ -9,10 +9,11 @@
 
 use crate::clock::now;
 use crate::counters::Counters;
-use crate::frontend::Frontend;
+use crate::frontend::{Client, Frontend, Speaks};
 use crate::handle::{StartError, Started};
 use crate::local::{Local, LocalVolume};
 use crate::media::MediaFile;
+use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
 use crate::ring::MediaQueue;
 use crate::spin::Spin;
@@ -22,9 +23,10 @@ use crate::{CoreConfig, HostSpec, RackHost, Site};
 use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Config, Loads};
 use host::{Input, Output};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use wire::nvme::Access;
 
 /// A closure for one host.
 pub(crate) type Job = Box<dyn FnOnce(&mut dyn RackHost, Instant) + Send>;
@@ -36,10 +38,7 @@ pub(crate) enum Command {
         job: Job,
     },
     /// A client that another core of the target has accepted.
-    Adopt {
-        stream: TcpStream,
-        peer: SocketAddr,
-    },
+    Adopt(Client),
     Stop,
 }
 
@@ -99,6 +98,9 @@ pub(crate) struct Share {
     pub volumes: Arc<[LocalVolume]>,
     /// Where NBD clients connect: with one core only, which shares them out.
     pub nbd: Vec<SocketAddr>,
+    pub nvme: Option<Arc<NvmeTarget>>,
+    /// As [`Share::nbd`].
+    pub nvme_listen: Vec<SocketAddr>,
     pub siblings: Vec<Sibling>,
 }
 
@@ -134,6 +136,9 @@ pub(crate) struct Core {
     /// Other cores of the target, to share clients with.
     siblings: Vec<Sibling>,
     next_core: usize,
+    nvme: Option<Arc<NvmeTarget>>,
+    /// The target's generation that the sessions have been told of.
+    nvme_seen: u64,
     phase: Phase,
     drain: Duration,
     pool: Pool,
@@ -171,18 +176,19 @@ impl Core {
         }
         let mut frontend = Frontend::new(&config, pool.clone());
         let mut started = Started::default();
-        let mut listen = |endpoint, addresses: &[SocketAddr]| {
+        let mut listen = |endpoint, speaks: &Speaks, addresses: &[SocketAddr]| {
             addresses
                 .iter()
                 .map(|&address| {
                     frontend
-                        .listen(endpoint, address, &poller)
+                        .listen(endpoint, speaks.clone(), address, &poller)
                         .map_err(|source| StartError::Listen { address, source })
                 })
                 .collect::<Result<Vec<_>, _>>()
         };
         let mut local = None;
         let mut siblings = Vec::new();
+        let mut nvme: Option<Arc<NvmeTarget>> = None;
         let switch = match &target {
             Some(share) => Switch::new(&config, Arc::clone(&share.loads), share.core),
             None => {
@@ -196,12 +202,21 @@ impl Core {
                 watch(fd, token(LOCAL_RING, 0))?;
             }
             local = Some(volumes);
-            started.target_nbd = listen(Endpoint::Local, &share.nbd)?;
+            started.target_nbd = listen(Endpoint::Local, &Speaks::Nbd, &share.nbd)?;
+            if let Some(target) = &share.nvme {
+                target.add_core(Arc::clone(&wake));
+                started.target_nvme = listen(
+                    Endpoint::Local,
+                    &Speaks::Nvme(Arc::clone(target)),
+                    &share.nvme_listen,
+                )?;
+            }
+            nvme = share.nvme;
             siblings = share.siblings;
         }
         let mut cells = Vec::new();
         for (index, spec) in hosts.into_iter().enumerate() {
-            let listening = listen(Endpoint::Host(index), &spec.nbd)?;
+            let listening = listen(Endpoint::Host(index), &Speaks::Nbd, &spec.nbd)?;
             let cell = Cell::new(index, spec, &pool)?;
             watch(cell.udp.fd(), token(DATAGRAMS, index))?;
             started.addresses.push(cell.udp.address());
@@ -218,6 +233,8 @@ impl Core {
             switch,
             siblings,
             next_core: 0,
+            nvme_seen: 0,
+            nvme,
             cells,
             poller,
             wake,
@@ -285,7 +302,7 @@ impl Core {
             return Some(Duration::ZERO);
         }
         let hosts = self.cells.iter().filter_map(|cell| cell.deadline).min();
-        let batch = self.switch.deadline();
+        let (batch, sessions) = (self.switch.deadline(), self.frontend.deadline());
         let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
         let held_up = is_held_up.then(|| now + HELD_UP);
         let until = if let Phase::Draining(until) = self.phase {
@@ -293,7 +310,10 @@ impl Core {
         } else {
             None
         };
-        let deadline = [hosts, batch, held_up, until].into_iter().flatten().min()?;
+        let deadline = [hosts, batch, sessions, held_up, until]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(deadline.since(now))
     }
 
@@ -375,6 +395,7 @@ impl Core {
     /// Ticks every host whose deadline has come. Not work that keeps the core polling: a deadline says itself when
     /// the next one is.
     fn tick(&mut self) {
+        self.tick_sessions();
         let Some(earliest) = self.cells.iter().filter_map(|cell| cell.deadline).min() else {
             return;
         };
@@ -391,30 +412,43 @@ impl Core {
         }
     }
 
-    /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
-    fn accept(&mut self, index: usize) {
-        while let Some((endpoint, stream, peer)) = self.frontend.accept(index, &self.counters) {
-            let place = self.next_core % (self.siblings.len() + 1);
-            if endpoint == Endpoint::Local && place > 0 {
-                self.next_core += 1;
-                let sibling = &self.siblings[place - 1];
-                // A core that has died of a bug takes nobody; the client sees its connection closed.
-                let _ = sibling.commands.send(Command::Adopt { stream, peer });
-                sibling.wake.wake();
-                continue;
-            }
-            self.next_core += usize::from(endpoint == Endpoint::Local);
-            self.open(endpoint, stream, peer);
+    /// Sessions are ticked when one is due, and all when their target has changed.
+    fn tick_sessions(&mut self) {
+        let generation = self.nvme.as_ref().map_or(0, |target| target.generation());
+        let is_due = || self.frontend.deadline().is_some_and(|at| at <= now());
+        if generation != self.nvme_seen || is_due() {
+            self.nvme_seen = generation;
+            self.frontend.tick(now());
         }
     }
 
-    fn open(&mut self, endpoint: Endpoint, stream: TcpStream, peer: SocketAddr) {
-        let exports = match (endpoint, &self.local) {
+    /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
+    fn accept(&mut self, index: usize) {
+        while let Some(client) = self.frontend.accept(index, &self.counters) {
+            if client.endpoint != Endpoint::Local {
+                self.open(client);
+                continue;
+            }
+            let place = self.next_core % (self.siblings.len() + 1);
+            self.next_core += 1;
+            match place.checked_sub(1).map(|place| &self.siblings[place]) {
+                None => self.open(client),
+                Some(sibling) => {
+                    // A core that has died of a bug takes nobody; the client sees its connection closed.
+                    let _ = sibling.commands.send(Command::Adopt(client));
+                    sibling.wake.wake();
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, client: Client) {
+        let exports = match (client.endpoint, &self.local) {
             (Endpoint::Host(index), _) => self.cells[index].host.exports(),
             (Endpoint::Local, Some(local)) => local.exports(),
             (Endpoint::Local, None) => unreachable!("only a core of a target serves its volumes"),
         };
-        match self.frontend.open(endpoint, stream, peer, exports, &self.poller) {
+        match self.frontend.open(client, exports, &self.poller) {
             Ok(()) => self.counters.clients_accepted.bump(),
             Err(_) => self.counters.clients_refused.bump(),
         }
@@ -436,9 +470,9 @@ impl Core {
             let Some(slot) = self.frontend.next_ready(class) else {
                 break;
             };
-            worked |= self.frontend.read(slot, &self.counters);
             let at = now();
-            while let Some((origin, request)) = self.frontend.next_request(slot, &self.counters) {
+            worked |= self.frontend.read(at, slot, &self.counters);
+            while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
                 worked = true;
                 self.switch.push(at, origin, request);
             }
@@ -531,9 +565,9 @@ impl Core {
                     job(&mut *self.cells[host].host, now());
                     self.carry_out(host);
                 }
-                Ok(Command::Adopt { stream, peer }) => {
+                Ok(Command::Adopt(client)) => {
                     if self.phase == Phase::Running {
-                        self.open(Endpoint::Local, stream, peer);
+                        self.open(client);
                     }
                 }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {

@@ -4,11 +4,13 @@
 use crate::core::{Command, Core, Share, Sibling};
 use crate::counters::{Counters, Stats};
 use crate::local::{LocalVolume, numbered};
+use crate::nvme::NvmeTarget;
 use crate::poller::Wake;
 use crate::udp::kernel_drops;
 use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
 use base::Instant;
 use std::io;
+use std::mem::take;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -84,6 +86,7 @@ pub(crate) struct Started {
     pub nbd: Vec<Vec<SocketAddr>>,
     pub sockets: Vec<UdpSocket>,
     pub target_nbd: Vec<SocketAddr>,
+    pub target_nvme: Vec<SocketAddr>,
 }
 
 /// A running core. Dropping the handle stops it.
@@ -97,6 +100,7 @@ pub struct CoreHandle {
     nbd: Vec<Vec<SocketAddr>>,
     sockets: Vec<UdpSocket>,
     target_nbd: Vec<SocketAddr>,
+    target_nvme: Vec<SocketAddr>,
 }
 
 /// Where a core's commands come from.
@@ -118,16 +122,31 @@ impl Line {
     }
 }
 
-/// Starts a target: `volumes` served by one core per configuration, the first of which listens at `nbd`.
+/// Volumes, and where clients reach them.
+#[derive(Debug)]
+pub struct TargetSpec {
+    /// The volumes; their numbers are their places.
+    pub volumes: Vec<LocalVolume>,
+    /// Where NBD clients connect; port 0 takes any free one.
+    pub nbd: Vec<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, and what they find there.
+    pub nvme: Vec<SocketAddr>,
+    /// The subsystems, whose volumes are those above.
+    pub subsystems: Arc<NvmeTarget>,
+}
+
+/// Starts a target: volumes served by one core per configuration, the first of which listens.
 ///
 /// # Panics
 /// If there is no configuration.
-pub fn start_target(
-    configs: Vec<CoreConfig>,
-    volumes: Vec<LocalVolume>,
-    nbd: Vec<SocketAddr>,
-) -> Result<Vec<CoreHandle>, StartError> {
+pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<CoreHandle>, StartError> {
     assert!(!configs.is_empty(), "a target has a core");
+    let TargetSpec {
+        volumes,
+        mut nbd,
+        mut nvme,
+        subsystems,
+    } = spec;
     let volumes = numbered(volumes);
     let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
     let mut siblings: Vec<Sibling> = lines[1..]
@@ -137,7 +156,6 @@ pub fn start_target(
             wake: Arc::clone(&line.wake),
         })
         .collect();
-    let mut nbd = Some(nbd);
     let policy = blockswitch::Config::of(configs[0].policy);
     let loads = Arc::new(blockswitch::Loads::new(configs.len(), &policy));
     configs
@@ -149,8 +167,10 @@ pub fn start_target(
                 core,
                 loads: Arc::clone(&loads),
                 volumes: Arc::clone(&volumes),
-                nbd: nbd.take().unwrap_or_default(),
-                siblings: std::mem::take(&mut siblings),
+                nbd: take(&mut nbd),
+                nvme: Some(Arc::clone(&subsystems)),
+                nvme_listen: take(&mut nvme),
+                siblings: take(&mut siblings),
             };
             start(config, Vec::new(), Some(share), line)
         })
@@ -216,6 +236,7 @@ fn start(
         nbd,
         sockets,
         target_nbd,
+        target_nvme,
     } = started;
     Ok(CoreHandle {
         commands,
@@ -226,6 +247,7 @@ fn start(
         nbd,
         sockets,
         target_nbd,
+        target_nvme,
     })
 }
 
@@ -243,6 +265,11 @@ impl CoreHandle {
     /// Where this core takes NBD clients of its target, with the real ports; none with all but the first.
     pub fn target_nbd_addresses(&self) -> &[SocketAddr] {
         &self.target_nbd
+    }
+
+    /// Where this core takes NVMe/TCP hosts of its target, as above.
+    pub fn target_nvme_addresses(&self) -> &[SocketAddr] {
+        &self.target_nvme
     }
 
     /// Hosts of the core.

@@ -4,19 +4,24 @@ use crate::failure::Failure;
 use crate::launch::{self, Says};
 use crate::size::Size;
 use anyhow::bail;
+use base::VolumeId;
 use blockswitch::{Class, Policy};
 use clap::Args;
-use runtime::{ClassRules, CoreConfig, CoreHandle, LocalVolume, StartError};
+use runtime::{ClassRules, CoreConfig, CoreHandle, LocalVolume, NvmeTarget, StartError, TargetSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
+use wire::nvme::{Access, Subsystem, Target, TargetOptions};
 
 /// `switchyard serve`.
 #[derive(Args)]
 #[command(
-    after_help = "Every --media is a volume, and the --name at the same place is its name.\n\n\
-    Examples:\n  switchyard serve --media mem:1GiB --name disk\n  \
+    after_help = "Every --media is a volume, and the --name at the same place is its name. NVMe hosts find it as \
+    nqn.2026-11.io.switchyard:NAME.\n\n\
+    Examples:\n  switchyard serve --media mem:1GiB --name disk --nvme 127.0.0.1:4420 --nbd 127.0.0.1:10809 --cores 0\n  \
+    nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-11.io.switchyard:disk\n  \
     switchyard serve --media /srv/a.img:8GiB --name a --media /dev/sdb --name b --cores 2,3"
 )]
 pub struct ServeArgs {
@@ -26,9 +31,18 @@ pub struct ServeArgs {
     /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
-    /// Where NBD clients connect [default: 127.0.0.1:10809]
+    /// Where NBD clients connect [default: 127.0.0.1:10809, if there is no --nvme either]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Vec<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, also for discovery
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Vec<SocketAddr>,
+    /// NVMe hosts that may connect, by NQN [default: any]
+    #[arg(long, value_name = "NQN")]
+    pub allow: Vec<String>,
+    /// Other discovery services that hosts are sent on to
+    #[arg(long, value_name = "IP:PORT")]
+    pub referral: Vec<SocketAddr>,
     /// Processors to run on, one thread pinned to each, such as 0 or 2,3 or 4-7 [default: one thread, not pinned]
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CpuList>,
@@ -141,12 +155,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         .iter()
         .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
         .collect();
-    let nbd = if args.nbd.is_empty() {
-        vec![SocketAddr::from(([127, 0, 0, 1], 10_809))]
-    } else {
-        args.nbd.clone()
-    };
-    let cores = start(&args, volumes, nbd)?;
+    let cores = start(&args, volumes)?;
     signals.serving();
     ready(&cores[0], &lines, &says);
     while !signals.wait(Duration::from_secs(1))? {
@@ -220,11 +229,26 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start(
-    args: &ServeArgs,
-    volumes: Vec<LocalVolume>,
-    nbd: Vec<SocketAddr>,
-) -> anyhow::Result<Vec<CoreHandle>> {
+/// The volumes as NVMe subsystems.
+fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Target> {
+    let mut target = Target::new(TargetOptions::default());
+    let allowed = (!args.allow.is_empty()).then(|| args.allow.clone());
+    for (volume, id) in volumes.iter().zip(0..) {
+        let export = volume.export();
+        let subsystem = Subsystem {
+            read_only: export.read_only,
+            hosts: allowed.clone(),
+            ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+        };
+        target
+            .add(subsystem)
+            .map_err(|error| Failure::Usage(format!("--name {}: {error}", export.name)))?;
+    }
+    target.set_referrals(args.referral.iter().copied().map(runtime::nvme_address).collect());
+    Ok(target)
+}
+
+fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
     let pool_pages = usize::try_from(args.pool.0 / base::limits::PAGE_BYTES as u64)?;
     if pool_pages < 1024 {
         bail!(Failure::Usage(format!("--pool {}: at least 4MiB", args.pool)));
@@ -244,15 +268,33 @@ fn start(
         Some(CpuList(cpus)) => cpus.iter().map(|&cpu| config(Some(cpu))).collect(),
         None => vec![config(None)],
     };
-    runtime::start_target(configs, volumes, nbd).map_err(|error| match error {
+    let nbd = match (args.nbd.is_empty(), args.nvme.is_empty()) {
+        (true, true) => vec![SocketAddr::from(([127, 0, 0, 1], 10_809))],
+        _ => args.nbd.clone(),
+    };
+    let subsystems = NvmeTarget::new(subsystems(args, &volumes)?);
+    let spec = TargetSpec {
+        volumes,
+        nbd,
+        nvme: args.nvme.clone(),
+        subsystems: Arc::clone(&subsystems),
+    };
+    let cores = runtime::start_target(configs, spec).map_err(|error| match error {
         StartError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::InUse(format!(
-                "{address}/tcp is in use: stop what uses it, or choose another address"
-            ))
-            .into()
+            let text = format!("{address}/tcp is in use: stop what uses it, or choose another address");
+            anyhow::Error::from(Failure::InUse(text))
         }
         error => error.into(),
-    })
+    })?;
+    // With the real ports.
+    let addresses = cores[0].target_nvme_addresses().iter().copied();
+    let addresses: Vec<_> = addresses.map(runtime::nvme_address).collect();
+    subsystems.with(&mut |target| target.set_addresses(addresses.clone()));
+    Ok(cores)
+}
+
+fn nqn(name: &str) -> String {
+    Subsystem::new(name, VolumeId(0), 0).nqn
 }
 
 fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<ClassRules> {
@@ -260,7 +302,7 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
     for (whom, class) in &args.classes {
         let volume = volumes.iter().position(|volume| volume.export().name == *whom);
         match (volume, whom.parse()) {
-            (Some(index), _) => rules.volumes.push((base::VolumeId(index as u32), *class)),
+            (Some(index), _) => rules.volumes.push((VolumeId(index as u32), *class)),
             (None, Ok(port)) => rules.ports.push((port, *class)),
             (None, Err(_)) => bail!(Failure::Usage(format!(
                 "--class {whom}: there is no such volume, and it is no port"
@@ -271,7 +313,7 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
 }
 
 fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
-    let nbd = first.target_nbd_addresses();
+    let (nbd, nvme) = (first.target_nbd_addresses(), first.target_nvme_addresses());
     if says.json {
         let volumes: Vec<_> = volumes
             .iter()
@@ -280,7 +322,10 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
                     .iter()
                     .map(|address| format!("nbd://{address}/{name}"))
                     .collect();
-                serde_json::json!({ "name": name, "size_bytes": size_bytes, "nbd": uris })
+                let addresses: Vec<String> = nvme.iter().map(SocketAddr::to_string).collect();
+                serde_json::json!({
+                    "name": name, "size_bytes": size_bytes, "nbd": uris, "nqn": nqn(name), "nvme": addresses,
+                })
             })
             .collect();
         println!(
@@ -291,6 +336,13 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
         for (name, size_bytes) in volumes {
             for address in nbd {
                 println!("volume {name}  nbd://{address}/{name}  {}", Size(*size_bytes));
+            }
+            for address in nvme {
+                println!(
+                    "volume {name}  {} at {address}/tcp  {}",
+                    nqn(name),
+                    Size(*size_bytes)
+                );
             }
         }
     }

@@ -5,13 +5,16 @@
 
 use crate::core::Endpoint;
 use crate::counters::Counters;
-use base::{BlockReply, BlockRequest};
+use crate::nvme::NvmeTarget;
+use base::{BlockReply, BlockRequest, Instant};
 use blockswitch::Class;
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::{mem, ptr};
-use wire::nbd::{self, Event, Export, Segment};
+use wire::nbd::{self, Event, Export};
+use wire::nvme::{self, Segment};
 
 /// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
 pub(super) const SEGMENTS_MAX: usize = 256;
@@ -23,6 +26,10 @@ pub(super) enum Protocol {
         /// As they were when the connection came.
         exports: Vec<Export>,
     },
+    Nvme {
+        session: Box<nvme::Session>,
+        target: Arc<NvmeTarget>,
+    },
 }
 
 macro_rules! session {
@@ -31,14 +38,18 @@ macro_rules! session {
             Protocol::Nbd {
                 session: $session, ..
             } => $body,
+            Protocol::Nvme {
+                session: $session, ..
+            } => $body,
         }
     };
 }
 
 impl Protocol {
-    fn receive(&mut self, bytes: &[u8]) -> usize {
+    fn receive(&mut self, now: Instant, bytes: &[u8]) -> usize {
         match self {
             Self::Nbd { session, exports } => session.receive(bytes, exports),
+            Self::Nvme { session, target } => session.receive(now, bytes, &**target),
         }
     }
 
@@ -48,11 +59,43 @@ impl Protocol {
                 Event::Request(request) => Some(request),
                 Event::Status(_) => unreachable!("sessions answer block-status requests themselves"),
             },
+            Self::Nvme { session, .. } => session.poll(),
         }
     }
 
     fn is_blocked(&self) -> bool {
         session!(self, session => session.is_blocked())
+    }
+
+    /// It could go on if the pool had more pages, though it can be read meanwhile.
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Self::Nbd { .. } => false,
+            Self::Nvme { session, .. } => session.is_waiting(),
+        }
+    }
+
+    /// When it is to be ticked.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Nbd { .. } => None,
+            Self::Nvme { session, .. } => session.deadline(),
+        }
+    }
+
+    pub fn tick(&mut self, now: Instant) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, target } => session.tick(now, &**target),
+        }
+    }
+
+    /// The socket is closed.
+    pub fn detach(&mut self) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, target } => session.detach(&**target),
+        }
     }
 
     fn is_receiving(&self) -> bool {
@@ -161,7 +204,7 @@ impl Connection {
     }
 
     /// Reads once, at most as much as `scratch` holds, and gives it to the session; true if there were bytes.
-    pub fn read(&mut self, scratch: &mut [u8], counters: &Counters) -> bool {
+    pub fn read(&mut self, now: Instant, scratch: &mut [u8], counters: &Counters) -> bool {
         assert!(self.held.is_empty(), "a blocked connection is not read");
         counters.syscalls.bump();
         match self.stream.read(scratch) {
@@ -169,7 +212,7 @@ impl Connection {
             Ok(count) => {
                 self.can_read = count == scratch.len() || self.is_ending;
                 counters.client_bytes_in.add(count as u64);
-                let taken = self.protocol.receive(&scratch[..count]);
+                let taken = self.protocol.receive(now, &scratch[..count]);
                 self.held.extend_from_slice(&scratch[taken..count]);
                 self.held_from = 0;
                 return true;
@@ -192,15 +235,15 @@ impl Connection {
 
     /// True if the session could do something with what it would be given.
     pub fn is_hungry(&self) -> bool {
-        !self.held.is_empty() || self.protocol.is_blocked()
+        !self.held.is_empty() || self.protocol.is_blocked() || self.protocol.is_waiting()
     }
 
     /// Gives the session what it has not taken yet; a blocked one may have room again without new bytes.
-    pub fn feed(&mut self) {
+    pub fn feed(&mut self, now: Instant) {
         if !self.is_hungry() {
             return;
         }
-        self.held_from += self.protocol.receive(&self.held[self.held_from..]);
+        self.held_from += self.protocol.receive(now, &self.held[self.held_from..]);
         if self.held_from == self.held.len() {
             self.held.clear();
             self.held_from = 0;

@@ -20,10 +20,12 @@ mod connection;
 use crate::CoreConfig;
 use crate::core::{Endpoint, connection_token, listener_token};
 use crate::counters::Counters;
+use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready};
 use crate::udp::{BATCH, set_option};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
-use base::{BlockReply, BlockRequest, Pool};
+use base::time::earliest;
+use base::{BlockReply, BlockRequest, Instant, Pool};
 use blockswitch::Class;
 use connection::{Connection, Protocol};
 use std::collections::VecDeque;
@@ -31,7 +33,9 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use wire::nbd::{Export, Session, SessionLimits};
+use std::sync::Arc;
+use wire::nbd::{self, Export};
+use wire::nvme;
 
 /// Bytes read from a socket at once: a slice of bulk writes.
 const READ_BYTES: usize = 128 << 10;
@@ -42,6 +46,15 @@ const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
 
+/// A client that has just come.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub endpoint: Endpoint,
+    pub speaks: Speaks,
+    pub stream: TcpStream,
+    pub peer: SocketAddr,
+}
+
 /// Where a request comes from and whom it is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
@@ -50,8 +63,16 @@ pub(crate) struct Origin {
     pub endpoint: Endpoint,
 }
 
+/// What a listener's clients speak.
+#[derive(Clone, Debug)]
+pub(crate) enum Speaks {
+    Nbd,
+    Nvme(Arc<NvmeTarget>),
+}
+
 struct Listener {
     endpoint: Endpoint,
+    speaks: Speaks,
     socket: TcpListener,
 }
 
@@ -75,7 +96,10 @@ pub(crate) struct Frontend {
     budget_bytes: u64,
     scratch: Box<[u8]>,
     iovecs: Box<[libc::iovec]>,
-    limits: SessionLimits,
+    limits: nbd::SessionLimits,
+    nvme_limits: nvme::SessionLimits,
+    /// When a session is to be ticked, at the earliest.
+    tick_at: Option<Instant>,
     pool: Pool,
     /// Given up to take, and close, a connection when no descriptor is left: it would otherwise wake the loop
     /// again and again.
@@ -91,11 +115,17 @@ impl Frontend {
         );
         // A quarter of the pool at most for one client, as far as that is a page.
         let quarter = (pool.capacity() as u64 / 4).max(1) * PAGE_BYTES as u64;
-        let limits = SessionLimits {
+        let limits = nbd::SessionLimits {
             in_flight_max: config.requests_max.max(1),
             in_flight_bytes_max: quarter.min(2 * u64::from(REQUEST_BYTES_MAX)),
             pages_reserve: BATCH.min(pool.capacity() / 4),
             host_extents: false,
+        };
+        let nvme_limits = nvme::SessionLimits {
+            in_flight_max: config.requests_max.clamp(2, usize::from(u16::MAX)),
+            in_flight_bytes_max: limits.in_flight_bytes_max,
+            pages_reserve: limits.pages_reserve,
+            ..nvme::SessionLimits::default()
         };
         Self {
             listeners: Vec::new(),
@@ -111,15 +141,18 @@ impl Frontend {
             scratch: vec![0; READ_BYTES].into(),
             iovecs: connection::iovecs(),
             limits,
+            nvme_limits,
+            tick_at: None,
             pool,
             spare: File::open("/dev/null").ok(),
         }
     }
 
-    /// Takes NBD clients of `endpoint` at `address`; returns where exactly.
+    /// Takes clients of `endpoint` at `address`; returns where exactly.
     pub fn listen(
         &mut self,
         endpoint: Endpoint,
+        speaks: Speaks,
         address: SocketAddr,
         poller: &Poller,
     ) -> io::Result<SocketAddr> {
@@ -131,18 +164,29 @@ impl Frontend {
             listener_token(self.listeners.len()),
             Interest::Read,
         )?;
-        self.listeners.push(Listener { endpoint, socket });
+        self.listeners.push(Listener {
+            endpoint,
+            speaks,
+            socket,
+        });
         Ok(bound)
     }
 
     /// The next connection that waits at a listener, and whom it is for.
-    pub fn accept(&mut self, index: usize, counters: &Counters) -> Option<(Endpoint, TcpStream, SocketAddr)> {
+    pub fn accept(&mut self, index: usize, counters: &Counters) -> Option<Client> {
         loop {
             // None if told to stop in this very turn.
             let listener = self.listeners.get(index)?;
             counters.syscalls.bump();
             match listener.socket.accept() {
-                Ok((stream, peer)) => return Some((listener.endpoint, stream, peer)),
+                Ok((stream, peer)) => {
+                    return Some(Client {
+                        endpoint: listener.endpoint,
+                        speaks: listener.speaks.clone(),
+                        stream,
+                        peer,
+                    });
+                }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
                     counters.clients_refused.bump();
                     self.spare = None;
@@ -157,14 +201,13 @@ impl Frontend {
     }
 
     /// Sets up a new connection; one that cannot be is closed by dropping it.
-    pub fn open(
-        &mut self,
-        endpoint: Endpoint,
-        stream: TcpStream,
-        peer: SocketAddr,
-        exports: Vec<Export>,
-        poller: &Poller,
-    ) -> io::Result<()> {
+    pub fn open(&mut self, client: Client, exports: Vec<Export>, poller: &Poller) -> io::Result<()> {
+        let Client {
+            endpoint,
+            speaks,
+            stream,
+            peer,
+        } = client;
         let slot = *self.free.last().ok_or(ErrorKind::QuotaExceeded)?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -174,8 +217,17 @@ impl Frontend {
         }
         poller.add(stream.as_raw_fd(), connection_token(slot), Interest::Edges)?;
         let client = u32::from(self.generations[slot]) << SLOT_BITS | slot as u32;
-        let session = Box::new(Session::new(client, self.pool.clone(), self.limits));
-        let protocol = Protocol::Nbd { session, exports };
+        let protocol = match speaks {
+            Speaks::Nbd => Protocol::Nbd {
+                session: Box::new(nbd::Session::new(client, self.pool.clone(), self.limits)),
+                exports,
+            },
+            Speaks::Nvme(target) => Protocol::Nvme {
+                session: Box::new(nvme::Session::new(client, self.pool.clone(), self.nvme_limits)),
+                target,
+            },
+        };
+        self.tick_at = earliest(self.tick_at, protocol.deadline());
         self.slots[slot] = Some(Connection::new(endpoint, client, stream, protocol));
         self.free.pop();
         // The server speaks first.
@@ -258,7 +310,7 @@ impl Frontend {
     }
 
     /// Reads from a connection's socket, if it can be; true if there were bytes.
-    pub fn read(&mut self, slot: usize, counters: &Counters) -> bool {
+    pub fn read(&mut self, now: Instant, slot: usize, counters: &Counters) -> bool {
         let Some(connection) = &mut self.slots[slot] else {
             return false;
         };
@@ -270,19 +322,25 @@ impl Frontend {
         if connection.is_held {
             return false;
         }
-        let worked = connection.read(&mut self.scratch, counters);
+        let worked = connection.read(now, &mut self.scratch, counters);
         recount(&mut self.in_flight_bytes, connection);
+        self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
         worked
     }
 
     /// The next request of a connection and what it is for, as far as its bytes and limits go.
-    pub fn next_request(&mut self, slot: usize, counters: &Counters) -> Option<(Origin, BlockRequest)> {
+    pub fn next_request(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        counters: &Counters,
+    ) -> Option<(Origin, BlockRequest)> {
         let connection = self.slots[slot].as_mut()?;
         let request = connection.next_request().or_else(|| {
             if connection.is_hungry() {
                 connection.is_held = self.in_flight_bytes >= self.budget_bytes && !connection.is_receiving();
                 if !connection.is_held {
-                    connection.feed();
+                    connection.feed(now);
                     recount(&mut self.in_flight_bytes, connection);
                 }
             }
@@ -312,7 +370,7 @@ impl Frontend {
         }
         let waits = connection.waits_for_room();
         self.any_held |= connection.is_held;
-        if waits {
+        if waits || connection.protocol.is_waiting() {
             self.blocked_at = self.blocked_at.min(self.pool.available());
             if !connection.is_blocked {
                 connection.is_blocked = true;
@@ -325,6 +383,23 @@ impl Frontend {
         }
         self.stand_in_line(slot);
         true
+    }
+
+    /// When [`Frontend::tick`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.tick_at
+    }
+
+    /// Lets sessions look at the time, and at what changed in their target.
+    pub fn tick(&mut self, now: Instant) {
+        self.tick_at = None;
+        for slot in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[slot] {
+                connection.protocol.tick(now);
+                self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+                self.stand_in_line(slot);
+            }
+        }
     }
 
     /// Moves a connection to another line.
@@ -341,7 +416,8 @@ impl Frontend {
     }
 
     fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) {
-        let connection = self.slots[slot].take().expect("an open connection is closed");
+        let mut connection = self.slots[slot].take().expect("an open connection is closed");
+        connection.protocol.detach();
         if connection.is_blocked {
             self.blocked.retain(|&blocked| blocked != slot);
         }
