@@ -2,7 +2,6 @@
 
 use super::Mode;
 use super::block::{Aligned, Target, Way};
-use super::nbd::Connection;
 use crate::size::Size;
 use anyhow::bail;
 use base::Rng;
@@ -17,6 +16,25 @@ use std::time::{Duration, Instant};
 
 /// Longest latency told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// A pipelined client: many requests under way on one connection.
+pub trait Client: Send {
+    /// True if the server understands flushes.
+    fn can_flush(&self) -> bool;
+    /// Queues a read.
+    fn push_read(&mut self, cookie: u64, offset: u64, length: u32);
+    /// Queues a write.
+    fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]);
+    /// Queues a flush.
+    fn push_flush(&mut self, cookie: u64);
+    /// Sends what is queued.
+    fn send(&mut self) -> std::io::Result<()>;
+    /// Waits for one reply and returns its cookie; `is_read` tells of a cookie whether data comes with it, for which
+    /// `data` is the place.
+    fn receive(&mut self, data: &mut [u8], is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64>;
+    /// True if another reply is here already.
+    fn has_reply(&self) -> bool;
+}
 
 /// What to do for how long.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +167,7 @@ pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Ou
                     let places = Places::new(case, target.span_bytes, thread as u64 % case.conns as u64);
                     barrier.wait();
                     match way {
-                        Way::Nbd(connection) => drive_nbd(*connection, places?, stop),
+                        Way::Client(mut client) => drive_client(&mut *client, places?, stop),
                         Way::File(file) => drive_file(&file, places?, stop),
                     }
                 })
@@ -188,8 +206,8 @@ struct Flying {
 }
 
 /// Keeps `qd` requests under way until told to stop; a flush case alternates a silent write and a measured flush.
-fn drive_nbd(
-    mut connection: Connection,
+fn drive_client(
+    connection: &mut dyn Client,
     mut places: Places,
     stop: &AtomicBool,
 ) -> anyhow::Result<Histogram<u64>> {
@@ -231,15 +249,12 @@ fn drive_nbd(
         }
         connection.send()?;
         loop {
-            let mut known = None;
-            let slot = connection.receive(|cookie| {
-                known = flying.get(cookie as usize).copied().flatten();
-                if known.is_some_and(|flying| flying.reads) {
-                    &mut data
-                } else {
-                    &mut []
-                }
-            })? as usize;
+            let is_read = |cookie: u64| {
+                let known = flying.get(cookie as usize).copied().flatten();
+                known.is_some_and(|flying| flying.reads)
+            };
+            let slot = connection.receive(&mut data, &is_read)? as usize;
+            let known = flying.get(slot).copied().flatten();
             let Some(flight) = known else {
                 bail!("the server answered a request that was not sent")
             };
@@ -297,12 +312,12 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
                 buffer.bytes().copy_from_slice(places.payload(offset));
                 file.write_all_at(buffer.bytes(), offset)?;
             }
-            Way::Nbd(connection) => {
+            Way::Client(connection) => {
                 connection.push_write(block, offset, places.payload(offset));
                 connection.send()?;
                 under_way += 1;
                 if under_way == case.qd {
-                    connection.receive(|_| &mut [])?;
+                    connection.receive(&mut [], &|_| false)?;
                     under_way -= 1;
                 }
             }
@@ -311,11 +326,11 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
     }
     match &mut way {
         Way::File(file) => file.sync_data()?,
-        Way::Nbd(connection) => {
+        Way::Client(connection) => {
             connection.push_flush(u64::MAX);
             connection.send()?;
             for _ in 0..under_way + 1 {
-                connection.receive(|_| &mut [])?;
+                connection.receive(&mut [], &|_| false)?;
             }
         }
     }

@@ -10,6 +10,7 @@ mod block;
 mod load;
 pub mod machine;
 mod nbd;
+mod nvme;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
@@ -69,7 +70,7 @@ impl Mode {
     switchyard bench file:/dev/nvme0n1 --json"
 )]
 pub struct BenchArgs {
-    /// `nbd://HOST:PORT/NAME` or `file:PATH` [default: the volume `demo` of the running rack]
+    /// `nbd://HOST:PORT/NAME`, `nvme://HOST:PORT/NAME` or `file:PATH` [default: the volume `demo` of the running rack]
     #[arg(value_name = "TARGET")]
     pub target: Option<String>,
     /// Run one case instead of the suite
