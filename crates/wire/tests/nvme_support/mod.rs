@@ -2,9 +2,10 @@
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use core::cell::RefCell;
+use std::collections::BTreeMap;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Map, Pages, Pool, Rng, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, Rng, VolumeId};
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
     COMMAND_PDU_BYTES, Common, Cqe, DATA_PDU_BYTES, DataHeader, Fatal, Initialize, Sgl, Sqe, Status,
@@ -30,9 +31,9 @@ pub struct Ended {
 /// Data going out and coming in, by command.
 #[derive(Default)]
 pub struct Mail {
-    pub outgoing: Map<u16, Vec<u8>>,
-    pub incoming: Map<u16, Vec<u8>>,
-    pub ended: Map<u16, Ended>,
+    pub outgoing: BTreeMap<u16, Vec<u8>>,
+    pub incoming: BTreeMap<u16, Vec<u8>>,
+    pub ended: BTreeMap<u16, Ended>,
 }
 
 impl Sink for Mail {
@@ -85,6 +86,8 @@ pub struct Wire {
     pub host: Host,
     pub session: Session,
     pub mail: Mail,
+    /// Commands that ended, for tests that count them.
+    pub done: usize,
     /// Bytes on their way that the session has not taken.
     pub to_session: Vec<u8>,
     /// Random splits, if there is a generator.
@@ -130,6 +133,7 @@ impl Rig {
             host: Host::new(options),
             session: Session::new(3, self.pool.clone(), self.limits),
             mail: Mail::default(),
+            done: 0,
             to_session: Vec::new(),
             rng: None,
             heard: None,
