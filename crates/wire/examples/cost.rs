@@ -1,6 +1,6 @@
 //! What the NVMe/TCP session itself costs per command, sockets and media aside.
 //!
-//! `cargo run --release -p switchyard-wire --example cost`
+//! `cargo run --release -p switchyard-wire --example cost [-- BATCHES]`
 //!
 //! A target's session is fed batches of 32 commands as a socket would give them, the requests are answered at once with
 //! pages that are there already, and what is to be sent is visited as `sendmsg` would.
@@ -19,6 +19,7 @@ use wire::nvme::proto::{Cqe, Sqe, property};
 use wire::nvme::{Session, SessionLimits, Subsystem, Target, TargetOptions};
 
 const BATCH: u32 = 32;
+/// Unless told otherwise.
 const BATCHES: u32 = 100_000;
 
 /// Takes whatever comes.
@@ -37,6 +38,7 @@ impl Sink for Nothing {
 }
 
 struct Bench {
+    batches: u32,
     target: RefCell<Target>,
     pool: Pool,
 }
@@ -111,7 +113,7 @@ impl Bench {
         }
         let input = host.outgoing().to_vec();
         let start = Clock::now();
-        for _ in 0..BATCHES {
+        for _ in 0..self.batches {
             let taken = session.receive(Instant::from_nanos(1), black_box(&input), &self.target);
             assert_eq!(taken, input.len());
             assert_eq!(self.answer(&mut session, &pages), BATCH);
@@ -122,7 +124,7 @@ impl Bench {
             });
             session.sent(bytes);
         }
-        start.elapsed().as_nanos() as f64 / f64::from(BATCH * BATCHES)
+        start.elapsed().as_nanos() as f64 / f64::from(BATCH * self.batches)
     }
 }
 
@@ -131,7 +133,9 @@ fn main() {
     target
         .add(Subsystem::new("disk", VolumeId(1), 1 << 30))
         .expect("the first volume");
+    let batches = std::env::args().nth(1).and_then(|count| count.parse().ok());
     let bench = Bench {
+        batches: batches.unwrap_or(BATCHES),
         target: RefCell::new(target),
         pool: Pool::new(4096, 512),
     };

@@ -252,10 +252,10 @@ impl Session {
             .filter(|work| work.stage == Stage::Receiving);
         let wrong = match work {
             None => Some((Fatal::HeaderField, TAG_AT)),
-            Some(work) if work.cid != data.cid => Some((Fatal::HeaderField, CID_AT)),
+            Some(work) if work.plan.cid != data.cid => Some((Fatal::HeaderField, CID_AT)),
             Some(_) if data.length != carried => Some((Fatal::HeaderField, DATA_LENGTH_AT)),
             Some(work) => {
-                let left = work.data_bytes - work.filled;
+                let left = work.plan.data_bytes - work.filled;
                 let last = common.flags & pdu_flag::LAST != 0;
                 if data.offset != work.filled || data.length > left {
                     Some((Fatal::OutOfRange, 0))
@@ -270,9 +270,7 @@ impl Session {
             self.terminate(fatal, information, header);
             return Flow::Again;
         }
-        let index = u32::from(data.tag);
-        let generation = self.slots[index as usize].generation;
-        self.await_data(u64::from(generation) << 32 | u64::from(index), carried);
+        self.await_data(u32::from(data.tag), carried);
         Flow::Again
     }
 
