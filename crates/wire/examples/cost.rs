@@ -1,6 +1,7 @@
 //! What the NVMe/TCP session itself costs per command, sockets and media aside.
 //!
-//! `cargo run --release -p switchyard-wire --example cost [-- BATCHES]`
+//! `cargo run --release -p switchyard-wire --example cost [-- BATCHES [read|write]]`: all kinds of queues, or one kind of
+//! command on a queue with flow control, for counting instructions.
 //!
 //! A target's session is fed batches of 32 commands as a socket would give them, the requests are answered at once with
 //! pages that are there already, and what is to be sent is visited as `sendmsg` would.
@@ -140,6 +141,13 @@ fn main() {
         pool: Pool::new(4096, 512),
     };
     let plain = HostOptions::admin("nqn.2026-11.io.switchyard:disk", "nqn.2026-11.io.switchyard:cost");
+    let read = |index: u32| Sqe::read(u64::from(index) * 4096, 4096);
+    let write = |index: u32| Sqe::write(u64::from(index) * 4096, 4096, false);
+    match std::env::args().nth(2).as_deref() {
+        Some("read") => return println!("{:.1} ns", bench.measure(&plain, read, 1)),
+        Some("write") => return println!("{:.1} ns", bench.measure(&plain, write, 0)),
+        _ => {}
+    }
     for (name, sq_flow, digests) in [
         ("flow control", true, false),
         ("no flow control", false, false),
@@ -151,12 +159,8 @@ fn main() {
             data_digest: digests,
             ..plain.clone()
         };
-        let read = bench.measure(&options, |index| Sqe::read(u64::from(index) * 4096, 4096), 1);
-        let write = bench.measure(
-            &options,
-            |index| Sqe::write(u64::from(index) * 4096, 4096, false),
-            0,
-        );
+        let read = bench.measure(&options, read, 1);
+        let write = bench.measure(&options, write, 0);
         println!("{name:26} read 4 KiB {read:6.1} ns, write 4 KiB {write:6.1} ns");
     }
 }
