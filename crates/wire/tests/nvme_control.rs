@@ -248,7 +248,7 @@ fn disconnect_answers_what_is_under_way_first() {
     let read = rig.submit(&mut io, Sqe::read(0, 512), &[]);
     let bye = rig.submit(&mut io, Sqe::disconnect(), &[]);
     rig.pump(&mut io);
-    assert!(io.mail.ended.get(&bye).is_some());
+    assert!(io.mail.ended.contains_key(&bye));
     assert_eq!(io.session.closed(), None);
     rig.answer_all(&mut io.session);
     rig.pump(&mut io);
@@ -452,9 +452,9 @@ fn log_pages_are_read_in_pieces_and_end_with_zeros() {
     let mut rig = Rig::new();
     let (mut admin, mut io) = rig.io(Rig::options());
     rig.run(&mut io, Sqe::write(0, 4096, false), &[0; 4096]);
-    rig.now = rig.now + Duration::from_secs(2);
+    rig.now += Duration::from_secs(2);
     tick(&mut rig, &mut io);
-    rig.now = rig.now + Duration::from_secs(2);
+    rig.now += Duration::from_secs(2);
     tick(&mut rig, &mut io);
     let whole = rig
         .run(&mut admin, Sqe::log_page(log::SMART, 0, 512, false), &[])
@@ -718,7 +718,7 @@ fn a_controller_lives_while_its_host_keeps_it_alive() {
         let mut rig = Rig::new();
         let mut admin = rig.admin(options);
         for _ in 0..5 {
-            rig.now = rig.now + Duration::from_secs(life - 1);
+            rig.now += Duration::from_secs(life - 1);
             let keep_alive = (Sqe::new(admin::KEEP_ALIVE), Data::None);
             assert_eq!(rig.run(&mut admin, keep_alive, &[]).status, Status::SUCCESS);
             admin.session.tick(rig.now, &rig.target);
