@@ -1,0 +1,247 @@
+//! Request steering: which core works on a T request. L requests stay at home: moving one costs more than it waits.
+//!
+//! Published (`blk_mq_get_request`, OSDI'21): with more than 2·B T requests outstanding at home, the cores without L
+//! load and with fewer than 16 T requests are candidates; the fullest pending batch wins, then fewest outstanding, then
+//! home, then a coin. Without a candidate, the less loaded of two random cores, L cores included.
+//!
+//! Ours: a request leaves when another core has less T work by a margin, counted exactly and in bytes. A core with L
+//! applications counts for [`Config::latency_core_bytes`] more than it has, so that T leaves it first and returns only
+//! when all others have that much more to do; there is no fallback that could put bulk before L by chance. Two
+//! candidates are looked at, the one chosen last and a random one, so that the cost does not grow with the cores.
+
+use crate::class::Class;
+use crate::load::Loads;
+use crate::policy::{Balancing, Config};
+use base::{Instant, Rng};
+
+/// Request steering of one core.
+#[derive(Debug)]
+pub struct Steering {
+    config: Config,
+    rng: Rng,
+    home: usize,
+    /// Ours: the cores whose load is compared, those with L applications last, and how many have none.
+    candidates: Vec<u32>,
+    without_latency: usize,
+    refreshed: Option<Instant>,
+    chosen_last: usize,
+    steered: u64,
+}
+
+impl Steering {
+    /// Of core `home` among `cores`.
+    pub fn new(config: &Config, home: usize, cores: usize, rng: Rng) -> Self {
+        assert!(home < cores, "a core's home is among the cores");
+        Self {
+            config: *config,
+            rng,
+            home,
+            candidates: Vec::with_capacity(cores),
+            without_latency: 0,
+            refreshed: None,
+            chosen_last: home,
+            steered: 0,
+        }
+    }
+
+    /// The core that works on a request which arrived now at this core. To be followed by `Loads::charge`.
+    pub fn steer(&mut self, now: Instant, loads: &Loads, class: Class, bytes: u32) -> usize {
+        if class == Class::Latency || loads.cores() < 2 {
+            return self.home;
+        }
+        let core = match self.config.request_steering {
+            Balancing::Off => self.home,
+            Balancing::Published => self.published(loads),
+            Balancing::Switchyard => self.counted(now, loads, bytes),
+        };
+        self.steered += u64::from(core != self.home);
+        core
+    }
+
+    /// Requests sent to other cores so far.
+    pub fn steered(&self) -> u64 {
+        self.steered
+    }
+
+    fn published(&mut self, loads: &Loads) -> usize {
+        let outstanding = |core| loads.requests(core, Class::Throughput);
+        if outstanding(self.home) <= u64::from(2 * self.config.threshold_requests) {
+            return self.home;
+        }
+        let mut best: Option<(u32, u64, usize)> = None;
+        for core in 0..loads.cores() {
+            let requests = outstanding(core);
+            let no_candidate = loads.published_mean(core, Class::Latency) > 0
+                || requests >= u64::from(self.config.candidate_requests);
+            if no_candidate {
+                continue;
+            }
+            let missing = self.config.doorbell_requests.saturating_sub(loads.batch(core));
+            let better = match best {
+                None => true,
+                Some((least, fewest, _)) if (missing, requests) != (least, fewest) => {
+                    (missing, requests) < (least, fewest)
+                }
+                Some((_, _, at)) => core == self.home || (at != self.home && self.rng.below(2) == 0),
+            };
+            if better {
+                best = Some((missing, requests, core));
+            }
+        }
+        if let Some((_, _, core)) = best {
+            return core;
+        }
+        let cores = loads.cores() as u64;
+        let first = self.rng.below(cores) as usize;
+        let second = (first + 1 + self.rng.below(cores - 1) as usize) % cores as usize;
+        if outstanding(first) <= outstanding(second) {
+            first
+        } else {
+            second
+        }
+    }
+
+    fn counted(&mut self, now: Instant, loads: &Loads, bytes: u32) -> usize {
+        let stale = |at| now.since(at) >= self.config.candidates_refresh;
+        if self.refreshed.is_none_or(stale) {
+            self.refresh(now, loads);
+        }
+        let pressure = |core: usize| {
+            let latency = loads.hosts_latency(now, core);
+            let extra = if latency {
+                self.config.latency_core_bytes
+            } else {
+                0
+            };
+            loads.bytes(core, Class::Throughput) + u64::from(extra)
+        };
+        let here = pressure(self.home);
+        // Nothing to gain: not even one request is ahead of this one.
+        if here < u64::from(self.config.steer_margin_bytes) {
+            return self.home;
+        }
+        let pool = match self.without_latency {
+            0 => self.candidates.len(),
+            count => count,
+        };
+        let random = self.candidates[self.rng.below(pool as u64) as usize] as usize;
+        let (sticky, other) = (pressure(self.chosen_last), pressure(random));
+        // The one chosen last wins ties within a request, so that requests reach a core in runs.
+        let (core, there) = match other + u64::from(bytes) < sticky {
+            true => (random, other),
+            false => (self.chosen_last, sticky),
+        };
+        if there + u64::from(self.config.steer_margin_bytes) > here {
+            return self.home;
+        }
+        self.chosen_last = core;
+        core
+    }
+
+    fn refresh(&mut self, now: Instant, loads: &Loads) {
+        self.refreshed = Some(now);
+        self.candidates.clear();
+        for with_latency in [false, true] {
+            let cores = 0..loads.cores();
+            let of_kind = cores.filter(|&core| loads.hosts_latency(now, core) == with_latency);
+            self.candidates.extend(of_kind.map(|core| core as u32));
+            if !with_latency {
+                self.without_latency = self.candidates.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Charge;
+    use crate::policy::Policy;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000 + 10_000_000_000)
+    }
+
+    fn steering(policy: Policy, cores: usize) -> (Config, Loads, Steering) {
+        let config = Config::of(policy);
+        let steering = Steering::new(&config, 0, cores, Rng::new(3));
+        (config, Loads::new(cores, &config), steering)
+    }
+
+    fn load(loads: &Loads, core: usize, class: Class, count: usize, bytes: u32) -> Vec<Charge> {
+        (0..count)
+            .map(|_| loads.charge(at(0), core, core, class, bytes))
+            .collect()
+    }
+
+    #[test]
+    fn published_steering_starts_above_two_b_and_prefers_cores_without_l() {
+        let (config, loads, mut steering) = steering(Policy::BlkSwitch, 3);
+        let _latency = load(&loads, 1, Class::Latency, 1, 4096);
+        let _home = load(
+            &loads,
+            0,
+            Class::Throughput,
+            2 * config.threshold_requests as usize,
+            65536,
+        );
+        assert_eq!(steering.steer(at(0), &loads, Class::Throughput, 65536), 0);
+        let _one_more = load(&loads, 0, Class::Throughput, 1, 65536);
+        assert_eq!(steering.steer(at(0), &loads, Class::Throughput, 65536), 2);
+        assert_eq!(steering.steer(at(0), &loads, Class::Latency, 4096), 0);
+        assert_eq!(steering.steered(), 1);
+    }
+
+    #[test]
+    fn published_steering_falls_back_to_any_core_even_one_with_l() {
+        let (_, loads, mut steering) = steering(Policy::BlkSwitch, 3);
+        let _latency = load(&loads, 1, Class::Latency, 1, 4096);
+        let _busy = [
+            load(&loads, 0, Class::Throughput, 20, 65536),
+            load(&loads, 2, Class::Throughput, 20, 65536),
+        ];
+        let chosen: Vec<_> = (0..50)
+            .map(|_| steering.steer(at(0), &loads, Class::Throughput, 65536))
+            .collect();
+        assert!(chosen.contains(&1), "the weakness that ours mends");
+    }
+
+    #[test]
+    fn ours_leaves_a_busy_core_for_an_idle_one_but_not_for_one_with_l() {
+        let (_, loads, mut steering) = steering(Policy::Switchyard, 3);
+        let _latency = load(&loads, 1, Class::Latency, 1, 4096);
+        let _home = load(&loads, 0, Class::Throughput, 6, 65536);
+        for i in 0..50 {
+            let core = steering.steer(at(i), &loads, Class::Throughput, 65536);
+            assert!(core == 0 || core == 2, "{core}");
+        }
+        assert!(steering.steered() > 0);
+    }
+
+    #[test]
+    fn ours_takes_bulk_away_from_a_core_with_l_and_does_not_swing_between_equals() {
+        let (_, loads, mut steering) = steering(Policy::Switchyard, 2);
+        let _latency = load(&loads, 0, Class::Latency, 1, 4096);
+        let chosen: Vec<_> = (0..40)
+            .map(|i| steering.steer(at(i * 10), &loads, Class::Throughput, 65536))
+            .collect();
+        assert_eq!(chosen.iter().filter(|&&core| core == 1).count(), 40, "{chosen:?}");
+        let (_, loads, mut steering) = self::steering(Policy::Switchyard, 2);
+        let _both = [
+            load(&loads, 0, Class::Throughput, 20, 65536),
+            load(&loads, 1, Class::Throughput, 19, 65536),
+        ];
+        for i in 0..50 {
+            assert_eq!(steering.steer(at(i), &loads, Class::Throughput, 65536), 0);
+        }
+    }
+
+    #[test]
+    fn policies_without_steering_stay_at_home() {
+        for policy in [Policy::Linux, Policy::Spdk, Policy::SpdkPriority] {
+            let (_, loads, mut steering) = steering(policy, 2);
+            let _home = load(&loads, 0, Class::Throughput, 100, 65536);
+            assert_eq!(steering.steer(at(0), &loads, Class::Throughput, 65536), 0);
+        }
+    }
+}
