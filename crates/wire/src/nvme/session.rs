@@ -100,7 +100,8 @@ pub struct Session {
     /// Generation of the target that `queue` is up to date with.
     pub(super) generation: Option<u64>,
     pub(super) usage: Usage,
-    usage_since: Option<Instant>,
+    /// Since when `usage` waits to be told.
+    pub(super) usage_since: Option<Instant>,
     pub(super) now: Instant,
     started: Option<Instant>,
     /// Last sign of life on an admin queue.
@@ -316,9 +317,6 @@ impl Session {
     fn moment(&mut self, now: Instant, target: &dyn Access) {
         self.now = now;
         self.started.get_or_insert(now);
-        if self.usage_since.is_none() && self.usage != Usage::default() {
-            self.usage_since = Some(now);
-        }
         let generation = target.generation();
         if self.generation == Some(generation) || matches!(self.phase, Phase::Closing(_)) {
             return;
