@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 /// P99 of L in µs, and GB/s of T, of each system.
 fn order(seed: u64, label: &str) -> BTreeMap<&'static str, (f64, f64)> {
-    let case = ORDER_CASES.iter().find(|case| case.label == label).unwrap();
+    let case = ORDER_CASES
+        .iter()
+        .find(|case| case.label == label)
+        .expect("a case of this name");
     let run = |(name, config): (&'static str, Config)| {
         let outcome = measure(seed, config, 6, order_apps(case));
         let p99_us = outcome.latency[0].value_at_quantile(0.99) as f64 / 1e3;
