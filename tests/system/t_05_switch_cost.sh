@@ -26,5 +26,5 @@ linux 540
 spdk 555
 spdk-priority 555
 blk-switch 615
-switchyard 865
+switchyard 1190
 BOUNDS

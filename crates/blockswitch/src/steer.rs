@@ -6,14 +6,18 @@
 //!
 //! Ours: a request leaves when another core has less T work by a margin, counted exactly and in bytes. A core with L
 //! applications counts for [`Config::latency_core_bytes`] more than it has, so that T leaves it first, and takes T work
-//! of others only up to [`Config::spill_bytes`]: its idle time is used, in slices that L goes before, but no bulk piles
-//! up there and none comes by chance. Three cores are looked at, the one chosen last and two random ones, so that the
+//! of others only up to [`Config::spill_bytes`], and none when L fills it: idle time is used, in slices that L
+//! goes before, but no bulk piles up there and none comes by chance. Three cores are looked at, the one chosen last and two random ones, so that the
 //! cost does not grow with the cores.
 
 use crate::class::Class;
 use crate::load::Loads;
 use crate::policy::{Balancing, Config};
 use base::{Instant, Rng};
+
+/// Ours: another core must have less by at least this part of what home has: with long queues on both sides there is
+/// time until one runs dry, and what is not moved costs nothing.
+const MARGIN_SHARE: u64 = 4;
 
 /// Request steering of one core.
 #[derive(Debug)]
@@ -98,8 +102,8 @@ impl Steering {
 
     fn counted(&mut self, now: Instant, loads: &Loads, bytes: u32) -> usize {
         let here = self.pressure(now, loads, self.home);
-        let margin = u64::from(self.config.steer_margin_bytes);
-        // Nothing to gain: not even one request is ahead of this one.
+        let margin = u64::from(self.config.steer_margin_bytes).max(here / MARGIN_SHARE);
+        // Nothing to gain: home runs dry before another core could have begun.
         if here < margin {
             return self.home;
         }
@@ -142,7 +146,8 @@ impl Steering {
     /// A core with L applications takes no more of others' T work.
     fn is_full(&self, now: Instant, loads: &Loads, core: usize, bytes: u32) -> bool {
         let after = loads.bytes(core, Class::Throughput) + u64::from(bytes);
-        after > u64::from(self.config.spill_bytes) && loads.hosts_latency(now, core)
+        let busy = loads.latency_share_ppm(core) > self.config.spill_percent_max * 10_000;
+        (busy || after > u64::from(self.config.spill_bytes)) && loads.hosts_latency(now, core)
     }
 }
 

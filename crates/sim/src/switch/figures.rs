@@ -38,6 +38,7 @@ pub fn latency_app(home: usize) -> AppSpec {
         read_percent: 100,
         medium: Medium::Memory,
         home,
+        gap_ns: 0,
     }
 }
 
@@ -51,6 +52,7 @@ pub fn bulk_app(home: usize, bytes: u32, depth: u32) -> AppSpec {
         read_percent: 100,
         medium: Medium::Memory,
         home,
+        gap_ns: 0,
     }
 }
 
@@ -239,24 +241,73 @@ figure!(
         .to_vec()
 );
 
-/// Six L and six T applications on six cores, one of each per core: every step, every system, and ours with classes
-/// that nobody told it.
-pub fn order(seed: u64, progress: Progress<'_>) -> Report {
-    let mut report = Report::new("switch-order", seed, COLUMNS);
+/// How the six L and six T applications of [`order`] behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrderCase {
+    /// What its rows begin with.
+    pub label: &'static str,
+    /// Depth of the T applications.
+    pub depth: u32,
+    /// Mean time between two requests of an L application; 0 for closed loops.
+    pub gap_ns: u64,
+}
+
+/// Closed loops at the depth of the other figures and at that of Figure 13's deepest application; then L applications
+/// that ask 16,000 times a second each whatever they get. A closed loop that is served sooner asks for more, and takes
+/// the processor time for it from T: only at equal rates does the throughput of T compare.
+pub const ORDER_CASES: [OrderCase; 3] = [
+    OrderCase {
+        label: "QD32",
+        depth: 32,
+        gap_ns: 0,
+    },
+    OrderCase {
+        label: "QD64",
+        depth: 64,
+        gap_ns: 0,
+    },
+    OrderCase {
+        label: "QD64-paced",
+        depth: 64,
+        gap_ns: 60_000,
+    },
+];
+
+/// The systems of [`order`].
+pub fn order_systems() -> Vec<(&'static str, Config)> {
     let mut systems = steps();
+    let mut wide = Config::of(Policy::BlkSwitch);
+    wide.threshold_requests = 16;
+    systems.push(("+P+RS+AS,B=16", wide));
     systems.extend(
         self::systems()
             .into_iter()
             .filter(|(name, _)| name.starts_with("spdk")),
     );
-    for (name, config) in systems {
-        progress(&format!("switch-order: {name}"));
-        report.push(name, row(&measure(seed, config, 6, mixed(6, 6, 6))));
-    }
-    progress("switch-order: switchyard, classes learned");
+    systems
+}
+
+/// The applications of a case: one of each per core of six.
+pub fn order_apps(case: &OrderCase) -> Vec<AppSpec> {
     let mut apps = mixed(6, 6, 6);
-    apps.iter_mut().for_each(|app| app.hint = ClassHint::Auto);
-    let learned = measure(seed, Config::of(Policy::Switchyard), 6, apps);
-    report.push("switchyard-auto", row(&learned));
+    apps[..6].iter_mut().for_each(|app| app.gap_ns = case.gap_ns);
+    apps[6..].iter_mut().for_each(|app| app.depth = case.depth);
+    apps
+}
+
+/// Six L and six T applications on six cores: every step, every system, and ours with classes that nobody told it.
+pub(crate) fn order(seed: u64, progress: Progress<'_>) -> Report {
+    let mut report = Report::new("switch-order", seed, COLUMNS);
+    for case in &ORDER_CASES {
+        progress(&format!("switch-order: {}", case.label));
+        for (name, config) in order_systems() {
+            let outcome = measure(seed, config, 6, order_apps(case));
+            report.push(&format!("{} {name}", case.label), row(&outcome));
+        }
+        let mut apps = order_apps(case);
+        apps.iter_mut().for_each(|app| app.hint = ClassHint::Auto);
+        let learned = measure(seed, Config::of(Policy::Switchyard), 6, apps);
+        report.push(&format!("{} switchyard-auto", case.label), row(&learned));
+    }
     report
 }

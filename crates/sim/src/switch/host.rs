@@ -42,6 +42,9 @@ pub struct AppSpec {
     pub medium: Medium,
     /// Its core at first.
     pub home: usize,
+    /// Mean time in ns between two requests of one place in the queue, drawn from an exponential distribution; the next
+    /// waits for the answer to the last all the same. 0: as soon as it is there.
+    pub gap_ns: u64,
 }
 
 /// A run.
@@ -72,7 +75,7 @@ pub struct Outcome {
     pub bytes: [u64; 2],
     /// Requests that another core than the home worked on.
     pub steered: u64,
-    /// Changes of an application's home, the warm-up included.
+    /// Changes of an application's home.
     pub moves: u64,
     /// Share of the cores' time that was not idle.
     pub busy: f64,
@@ -135,6 +138,8 @@ struct Request {
     app: usize,
     read: bool,
     issued_at: Instant,
+    /// When a paced application wanted to send it.
+    due_at: Instant,
     class: Class,
     charge: Option<Charge>,
 }
@@ -219,6 +224,7 @@ impl Host {
                     app,
                     read: true,
                     issued_at: Instant::ZERO,
+                    due_at: Instant::ZERO,
                     class: Class::Throughput,
                     charge: None,
                 });
@@ -235,6 +241,7 @@ impl Host {
         let steered = self.total(|core| core.steering.steered());
         self.outcome.latency = [histogram(), histogram()];
         self.outcome.bytes = [0; 2];
+        self.outcome.moves = 0;
         self.until(warm + self.spec.measured);
         let all_ns = self.spec.measured.as_nanos() as u64 * self.cores.len() as u64;
         self.outcome.busy = (self.total(|core| core.busy_ns) - busy_ns) as f64 / all_ns as f64;
@@ -292,7 +299,12 @@ impl Host {
     /// A client sends its next request.
     fn issue(&mut self, request: u32) {
         let at = &mut self.requests[request as usize];
-        let think_ns = self.rng.below(cost::THINK_NS_MAX + 1);
+        let mut think_ns = self.rng.below(cost::THINK_NS_MAX + 1);
+        if let gap_ns @ 1.. = self.apps[at.app].spec.gap_ns {
+            let due = at.due_at + Duration::from_nanos(self.rng.exponential(gap_ns as f64) as u64);
+            at.due_at = due;
+            think_ns = think_ns.max(due.nanos_since(self.now));
+        }
         at.read = self.rng.below(100) < self.apps[at.app].spec.read_percent;
         at.issued_at = self.now + Duration::from_nanos(think_ns);
         self.after(think_ns + cost::ONE_WAY_NS, Event::Arrive(request));
