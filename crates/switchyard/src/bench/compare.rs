@@ -422,7 +422,7 @@ fn visit(
     Ok(runs)
 }
 
-fn check(args: &CompareArgs) -> anyhow::Result<()> {
+pub fn check(args: &CompareArgs) -> anyhow::Result<()> {
     if !(1..=100).contains(&args.rounds) {
         bail!(Failure::Usage(format!(
             "--rounds {}: write 1 to 100",

@@ -8,6 +8,7 @@
 
 mod block;
 mod compare;
+mod hostile;
 mod load;
 pub mod machine;
 mod nbd;
@@ -68,6 +69,8 @@ pub enum Comparison {
     Blockswitch(compare::BlockswitchArgs),
     /// One client alone: our targets beside nbdkit and qemu-nbd, interleaved
     Peers(compare::PeersArgs),
+    /// One good client beside a thousand bad ones
+    Hostile(hostile::HostileArgs),
 }
 
 /// `switchyard bench`.
@@ -134,6 +137,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.comparison {
         Some(Comparison::Blockswitch(args)) => return compare::blockswitch(args),
         Some(Comparison::Peers(args)) => return compare::peers(args),
+        Some(Comparison::Hostile(args)) => return hostile::run(args),
         None => {}
     }
     check(args)?;
