@@ -468,8 +468,16 @@ impl Session {
     }
 
     /// Ends a command: its slot is free, its payload counts no more.
+    ///
+    /// # Panics
+    /// If the tag is not one of a command under way.
     pub(super) fn vacate(&mut self, tag: u64) -> Plan {
         let slot = &mut self.slots[tag as u32 as usize];
+        assert_eq!(
+            u64::from(slot.generation),
+            tag >> 32,
+            "a request is answered once"
+        );
         let work = slot.work.as_ref().expect("a command under way is ended");
         let plan = work.plan;
         self.bytes_in_flight -= u64::from(work.counted_bytes);
