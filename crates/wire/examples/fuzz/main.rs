@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p switchyard-wire --example fuzz -- [--executions N] [--seed S]`
 //!
-//! Every execution mutates a valid rack header or a valid NBD conversation and checks what comes of it against an
-//! independent model (`engine/`). A failure panics with the seed of its execution; `--only SEED` runs that one again.
+//! Every execution mutates a valid rack header, or a valid NBD or NVMe/TCP conversation, and checks what comes of it
+//! (`engine/`). A failure panics with the seed of its execution; `--only SEED` runs that one again.
 #![allow(
     clippy::disallowed_types,
     reason = "a tool measures its own speed; the engine has no clock"

@@ -2,7 +2,7 @@
 //! within bounds, and it goes to the target for every command.
 
 use super::fabrics::{Connected, Refused};
-use super::io::{Extra, Kind, Work, check_pointer};
+use super::io::{Kind, Plan, check_pointer};
 use super::output::Reply;
 use super::proto::{Sqe, Status, admin, fabrics, sgl};
 use super::session::{Flow, Queue, Session};
@@ -64,14 +64,9 @@ impl Session {
             }
         };
         if direction == Direction::ToTarget {
-            let mut work = Work::new(sqe.cid(), Kind::Control);
-            work.data_bytes = sqe.sgl().length;
-            work.extra = Some(Box::new(Extra {
-                sqe: *sqe,
-                data: Vec::with_capacity(work.data_bytes as usize),
-                ranges: Vec::new(),
-            }));
-            return self.accept(work, capsule_bytes);
+            let mut plan = Plan::new(sqe.cid(), Kind::Control);
+            plan.data_bytes = sqe.sgl().length;
+            return self.accept(plan, capsule_bytes, sqe);
         }
         self.advance();
         self.carry_out(sqe, &[], target);
@@ -121,8 +116,9 @@ impl Session {
 
     /// The data of a command has come.
     pub(super) fn control_arrived(&mut self, tag: u64, target: &dyn Access) {
-        let work = self.vacate(tag);
-        let extra = work.extra.expect("a control command has its data");
+        let extra = self.work_mut(tag).extra.take();
+        let extra = extra.expect("a control command has its data");
+        self.vacate(tag);
         self.carry_out(&extra.sqe, &extra.data, target);
     }
 

@@ -20,7 +20,7 @@ use super::proto::{
     BLOCK_SHIFT, CNTLID_DYNAMIC, COMMAND_PDU_BYTES, COMMON_BYTES, CONNECT_DATA_BYTES, Common, Cqe,
     DATA_PDU_BYTES, DIGEST_BYTES, DataHeader, H2C_DATA_BYTES_MIN, IC_BYTES, IDENTIFY_BYTES, Initialize,
     NQN_BYTES_MAX, RESPONSE_PDU_BYTES, SQE_BYTES, Sgl, Sqe, Status, TERM_BYTES, TERM_BYTES_MAX, Termination,
-    admin, fabrics, io, pdu, pdu_flag, put, sgl, u32_at,
+    admin, fabrics, io, pdu, pdu_flag, put, sgl, u16_at, u32_at, u64_at,
 };
 
 /// Outgoing bytes that are sent are cut off when there are this many.
@@ -310,56 +310,50 @@ impl Host {
                 }
                 continue;
             }
-            let Some((header, taken)) = self.header(bytes) else {
-                return;
-            };
+            let taken =
+                if let Some(whole) = whole_header(self.scratch_bytes, bytes, self.options.header_digest) {
+                    self.take_pdu(&bytes[..whole], sink);
+                    whole
+                } else {
+                    let Some((header, count, taken)) = self.gather(bytes) else {
+                        return;
+                    };
+                    self.take_pdu(&header[..count], sink);
+                    taken
+                };
             bytes = &bytes[taken..];
-            if let Err(error) = self.pdu(&header, sink) {
-                self.state = State::Failed(error);
-            }
         }
     }
 
-    /// The next whole header, digest included, and how many of `bytes` were needed for it.
-    fn header(&mut self, bytes: &[u8]) -> Option<([u8; TERM_BYTES_MAX], usize)> {
+    fn take_pdu(&mut self, header: &[u8], sink: &mut dyn Sink) {
+        if let Err(error) = self.pdu(header, sink) {
+            self.state = State::Failed(error);
+        }
+    }
+
+    /// The next whole header, digest included, from pieces; its length, and how many of `bytes` were needed for it.
+    fn gather(&mut self, bytes: &[u8]) -> Option<([u8; TERM_BYTES_MAX], usize, usize)> {
         let mut taken = 0;
         let mut want = COMMON_BYTES;
         loop {
-            let step = (bytes.len() - taken).min(want - self.scratch_bytes.min(want));
+            let step = (bytes.len() - taken).min(want.saturating_sub(self.scratch_bytes));
             self.scratch[self.scratch_bytes..][..step].copy_from_slice(&bytes[taken..taken + step]);
             self.scratch_bytes += step;
             taken += step;
             if self.scratch_bytes < want {
                 return None;
             }
-            let whole = self.header_bytes();
+            let whole = header_bytes(&self.scratch, self.options.header_digest);
             if want == whole {
                 break;
             }
             want = whole;
         }
         self.scratch_bytes = 0;
-        Some((self.scratch, taken))
+        Some((self.scratch, want, taken))
     }
 
-    /// Bytes of the header whose first eight are in `scratch`; those eight if it is nonsense, which is found out later.
-    fn header_bytes(&self) -> usize {
-        let common = Common::parse(&self.scratch);
-        let digest = if self.options.header_digest {
-            DIGEST_BYTES
-        } else {
-            0
-        };
-        match common.kind {
-            pdu::IC_RESP => IC_BYTES,
-            pdu::C2H_TERM => (common.total_bytes as usize).clamp(TERM_BYTES, TERM_BYTES_MAX),
-            pdu::RESPONSE => RESPONSE_PDU_BYTES + digest,
-            pdu::C2H_DATA | pdu::R2T => DATA_PDU_BYTES + digest,
-            _ => COMMON_BYTES,
-        }
-    }
-
-    fn pdu(&mut self, header: &[u8; TERM_BYTES_MAX], sink: &mut dyn Sink) -> Result<(), HostError> {
+    fn pdu(&mut self, header: &[u8], sink: &mut dyn Sink) -> Result<(), HostError> {
         let common = Common::parse(header);
         if common.kind == pdu::C2H_TERM {
             let Termination { status, information } = Termination::parse(header);
@@ -646,6 +640,71 @@ impl Host {
             self.outgoing.extend(digest.to_le_bytes());
         }
     }
+}
+
+/// Bytes of the header, digest included, whose first eight are there; those eight if it is nonsense, which is found out
+/// later.
+fn header_bytes(bytes: &[u8], digested: bool) -> usize {
+    let common = Common::parse(bytes);
+    let digest = if digested { DIGEST_BYTES } else { 0 };
+    match common.kind {
+        pdu::IC_RESP => IC_BYTES,
+        pdu::C2H_TERM => (common.total_bytes as usize).clamp(TERM_BYTES, TERM_BYTES_MAX),
+        pdu::RESPONSE => RESPONSE_PDU_BYTES + digest,
+        pdu::C2H_DATA | pdu::R2T => DATA_PDU_BYTES + digest,
+        _ => COMMON_BYTES,
+    }
+}
+
+/// Bytes of the header that `bytes` start with, if it is all there and nothing of it was gathered before.
+fn whole_header(gathered: usize, bytes: &[u8], digested: bool) -> Option<usize> {
+    if gathered > 0 || bytes.len() < COMMON_BYTES {
+        return None;
+    }
+    let whole = header_bytes(bytes, digested);
+    (bytes.len() >= whole).then_some(whole)
+}
+
+/// What Identify Controller says of limits (Base §5.17.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The largest transfer in bytes (`MDTS`), `u32::MAX` for any.
+    pub transfer_bytes_max: u32,
+    /// Data of a capsule of an I/O queue (`IOCCSZ`): for [`HostOptions::in_capsule_bytes`].
+    pub in_capsule_bytes: u32,
+    /// Entries of a queue (`MAXCMD`).
+    pub entries_max: u16,
+}
+
+impl Offer {
+    /// Reads the data of Identify Controller.
+    ///
+    /// # Panics
+    /// If it is not 4096 bytes.
+    pub fn parse(data: &[u8]) -> Self {
+        assert_eq!(data.len(), IDENTIFY_BYTES);
+        let transfer = match data[77] {
+            0 => None,
+            shift => 4096u32.checked_shl(u32::from(shift)).filter(|&bytes| bytes > 0),
+        };
+        Self {
+            transfer_bytes_max: transfer.unwrap_or(u32::MAX),
+            in_capsule_bytes: u32_at(data, 1792)
+                .saturating_mul(16)
+                .saturating_sub(SQE_BYTES as u32),
+            entries_max: u16_at(data, 514),
+        }
+    }
+}
+
+/// Size in bytes of the namespace that Identify Namespace describes (NVM §4.1.5.1), in the format that is in use.
+///
+/// # Panics
+/// If the data is not 4096 bytes.
+pub fn namespace_bytes(data: &[u8]) -> u64 {
+    assert_eq!(data.len(), IDENTIFY_BYTES);
+    let shift = data[128 + 4 * usize::from(data[26] & 0xf) + 2];
+    u64_at(data, 0).checked_shl(u32::from(shift)).unwrap_or(u64::MAX)
 }
 
 /// Commands by name; the data that goes with each.

@@ -6,7 +6,8 @@ use base::{BlockError, BlockOp, BlockReply, BlockRequest, Pages};
 use super::identify::NSID;
 use super::output::Reply;
 use super::proto::{
-    BLOCK_SHIFT, DSM_RANGE_BYTES, DataHeader, NSID_ALL, Sqe, Status, fabrics, io, sgl, u32_at, u64_at,
+    BLOCK_SHIFT, DSM_RANGE_BYTES, DSM_RANGES_MAX, DataHeader, NSID_ALL, Sqe, Status, fabrics, io, sgl,
+    u32_at, u64_at,
 };
 use super::session::{Flow, Incoming, Phase, Session};
 use super::target::Namespace;
@@ -45,22 +46,28 @@ pub(super) enum Kind {
     Control,
 }
 
-/// A command under way.
-#[derive(Debug)]
-pub(super) struct Work {
+/// What a command is, as it was judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
     pub cid: u16,
     pub kind: Kind,
-    pub stage: Stage,
     pub fua: bool,
-    /// A data digest did not match.
-    pub damaged: bool,
+    /// Bytes of data that the host sends.
+    pub data_bytes: u32,
     /// First byte that the volume has not been asked about; for reads, writes and compares the first of the range.
     pub offset: u64,
     /// Bytes from there on; long trims and zeroes shrink part by part.
     pub length: u64,
-    /// Bytes of data that the host sends.
-    pub data_bytes: u32,
-    /// Those that have come.
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub plan: Plan,
+    pub stage: Stage,
+    /// A data digest did not match.
+    pub damaged: bool,
+    /// Bytes of data that have come.
     pub filled: u32,
     /// Bytes that count against the session's limit.
     pub counted_bytes: u32,
@@ -78,27 +85,21 @@ pub(super) struct Extra {
     pub ranges: Vec<(u64, u64)>,
 }
 
-impl Work {
+impl Plan {
     /// A command that needs nothing yet.
-    pub(super) fn new(cid: u16, kind: Kind) -> Self {
+    pub(super) const fn new(cid: u16, kind: Kind) -> Self {
         Self {
             cid,
             kind,
-            stage: Stage::Waiting,
             fua: false,
-            damaged: false,
+            data_bytes: 0,
             offset: 0,
             length: 0,
-            data_bytes: 0,
-            filled: 0,
-            counted_bytes: 0,
-            pages: Pages::new(),
-            extra: None,
         }
     }
 
     /// Payload bytes that count while it is under way: a compare holds what it was sent and what is read.
-    fn payload_bytes(&self) -> u32 {
+    const fn payload_bytes(&self) -> u32 {
         match self.kind {
             Kind::Read | Kind::Write => self.length as u32,
             Kind::Compare => 2 * self.length as u32,
@@ -106,7 +107,7 @@ impl Work {
         }
     }
 
-    fn takes_pages(&self) -> bool {
+    const fn takes_pages(&self) -> bool {
         matches!(self.kind, Kind::Write | Kind::Compare)
     }
 
@@ -120,7 +121,9 @@ impl Work {
             Kind::Control => panic!("a control command is no block request"),
         }
     }
+}
 
+impl Work {
     /// Puts data in its place.
     pub(super) fn fill(&mut self, mut from: &[u8]) {
         if let Some(extra) = &mut self.extra {
@@ -128,7 +131,7 @@ impl Work {
             self.filled += from.len() as u32;
             return;
         }
-        let skip = (self.offset % PAGE_BYTES as u64) as usize;
+        let skip = (self.plan.offset % PAGE_BYTES as u64) as usize;
         while !from.is_empty() {
             let at = skip + self.filled as usize;
             let place = at % PAGE_BYTES;
@@ -148,7 +151,7 @@ impl Session {
             return self.io_fabrics(sqe, capsule_bytes);
         }
         match self.judge(sqe, capsule_bytes) {
-            Ok(work) => self.accept(work, capsule_bytes),
+            Ok(plan) => self.accept(plan, capsule_bytes, sqe),
             Err(status) => self.refuse(sqe.cid(), status, capsule_bytes),
         }
     }
@@ -196,7 +199,7 @@ impl Session {
 
     /// What a command is, or the exact status it deserves. In this order: the queue's state, the form of the command,
     /// the namespace and the path to it, permission, range, length, data pointer.
-    fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Work, Status> {
+    fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Plan, Status> {
         let view = &self.queue.as_ref().expect("commands come after Connect").view;
         if self.stopping {
             return Err(Status::PATH);
@@ -229,160 +232,161 @@ impl Session {
         if changes && namespace.read_only {
             return Err(Status::WRITE_PROTECTED.dnr());
         }
-        let mut work = Work::new(sqe.cid(), kind);
-        work.fua = changes && (view.write_through || sqe.dword(12) & io::FUA != 0 && kind != Kind::Dataset);
+        let mut plan = Plan::new(sqe.cid(), kind);
+        plan.fua = changes && (view.write_through || sqe.dword(12) & io::FUA != 0 && kind != Kind::Dataset);
         match kind {
             Kind::Flush => {}
-            Kind::Dataset => self.judge_dataset(sqe, &mut work)?,
-            _ => self.judge_range(sqe, namespace, &mut work)?,
+            Kind::Dataset => plan.data_bytes = dataset_bytes(sqe)?,
+            _ => self.judge_range(sqe, namespace, &mut plan)?,
         }
         check_pointer(
             sqe,
-            work.data_bytes,
+            plan.data_bytes,
             kind == Kind::Read,
             capsule_bytes,
-            work.length,
+            plan.length,
         )?;
-        Ok(work)
+        Ok(plan)
     }
 
     /// Range and length of a command that has them (NVM §3.2.4 and others, dwords 10 to 12).
-    fn judge_range(&self, sqe: &Sqe, namespace: &Namespace, work: &mut Work) -> Result<(), Status> {
+    fn judge_range(&self, sqe: &Sqe, namespace: &Namespace, plan: &mut Plan) -> Result<(), Status> {
         let (first, control) = (sqe.qword(10), sqe.dword(12));
         let blocks = u64::from(control & 0xffff) + 1;
         if control & io::DIRECTIVE_TYPE != 0 {
             return Err(Status::INVALID_FIELD.dnr());
         }
-        (work.offset, work.length) = range(first, blocks, namespace).ok_or(Status::LBA_RANGE.dnr())?;
-        if matches!(work.kind, Kind::Read | Kind::Write | Kind::Compare) {
-            if work.length > u64::from(self.shape.request_bytes_max) {
+        (plan.offset, plan.length) = range(first, blocks, namespace).ok_or(Status::LBA_RANGE.dnr())?;
+        if matches!(plan.kind, Kind::Read | Kind::Write | Kind::Compare) {
+            if plan.length > u64::from(self.shape.request_bytes_max) {
                 return Err(Status::INVALID_FIELD.dnr());
             }
-            if work.kind != Kind::Read {
-                work.data_bytes = work.length as u32;
+            if plan.kind != Kind::Read {
+                plan.data_bytes = plan.length as u32;
             }
         }
-        Ok(())
-    }
-
-    /// Dataset Management (NVM §3.2.3): hosts may send more data than there are ranges, Linux always does.
-    fn judge_dataset(&self, sqe: &Sqe, work: &mut Work) -> Result<(), Status> {
-        let needed = ((sqe.dword(10) & 0xff) + 1) * DSM_RANGE_BYTES as u32;
-        let length = sqe.sgl().length;
-        if length < needed || length > 256 * DSM_RANGE_BYTES as u32 {
-            return Err(Status::SGL_LENGTH.dnr());
-        }
-        work.data_bytes = length;
-        work.extra = Some(Box::new(Extra {
-            sqe: *sqe,
-            data: Vec::with_capacity(length as usize),
-            ranges: Vec::new(),
-        }));
         Ok(())
     }
 
     /// Takes a valid command; one with data in its capsule only if there is room for that.
-    pub(super) fn accept(&mut self, mut work: Work, capsule_bytes: u32) -> Flow {
+    pub(super) fn accept(&mut self, plan: Plan, capsule_bytes: u32, sqe: &Sqe) -> Flow {
         if capsule_bytes > 0 {
-            let Some(work) = self.make_room(work, self.limits.pages_reserve, 0) else {
+            let Some(pages) = self.room(&plan, self.limits.pages_reserve, 0) else {
                 return Flow::Blocked;
             };
             self.advance();
-            let tag = self.occupy(work);
-            self.await_data(tag, capsule_bytes);
+            self.receiving += 1;
+            let tag = self.occupy(plan, Stage::Receiving, pages, sqe);
+            self.await_data(tag as u32, capsule_bytes);
             return Flow::Again;
         }
         self.advance();
-        if work.data_bytes == 0 && work.payload_bytes() == 0 {
-            work.stage = Stage::Asked;
-            let tag = self.occupy(work);
+        // What takes no room of the pool, and does not overtake what waits for room.
+        if plan.data_bytes == 0
+            && (plan.kind != Kind::Read || self.waiting.is_empty())
+            && let Some(pages) = self.room(&plan, 0, 0)
+        {
+            let tag = self.occupy(plan, Stage::Asked, pages, sqe);
             self.ask(tag);
             return Flow::Again;
         }
-        let tag = self.occupy(work);
+        let tag = self.occupy(plan, Stage::Waiting, Pages::new(), sqe);
         self.waiting.push_back(tag as u32);
         self.grant();
         Flow::Again
     }
 
-    /// Counts a command's payload and takes its pages, if there is room; the command as it was to be, if not, is gone:
-    /// it is read again from its capsule.
-    fn make_room(&self, mut work: Work, pages_reserve: usize, bytes_reserve: u64) -> Option<Work> {
-        self.fits(&mut work, pages_reserve, bytes_reserve).then_some(work)
+    /// The pages of a command, none for most, if its payload fits.
+    fn room(&self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
+        let limit = self.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
+        if self.bytes_in_flight + u64::from(plan.payload_bytes()) > limit {
+            return None;
+        }
+        if plan.takes_pages() {
+            return self.take_pages(plan.offset, plan.length as u32, pages_reserve);
+        }
+        Some(Pages::new())
     }
 
-    /// Takes a command's pages if its payload fits.
-    fn fits(&self, work: &mut Work, pages_reserve: usize, bytes_reserve: u64) -> bool {
-        let limit = self.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
-        if self.bytes_in_flight + u64::from(work.payload_bytes()) > limit {
-            return false;
-        }
-        if work.takes_pages() {
-            match self.take_pages(work.offset, work.length as u32, pages_reserve) {
-                Some(pages) => work.pages = pages,
-                None => return false,
-            }
-        }
-        true
+    /// Gives a command its slot; from here on it is under way.
+    fn occupy(&mut self, plan: Plan, stage: Stage, pages: Pages, sqe: &Sqe) -> u64 {
+        let index = self
+            .free
+            .pop()
+            .expect("commands under way are counted before one is taken");
+        let counted_bytes = match stage {
+            Stage::Waiting => 0,
+            _ => plan.payload_bytes(),
+        };
+        self.bytes_in_flight += u64::from(counted_bytes);
+        let extra = match plan.kind {
+            Kind::Control | Kind::Dataset => Some(Box::new(Extra {
+                sqe: *sqe,
+                data: Vec::with_capacity(plan.data_bytes as usize),
+                ranges: Vec::new(),
+            })),
+            _ => None,
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.work = Some(Work {
+            plan,
+            stage,
+            damaged: false,
+            filled: 0,
+            counted_bytes,
+            pages,
+            extra,
+        });
+        u64::from(slot.generation) << 32 | u64::from(index)
     }
 
     /// Lets commands that wait go on, in order, as far as there is room.
     pub(super) fn grant(&mut self) {
         while let Some(&index) = self.waiting.front() {
-            let slot = &mut self.slots[index as usize];
+            let slot = &self.slots[index as usize];
             let tag = u64::from(slot.generation) << 32 | u64::from(index);
-            let mut work = slot.work.take().expect("a command that waits is under way");
+            let plan = slot
+                .work
+                .as_ref()
+                .expect("a command that waits is under way")
+                .plan;
             // Data that is asked for comes behind whatever the host sends until then: capsules with data have to
             // find room meanwhile, or both would wait for ever.
-            let (pages_reserve, bytes_reserve) = if work.data_bytes > 0 {
+            let (pages_reserve, bytes_reserve) = if plan.data_bytes > 0 {
                 let pages = self.limits.pages_reserve + self.limits.capsule_pages();
                 (pages, self.limits.capsule_bytes())
             } else {
                 (0, 0)
             };
-            let fits = self.fits(&mut work, pages_reserve, bytes_reserve);
-            if fits {
-                work.counted_bytes = work.payload_bytes();
-                self.bytes_in_flight += u64::from(work.counted_bytes);
-            }
-            let (cid, length) = (work.cid, work.data_bytes);
-            work.stage = match (fits, length > 0) {
-                (false, _) => Stage::Waiting,
-                (true, true) => Stage::Receiving,
-                (true, false) => Stage::Asked,
-            };
-            self.slots[index as usize].work = Some(work);
-            if !fits {
+            let Some(pages) = self.room(&plan, pages_reserve, bytes_reserve) else {
                 return;
-            }
+            };
             self.waiting.pop_front();
-            if length == 0 {
+            self.bytes_in_flight += u64::from(plan.payload_bytes());
+            let work = self.work_mut(tag);
+            work.pages = pages;
+            work.counted_bytes = plan.payload_bytes();
+            if plan.data_bytes == 0 {
+                work.stage = Stage::Asked;
                 self.ask(tag);
                 continue;
             }
+            work.stage = Stage::Receiving;
             self.receiving += 1;
             let header = DataHeader {
-                cid,
+                cid: plan.cid,
                 tag: index as u16,
                 offset: 0,
-                length,
+                length: plan.data_bytes,
             };
             self.output.push(Reply::ready(self.framing(), &header));
         }
     }
 
-    /// The next bytes are data of this command.
-    pub(super) fn await_data(&mut self, tag: u64, bytes: u32) {
-        let work = self.work_mut(tag);
-        if work.stage == Stage::Waiting {
-            work.stage = Stage::Receiving;
-            work.counted_bytes = work.payload_bytes();
-            let counted = u64::from(work.counted_bytes);
-            self.bytes_in_flight += counted;
-            self.receiving += 1;
-        }
+    /// The next bytes are data of the command in this slot.
+    pub(super) fn await_data(&mut self, slot: u32, bytes: u32) {
         self.phase = Phase::Data(Incoming {
-            slot: tag as u32,
+            slot,
             left: bytes,
             crc: 0,
             digest: [0; 4],
@@ -396,10 +400,10 @@ impl Session {
         let tag = u64::from(generation) << 32 | u64::from(index);
         let work = self.work_mut(tag);
         work.damaged |= !sound;
-        if work.filled < work.data_bytes {
+        if work.filled < work.plan.data_bytes {
             return;
         }
-        let (damaged, kind, cid) = (work.damaged, work.kind, work.cid);
+        let (damaged, kind, cid) = (work.damaged, work.plan.kind, work.plan.cid);
         work.stage = Stage::Asked;
         self.receiving -= 1;
         if damaged {
@@ -434,11 +438,11 @@ impl Session {
         if extra.sqe.dword(11) & io::DSM_DEALLOCATE == 0 {
             extra.ranges.clear();
         }
-        let cid = work.cid;
+        let cid = work.plan.cid;
         let next = extra.ranges.pop().filter(|_| valid);
         match next {
             Some(next) => {
-                (work.offset, work.length) = next;
+                (work.plan.offset, work.plan.length) = next;
                 self.ask(tag);
             }
             None => {
@@ -460,22 +464,22 @@ impl Session {
         let volume = view.namespace.expect("the command was judged").volume;
         let client = self.client;
         let work = self.work_mut(tag);
-        let (op, offset) = (work.op(), work.offset);
+        let plan = &mut work.plan;
+        let (op, offset, fua) = (plan.op(), plan.offset, plan.fua);
         let length = match op {
             BlockOp::Trim | BlockOp::WriteZeroes => {
                 let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
-                let part = work.length.min(part_max);
-                work.offset += part;
-                work.length -= part;
+                let part = plan.length.min(part_max);
+                plan.offset += part;
+                plan.length -= part;
                 part as u32
             }
-            _ => work.length as u32,
+            _ => plan.length as u32,
         };
         let pages = match op {
             BlockOp::Write => core::mem::take(&mut work.pages),
             _ => Pages::new(),
         };
-        let fua = work.fua;
         self.requests.push_back(BlockRequest {
             client,
             tag,
@@ -502,38 +506,42 @@ impl Session {
         if reply.result.is_ok() && self.goes_on(tag) {
             return self.ask(tag);
         }
-        let mut work = self.take_done(tag, reply.result.is_ok());
-        let cid = work.cid;
-        match (work.kind, reply.result) {
+        let work = self.work_mut(tag);
+        let sent = core::mem::take(&mut work.pages);
+        if reply.result.is_ok() && work.plan.kind == Kind::Read {
+            // It counts until it is sent.
+            work.counted_bytes = 0;
+        }
+        let plan = self.vacate(tag);
+        match (plan.kind, reply.result) {
             (Kind::Read, Ok(pages)) => {
                 self.usage.reads += 1;
-                self.usage.read_bytes += work.length;
-                let cqe = self.cqe(cid, Status::SUCCESS, 0);
+                self.usage.read_bytes += plan.length;
+                let cqe = self.cqe(plan.cid, Status::SUCCESS, 0);
                 let (framing, sq_flow) = (self.framing(), self.sq_flow());
-                let reply = Reply::pages(framing, work.offset, work.length as u32, pages, &cqe, sq_flow);
+                let reply = Reply::pages(framing, plan.offset, plan.length as u32, pages, &cqe, sq_flow);
                 self.output.push(reply);
             }
             (Kind::Compare, Ok(pages)) => {
                 self.usage.reads += 1;
-                self.usage.read_bytes += work.length;
-                let status = if same(&work, &pages) {
+                self.usage.read_bytes += plan.length;
+                let status = if same(&plan, &sent, &pages) {
                     Status::SUCCESS
                 } else {
                     Status::COMPARE_FAILURE.dnr()
                 };
-                work.pages.clear();
-                self.answer(cid, status, 0);
+                self.answer(plan.cid, status, 0);
             }
             (kind, Ok(_)) => {
                 if kind == Kind::Write {
                     self.usage.writes += 1;
-                    self.usage.written_bytes += work.length;
+                    self.usage.written_bytes += plan.length;
                 }
-                self.answer(cid, Status::SUCCESS, 0);
+                self.answer(plan.cid, Status::SUCCESS, 0);
             }
             (kind, Err(error)) => {
                 self.usage.media_errors += u64::from(error == BlockError::Io);
-                self.answer(cid, status_of(error, kind), 0);
+                self.answer(plan.cid, status_of(error, kind), 0);
             }
         }
         self.grant();
@@ -542,29 +550,30 @@ impl Session {
     /// True if there is more of the command to ask for.
     fn goes_on(&mut self, tag: u64) -> bool {
         let work = self.work_mut(tag);
-        match work.kind {
-            Kind::Trim | Kind::WriteZeroes => work.length > 0,
-            Kind::Dataset if work.length > 0 => true,
+        match work.plan.kind {
+            Kind::Trim | Kind::WriteZeroes => work.plan.length > 0,
+            Kind::Dataset if work.plan.length > 0 => true,
             Kind::Dataset => {
                 let extra = work.extra.as_mut().expect("its ranges are there");
                 let next = extra.ranges.pop();
                 if let Some(next) = next {
-                    (work.offset, work.length) = next;
+                    (work.plan.offset, work.plan.length) = next;
                 }
                 next.is_some()
             }
             _ => false,
         }
     }
+}
 
-    /// Ends a command that is done. The payload of a successful read counts until it is sent.
-    fn take_done(&mut self, tag: u64, success: bool) -> Work {
-        let work = self.work_mut(tag);
-        if success && work.kind == Kind::Read {
-            work.counted_bytes = 0;
-        }
-        self.vacate(tag)
+/// Data of Dataset Management (NVM §3.2.3): hosts may send more than there are ranges, Linux always does.
+fn dataset_bytes(sqe: &Sqe) -> Result<u32, Status> {
+    let needed = ((sqe.dword(10) & 0xff) + 1) * DSM_RANGE_BYTES as u32;
+    let length = sqe.sgl().length;
+    if length < needed || length > (DSM_RANGES_MAX * DSM_RANGE_BYTES) as u32 {
+        return Err(Status::SGL_LENGTH.dnr());
     }
+    Ok(length)
 }
 
 /// Offset and length in bytes of a range of blocks, if it lies inside the namespace.
@@ -610,11 +619,11 @@ pub(super) fn check_pointer(
 }
 
 /// True if what was read is what the host sent.
-fn same(work: &Work, read: &Pages) -> bool {
-    let mut at = (work.offset % PAGE_BYTES as u64) as usize;
-    let mut left = work.length as usize;
-    assert_eq!(work.pages.len(), read.len(), "both are on the page grid");
-    work.pages.iter().zip(read).all(|(sent, read)| {
+fn same(plan: &Plan, sent: &Pages, read: &Pages) -> bool {
+    let mut at = (plan.offset % PAGE_BYTES as u64) as usize;
+    let mut left = plan.length as usize;
+    assert_eq!(sent.len(), read.len(), "both are on the page grid");
+    sent.iter().zip(read).all(|(sent, read)| {
         let count = left.min(PAGE_BYTES - at);
         let equal = sent.with(|sent| read.with(|read| sent[at..at + count] == read[at..at + count]));
         left -= count;

@@ -15,6 +15,9 @@
 //! 6. close the socket when [`Session::closed`] gives a reason, after sending what is left;
 //! 7. call [`Session::detach`] when the socket is closed, for whatever reason.
 //!
+//! A world that reads sockets with several buffers at once may put the pages that [`Session::payload_room`] shows in
+//! front of its own: the payload of large writes is then not copied at all.
+//!
 //! Invariants:
 //! - A request that reaches the volume is valid: whole blocks, inside the namespace, not longer than the announced
 //!   maximum, allowed on it. Everything else is answered here; the payload that came with it is drained.

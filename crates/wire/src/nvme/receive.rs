@@ -3,6 +3,11 @@
 //! A header that lies whole in the bytes at hand is looked at where it is; others are gathered. Whatever breaks the
 //! framing ends the connection with `C2HTermReq`: there is no way to find the next PDU.
 
+use core::ops::Range;
+
+use base::Page;
+use base::limits::PAGE_BYTES;
+
 use super::io::Stage;
 use super::output::Framing;
 use super::proto::{
@@ -252,10 +257,10 @@ impl Session {
             .filter(|work| work.stage == Stage::Receiving);
         let wrong = match work {
             None => Some((Fatal::HeaderField, TAG_AT)),
-            Some(work) if work.cid != data.cid => Some((Fatal::HeaderField, CID_AT)),
+            Some(work) if work.plan.cid != data.cid => Some((Fatal::HeaderField, CID_AT)),
             Some(_) if data.length != carried => Some((Fatal::HeaderField, DATA_LENGTH_AT)),
             Some(work) => {
-                let left = work.data_bytes - work.filled;
+                let left = work.plan.data_bytes - work.filled;
                 let last = common.flags & pdu_flag::LAST != 0;
                 if data.offset != work.filled || data.length > left {
                     Some((Fatal::OutOfRange, 0))
@@ -270,10 +275,64 @@ impl Session {
             self.terminate(fatal, information, header);
             return Flow::Again;
         }
-        let index = u32::from(data.tag);
-        let generation = self.slots[index as usize].generation;
-        self.await_data(u64::from(generation) << 32 | u64::from(index), carried);
+        self.await_data(u32::from(data.tag), carried);
         Flow::Again
+    }
+
+    /// Shows where the next bytes of the stream go, in order, to `visitor` until it returns false: places in pages that
+    /// nobody else holds, for a world that reads its socket straight into them. Nothing is shown unless the payload of a
+    /// write comes next, and nothing beyond it.
+    pub fn payload_room(&self, visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool) {
+        let Phase::Data(incoming) = &self.phase else {
+            return;
+        };
+        let work = self.slots[incoming.slot as usize].work.as_ref();
+        let work = work.expect("its command is under way");
+        // Data of the control path goes elsewhere.
+        let left = if work.pages.is_empty() { 0 } else { incoming.left };
+        let mut at = (work.plan.offset % PAGE_BYTES as u64) as usize + work.filled as usize;
+        let end = at + left as usize;
+        while at < end {
+            let stop = end.min((at / PAGE_BYTES + 1) * PAGE_BYTES);
+            let place = at % PAGE_BYTES;
+            if !visitor(&work.pages[at / PAGE_BYTES], place..place + stop - at) {
+                return;
+            }
+            at = stop;
+        }
+    }
+
+    /// The next `bytes` bytes of the stream are where [`Session::payload_room`] said. Call [`Session::receive`] after it,
+    /// with what came behind them, or with nothing.
+    ///
+    /// # Panics
+    /// If there was less room.
+    pub fn payload_filled(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let checked = self.framing().data_digest;
+        let mut crc = match &self.phase {
+            Phase::Data(incoming) => incoming.crc,
+            _ => panic!("there was room for payload"),
+        };
+        let mut rest = bytes;
+        self.payload_room(&mut |page, range| {
+            let count = rest.min(range.len());
+            if checked {
+                crc = page.with(|page| crc32c::crc32c_append(crc, &page[range.start..range.start + count]));
+            }
+            rest -= count;
+            rest > 0
+        });
+        assert_eq!(rest, 0, "no more is filled than there was room for");
+        let Phase::Data(incoming) = &mut self.phase else {
+            panic!("the phase did not change meanwhile");
+        };
+        incoming.crc = crc;
+        incoming.left -= bytes as u32;
+        let work = self.slots[incoming.slot as usize].work.as_mut();
+        work.expect("its command is under way").filled += bytes as u32;
     }
 
     /// Takes data to its command, then its digest.

@@ -8,7 +8,7 @@ use base::time::earliest;
 use base::{BlockRequest, Duration, Instant, Pages, Pool, VolumeId};
 
 use super::fabrics::Connected;
-use super::io::{Slot, Stage, Work};
+use super::io::{Plan, Slot, Stage, Work};
 use super::output::{Framing, Output, Reply};
 use super::proto::{
     COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
@@ -455,16 +455,6 @@ impl Session {
         matches!(self.phase, Phase::Closing(reason) if reason != CloseReason::Disconnected)
     }
 
-    pub(super) fn occupy(&mut self, work: Work) -> u64 {
-        let index = self
-            .free
-            .pop()
-            .expect("commands under way are counted before one is taken");
-        let slot = &mut self.slots[index as usize];
-        slot.work = Some(work);
-        u64::from(slot.generation) << 32 | u64::from(index)
-    }
-
     /// # Panics
     /// If the tag is not one of a command under way.
     pub(super) fn work_mut(&mut self, tag: u64) -> &mut Work {
@@ -480,13 +470,15 @@ impl Session {
     }
 
     /// Ends a command: its slot is free, its payload counts no more.
-    pub(super) fn vacate(&mut self, tag: u64) -> Work {
+    pub(super) fn vacate(&mut self, tag: u64) -> Plan {
         let slot = &mut self.slots[tag as u32 as usize];
-        let work = slot.work.take().expect("a command under way is ended");
+        let work = slot.work.as_ref().expect("a command under way is ended");
+        let plan = work.plan;
+        self.bytes_in_flight -= u64::from(work.counted_bytes);
+        slot.work = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(tag as u32);
-        self.bytes_in_flight -= u64::from(work.counted_bytes);
-        work
+        plan
     }
 
     /// Every page that a range touches, or none.

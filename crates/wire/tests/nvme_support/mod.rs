@@ -2,11 +2,15 @@
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use core::cell::RefCell;
+use std::collections::BTreeMap;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Map, Pages, Pool, Rng, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, Rng, VolumeId};
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
-use wire::nvme::proto::{Cqe, Sqe, Status, property};
+use wire::nvme::proto::{
+    COMMAND_PDU_BYTES, Common, Cqe, DATA_PDU_BYTES, DataHeader, Fatal, Initialize, Sgl, Sqe, Status,
+    Termination, pdu, pdu_flag, property, sgl,
+};
 use wire::nvme::{Session, SessionLimits, Subsystem, Target, TargetOptions};
 
 pub const NQN: &str = "nqn.2026-11.io.switchyard:disk";
@@ -27,9 +31,9 @@ pub struct Ended {
 /// Data going out and coming in, by command.
 #[derive(Default)]
 pub struct Mail {
-    pub outgoing: Map<u16, Vec<u8>>,
-    pub incoming: Map<u16, Vec<u8>>,
-    pub ended: Map<u16, Ended>,
+    pub outgoing: BTreeMap<u16, Vec<u8>>,
+    pub incoming: BTreeMap<u16, Vec<u8>>,
+    pub ended: BTreeMap<u16, Ended>,
 }
 
 impl Sink for Mail {
@@ -82,6 +86,8 @@ pub struct Wire {
     pub host: Host,
     pub session: Session,
     pub mail: Mail,
+    /// Commands that ended, for tests that count them.
+    pub done: usize,
     /// Bytes on their way that the session has not taken.
     pub to_session: Vec<u8>,
     /// Random splits, if there is a generator.
@@ -127,6 +133,7 @@ impl Rig {
             host: Host::new(options),
             session: Session::new(3, self.pool.clone(), self.limits),
             mail: Mail::default(),
+            done: 0,
             to_session: Vec::new(),
             rng: None,
             heard: None,
@@ -321,5 +328,141 @@ impl Wire {
             }
             _ => bytes,
         }
+    }
+}
+
+/// One PDU of a target, digests aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Initialized(Initialize),
+    Response(Cqe),
+    Data {
+        header: DataHeader,
+        flags: u8,
+        bytes: Vec<u8>,
+    },
+    Ready(DataHeader),
+    Terminated {
+        fatal: Option<Fatal>,
+        information: u32,
+        culprit: Vec<u8>,
+    },
+}
+
+/// The PDUs of a target that speaks without digests.
+pub fn heard(bytes: &[u8]) -> Vec<Heard> {
+    let mut rest = bytes;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let common = Common::parse(rest);
+        let pdu = &rest[..common.total_bytes as usize];
+        rest = &rest[common.total_bytes as usize..];
+        let header_bytes = usize::from(common.header_bytes);
+        all.push(match common.kind {
+            pdu::IC_RESP => Heard::Initialized(Initialize::parse(pdu)),
+            pdu::RESPONSE => Heard::Response(Cqe::parse(&pdu[8..])),
+            pdu::R2T => Heard::Ready(DataHeader::parse(pdu)),
+            pdu::C2H_DATA => Heard::Data {
+                header: DataHeader::parse(pdu),
+                flags: common.flags,
+                bytes: pdu[usize::from(common.data_offset)..].to_vec(),
+            },
+            pdu::C2H_TERM => {
+                let termination = Termination::parse(pdu);
+                Heard::Terminated {
+                    fatal: Fatal::from_u16(termination.status),
+                    information: termination.information,
+                    culprit: pdu[header_bytes..].to_vec(),
+                }
+            }
+            kind => panic!("a target does not send PDUs of type {kind}"),
+        });
+    }
+    all
+}
+
+/// A command capsule without digests.
+pub fn capsule(sqe: &Sqe, data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; COMMAND_PDU_BYTES];
+    let common = Common {
+        kind: pdu::COMMAND,
+        flags: 0,
+        header_bytes: COMMAND_PDU_BYTES as u8,
+        data_offset: if data.is_empty() {
+            0
+        } else {
+            COMMAND_PDU_BYTES as u8
+        },
+        total_bytes: (COMMAND_PDU_BYTES + data.len()) as u32,
+    };
+    common.emit(&mut bytes);
+    bytes[8..].copy_from_slice(&sqe.0);
+    bytes.extend(data);
+    bytes
+}
+
+/// `H2CData` without digests.
+pub fn h2c_data(header: DataHeader, last: bool, data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; DATA_PDU_BYTES];
+    let common = Common {
+        kind: pdu::H2C_DATA,
+        flags: if last { pdu_flag::LAST } else { 0 },
+        header_bytes: DATA_PDU_BYTES as u8,
+        data_offset: DATA_PDU_BYTES as u8,
+        total_bytes: (DATA_PDU_BYTES + data.len()) as u32,
+    };
+    common.emit(&mut bytes);
+    header.emit(&mut bytes);
+    bytes.extend(data);
+    bytes
+}
+
+/// A command with its id and data pointer.
+pub fn command((mut sqe, data): (Sqe, Data), cid: u16, in_capsule: bool) -> Sqe {
+    let length = match data {
+        Data::None => 0,
+        Data::In(bytes) | Data::Out(bytes) => bytes,
+    };
+    sqe.set_cid(cid);
+    sqe.set_sgl(Sgl {
+        address: 0,
+        length,
+        kind: if in_capsule {
+            sgl::IN_CAPSULE
+        } else {
+            sgl::TRANSPORT
+        },
+    });
+    sqe
+}
+
+impl Rig {
+    /// The PDUs that a session answers to these bytes.
+    pub fn ask(&mut self, session: &mut Session, bytes: &[u8]) -> Vec<Heard> {
+        heard(&self.tell(session, bytes))
+    }
+
+    /// The one completion that a session answers to these bytes.
+    pub fn status(&mut self, session: &mut Session, bytes: &[u8]) -> Status {
+        match &self.ask(session, bytes)[..] {
+            [Heard::Response(cqe)] => cqe.status,
+            [Heard::Data { .. }, Heard::Response(cqe)] => cqe.status,
+            other => panic!("one completion is expected: {other:?}"),
+        }
+    }
+
+    /// A session that is initialized and not connected.
+    pub fn fresh(&mut self) -> Session {
+        let mut session = Session::new(3, self.pool.clone(), self.limits);
+        let request = Initialize {
+            version: 0,
+            alignment: 0,
+            header_digest: false,
+            data_digest: false,
+            limit: 0,
+        };
+        let heard = self.ask(&mut session, &request.emit(pdu::IC_REQ));
+        assert!(matches!(heard[..], [Heard::Initialized(_)]));
+        session
     }
 }

@@ -1,7 +1,9 @@
 //! The fuzzing engine: makes valid input, mutates it, runs it, and has the outcome checked.
 //!
-//! Everything follows from a seed. Half of the executions go to the rack header, half to the NBD session.
+//! Everything follows from a seed. A third of the executions goes to each of the rack header, the NBD session and the
+//! NVMe/TCP session.
 
+mod nvme;
 mod oracle;
 mod rack;
 #[path = "../../../tests/support/mod.rs"]
@@ -37,6 +39,14 @@ pub struct Tally {
     pub cut: u64,
     /// Times the session pushed back.
     pub blocked: u64,
+    /// NVMe commands that ended with success.
+    pub nvme_ended: u64,
+    /// NVMe commands that were refused, or failed.
+    pub nvme_refused: u64,
+    /// NVMe connections closed by the target.
+    pub nvme_cut: u64,
+    /// Times an NVMe session held commands back, or its host.
+    pub nvme_held_back: u64,
 }
 
 /// A run's state.
@@ -46,6 +56,7 @@ pub struct Fuzzer {
     input: Vec<u8>,
     output: Vec<u8>,
     payload: Vec<u8>,
+    nvme: nvme::Nvme,
     /// What was counted so far.
     pub tally: Tally,
 }
@@ -58,6 +69,7 @@ impl Default for Fuzzer {
             input: Vec::new(),
             output: Vec::new(),
             payload: Vec::new(),
+            nvme: nvme::Nvme::default(),
             tally: Tally::default(),
         }
     }
@@ -95,13 +107,13 @@ impl Fuzzer {
     pub fn execute(&mut self, seed: u64) -> Tally {
         let blame = Blame(seed);
         let mut rng = Rng::new(seed);
-        if seed.is_multiple_of(2) {
-            match rack::execute(&mut rng, &mut self.input) {
+        match seed % 3 {
+            0 => match rack::execute(&mut rng, &mut self.input) {
                 true => self.tally.headers_parsed += 1,
                 false => self.tally.headers_refused += 1,
-            }
-        } else {
-            self.converse(&mut rng);
+            },
+            1 => self.converse(&mut rng),
+            _ => self.nvme.execute(&mut rng, &self.pool, &mut self.tally),
         }
         drop(blame);
         self.tally
