@@ -18,6 +18,7 @@ test_tools=(
     curl:curl
     jq:jq
     python3:python3
+    valgrind:valgrind
 )
 
 fail() {

@@ -12,7 +12,8 @@
 //!   or the oldest has waited for 50 µs (i10's caravans and doorbell).
 //! - `Sliced`: an L slice whenever there is one, except that T gets one after `starvation_bytes` of L or
 //!   `starvation_delay`. Within a class, applications share by weight (surplus round robin on slices), so that neither a
-//!   deep queue nor a large request takes more than its share.
+//!   deep queue nor a large request takes more than its share. Slices are large without L, smaller with it, smallest
+//!   when L requests are dense.
 //!
 //! An L request under `Sliced` thus waits for at most one T slice, plus the L work before it, plus one T slice each
 //! time the starvation bound is reached, which is at most once in `starvation_bytes` or `starvation_delay`.
@@ -138,8 +139,11 @@ pub struct Egress {
     /// Run to completion: the ring served and the requests left in the turn.
     turn: (usize, u32),
     batch: Batch,
-    /// Sliced: when an L request was last here, and what L got since T waits without a slice.
+    /// Sliced: when an L request was last here and when one last came, the mean gap between two that come (gain 1/8),
+    /// and what L got since T waits without a slice.
     latency_at: Option<Instant>,
+    latency_came_at: Instant,
+    latency_gap_ns: u64,
     throughput_since: Instant,
     latency_bytes_since: u64,
 }
@@ -158,6 +162,8 @@ impl Egress {
             turn: (0, 0),
             batch: Batch::default(),
             latency_at: None,
+            latency_came_at: Instant::ZERO,
+            latency_gap_ns: config.latency_linger.as_nanos() as u64,
             throughput_since: Instant::ZERO,
             latency_bytes_since: 0,
         }
@@ -189,7 +195,10 @@ impl Egress {
         *waiting += 1;
         let class = item.class.index();
         if class == Class::Latency.index() {
-            self.latency_at = Some(now);
+            let gap_max_ns = self.config.latency_linger.as_nanos() as u64;
+            let gap_ns = now.nanos_since(self.latency_came_at).min(gap_max_ns);
+            self.latency_gap_ns = self.latency_gap_ns - (self.latency_gap_ns >> 3) + (gap_ns >> 3);
+            (self.latency_came_at, self.latency_at) = (now, Some(now));
         } else if self.waiting[class] == 0 {
             (self.throughput_since, self.latency_bytes_since) = (now, 0);
         }
@@ -396,17 +405,11 @@ impl Egress {
 
     /// Sliced: the ring, the queue and the most bytes of the next slice.
     fn next_sliced(&mut self, now: Instant) -> Option<(usize, u32, u32)> {
-        let config = &self.config;
         let [latency, throughput] = self.waiting.map(|count| count > 0);
         let starving = throughput
-            && (self.latency_bytes_since >= u64::from(config.starvation_bytes)
-                || now.since(self.throughput_since) >= config.starvation_delay);
-        let active = latency || matches!(self.latency_at, Some(at) if now.since(at) < config.latency_linger);
-        let bytes_max = if active {
-            config.slice_bytes
-        } else {
-            config.slice_idle_bytes
-        };
+            && (self.latency_bytes_since >= u64::from(self.config.starvation_bytes)
+                || now.since(self.throughput_since) >= self.config.starvation_delay);
+        let bytes_max = self.slice_bytes(now, latency);
         let ring = usize::from(!latency || starving);
         let quantum = [LATENCY_QUANTUM_BYTES, bytes_max][ring];
         let at = self.next_of_ring(ring, quantum)?;
@@ -424,6 +427,19 @@ impl Egress {
             self.latency_bytes_since += u64::from(bytes.max(1));
         }
         Some((ring, at, bytes_max))
+    }
+
+    /// The most bytes of a slice: the denser L requests are, the more of them wait for it.
+    fn slice_bytes(&self, now: Instant, latency_waits: bool) -> u32 {
+        let config = &self.config;
+        let recent = |at| now.since(at) < config.latency_linger;
+        if !latency_waits && !self.latency_at.is_some_and(recent) {
+            return config.slice_idle_bytes;
+        }
+        match u128::from(self.latency_gap_ns) < config.dense_gap.as_nanos() {
+            true => config.slice_dense_bytes,
+            false => config.slice_bytes,
+        }
     }
 
     /// Surplus round robin: a queue is served until it has sent more than its quanta, then waits for its next turn. A

@@ -28,6 +28,8 @@ struct Core {
     spent_ns: [AtomicU64; 2],
     /// Waiting requests of the current T batch (blk-switch's ranking). Written by the core alone.
     batch: AtomicU32,
+    /// Share of the core's time that L takes, in parts per million. Written by application steering alone.
+    latency_share_ppm: AtomicU32,
     /// The published code's outstanding bytes (`blk_switch_T_bytes`) and averages (`blk_switch_T_metric`).
     published_bytes: [AtomicU64; 2],
     published_mean: [AtomicU64; 2],
@@ -151,6 +153,16 @@ impl Loads {
         let last = at.latency_at_ns.load(Relaxed);
         let recent = last > 0 && now.since(Instant::from_nanos(last)) < self.linger;
         recent || at.requests[Class::Latency.index()].load(Relaxed) > 0
+    }
+
+    /// Application steering tells what share of its time a core has for L lately.
+    pub(crate) fn set_latency_share(&self, core: usize, ppm: u32) {
+        self.cores[core].latency_share_ppm.store(ppm, Relaxed);
+    }
+
+    /// Share of its time that a core had for L lately, in parts per million; 0 without application steering.
+    pub fn latency_share_ppm(&self, core: usize) -> u32 {
+        self.cores[core].latency_share_ppm.load(Relaxed)
     }
 
     /// The owner of `core` tells how many requests its current T batch has.

@@ -111,6 +111,10 @@ pub struct Config {
     /// Bytes of T work between two looks at the L queue while an L application is active on the core: 16 µs at the
     /// 4 GB/s of a core. Bounds what an L request waits for T. Ours.
     pub slice_bytes: u32,
+    /// The same while L requests are dense: many wait for each slice, so that the cost of smaller ones is worth it.
+    pub slice_dense_bytes: u32,
+    /// L requests are dense when on average they come faster than this: in three slices' time. Ours.
+    pub dense_gap: Duration,
     /// The same while none is active: fewer, larger pieces cost less. Ours.
     pub slice_idle_bytes: u32,
     /// How long after its last L request a core still counts as one with L applications. Ours: longer than the gap
@@ -131,8 +135,12 @@ pub struct Config {
     pub steer_margin_bytes: u32,
     /// Ours: T bytes that a core with L applications counts for beyond its own, when compared with one without.
     pub latency_core_bytes: u32,
-    /// Ours: how often a core looks anew which cores have L applications.
-    pub candidates_refresh: Duration,
+    /// Ours: T bytes that a core with L applications may have when it is given other cores' T work: 64 µs of work, so
+    /// that its idle time is used, and no more. 0 for never.
+    pub spill_bytes: u32,
+    /// Ours: a core that has more than this share of its time for L is given none: there is little idle time to use,
+    /// and each slice would be in the way of many.
+    pub spill_percent_max: u32,
 
     /// Interval of application steering (`BLK_SWITCH_APPSTR_INTERVAL`: 10 ms).
     pub balance_interval: Duration,
@@ -141,9 +149,12 @@ pub struct Config {
     /// Published: loads are forgotten after this long without traffic (`BLK_SWITCH_RESET_METRICS`: 1 s). Ours: an
     /// application returns to its own core after its reason to be elsewhere has been gone for this long.
     pub idle_reset: Duration,
-    /// Ours: share of a core, in percent, that L applications fill before they get another core. Above one half a
-    /// queue of random arrivals grows quickly.
+    /// Ours: share of a core, in percent, that L applications fill before they get another core. Closed loops with one
+    /// request each do not build queues as open arrivals would, so it is high; what is above it is queueing.
     pub latency_core_percent: u32,
+    /// Ours: share of the cores, in percent, that L applications get at most, one at least: T keeps the rest however
+    /// many L applications there are.
+    pub latency_cores_percent_max: u32,
     /// Ours: an application that moved stays at least this long.
     pub move_cooldown: Duration,
     /// Ours: applications moved in one interval, so that each decision sees what the one before it did.
@@ -202,6 +213,8 @@ impl Config {
         doorbell_bytes: 64 << 10,
         doorbell_delay: Duration::from_micros(50),
         slice_bytes: 64 << 10,
+        slice_dense_bytes: 32 << 10,
+        dense_gap: Duration::from_micros(50),
         slice_idle_bytes: 1 << 20,
         latency_linger: Duration::from_millis(1),
         starvation_delay: Duration::from_micros(500),
@@ -210,11 +223,13 @@ impl Config {
         candidate_requests: 16,
         steer_margin_bytes: 128 << 10,
         latency_core_bytes: 512 << 10,
-        candidates_refresh: Duration::from_micros(100),
+        spill_bytes: 256 << 10,
+        spill_percent_max: 50,
         balance_interval: Duration::from_millis(10),
         latency_core_bytes_max: 96 << 10,
         idle_reset: Duration::from_secs(1),
-        latency_core_percent: 50,
+        latency_core_percent: 95,
+        latency_cores_percent_max: 40,
         move_cooldown: Duration::from_millis(100),
         moves_max: 4,
     };

@@ -212,7 +212,7 @@ fn beside(claim: ClassHint, bytes: u32) -> (f64, f64, u64) {
             bytes,
             kind: Kind::Read,
         };
-        egress.push(now, item).unwrap();
+        egress.push(now, item).expect("the limits are wide");
     };
     while now.as_nanos() < 50_000_000 {
         if !started {
@@ -222,9 +222,9 @@ fn beside(claim: ClassHint, bytes: u32) -> (f64, f64, u64) {
                 push(&mut egress, now, 1, class, bytes);
             }
         }
-        if next_honest.is_some_and(|at| at <= now) {
+        if let Some(due) = next_honest.take_if(|at| *at <= now) {
             let class = honest.arrive(now, 4096, false);
-            push(&mut egress, next_honest.take().unwrap(), 0, class, 4096);
+            push(&mut egress, due, 0, class, 4096);
         }
         let Some(slice) = egress.pop(now) else {
             unreachable!("the other application always waits")

@@ -136,8 +136,8 @@ pub(crate) struct Core {
     /// Other cores of the target, to share clients with.
     siblings: Vec<Sibling>,
     next_core: usize,
-    nvme: Option<Arc<NvmeTarget>>,
-    /// The target's generation that the sessions have been told of.
+    nvme: Vec<Arc<NvmeTarget>>,
+    /// The targets' generations, together, that the sessions have been told of.
     nvme_seen: u64,
     phase: Phase,
     drain: Duration,
@@ -188,7 +188,7 @@ impl Core {
         };
         let mut local = None;
         let mut siblings = Vec::new();
-        let mut nvme: Option<Arc<NvmeTarget>> = None;
+        let mut nvme: Vec<Arc<NvmeTarget>> = Vec::new();
         let switch = match &target {
             Some(share) => Switch::new(&config, Arc::clone(&share.loads), share.core),
             None => {
@@ -211,12 +211,24 @@ impl Core {
                     &share.nvme_listen,
                 )?;
             }
-            nvme = share.nvme;
+            nvme.extend(share.nvme);
             siblings = share.siblings;
         }
         let mut cells = Vec::new();
         for (index, spec) in hosts.into_iter().enumerate() {
             let listening = listen(Endpoint::Host(index), &Speaks::Nbd, &spec.nbd)?;
+            let nvme_listening = match &spec.nvme {
+                None => None,
+                Some((address, target)) => {
+                    target.add_core(Arc::clone(&wake));
+                    nvme.push(Arc::clone(target));
+                    let speaks = Speaks::Nvme(Arc::clone(target));
+                    listen(Endpoint::Host(index), &speaks, &[*address])?
+                        .first()
+                        .copied()
+                }
+            };
+            started.nvme.push(nvme_listening);
             let cell = Cell::new(index, spec, &pool)?;
             watch(cell.udp.fd(), token(DATAGRAMS, index))?;
             started.addresses.push(cell.udp.address());
@@ -414,7 +426,7 @@ impl Core {
 
     /// Sessions are ticked when one is due, and all when their target has changed.
     fn tick_sessions(&mut self) {
-        let generation = self.nvme.as_ref().map_or(0, |target| target.generation());
+        let generation = self.nvme.iter().map(|target| target.generation()).sum();
         let is_due = || self.frontend.deadline().is_some_and(|at| at <= now());
         if generation != self.nvme_seen || is_due() {
             self.nvme_seen = generation;
@@ -597,6 +609,7 @@ impl Cell {
             mut medium,
             build,
             nbd: _,
+            nvme: _,
         } = spec;
         let udp = UdpPort::bind(bind, pool).map_err(|source| StartError::Bind {
             address: bind,

@@ -84,6 +84,7 @@ pub struct Stopped;
 pub(crate) struct Started {
     pub addresses: Vec<SocketAddrV4>,
     pub nbd: Vec<Vec<SocketAddr>>,
+    pub nvme: Vec<Option<SocketAddr>>,
     pub sockets: Vec<UdpSocket>,
     pub target_nbd: Vec<SocketAddr>,
     pub target_nvme: Vec<SocketAddr>,
@@ -98,6 +99,7 @@ pub struct CoreHandle {
     thread: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddrV4>,
     nbd: Vec<Vec<SocketAddr>>,
+    nvme: Vec<Option<SocketAddr>>,
     sockets: Vec<UdpSocket>,
     target_nbd: Vec<SocketAddr>,
     target_nvme: Vec<SocketAddr>,
@@ -234,6 +236,7 @@ fn start(
     let Started {
         addresses,
         nbd,
+        nvme,
         sockets,
         target_nbd,
         target_nvme,
@@ -245,6 +248,7 @@ fn start(
         thread: Some(thread),
         addresses,
         nbd,
+        nvme,
         sockets,
         target_nbd,
         target_nvme,
@@ -260,6 +264,11 @@ impl CoreHandle {
     /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.
     pub fn nbd_addresses(&self, host: usize) -> &[SocketAddr] {
         &self.nbd[host]
+    }
+
+    /// Where host `host` takes NVMe/TCP hosts, with the real port.
+    pub fn nvme_address(&self, host: usize) -> Option<SocketAddr> {
+        self.nvme[host]
     }
 
     /// Where this core takes NBD clients of its target, with the real ports; none with all but the first.

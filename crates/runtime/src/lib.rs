@@ -54,6 +54,7 @@ use base::{Addr, Duration, Instant, Machine, Medium, Pool, VolumeId};
 use blockswitch::{Class, ClassHint, Policy};
 use std::any::Any;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
 use wire::nbd::Export;
 
 /// Why a host could not be built; shown to the user as it is.
@@ -156,4 +157,6 @@ pub struct HostSpec {
     pub build: Build,
     /// Where NBD clients connect (TCP); port 0 takes any free one.
     pub nbd: Vec<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, and the subsystems that they find there, whose volumes are the host's.
+    pub nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
 }

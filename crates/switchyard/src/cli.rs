@@ -195,6 +195,9 @@ pub struct GatewayArgs {
     /// Where NBD clients connect [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, such as 10.0.0.2:4420 [default: nowhere]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Option<SocketAddr>,
     /// Where the commands and Prometheus connect [default: 127.0.0.1:9180]
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -218,6 +221,7 @@ impl GatewayArgs {
         Options {
             dir: self.dir.clone(),
             nbd: self.nbd,
+            nvme: self.nvme,
             control: self.control,
             demo: self.demo,
             replicas: self.replicas,

@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::nvme::NvmeTarget;
 use base::{BlockReply, BlockRequest, Instant};
 use blockswitch::Class;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -50,6 +50,32 @@ impl Protocol {
         match self {
             Self::Nbd { session, exports } => session.receive(bytes, exports),
             Self::Nvme { session, target } => session.receive(now, bytes, &**target),
+        }
+    }
+
+    /// Points `iovecs`, all but the last, at where the next bytes go, at most `bytes_max`; returns how many and how much.
+    fn payload_room(&self, iovecs: &mut [libc::iovec], bytes_max: usize) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        let places_max = iovecs.len() - 1;
+        if let Self::Nvme { session, .. } = self {
+            session.payload_room(&mut |page, range| {
+                let length = range.len().min(bytes_max - bytes);
+                iovecs[count] = libc::iovec {
+                    iov_base: page.as_ptr().wrapping_add(range.start).cast(),
+                    iov_len: length,
+                };
+                count += 1;
+                bytes += length;
+                count < places_max && bytes < bytes_max
+            });
+        }
+        (count, bytes)
+    }
+
+    fn payload_filled(&mut self, bytes: usize) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, .. } => session.payload_filled(bytes),
         }
     }
 
@@ -203,25 +229,56 @@ impl Connection {
         self.ended || self.is_broken && self.waits_for_room() || self.protocol.wants_close()
     }
 
-    /// Reads once, at most as much as `scratch` holds, and gives it to the session; true if there were bytes.
-    pub fn read(&mut self, now: Instant, scratch: &mut [u8], counters: &Counters) -> bool {
+    /// Reads once, at most as much as `scratch` holds, and gives it to the session; true if there were bytes. Payload of
+    /// a write goes straight into its pages, where the session shows them.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        scratch: &mut [u8],
+        iovecs: &mut [libc::iovec],
+        counters: &Counters,
+    ) -> bool {
         assert!(self.held.is_empty(), "a blocked connection is not read");
+        let (places, room) = self.protocol.payload_room(iovecs, scratch.len());
+        let behind = &mut scratch[room..];
+        iovecs[places] = libc::iovec {
+            iov_base: behind.as_mut_ptr().cast(),
+            iov_len: behind.len(),
+        };
         counters.syscalls.bump();
-        match self.stream.read(scratch) {
-            Ok(0) => self.ended = true,
-            Ok(count) => {
-                self.can_read = count == scratch.len() || self.is_ending;
-                counters.client_bytes_in.add(count as u64);
-                let taken = self.protocol.receive(now, &scratch[..count]);
-                self.held.extend_from_slice(&scratch[taken..count]);
-                self.held_from = 0;
-                return true;
+        // SAFETY: the first iovecs point into pages that the session holds and nobody else does, the last one at
+        // `scratch`; all are valid for writes until the call returns.
+        let result = unsafe {
+            libc::readv(
+                self.stream.as_raw_fd(),
+                iovecs.as_ptr(),
+                places as libc::c_int + 1,
+            )
+        };
+        let count = match usize::try_from(result) {
+            Ok(0) => {
+                self.ended = true;
+                return false;
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_read = false,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => self.ended = true,
-        }
-        false
+            Ok(count) => count,
+            Err(_) => {
+                match io::Error::last_os_error().kind() {
+                    ErrorKind::WouldBlock => self.can_read = false,
+                    ErrorKind::Interrupted => {}
+                    _ => self.ended = true,
+                }
+                return false;
+            }
+        };
+        self.can_read = count == scratch.len() || self.is_ending;
+        counters.client_bytes_in.add(count as u64);
+        let placed = count.min(room);
+        self.protocol.payload_filled(placed);
+        let rest = &scratch[room..][..count - placed];
+        let taken = self.protocol.receive(now, rest);
+        self.held.extend_from_slice(&rest[taken..]);
+        self.held_from = 0;
+        true
     }
 
     /// A write is half received: it holds its share of the budget until the rest has come.

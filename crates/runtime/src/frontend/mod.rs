@@ -322,7 +322,7 @@ impl Frontend {
         if connection.is_held {
             return false;
         }
-        let worked = connection.read(now, &mut self.scratch, counters);
+        let worked = connection.read(now, &mut self.scratch, &mut self.iovecs, counters);
         recount(&mut self.in_flight_bytes, connection);
         self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
         worked

@@ -151,6 +151,18 @@ impl Connection {
         }
     }
 
+    /// The requests queued so far as bytes, instead of sending them.
+    pub fn take_queued(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Another handle of the socket; dropping the connection itself ends it politely, so it is not.
+    pub fn into_stream(self) -> std::io::Result<TcpStream> {
+        let stream = self.writer.try_clone();
+        std::mem::forget(self);
+        stream
+    }
+
     /// True if the server refuses writes.
     pub fn is_read_only(&self) -> bool {
         self.flags & transmission_flags::READ_ONLY != 0

@@ -513,6 +513,7 @@ impl Session {
             work.counted_bytes = 0;
         }
         let plan = self.vacate(tag);
+        self.usage_since.get_or_insert(self.now);
         match (plan.kind, reply.result) {
             (Kind::Read, Ok(pages)) => {
                 self.usage.reads += 1;

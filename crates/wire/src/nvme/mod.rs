@@ -9,8 +9,9 @@
 //! 2. after `receive`, `complete`, `sent` and `tick`, drain [`Session::poll`] and hand the requests to the volume; give
 //!    answers to [`Session::complete`];
 //! 3. send what [`Session::transmit`] shows and tell [`Session::sent`];
-//! 4. while [`Session::is_blocked`], do not read the socket: that is the back-pressure. While it is, or
-//!    [`Session::is_waiting`], call `receive` again (no new bytes needed) after a pool page came back;
+//! 4. while [`Session::is_blocked`], do not read the socket: that is the back-pressure. While it is, call `receive`
+//!    again (no new bytes needed) after something was sent, a request was answered, or a pool page came back; while
+//!    [`Session::is_waiting`], after a pool page came back;
 //! 5. call [`Session::tick`] no later than [`Session::deadline`], and whenever [`Access::generation`] has moved;
 //! 6. close the socket when [`Session::closed`] gives a reason, after sending what is left;
 //! 7. call [`Session::detach`] when the socket is closed, for whatever reason.
@@ -26,7 +27,8 @@
 //! - The pages of a write are taken all at once or not at all. Data is asked for (R2T) only with pages at hand, and so
 //!   that one capsule with data still fits: a capsule that waits for room never waits for data behind itself.
 //! - Write payload is copied once, from the receive buffer into pool pages; read payload is not copied.
-//! - The data path works on a copy of what it needs ([`Target`] is not touched) and does not allocate after start.
+//! - The data path works on a copy of what it needs ([`Target`] is not touched) and does not allocate after start, but
+//!   for the lists of pages of requests that touch more than one.
 //! - The tag of a request is the session's own (slot and generation): hosts may repeat a command id.
 //!
 //! Assumes a pool of production pages (eight sectors of 512 bytes), and the same limits for all sessions of a process:
@@ -84,7 +86,7 @@ impl Access for RefCell<Target> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Entries of a queue, 2 to 65,535: commands that a host may have under way. Hosts are told; one that has more is
-    /// cut off.
+    /// cut off. Linux takes no fewer than 32 for its admin queue.
     pub in_flight_max: usize,
     /// Payload bytes of those commands; at the limit reads wait, and data is not asked for. Also bounds the largest
     /// transfer announced.

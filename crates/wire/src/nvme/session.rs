@@ -100,7 +100,8 @@ pub struct Session {
     /// Generation of the target that `queue` is up to date with.
     pub(super) generation: Option<u64>,
     pub(super) usage: Usage,
-    usage_since: Option<Instant>,
+    /// Since when `usage` waits to be told.
+    pub(super) usage_since: Option<Instant>,
     pub(super) now: Instant,
     started: Option<Instant>,
     /// Last sign of life on an admin queue.
@@ -316,9 +317,6 @@ impl Session {
     fn moment(&mut self, now: Instant, target: &dyn Access) {
         self.now = now;
         self.started.get_or_insert(now);
-        if self.usage_since.is_none() && self.usage != Usage::default() {
-            self.usage_since = Some(now);
-        }
         let generation = target.generation();
         if self.generation == Some(generation) || matches!(self.phase, Phase::Closing(_)) {
             return;
@@ -470,8 +468,16 @@ impl Session {
     }
 
     /// Ends a command: its slot is free, its payload counts no more.
+    ///
+    /// # Panics
+    /// If the tag is not one of a command under way.
     pub(super) fn vacate(&mut self, tag: u64) -> Plan {
         let slot = &mut self.slots[tag as u32 as usize];
+        assert_eq!(
+            u64::from(slot.generation),
+            tag >> 32,
+            "a request is answered once"
+        );
         let work = slot.work.as_ref().expect("a command under way is ended");
         let plan = work.plan;
         self.bytes_in_flight -= u64::from(work.counted_bytes);

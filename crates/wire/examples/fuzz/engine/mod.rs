@@ -57,6 +57,8 @@ pub struct Fuzzer {
     output: Vec<u8>,
     payload: Vec<u8>,
     nvme: nvme::Nvme,
+    /// Executions of this format only, if set: 0 for rack headers, 1 for NBD, 2 for NVMe/TCP.
+    pub focus: Option<u64>,
     /// What was counted so far.
     pub tally: Tally,
 }
@@ -70,6 +72,7 @@ impl Default for Fuzzer {
             output: Vec::new(),
             payload: Vec::new(),
             nvme: nvme::Nvme::default(),
+            focus: None,
             tally: Tally::default(),
         }
     }
@@ -99,7 +102,11 @@ impl Fuzzer {
     pub fn run(&mut self, seed: u64, executions: core::ops::Range<u64>) {
         let mut rng = Rng::new(seed ^ executions.start.rotate_left(32));
         for _ in executions {
-            self.execute(rng.next_u64());
+            let seed = rng.next_u64();
+            self.execute(match self.focus {
+                Some(format) => (seed >> 2) * 3 + format,
+                None => seed,
+            });
         }
     }
 

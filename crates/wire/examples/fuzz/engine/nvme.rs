@@ -267,7 +267,8 @@ impl Talk<'_> {
                 self.session.tick(now, &self.target);
                 self.mail.strict &= self.session.closed().is_none();
             }
-            let moved = taken > 0 || asked || answered || said;
+            let unsaid = self.session.pending_bytes() > 0 && self.session.closed().is_none();
+            let moved = taken > 0 || asked || answered || said || unsaid;
             idle = if moved { 0 } else { idle + 1 };
         }
         let starved = !self.session.is_blocked() || self.session.closed().is_some();
