@@ -202,3 +202,52 @@ fn a_controller_that_goes_takes_its_queues_along() {
     let closed: u64 = cores.iter().map(|core| core.stats().clients_closed).sum();
     assert!(closed >= 4, "{closed}");
 }
+
+// Bug: Linux' host waited for ever for a discard of more than 32 MiB, or of two ranges. Cause: the volume is asked about
+// such a command part by part; the next part was there when the one before was answered, but a connection was attended
+// to only if it had something to read or to send. Fix: a connection whose session has requests stands in line.
+#[test]
+fn trims_and_zeroes_in_several_parts_end() {
+    const LONG: u64 = 80 << 20;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let volumes = vec![
+        LocalVolume::memory("memory", LONG).expect("memory"),
+        LocalVolume::file("file", &directory.path().join("v"), LONG, true).expect("a new file"),
+    ];
+    let cores = start(volumes, 1);
+    let address = cores[0].target_nvme_addresses()[0];
+    for name in ["memory", "file"] {
+        let (_admin, mut queues) = connect(address, name, 1, false);
+        let queue = &mut queues[0];
+        let limit = Some(std::time::Duration::from_secs(60));
+        queue.stream.set_read_timeout(limit).expect("a socket");
+        let fill = |queue: &mut Queue| {
+            for at in [0, 40 << 20, LONG - 4096] {
+                queue.one(Sqe::write(at, 4096, false), vec![7; 4096]);
+            }
+        };
+        let filled = |queue: &mut Queue| {
+            [0, 40 << 20, LONG - 4096].map(|at| queue.one(Sqe::read(at, 4096), Vec::new())[0] == 7)
+        };
+        let ranges = |ranges: &[(u64, u64)]| -> Vec<u8> {
+            let range = |&(offset, bytes): &(u64, u64)| {
+                let blocks = (bytes / 512) as u32;
+                [&[0; 4], &blocks.to_le_bytes()[..], &(offset / 512).to_le_bytes()].concat()
+            };
+            ranges.iter().flat_map(range).collect()
+        };
+        fill(queue);
+        queue.one(Sqe::deallocate(1), ranges(&[(0, LONG)]));
+        assert_eq!(filled(queue), [false; 3], "{name}: one long range");
+        fill(queue);
+        queue.one(Sqe::deallocate(2), ranges(&[(0, 4096), (LONG - 8192, 8192)]));
+        assert_eq!(filled(queue), [false, true, false], "{name}: two ranges");
+        fill(queue);
+        // The longest that the command can say ends behind the first 32 MiB if it begins above zero.
+        queue.one(Sqe::write_zeroes(20 << 20, 32 << 20, false), Vec::new());
+        assert_eq!(filled(queue), [true, false, true], "{name}: zeroes");
+    }
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}

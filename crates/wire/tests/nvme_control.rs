@@ -487,6 +487,29 @@ fn log_pages_are_read_in_pieces_and_end_with_zeros() {
     }
 }
 
+// Bug: `nvme ana-log` failed with "invalid field". Cause: it reads the page in parts up to the size that Identify admits
+// (ANA groups and namespaces), and offsets behind the one group there is were refused. Fix: the page has that size.
+#[test]
+fn ana_log_is_as_long_as_identify_admits() {
+    let mut rig = Rig::new();
+    let mut admin = rig.admin(Rig::options());
+    let identity = rig.run(&mut admin, Sqe::identify(cns::CONTROLLER, 0), &[]).data;
+    let u32_at =
+        |at: usize| u32::from_le_bytes([identity[at], identity[at + 1], identity[at + 2], identity[at + 3]]);
+    let (groups, namespaces) = (u32_at(348), u32_at(540));
+    let page_bytes = 16 + 32 * groups + 4 * namespaces;
+    let mut page = Vec::new();
+    while page.len() < page_bytes as usize {
+        let part_bytes = (page_bytes - page.len() as u32).min(4096);
+        let command = Sqe::log_page(log::ANA, page.len() as u64, part_bytes, true);
+        let ended = rig.run(&mut admin, command, &[]);
+        assert_eq!(ended.status, Status::SUCCESS, "from byte {} on", page.len());
+        page.extend(ended.data);
+    }
+    assert_eq!((page[8], page[16], page[20], page[48]), (1, 1, 1, 1));
+    assert!(page[52..].iter().all(|&byte| byte == 0));
+}
+
 #[test]
 fn features_keep_what_they_are_given() {
     let mut rig = Rig::new();
@@ -648,7 +671,7 @@ fn discovery_lists_what_a_host_may_see_at_every_address() {
         .data;
     let entry = |index: usize| &page[1024 * (index + 1)..][..1024];
     for (index, port, host) in [(0, "4420 ", "10.0.0.1 "), (1, "4421 ", "10.0.0.2 ")] {
-        assert_eq!(entry(index)[..4], [3, 1, 2, 6]);
+        assert_eq!(entry(index)[..4], [3, 1, 2, 4]);
         assert_eq!(entry(index)[6..8], CNTLID_DYNAMIC.to_le_bytes());
         assert!(entry(index)[32..].starts_with(port.as_bytes()));
         assert!(entry(index)[256..].starts_with(format!("{NQN}\0").as_bytes()));

@@ -89,6 +89,15 @@ impl Protocol {
         }
     }
 
+    /// An answer may lead to more requests: the next part of one that is longer than volumes take, or one that waited.
+    fn has_requests(&self) -> bool {
+        match self {
+            // They come from what the client sends only.
+            Self::Nbd { .. } => false,
+            Self::Nvme { session, .. } => session.has_requests(),
+        }
+    }
+
     fn is_blocked(&self) -> bool {
         session!(self, session => session.is_blocked())
     }
@@ -221,7 +230,7 @@ impl Connection {
     pub fn has_work(&self) -> bool {
         let reads = self.can_read && !self.waits_for_room();
         let sends = self.can_write && self.protocol.pending_bytes() > 0;
-        reads || sends || self.is_over()
+        reads || sends || self.protocol.has_requests() || self.is_over()
     }
 
     /// True if it is to be closed. A blocked connection is not read, and would not notice that its peer has gone.

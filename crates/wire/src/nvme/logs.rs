@@ -8,8 +8,9 @@ use super::target::{Address, Controller, Handle, Target};
 const DISCOVERY_BYTES: usize = 1024;
 /// Transport type TCP (`TRTYPE`).
 const TRANSPORT_TCP: u8 = 3;
-/// Secure channel not required; hosts may disable flow control (`TREQ`).
-const REQUIREMENTS: u8 = 0x06;
+/// Nothing said of a secure channel; hosts may disable flow control (`TREQ`). As Linux' target has it: nvme-cli 2.3 does
+/// not know the value that also says "not required".
+const REQUIREMENTS: u8 = 0x04;
 /// Subsystem types (`SUBTYPE`).
 const REFERRAL: u8 = 1;
 const NVM: u8 = 2;
@@ -18,6 +19,9 @@ const SUPPORTED: u32 = 1;
 const CHANGES_DATA: u32 = 1 << 1;
 /// An admin queue that the discovery log tells hosts to make (`ASQSZ`): the least that is allowed.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
+/// Bytes of the ANA log's header, and of a group's descriptor without namespaces (Base §5.16.1.13, figures 221 and 222).
+const ANA_HEADER_BYTES: usize = 16;
+const ANA_GROUP_BYTES: usize = 32;
 /// SMART counts in thousands of 512 bytes (Base §5.16.1.3).
 const DATA_UNIT_BYTES: u64 = 512_000;
 
@@ -110,21 +114,29 @@ impl Target {
         page
     }
 
-    /// ANA (Base §5.16.1.13): the one group that has a namespace here; `groups_only` leaves the namespace out.
+    /// ANA (Base §5.16.1.13): the one group that has a namespace here; `groups_only` leaves the namespace out. Zeros
+    /// follow up to what hosts work out as the page's size: nvme-cli reads all of it, the later parts by their offsets.
     fn ana_log(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
-        let mut page = vec![0; 16];
+        let page_bytes = ANA_HEADER_BYTES + ANA_GROUP_BYTES * self.options.ana_group_max as usize + 4;
+        let mut page = self.ana_states(controller, groups_only);
+        page.resize(page_bytes, 0);
+        page
+    }
+
+    fn ana_states(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
+        let mut page = vec![0; ANA_HEADER_BYTES];
         put(&mut page, 0, &self.ana_changes.to_le_bytes());
         let Some(subsystem) = self.subsystems.get(&controller.nqn) else {
             return page;
         };
         put(&mut page, 8, &1u16.to_le_bytes());
-        let mut group = [0; 36];
+        let mut group = [0; ANA_GROUP_BYTES + 4];
         put(&mut group, 0, &subsystem.ana_group.to_le_bytes());
         put(&mut group, 8, &self.ana_changes.to_le_bytes());
         group[16] = subsystem.ana_state as u8;
         put(&mut group, 4, &u32::from(!groups_only).to_le_bytes());
-        put(&mut group, 32, &NSID.to_le_bytes());
-        page.extend(&group[..if groups_only { 32 } else { 36 }]);
+        put(&mut group, ANA_GROUP_BYTES, &NSID.to_le_bytes());
+        page.extend(&group[..ANA_GROUP_BYTES + if groups_only { 0 } else { 4 }]);
         page
     }
 

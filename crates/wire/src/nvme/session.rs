@@ -169,6 +169,11 @@ impl Session {
         self.requests.pop_front()
     }
 
+    /// True if [`Session::poll`] has something.
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     /// Shows what is to be sent, in order, to `visitor` until it returns false. Nothing is forgotten before
     /// [`Session::sent`] says so.
     pub fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
