@@ -59,7 +59,11 @@ pub(crate) struct Switch {
 impl Switch {
     /// The switch of core `core` of those that share `loads`.
     pub fn new(settings: &CoreConfig, loads: Arc<Loads>, core: usize) -> Self {
-        let config = Config::of(settings.policy);
+        let config = Config {
+            slice_bytes: settings.slice_bytes,
+            slice_dense_bytes: settings.slice_bytes,
+            ..Config::of(settings.policy)
+        };
         let (connections, requests) = (settings.connections_max, settings.requests_max.max(1));
         let limits = Limits {
             apps: connections as u32,

@@ -50,6 +50,10 @@ pub struct ServeArgs {
     /// blk-switch
     #[arg(long, value_name = "POLICY", default_value_t = Policy::Switchyard)]
     pub policy: Policy,
+    /// Bulk work after which a core looks for latency-bound work: less shortens the wait of small requests, more leaves
+    /// bulk clients more throughput
+    #[arg(long, value_name = "SIZE", default_value = "256KiB")]
+    pub slice: Size,
     /// Class of a volume, or of the clients of a port, instead of a learned one: NAME=latency, PORT=throughput
     #[arg(long = "class", value_name = "NAME|PORT=CLASS", value_parser = parse_class)]
     pub classes: Vec<(String, Class)>,
@@ -256,9 +260,16 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
     if pool_pages < 1024 {
         bail!(Failure::Usage(format!("--pool {}: at least 4MiB", args.pool)));
     }
+    if !(4 << 10..=16 << 20).contains(&args.slice.0) {
+        bail!(Failure::Usage(format!(
+            "--slice {}: write 4KiB to 16MiB",
+            args.slice
+        )));
+    }
     let classes = class_rules(args, &volumes)?;
     let config = |cpu| CoreConfig {
         policy: args.policy,
+        slice_bytes: args.slice.0 as u32,
         classes: classes.clone(),
         cpu,
         pool_pages,
