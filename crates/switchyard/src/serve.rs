@@ -193,6 +193,9 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
             bail!(Failure::Usage(format!("--name {name}: two volumes of one name")));
         }
         let volume = match media {
+            MediaArg::Memory(size) if size.0 < base::limits::PAGE_BYTES as u64 => {
+                bail!(Failure::Usage(format!("--media mem:{size}: at least 4 KiB")));
+            }
             MediaArg::Memory(size) => LocalVolume::memory(&name, size.0)
                 .map_err(|error| anyhow::anyhow!("--media mem:{size}: {error}"))?,
             MediaArg::File(path, size) => {

@@ -122,7 +122,8 @@ impl Frontend {
             host_extents: false,
         };
         let nvme_limits = nvme::SessionLimits {
-            in_flight_max: config.requests_max.clamp(2, usize::from(u16::MAX)),
+            // Linux asks for an admin queue of 32 entries.
+            in_flight_max: config.requests_max.clamp(32, usize::from(u16::MAX)),
             in_flight_bytes_max: limits.in_flight_bytes_max,
             pages_reserve: limits.pages_reserve,
             ..nvme::SessionLimits::default()
