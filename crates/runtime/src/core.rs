@@ -24,6 +24,7 @@ use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Config, Loads};
 use host::{Input, Output};
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use wire::nvme::Access;
@@ -98,7 +99,7 @@ pub(crate) struct Share {
     pub volumes: Arc<[LocalVolume]>,
     /// Where NBD clients connect: with one core only, which shares them out.
     pub nbd: Vec<SocketAddr>,
-    pub nvme: Option<Arc<NvmeTarget>>,
+    pub nvme: Arc<NvmeTarget>,
     /// As [`Share::nbd`].
     pub nvme_listen: Vec<SocketAddr>,
     pub siblings: Vec<Sibling>,
@@ -174,80 +175,20 @@ impl Core {
         if let Some(fd) = media.fd() {
             watch(fd, token(RING, 0))?;
         }
-        let mut frontend = Frontend::new(&config, pool.clone());
-        let mut started = Started::default();
-        let mut listen = |endpoint, speaks: &Speaks, addresses: &[SocketAddr]| {
-            addresses
-                .iter()
-                .map(|&address| {
-                    frontend
-                        .listen(endpoint, speaks.clone(), address, &poller)
-                        .map_err(|source| StartError::Listen { address, source })
-                })
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let mut local = None;
-        let mut siblings = Vec::new();
-        let mut nvme: Vec<Arc<NvmeTarget>> = Vec::new();
-        let switch = match &target {
-            Some(share) => Switch::new(&config, Arc::clone(&share.loads), share.core),
-            None => {
-                let loads = Loads::new(1, &Config::of(config.policy));
-                Switch::new(&config, Arc::new(loads), 0)
-            }
-        };
-        if let Some(share) = target {
-            let volumes = Local::new(share.volumes, &pool).map_err(StartError::Ring)?;
-            if let Some(fd) = volumes.fd() {
-                watch(fd, token(LOCAL_RING, 0))?;
-            }
-            local = Some(volumes);
-            started.target_nbd = listen(Endpoint::Local, &Speaks::Nbd, &share.nbd)?;
-            if let Some(target) = &share.nvme {
-                target.add_core(Arc::clone(&wake));
-                started.target_nvme = listen(
-                    Endpoint::Local,
-                    &Speaks::Nvme(Arc::clone(target)),
-                    &share.nvme_listen,
-                )?;
-            }
-            nvme.extend(share.nvme);
-            siblings = share.siblings;
-        }
-        let mut cells = Vec::new();
-        for (index, spec) in hosts.into_iter().enumerate() {
-            let listening = listen(Endpoint::Host(index), &Speaks::Nbd, &spec.nbd)?;
-            let nvme_listening = match &spec.nvme {
-                None => None,
-                Some((address, target)) => {
-                    target.add_core(Arc::clone(&wake));
-                    nvme.push(Arc::clone(target));
-                    let speaks = Speaks::Nvme(Arc::clone(target));
-                    listen(Endpoint::Host(index), &speaks, &[*address])?
-                        .first()
-                        .copied()
-                }
-            };
-            started.nvme.push(nvme_listening);
-            let cell = Cell::new(index, spec, &pool)?;
-            watch(cell.udp.fd(), token(DATAGRAMS, index))?;
-            started.addresses.push(cell.udp.address());
-            started.nbd.push(listening);
-            started
-                .sockets
-                .push(cell.udp.duplicate().map_err(StartError::Poller)?);
-            cells.push(cell);
-        }
+        let loads = || Arc::new(Loads::new(1, &Config::of(config.policy)));
+        let (place, loads) = target
+            .as_ref()
+            .map_or_else(|| (0, loads()), |share| (share.core, Arc::clone(&share.loads)));
         let mut core = Self {
             media,
-            local,
-            frontend,
-            switch,
-            siblings,
+            local: None,
+            frontend: Frontend::new(&config, pool.clone()),
+            switch: Switch::new(&config, loads, place),
+            siblings: Vec::new(),
             next_core: 0,
+            nvme: Vec::new(),
             nvme_seen: 0,
-            nvme,
-            cells,
+            cells: Vec::new(),
             poller,
             wake,
             commands,
@@ -257,11 +198,86 @@ impl Core {
             drain: config.drain,
             pool,
         };
+        let mut started = Started::default();
+        if let Some(share) = target {
+            core.join(share, &mut started)?;
+        }
+        for spec in hosts {
+            core.add(spec, &mut started)?;
+        }
         for index in 0..core.cells.len() {
             core.carry_out(index);
         }
         core.flush();
         Ok((core, started))
+    }
+
+    fn watch(&self, fd: RawFd, token: u64) -> Result<(), StartError> {
+        self.poller
+            .add(fd, token, Interest::Read)
+            .map_err(StartError::Poller)
+    }
+
+    fn listen(
+        &mut self,
+        endpoint: Endpoint,
+        speaks: Speaks,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        let listening = addresses.iter().map(|&address| {
+            self.frontend
+                .listen(endpoint, speaks.clone(), address, &self.poller)
+                .map_err(|source| StartError::Listen { address, source })
+        });
+        listening.collect()
+    }
+
+    /// Offers an NVMe target's subsystems.
+    fn offer(
+        &mut self,
+        endpoint: Endpoint,
+        target: Arc<NvmeTarget>,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        target.add_core(Arc::clone(&self.wake));
+        self.nvme.push(Arc::clone(&target));
+        self.listen(endpoint, Speaks::Nvme(target), addresses)
+    }
+
+    /// Becomes one of a target's cores.
+    fn join(&mut self, share: Share, started: &mut Started) -> Result<(), StartError> {
+        let volumes = Local::new(share.volumes, &self.pool).map_err(StartError::Ring)?;
+        if let Some(fd) = volumes.fd() {
+            self.watch(fd, token(LOCAL_RING, 0))?;
+        }
+        self.local = Some(volumes);
+        self.siblings = share.siblings;
+        started.target_nbd = self.listen(Endpoint::Local, Speaks::Nbd, &share.nbd)?;
+        started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
+        Ok(())
+    }
+
+    /// Adds a host.
+    fn add(&mut self, spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
+        let index = self.cells.len();
+        let endpoint = Endpoint::Host(index);
+        started.nbd.push(self.listen(endpoint, Speaks::Nbd, &spec.nbd)?);
+        let nvme = match &spec.nvme {
+            None => None,
+            Some((address, target)) => self
+                .offer(endpoint, Arc::clone(target), &[*address])?
+                .first()
+                .copied(),
+        };
+        started.nvme.push(nvme);
+        let cell = Cell::new(index, spec, &self.pool)?;
+        self.watch(cell.udp.fd(), token(DATAGRAMS, index))?;
+        started.addresses.push(cell.udp.address());
+        started
+            .sockets
+            .push(cell.udp.duplicate().map_err(StartError::Poller)?);
+        self.cells.push(cell);
+        Ok(())
     }
 
     /// Turns until it is told to stop.

@@ -170,7 +170,7 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
                 loads: Arc::clone(&loads),
                 volumes: Arc::clone(&volumes),
                 nbd: take(&mut nbd),
-                nvme: Some(Arc::clone(&subsystems)),
+                nvme: Arc::clone(&subsystems),
                 nvme_listen: take(&mut nvme),
                 siblings: take(&mut siblings),
             };

@@ -179,19 +179,7 @@ pub fn run_groups(
     warm_up: Duration,
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<Outcome>> {
-    let mut opened = Vec::new();
-    for (index, group) in groups.iter().enumerate() {
-        let case = &group.case;
-        let ways = if target.is_pipelined() {
-            case.conns
-        } else {
-            case.conns * case.qd
-        };
-        for thread in 0..ways {
-            let way = target.way(case.mode.writes())?;
-            opened.push((index, thread as u64 % case.conns as u64, way));
-        }
-    }
+    let opened = open(target, groups)?;
     let (barrier, stop, counts) = (
         Barrier::new(opened.len() + 1),
         AtomicBool::new(false),
@@ -248,6 +236,24 @@ pub fn run_groups(
         }
         Ok(outcomes)
     })
+}
+
+/// A way for every thread: the group's place, the thread's number in it.
+fn open(target: &Target, groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
+    let mut opened = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let case = &group.case;
+        let ways = if target.is_pipelined() {
+            case.conns
+        } else {
+            case.conns * case.qd
+        };
+        for thread in 0..ways {
+            let way = target.way(case.mode.writes())?;
+            opened.push((index, thread as u64 % case.conns as u64, way));
+        }
+    }
+    Ok(opened)
 }
 
 /// Puts the calling thread where its group belongs.
