@@ -22,7 +22,6 @@ pub mod rack;
 pub mod report;
 pub mod run;
 pub mod swarm;
-pub mod switch;
 pub mod threads;
 pub mod workload;
 pub mod world;

@@ -144,7 +144,6 @@ fn spec(
         medium,
         build: Box::new(build),
         nbd: Vec::new(),
-        nvme: None,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Offer, Parts, Plane, open_registered};
+use crate::plane::{About, At, Parts, Plane, open_registered};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -33,9 +33,7 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
         .map(|id| medium(&config, dir.as_ref(), id, &snapshot, &says))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let is_first = snapshot.next_volume == 0;
-    let nvme = Offer::new(config.nvme, &snapshot);
-    let (cores, mut parts) = start(&config, media, session, snapshot, &nvme)?;
-    parts.nvme = nvme;
+    let (cores, mut parts) = start(&config, media, session, snapshot)?;
     parts.cores = cores;
     parts.registry = Some(registry);
     let about = About {
@@ -145,13 +143,12 @@ fn start(
     media: Vec<MediaFile>,
     session: u32,
     snapshot: Snapshot,
-    nvme: &Offer,
 ) -> anyhow::Result<(Vec<CoreHandle>, Parts)> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
     specs[0].push(tor(config));
     names[0].push("the ToR".into());
-    specs[0].push(gateway(config, session, snapshot, nvme));
+    specs[0].push(gateway(config, session, snapshot));
     names[0].push("the gateway".into());
     let mut nodes = Vec::new();
     for (index, medium) in media.into_iter().enumerate() {
@@ -183,7 +180,6 @@ fn start(
         gateway: Some(At { core: 0, host: 1 }),
         nodes,
         registry: None,
-        nvme: Offer::default(),
     };
     Ok((cores, parts))
 }
@@ -201,11 +197,10 @@ fn tor(config: &Config) -> HostSpec {
             Ok(Box::new(Tor::new(config)))
         }),
         nbd: Vec::new(),
-        nvme: None,
     }
 }
 
-fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> HostSpec {
+fn gateway(config: &Config, session: u32, snapshot: Snapshot) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
         addr,
@@ -225,7 +220,6 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             Ok(Box::new(gateway))
         }),
         nbd: vec![config.nbd],
-        nvme: nvme.listen(),
     }
 }
 

@@ -1,14 +1,13 @@
 //! Where load goes: an NBD export, or a file or block device with O_DIRECT.
 
-use super::load::Client;
-use super::{nbd, nvme};
+use super::nbd::{Address, Connection};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What O_DIRECT may ask for.
 const ALIGNMENT: usize = 4096;
@@ -23,15 +22,14 @@ pub struct Target {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Nbd(nbd::Address),
-    Nvme(nvme::Address),
+    Nbd(Address),
     File(PathBuf),
 }
 
 /// One thread's way to a target.
 pub enum Way {
     /// A connection.
-    Client(Box<dyn Client>),
+    Nbd(Box<Connection>),
     /// A file.
     File(File),
 }
@@ -40,7 +38,6 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Nbd(address) => write!(f, "nbd://{}/{}", address.server, address.export),
-            Kind::Nvme(address) => write!(f, "nvme://{}/{}", address.server, address.nqn),
             Kind::File(path) => write!(f, "file:{}", path.display()),
         }
     }
@@ -51,65 +48,56 @@ impl Target {
     pub fn open(text: &str, span: Option<u64>) -> anyhow::Result<Self> {
         let kind = if let Some(path) = text.strip_prefix("file:") {
             Kind::File(path.into())
-        } else if let Some(address) = nbd::Address::parse(text) {
+        } else if let Some(address) = Address::parse(text) {
             Kind::Nbd(address)
-        } else if let Some(address) = nvme::Address::parse(text) {
-            Kind::Nvme(address)
         } else {
             bail!(Failure::Usage(format!(
-                "`{text}` is not a target: write nbd://HOST:PORT/NAME, nvme://HOST:PORT/NAME or file:PATH"
+                "`{text}` is not a target: write nbd://HOST:PORT/NAME or file:PATH"
             )));
         };
-        let size = match &kind {
-            Kind::Nbd(address) => nbd::Connection::open(address)?.size_bytes,
-            Kind::Nvme(address) => nvme::Connection::open(address)?.size_bytes,
-            Kind::File(path) => open_file(path, false)?.seek(SeekFrom::End(0))?,
+        let mut target = Self { kind, span_bytes: 0 };
+        let size = match &mut target.way(false)? {
+            Way::Nbd(connection) => connection.size_bytes,
+            Way::File(file) => file.seek(SeekFrom::End(0))?,
         };
-        let span_bytes = span.map_or(size, |span| span.min(size));
-        Ok(Self { kind, span_bytes })
+        target.span_bytes = span.map_or(size, |span| span.min(size));
+        Ok(target)
     }
 
     /// Another way to the target.
     pub fn way(&self, writes: bool) -> anyhow::Result<Way> {
-        let (client, is_read_only): (Box<dyn Client>, bool) = match &self.kind {
+        match &self.kind {
             Kind::Nbd(address) => {
-                let connection = nbd::Connection::open(address)?;
-                let is_read_only = connection.is_read_only();
-                (Box::new(connection), is_read_only)
+                let connection = Connection::open(address)?;
+                if writes && connection.is_read_only() {
+                    bail!("{self} is read-only");
+                }
+                Ok(Way::Nbd(Box::new(connection)))
             }
-            Kind::Nvme(address) => {
-                let connection = nvme::Connection::open(address)?;
-                let is_read_only = connection.is_read_only;
-                (Box::new(connection), is_read_only)
+            Kind::File(path) => {
+                let open = |flags| {
+                    OpenOptions::new()
+                        .read(true)
+                        .write(writes)
+                        .custom_flags(flags)
+                        .open(path)
+                };
+                let file = match open(libc::O_DIRECT) {
+                    // The file system has no O_DIRECT: the page cache is measured too.
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+                    other => other,
+                };
+                Ok(Way::File(file.with_context(|| {
+                    format!("{} cannot be opened", path.display())
+                })?))
             }
-            Kind::File(path) => return Ok(Way::File(open_file(path, writes)?)),
-        };
-        if writes && is_read_only {
-            bail!("{self} is read-only");
         }
-        Ok(Way::Client(client))
     }
 
     /// True if many requests go over one way at a time.
     pub fn is_pipelined(&self) -> bool {
-        !matches!(self.kind, Kind::File(_))
+        matches!(self.kind, Kind::Nbd(_))
     }
-}
-
-fn open_file(path: &Path, writes: bool) -> anyhow::Result<File> {
-    let open = |flags| {
-        OpenOptions::new()
-            .read(true)
-            .write(writes)
-            .custom_flags(flags)
-            .open(path)
-    };
-    let file = match open(libc::O_DIRECT) {
-        // The file system has no O_DIRECT: the page cache is measured too.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
-        other => other,
-    };
-    file.with_context(|| format!("{} cannot be opened", path.display()))
 }
 
 /// Memory that O_DIRECT takes.
