@@ -13,11 +13,17 @@ test_tools=(
     nbdkit:nbdkit
     qemu-img:qemu-utils
     qemu-io:qemu-utils
+    qemu-system-x86_64:qemu-system-x86
+    busybox:busybox-static
+    depmod:kmod
+    nvme:nvme-cli
+    mkfs.xfs:xfsprogs
     mkfs.ext4:e2fsprogs
     ip:iproute2
     curl:curl
     jq:jq
     python3:python3
+    valgrind:valgrind
 )
 
 fail() {

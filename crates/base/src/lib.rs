@@ -19,6 +19,6 @@ pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
 pub use map::Map;
 pub use media::{MediaDone, MediaError, MediaKind, MediaOp, Medium};
-pub use page::{Page, Pages, Pool};
+pub use page::{Page, Pages, Pool, Window};
 pub use rng::Rng;
 pub use time::{Duration, Instant};

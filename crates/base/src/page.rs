@@ -19,9 +19,23 @@ use crate::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 #[repr(C, align(4096))]
 struct Block([u8; PAGE_BYTES]);
 
+/// Memory outside the pools to which pages can be handles: a medium in memory, whose pages are sent from where they are.
+/// Others may write it meanwhile, so nobody borrows its bytes.
+pub trait Window {
+    /// Start of the memory: aligned to a page, and there as long as the window.
+    fn base(&self) -> *mut u8;
+    /// Copies from the byte `offset` on.
+    fn copy_to(&self, offset: usize, bytes: &mut [u8]);
+}
+
+enum Memory {
+    Own(RefCell<Box<[Block]>>),
+    Window(Box<dyn Window>),
+}
+
 struct Inner {
     page_bytes: usize,
-    memory: RefCell<Box<[Block]>>,
+    memory: Memory,
     base: *mut u8,
     counts: Box<[Cell<u32>]>,
     free: RefCell<Vec<u32>>,
@@ -53,11 +67,40 @@ impl Pool {
         let base = memory.as_mut_ptr().cast::<u8>();
         Self(Rc::new(Inner {
             page_bytes,
-            memory: RefCell::new(memory),
+            memory: Memory::Own(RefCell::new(memory)),
             base,
             counts: (0..pages).map(|_| Cell::new(0)).collect(),
             free: RefCell::new((0..pages as u32).rev().collect()),
         }))
+    }
+
+    /// Handles to `pages` pages of memory that is not this pool's: [`Pool::page`] gives them, none can be allocated, and
+    /// none is written through its handle.
+    pub fn window(window: Box<dyn Window>, pages: usize) -> Self {
+        Self(Rc::new(Inner {
+            page_bytes: PAGE_BYTES,
+            base: window.base(),
+            memory: Memory::Window(window),
+            counts: (0..pages).map(|_| Cell::new(0)).collect(),
+            free: RefCell::new(Vec::new()),
+        }))
+    }
+
+    /// A handle to a page of a window.
+    ///
+    /// # Panics
+    /// If this is no window, or it has no such page.
+    pub fn page(&self, index: u32) -> Page {
+        assert!(
+            matches!(self.0.memory, Memory::Window(_)),
+            "a pool's own pages are allocated"
+        );
+        let count = &self.0.counts[index as usize];
+        count.set(count.get() + 1);
+        Page {
+            index,
+            pool: Rc::clone(&self.0),
+        }
     }
 
     /// A page of its own with unspecified bytes, or `None` when the pool is empty: the caller pushes back.
@@ -94,7 +137,7 @@ impl Pool {
 
     /// Start and length in bytes of the pool's memory, for registering it with the kernel.
     pub fn region(&self) -> (*mut u8, usize) {
-        (self.0.base, self.0.memory.borrow().len() * PAGE_BYTES)
+        (self.0.base, self.0.counts.len() * self.0.page_bytes)
     }
 }
 
@@ -126,16 +169,30 @@ impl Page {
 
     /// Reads the bytes. `f` must not touch another page of the pool mutably.
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        f(flat(&self.pool.memory.borrow(), self.range()))
+        match &self.pool.memory {
+            Memory::Own(memory) => f(flat(&memory.borrow(), self.range())),
+            Memory::Window(window) => {
+                let mut copy = [0; PAGE_BYTES];
+                window.copy_to(self.range().start, &mut copy);
+                f(&copy)
+            }
+        }
     }
 
     /// Writes the bytes.
     ///
     /// # Panics
-    /// If the page is shared: somebody else relies on its bytes.
+    /// If the page is shared: somebody else relies on its bytes. Or if it belongs to a window.
     pub fn with_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        f(flat_mut(&mut self.own_memory().borrow_mut(), self.range()))
+    }
+
+    fn own_memory(&self) -> &RefCell<Box<[Block]>> {
         assert!(self.is_unique(), "a shared page is not written");
-        f(flat_mut(&mut self.pool.memory.borrow_mut(), self.range()))
+        match &self.pool.memory {
+            Memory::Own(memory) => memory,
+            Memory::Window(_) => panic!("a window is not written through its pages"),
+        }
     }
 
     /// Copies `count` sectors, starting at `first`, from the same place of `source`.
@@ -143,13 +200,13 @@ impl Page {
     /// # Panics
     /// If the page is shared, the pools differ or the range leaves the page.
     pub fn copy_sectors(&self, source: &Page, first: usize, count: usize) {
-        assert!(self.is_unique(), "a shared page is not written");
         assert!(Rc::ptr_eq(&self.pool, &source.pool), "pages of one pool");
+        assert!(self.is_unique(), "a shared page is not written");
         assert!(first + count <= SECTORS_PER_PAGE);
         let sector = self.sector_bytes();
         let to = self.range().start + first * sector;
         let from = source.range().start + first * sector;
-        let mut memory = self.pool.memory.borrow_mut();
+        let mut memory = self.own_memory().borrow_mut();
         if from / PAGE_BYTES == to / PAGE_BYTES {
             memory[to / PAGE_BYTES].0.copy_within(
                 from % PAGE_BYTES..from % PAGE_BYTES + count * sector,
@@ -210,7 +267,7 @@ impl Drop for Page {
     fn drop(&mut self) {
         let count = &self.pool.counts[self.index as usize];
         count.set(count.get() - 1);
-        if count.get() == 0 {
+        if count.get() == 0 && matches!(self.pool.memory, Memory::Own(_)) {
             self.pool.free.borrow_mut().push(self.index);
         }
     }
@@ -258,6 +315,31 @@ mod tests {
         let a = pool.alloc_zeroed().unwrap();
         let _b = a.clone();
         a.with_mut(|bytes| bytes[0] = 1);
+    }
+
+    struct Counting(Box<Block>);
+
+    impl Window for Counting {
+        fn base(&self) -> *mut u8 {
+            core::ptr::from_ref(&*self.0).cast_mut().cast()
+        }
+        fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.0.0[offset..][..bytes.len()]);
+        }
+    }
+
+    #[test]
+    fn a_window_gives_handles_to_memory_that_is_not_its_own() {
+        let memory = Counting(Box::new(Block([7; PAGE_BYTES])));
+        let base = memory.base();
+        let window = Pool::window(Box::new(memory), 1);
+        assert!(window.alloc().is_none());
+        let page = window.page(0);
+        let again = window.page(0);
+        assert_eq!(page.as_ptr(), base);
+        assert!(page.with(|bytes| bytes.iter().all(|&byte| byte == 7)));
+        drop((page, again));
+        assert!(window.alloc().is_none(), "its pages are nobody's to take");
     }
 
     #[test]

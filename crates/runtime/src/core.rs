@@ -5,29 +5,51 @@
 //! - The loop sleeps only when nothing is left to do: no completion untaken, no packet collected, no connection that
 //!   could go on.
 //! - One turn serves at most one batch of each source.
+//! - Where the policy prioritises, the loop looks for latency-bound work between any two slices of bulk work.
 
 use crate::clock::now;
 use crate::counters::Counters;
-use crate::frontend::Frontend;
+use crate::frontend::{Client, Frontend, Speaks};
 use crate::handle::{StartError, Started};
+use crate::local::{Local, LocalVolume};
 use crate::media::MediaFile;
+use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
 use crate::ring::MediaQueue;
 use crate::spin::Spin;
+use crate::switch::Switch;
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use crate::{CoreConfig, HostSpec, RackHost, Site};
-use base::{Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
+use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
+use blockswitch::{Class, Config, Loads};
 use host::{Input, Output};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use wire::nvme::Access;
 
 /// A closure for one host.
 pub(crate) type Job = Box<dyn FnOnce(&mut dyn RackHost, Instant) + Send>;
 
 /// What other threads tell a core.
 pub(crate) enum Command {
-    Call { host: usize, job: Job },
+    Call {
+        host: usize,
+        job: Job,
+    },
+    /// A client that another core of the target has accepted.
+    Adopt(Client),
     Stop,
+}
+
+/// Who executes the requests of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// A host of this core.
+    Host(usize),
+    /// The target's volumes.
+    Local,
 }
 
 /// Kinds of sources; the upper half of a token.
@@ -36,6 +58,7 @@ const RING: u64 = 1;
 const DATAGRAMS: u64 = 2;
 const LISTENER: u64 = 3;
 const CONNECTION: u64 = 4;
+const LOCAL_RING: u64 = 5;
 
 /// The token of the `index`-th source of a kind.
 const fn token(kind: u64, index: usize) -> u64 {
@@ -57,6 +80,31 @@ const HELD_UP: Duration = Duration::from_millis(1);
 /// The timer's slack of the thread: the default of 50 µs would delay every deadline.
 const TIMER_SLACK_NANOS: libc::c_ulong = 1_000;
 
+/// What an answer takes besides its data, about.
+const ANSWER_BYTES: usize = 64;
+/// Answers are collected up to this, and then sent by one call.
+const SEND_BYTES_MAX: usize = 256 << 10;
+
+/// Another core of the same target.
+pub(crate) struct Sibling {
+    pub commands: Sender<Command>,
+    pub wake: Arc<Wake>,
+}
+
+/// One core's share of a target.
+pub(crate) struct Share {
+    /// Which core of the target it is, and the load of all of them.
+    pub core: usize,
+    pub loads: Arc<Loads>,
+    pub volumes: Arc<[LocalVolume]>,
+    /// Where NBD clients connect: with one core only, which shares them out.
+    pub nbd: Vec<SocketAddr>,
+    pub nvme: Arc<NvmeTarget>,
+    /// As [`Share::nbd`].
+    pub nvme_listen: Vec<SocketAddr>,
+    pub siblings: Vec<Sibling>,
+}
+
 /// A host with what it owns.
 struct Cell {
     host: Box<dyn RackHost>,
@@ -77,13 +125,21 @@ enum Phase {
 pub(crate) struct Core {
     // Declared first to be dropped first: it waits for the kernel to be done with pages and files.
     media: MediaQueue,
+    local: Option<Local>,
     frontend: Frontend,
+    switch: Switch,
     cells: Vec<Cell>,
     poller: Poller,
     wake: Arc<Wake>,
     commands: Receiver<Command>,
     counters: Arc<Counters>,
     spin: Spin,
+    /// Other cores of the target, to share clients with.
+    siblings: Vec<Sibling>,
+    next_core: usize,
+    nvme: Vec<Arc<NvmeTarget>>,
+    /// The targets' generations, together, that the sessions have been told of.
+    nvme_seen: u64,
     phase: Phase,
     drain: Duration,
     pool: Pool,
@@ -94,6 +150,7 @@ impl Core {
     pub fn new(
         config: CoreConfig,
         hosts: Vec<HostSpec>,
+        target: Option<Share>,
         commands: Receiver<Command>,
         wake: Arc<Wake>,
         counters: Arc<Counters>,
@@ -113,41 +170,25 @@ impl Core {
             .any(|spec| spec.medium.as_ref().is_some_and(|medium| medium.fd().is_some()));
         let media = MediaQueue::new(&pool, files).map_err(StartError::Ring)?;
         let poller = Poller::new().map_err(StartError::Poller)?;
-        let watch = |fd, token| poller.add(fd, token, Interest::READ).map_err(StartError::Poller);
+        let watch = |fd, token| poller.add(fd, token, Interest::Read).map_err(StartError::Poller);
         watch(wake.fd(), token(WAKE, 0))?;
         if let Some(fd) = media.fd() {
             watch(fd, token(RING, 0))?;
         }
-        let mut frontend = Frontend::new(&config, pool.clone());
-        let mut started = Started {
-            addresses: Vec::new(),
-            nbd: Vec::new(),
-            sockets: Vec::new(),
-        };
-        let mut cells = Vec::new();
-        for (index, spec) in hosts.into_iter().enumerate() {
-            let listening = spec
-                .nbd
-                .iter()
-                .map(|&address| {
-                    frontend
-                        .listen(index, address, &poller)
-                        .map_err(|source| StartError::Listen { address, source })
-                })
-                .collect::<Result<_, _>>()?;
-            let cell = Cell::new(index, spec, &pool)?;
-            watch(cell.udp.fd(), token(DATAGRAMS, index))?;
-            started.addresses.push(cell.udp.address());
-            started.nbd.push(listening);
-            started
-                .sockets
-                .push(cell.udp.duplicate().map_err(StartError::Poller)?);
-            cells.push(cell);
-        }
+        let loads = || Arc::new(Loads::new(1, &Config::of(config.policy)));
+        let (place, loads) = target
+            .as_ref()
+            .map_or_else(|| (0, loads()), |share| (share.core, Arc::clone(&share.loads)));
         let mut core = Self {
             media,
-            frontend,
-            cells,
+            local: None,
+            frontend: Frontend::new(&config, pool.clone()),
+            switch: Switch::new(&config, loads, place),
+            siblings: Vec::new(),
+            next_core: 0,
+            nvme: Vec::new(),
+            nvme_seen: 0,
+            cells: Vec::new(),
             poller,
             wake,
             commands,
@@ -157,11 +198,86 @@ impl Core {
             drain: config.drain,
             pool,
         };
+        let mut started = Started::default();
+        if let Some(share) = target {
+            core.join(share, &mut started)?;
+        }
+        for spec in hosts {
+            core.add(spec, &mut started)?;
+        }
         for index in 0..core.cells.len() {
             core.carry_out(index);
         }
         core.flush();
         Ok((core, started))
+    }
+
+    fn watch(&self, fd: RawFd, token: u64) -> Result<(), StartError> {
+        self.poller
+            .add(fd, token, Interest::Read)
+            .map_err(StartError::Poller)
+    }
+
+    fn listen(
+        &mut self,
+        endpoint: Endpoint,
+        speaks: Speaks,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        let listening = addresses.iter().map(|&address| {
+            self.frontend
+                .listen(endpoint, speaks.clone(), address, &self.poller)
+                .map_err(|source| StartError::Listen { address, source })
+        });
+        listening.collect()
+    }
+
+    /// Offers an NVMe target's subsystems.
+    fn offer(
+        &mut self,
+        endpoint: Endpoint,
+        target: Arc<NvmeTarget>,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        target.add_core(Arc::clone(&self.wake));
+        self.nvme.push(Arc::clone(&target));
+        self.listen(endpoint, Speaks::Nvme(target), addresses)
+    }
+
+    /// Becomes one of a target's cores.
+    fn join(&mut self, share: Share, started: &mut Started) -> Result<(), StartError> {
+        let volumes = Local::new(share.volumes, &self.pool).map_err(StartError::Ring)?;
+        if let Some(fd) = volumes.fd() {
+            self.watch(fd, token(LOCAL_RING, 0))?;
+        }
+        self.local = Some(volumes);
+        self.siblings = share.siblings;
+        started.target_nbd = self.listen(Endpoint::Local, Speaks::Nbd, &share.nbd)?;
+        started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
+        Ok(())
+    }
+
+    /// Adds a host.
+    fn add(&mut self, spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
+        let index = self.cells.len();
+        let endpoint = Endpoint::Host(index);
+        started.nbd.push(self.listen(endpoint, Speaks::Nbd, &spec.nbd)?);
+        let nvme = match &spec.nvme {
+            None => None,
+            Some((address, target)) => self
+                .offer(endpoint, Arc::clone(target), &[*address])?
+                .first()
+                .copied(),
+        };
+        started.nvme.push(nvme);
+        let cell = Cell::new(index, spec, &self.pool)?;
+        self.watch(cell.udp.fd(), token(DATAGRAMS, index))?;
+        started.addresses.push(cell.udp.address());
+        started
+            .sockets
+            .push(cell.udp.duplicate().map_err(StartError::Poller)?);
+        self.cells.push(cell);
+        Ok(())
     }
 
     /// Turns until it is told to stop.
@@ -180,16 +296,11 @@ impl Core {
             &self.counters.polls
         };
         counter.bump();
-        self.counters.syscalls.bump();
-        let ready = self.poller.wait(timeout);
-        let mut worked = false;
-        for index in 0..ready {
-            worked |= self.serve(self.poller.ready(index));
-        }
+        let mut worked = self.look(timeout);
         self.media.reap(&self.counters);
         worked |= self.take_done();
         self.tick();
-        worked |= self.settle();
+        worked |= self.attend();
         self.flush();
         if worked {
             self.spin.worked(now());
@@ -199,19 +310,38 @@ impl Core {
         }
     }
 
+    /// Waits for sources and serves them; true if they brought work.
+    fn look(&mut self, timeout: Option<Duration>) -> bool {
+        self.counters.syscalls.bump();
+        let ready = self.poller.wait(timeout);
+        let mut worked = false;
+        for index in 0..ready {
+            worked |= self.serve(self.poller.ready(index));
+        }
+        worked
+    }
+
     /// How long the loop may wait; zero when something is left to do.
     fn timeout(&mut self, now: Instant) -> Option<Duration> {
-        if self.media.done_count() > 0 || self.frontend.has_work(&self.pool) || self.spin.polls(now) {
+        let batched = self.switch.deadline().is_some();
+        let busy =
+            self.media.done_count() > 0 || !self.switch.is_empty() && !batched || self.frontend.has_work();
+        if busy || self.spin.polls(now) {
             return Some(Duration::ZERO);
         }
         let hosts = self.cells.iter().filter_map(|cell| cell.deadline).min();
-        let held_up = self.media.is_held_up().then(|| now + HELD_UP);
+        let (batch, sessions) = (self.switch.deadline(), self.frontend.deadline());
+        let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
+        let held_up = is_held_up.then(|| now + HELD_UP);
         let until = if let Phase::Draining(until) = self.phase {
             Some(until)
         } else {
             None
         };
-        let deadline = [hosts, held_up, until].into_iter().flatten().min()?;
+        let deadline = [hosts, batch, sessions, held_up, until]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(deadline.since(now))
     }
 
@@ -221,15 +351,16 @@ impl Core {
         match ready.token >> 32 {
             WAKE => self.obey(),
             // Reaped in every turn anyway.
-            RING => false,
+            RING | LOCAL_RING => false,
             DATAGRAMS => self.receive(index),
             LISTENER => {
-                let cells = &self.cells;
-                self.frontend.accept(index, &self.poller, &self.counters, |host| {
-                    cells[host].host.exports()
-                })
+                self.accept(index);
+                true
             }
-            CONNECTION => self.frontend.ready(index, ready, &self.counters),
+            CONNECTION => {
+                self.frontend.note(index, ready);
+                false
+            }
             kind => unreachable!("no source of kind {kind} is registered"),
         }
     }
@@ -252,7 +383,10 @@ impl Core {
                         .expect("a host without a medium asks nothing of it");
                     self.media.submit(index, medium, operation, &self.counters);
                 }
-                Output::Reply(reply) => self.frontend.reply(reply, &self.counters),
+                Output::Reply(mut reply) => {
+                    self.switch.finish(&mut reply);
+                    self.frontend.reply(reply, &self.counters);
+                }
             }
         }
         cell.deadline = cell.host.deadline();
@@ -280,12 +414,16 @@ impl Core {
             let (index, done) = self.media.next_done().expect("just counted");
             self.hand(index, Input::Media(done));
         }
-        count > 0
+        if let Some(local) = &mut self.local {
+            local.reap(&self.counters);
+        }
+        self.take_local() | (count > 0)
     }
 
     /// Ticks every host whose deadline has come. Not work that keeps the core polling: a deadline says itself when
     /// the next one is.
     fn tick(&mut self) {
+        self.tick_sessions();
         let Some(earliest) = self.cells.iter().filter_map(|cell| cell.deadline).min() else {
             return;
         };
@@ -302,17 +440,136 @@ impl Core {
         }
     }
 
-    /// Lets every connection go on that something happened to.
-    fn settle(&mut self) -> bool {
-        let mut worked = false;
-        while let Some(slot) = self.frontend.next_touched() {
-            while let Some((index, request)) = self.frontend.next_request(slot, &self.counters) {
-                worked = true;
-                self.hand(index, Input::Request(request));
+    /// Sessions are ticked when one is due, and all when their target has changed.
+    fn tick_sessions(&mut self) {
+        let generation = self.nvme.iter().map(|target| target.generation()).sum();
+        let is_due = || self.frontend.deadline().is_some_and(|at| at <= now());
+        if generation != self.nvme_seen || is_due() {
+            self.nvme_seen = generation;
+            self.frontend.tick(now());
+        }
+    }
+
+    /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
+    fn accept(&mut self, index: usize) {
+        while let Some(client) = self.frontend.accept(index, &self.counters) {
+            if client.endpoint != Endpoint::Local {
+                self.open(client);
+                continue;
             }
-            self.frontend.transmit(slot, &self.poller, &self.counters);
+            let place = self.next_core % (self.siblings.len() + 1);
+            self.next_core += 1;
+            match place.checked_sub(1).map(|place| &self.siblings[place]) {
+                None => self.open(client),
+                Some(sibling) => {
+                    // A core that has died of a bug takes nobody; the client sees its connection closed.
+                    let _ = sibling.commands.send(Command::Adopt(client));
+                    sibling.wake.wake();
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, client: Client) {
+        let exports = match (client.endpoint, &self.local) {
+            (Endpoint::Host(index), _) => self.cells[index].host.exports(),
+            (Endpoint::Local, Some(local)) => local.exports(),
+            (Endpoint::Local, None) => unreachable!("only a core of a target serves its volumes"),
+        };
+        match self.frontend.open(client, exports, &self.poller) {
+            Ok(()) => self.counters.clients_accepted.bump(),
+            Err(_) => self.counters.clients_refused.bump(),
+        }
+    }
+
+    /// Lets connections go on that can, in the order of the policy, until one slice of bulk work is done.
+    fn attend(&mut self) -> bool {
+        let mut worked = self.take_in(Class::Latency, usize::MAX);
+        let prioritises = self.switch.prioritises();
+        worked |= self.take_in(Class::Throughput, if prioritises { 1 } else { usize::MAX });
+        worked | self.execute()
+    }
+
+    /// Reads from the connections of a class, at most `count`, and queues their requests.
+    fn take_in(&mut self, class: Class, count: usize) -> bool {
+        let mut worked = false;
+        // Who can go on after its turn stands in line again, for the next round.
+        for _ in 0..count.min(self.frontend.waiting(class)) {
+            let Some(slot) = self.frontend.next_ready(class) else {
+                break;
+            };
+            let at = now();
+            worked |= self.frontend.read(at, slot, &self.counters);
+            while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
+                worked = true;
+                self.switch.push(at, origin, request);
+            }
+            self.frontend.set_class(slot, self.switch.class_of(slot));
+            self.send(slot, self.switch.slice_bytes());
         }
         worked
+    }
+
+    fn send(&mut self, slot: usize, bytes_min: usize) {
+        let is_open = self.frontend.send(slot, bytes_min, &self.poller, &self.counters);
+        if !is_open {
+            self.switch.close(slot);
+        }
+    }
+
+    /// Executes what the switch says: everything that goes before bulk work, and one slice of that. Answers of one
+    /// connection that follow each other are sent together.
+    fn execute(&mut self) -> bool {
+        let mut worked = false;
+        let (slice_bytes, prioritises) = (self.switch.slice_bytes(), self.switch.prioritises());
+        let (mut last, mut unsent, mut bulk) = (None, 0, 0);
+        while let Some(step) = self.switch.pop(now()) {
+            worked = true;
+            if let Some(slot) = last.filter(|&slot| slot != step.slot || unsent >= SEND_BYTES_MAX) {
+                self.send(slot, unsent);
+                unsent = 0;
+            }
+            if let Some((endpoint, request)) = step.request {
+                self.begin(endpoint, request);
+            }
+            last = Some(step.slot);
+            unsent += step.bytes + ANSWER_BYTES;
+            if prioritises && step.class == Class::Throughput {
+                bulk += step.bytes + ANSWER_BYTES;
+                if bulk >= slice_bytes {
+                    break;
+                }
+            }
+        }
+        if let Some(slot) = last {
+            self.send(slot, unsent);
+        }
+        worked
+    }
+
+    fn begin(&mut self, endpoint: Endpoint, request: BlockRequest) {
+        match endpoint {
+            Endpoint::Host(index) => self.hand(index, Input::Request(request)),
+            Endpoint::Local => {
+                let local = self
+                    .local
+                    .as_mut()
+                    .expect("only a core of a target has such requests");
+                local.submit(request, &self.counters);
+                self.take_local();
+            }
+        }
+    }
+
+    /// Hands the answers of the target's volumes to their connections.
+    fn take_local(&mut self) -> bool {
+        let mut any = false;
+        while let Some(mut reply) = self.local.as_mut().and_then(Local::next_done) {
+            any = true;
+            self.switch.finish(&mut reply);
+            self.frontend.reply(reply, &self.counters);
+        }
+        any
     }
 
     /// Hands everything collected to the kernel.
@@ -321,6 +578,9 @@ impl Core {
             cell.udp.flush(&self.counters);
         }
         self.media.push(&self.counters);
+        if let Some(local) = &mut self.local {
+            local.push(&self.counters);
+        }
     }
 
     /// Does what other threads have asked for.
@@ -332,6 +592,11 @@ impl Core {
                     self.counters.calls.bump();
                     job(&mut *self.cells[host].host, now());
                     self.carry_out(host);
+                }
+                Ok(Command::Adopt(client)) => {
+                    if self.phase == Phase::Running {
+                        self.open(client);
+                    }
                 }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
                     if self.phase == Phase::Running {
@@ -360,6 +625,7 @@ impl Cell {
             mut medium,
             build,
             nbd: _,
+            nvme: _,
         } = spec;
         let udp = UdpPort::bind(bind, pool).map_err(|source| StartError::Bind {
             address: bind,

@@ -154,20 +154,20 @@ counters! {
     media_errors,
     /// Requests handed to the kernel for media, each for one or several adjacent pages.
     media_submissions,
-    /// NBD connections taken.
-    nbd_accepted,
-    /// NBD connections closed at once because the limit was reached.
-    nbd_refused,
-    /// NBD connections that have ended.
-    nbd_closed,
-    /// NBD requests handed to hosts.
-    nbd_requests,
-    /// Answers of hosts to NBD requests.
-    nbd_replies,
-    /// Answers of hosts whose connection had ended.
-    nbd_replies_late,
-    /// Bytes received from NBD clients.
-    nbd_bytes_in,
-    /// Bytes sent to NBD clients.
-    nbd_bytes_out,
+    /// Connections of clients taken.
+    clients_accepted,
+    /// Connections of clients closed at once because the limit was reached.
+    clients_refused,
+    /// Connections of clients that have ended.
+    clients_closed,
+    /// Requests of clients taken.
+    requests,
+    /// Answers to requests of clients.
+    replies,
+    /// Answers whose connection had ended.
+    replies_late,
+    /// Bytes received from clients.
+    client_bytes_in,
+    /// Bytes sent to clients.
+    client_bytes_out,
 }

@@ -41,6 +41,17 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
+/// Puts the calling thread before all ordinary ones (SCHED_RR), as a latency-bound application's thread is; needs
+/// CAP_SYS_NICE.
+pub fn realtime() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `param` is valid for reads; thread 0 is the caller.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

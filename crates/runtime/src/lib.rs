@@ -32,22 +32,29 @@ mod entropy;
 mod frontend;
 mod handle;
 mod hosts;
+mod local;
 mod media;
+mod nvme;
 mod poller;
 mod ring;
 mod spin;
+mod switch;
 mod udp;
 
 pub use clock::now;
 pub use counters::{MalformedStats, Stats};
 pub use entropy::seed;
-pub use handle::{CoreHandle, StartError, Stopped, start_core};
+pub use handle::{CoreHandle, StartError, Stopped, TargetSpec, start_core, start_target};
+pub use local::LocalVolume;
 pub use media::{MediaFile, MediaOpenError, MediaWarning};
+pub use nvme::{NvmeTarget, nvme_address};
 pub use udp::socket_addr;
 
-use base::{Addr, Duration, Instant, Machine, Medium, Pool};
+use base::{Addr, Duration, Instant, Machine, Medium, Pool, VolumeId};
+use blockswitch::{Class, ClassHint, Policy};
 use std::any::Any;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
 use wire::nbd::Export;
 
 /// Why a host could not be built; shown to the user as it is.
@@ -80,10 +87,41 @@ pub struct CoreConfig {
     pub requests_max: usize,
     /// How long a stopping core waits for answers to the requests it has taken.
     pub drain: Duration,
+    /// In which order requests of clients are served.
+    pub policy: Policy,
+    /// Bulk work, in bytes, after which a core looks for latency-bound work, where the policy cuts bulk requests. Less
+    /// shortens the wait of the latter; every look costs what a few KiB of bulk cost, and a latency-bound client that is
+    /// answered sooner asks sooner again, on the processor that bulk then has not.
+    pub slice_bytes: u32,
+    /// Classes of clients that are given and not learned.
+    pub classes: ClassRules,
+}
+
+/// Classes that an operator gives to clients. Of several that match a request the first in this order counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassRules {
+    /// By volume.
+    pub volumes: Vec<(VolumeId, Class)>,
+    /// By the port where clients connect.
+    pub ports: Vec<(u16, Class)>,
+}
+
+impl ClassRules {
+    fn hint(&self, port: u16, volume: VolumeId) -> ClassHint {
+        let by_volume = self
+            .volumes
+            .iter()
+            .find(|(of, _)| *of == volume)
+            .map(|rule| rule.1);
+        let by_port = || self.ports.iter().find(|(of, _)| *of == port).map(|rule| rule.1);
+        by_volume
+            .or_else(by_port)
+            .map_or(ClassHint::Auto, ClassHint::Fixed)
+    }
 }
 
 impl Default for CoreConfig {
-    /// Not pinned, 256 MiB, polling for 50 µs, 256 connections of 128 requests, 2 s to drain.
+    /// Not pinned, 256 MiB, polling for 50 µs, 256 connections of 128 requests, 2 s to drain, slices of 256 KiB.
     fn default() -> Self {
         Self {
             cpu: None,
@@ -92,6 +130,9 @@ impl Default for CoreConfig {
             connections_max: 256,
             requests_max: 128,
             drain: Duration::from_secs(2),
+            policy: Policy::default(),
+            slice_bytes: 256 << 10,
+            classes: ClassRules::default(),
         }
     }
 }
@@ -121,4 +162,6 @@ pub struct HostSpec {
     pub build: Build,
     /// Where NBD clients connect (TCP); port 0 takes any free one.
     pub nbd: Vec<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, and the subsystems that they find there, whose volumes are the host's.
+    pub nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
 }

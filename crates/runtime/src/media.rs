@@ -15,7 +15,7 @@ use base::{MediaError, Medium, limits::PAGE_BYTES};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{io, mem};
 use thiserror::Error;
@@ -179,6 +179,14 @@ impl MediaFile {
         }
     }
 
+    /// The file, still locked, for sharing it among cores.
+    pub(crate) fn into_file(self) -> Option<File> {
+        match self.backing {
+            Backing::Memory(_) => None,
+            Backing::File { file, .. } => Some(file),
+        }
+    }
+
     fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
         match offset.checked_add(bytes as u64) {
             Some(end) if end <= self.capacity_bytes => Ok(()),
@@ -331,8 +339,33 @@ fn size_of_file(mut file: &File) -> io::Result<u64> {
     file.seek(io::SeekFrom::End(0))
 }
 
-/// Extends `file` to `bytes` and reserves their space, if the file system can.
+/// Extends `file` to `bytes` and reserves their space, if the file system can. One that has no such space is not filled
+/// up to find out, and a file that could not be extended has its former length.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let data = file.metadata()?;
+    if bytes.saturating_sub(data.blocks() * 512) > free_bytes(file)? {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    extend(file, bytes).inspect_err(|_| {
+        // What this fails with is less to the point than what came before.
+        let _ = file.set_len(data.len());
+    })
+}
+
+/// Bytes that the file's file system has left for us.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    // SAFETY: a `statvfs` of zeros is valid, and valid for writes.
+    let (result, stat) = unsafe {
+        let mut stat: libc::statvfs = mem::zeroed();
+        (libc::fstatvfs(file.as_raw_fd(), &mut stat), stat)
+    };
+    match result {
+        0 => Ok(stat.f_bavail.saturating_mul(stat.f_frsize)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn extend(file: &File, bytes: u64) -> io::Result<()> {
     let length = libc::off64_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
     loop {
         // SAFETY: no pointers.

@@ -1,7 +1,8 @@
-//! Readiness: one epoll instance per core, level-triggered, plus the eventfd by which other threads wake the core.
+//! Readiness: one epoll instance per core, plus the eventfd by which other threads wake the core.
 //!
-//! Level-triggered, because whoever leaves something unread is told again: the loop may read one batch of each
-//! source per turn, so that no source starves another.
+//! What is served at once when it is ready is watched by level: whoever leaves something unread is told again.
+//! Connections are watched by edge: what one class has unread must not be told again and again while another is served,
+//! and a thousand that wait must not fill the list of events.
 
 use base::Duration;
 use std::io;
@@ -11,27 +12,21 @@ use std::time::Duration as StdDuration;
 /// Events fetched by one wait. More ready sources than this are fetched by the next wait.
 const EVENTS: usize = 128;
 
-/// What a source is watched for.
+/// How a source is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interest {
-    pub read: bool,
-    pub write: bool,
+pub(crate) enum Interest {
+    /// Told as long as it can be read.
+    Read,
+    /// Told when it can be read or written anew: who is told remembers it.
+    Edges,
 }
 
 impl Interest {
-    pub const READ: Self = Self {
-        read: true,
-        write: false,
-    };
-
     fn bits(self) -> u32 {
-        let mut bits = 0;
-        if self.read {
-            bits |= libc::EPOLLIN | libc::EPOLLRDHUP;
-        }
-        if self.write {
-            bits |= libc::EPOLLOUT;
-        }
+        let bits = match self {
+            Self::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Self::Edges => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT | libc::EPOLLET,
+        };
         bits as u32
     }
 }
@@ -43,6 +38,10 @@ pub(crate) struct Ready {
     pub token: u64,
     /// It can be read, or its peer has hung up or failed (reading will tell).
     pub read: bool,
+    /// It can be written.
+    pub write: bool,
+    /// The peer sends nothing more.
+    pub ended: bool,
     /// The connection is broken: nothing can be sent any more.
     pub broken: bool,
 }
@@ -76,14 +75,9 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
     }
 
-    /// Changes what a watched `fd` is watched for.
-    pub fn change(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
-    }
-
     /// Stops watching `fd`.
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::READ)
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::Read)
     }
 
     fn control(&self, operation: libc::c_int, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
@@ -164,6 +158,8 @@ impl Poller {
         Ready {
             token: event.u64,
             read: broken || bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+            write: bits & libc::EPOLLOUT != 0,
+            ended: broken || bits & libc::EPOLLRDHUP != 0,
             broken,
         }
     }
@@ -225,7 +221,7 @@ mod tests {
         let mut poller = Poller::new().expect("epoll");
         let wake = Wake::new().expect("eventfd");
         poller
-            .add(wake.fd(), 7, Interest::READ)
+            .add(wake.fd(), 7, Interest::Read)
             .expect("a fresh descriptor");
         assert_eq!(poller.wait(Some(Duration::ZERO)), 0);
         wake.wake();

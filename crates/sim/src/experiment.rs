@@ -8,6 +8,7 @@ use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{RackFleet, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::report::Report;
 use crate::run::{AtCut, Run, RunSpec};
+use crate::switch::figures;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use flash::{GcMode, Profile};
@@ -43,6 +44,56 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "power-cut",
         about: "Power is lost at every single write to a medium, of the whole rack and of one node; violations must be 0",
         run: power_cut,
+    },
+    Experiment {
+        name: "switch-fig2",
+        about: "Host block switch, one core: L-apps alone and beside a T-app",
+        run: figures::fig2,
+    },
+    Experiment {
+        name: "switch-fig3a",
+        about: "Host block switch, one core: by size of the T-app's requests",
+        run: figures::fig3a,
+    },
+    Experiment {
+        name: "switch-fig7",
+        about: "Host block switch, six cores: by number of L-apps",
+        run: figures::fig7,
+    },
+    Experiment {
+        name: "switch-fig8",
+        about: "Host block switch, six cores: by queue depth of the T-apps",
+        run: figures::fig8,
+    },
+    Experiment {
+        name: "switch-fig9",
+        about: "Host block switch: by number of cores, one L-app and one T-app each",
+        run: figures::fig9,
+    },
+    Experiment {
+        name: "switch-fig10",
+        about: "Host block switch, six cores: L-apps on flash beside T-apps in memory",
+        run: figures::fig10,
+    },
+    Experiment {
+        name: "switch-fig11",
+        about: "Host block switch, six cores: T-apps that read and write",
+        run: figures::fig11,
+    },
+    Experiment {
+        name: "switch-fig13",
+        about: "Host block switch, six cores: what each step from Linux to blk-switch and to ours gains",
+        run: figures::fig13,
+    },
+    Experiment {
+        name: "switch-writes",
+        about: "Host block switch: T-apps that write 128 KiB",
+        run: figures::writes,
+    },
+    Experiment {
+        name: "switch-order",
+        about: "Host block switch, six cores, six L-apps and six T-apps: every step and system",
+        run: figures::order,
     },
 ];
 

@@ -22,6 +22,7 @@ pub mod rack;
 pub mod report;
 pub mod run;
 pub mod swarm;
+pub mod switch;
 pub mod threads;
 pub mod workload;
 pub mod world;

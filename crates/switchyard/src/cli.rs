@@ -2,10 +2,11 @@
 
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduling};
+use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, rackup, simulate, status, top, verify, volume};
+use crate::{bench, parts, rackup, serve, simulate, status, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -39,6 +40,8 @@ struct Cli {
 enum Command {
     /// Run a whole rack in this process until Ctrl-C
     Up(Box<UpArgs>),
+    /// Serve volumes of this machine: memory, files, block devices
+    Serve(Box<ServeArgs>),
     /// Run one storage server
     Node(Box<NodeArgs>),
     /// Run the rack's switch
@@ -192,6 +195,9 @@ pub struct GatewayArgs {
     /// Where NBD clients connect [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, such as 10.0.0.2:4420 [default: nowhere]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Option<SocketAddr>,
     /// Where the commands and Prometheus connect [default: 127.0.0.1:9180]
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -215,6 +221,7 @@ impl GatewayArgs {
         Options {
             dir: self.dir.clone(),
             nbd: self.nbd,
+            nvme: self.nvme,
             control: self.control,
             demo: self.demo,
             replicas: self.replicas,
@@ -297,6 +304,7 @@ pub struct VerifyArgs {
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => rackup::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Node(args) => parts::node(*args),
         Command::Tor(args) => parts::tor(args),
         Command::Gateway(args) => parts::gateway(*args),

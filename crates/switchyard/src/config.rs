@@ -110,6 +110,9 @@ pub struct Options {
     /// Where NBD clients connect [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, such as 127.0.0.1:4420 [default: nowhere]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Option<SocketAddr>,
     /// Where the commands and Prometheus connect (HTTP) [default: 127.0.0.1:9180]
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -165,6 +168,7 @@ impl Options {
             gc,
             gc_mode,
             nbd,
+            nvme,
             control,
             rack_port,
             cores,
@@ -224,6 +228,8 @@ pub struct Config {
     pub gc_mode: Collecting,
     /// NBD address.
     pub nbd: SocketAddr,
+    /// NVMe/TCP address, if there is one.
+    pub nvme: Option<SocketAddr>,
     /// HTTP address.
     pub control: SocketAddr,
     /// The ToR's UDP port.
@@ -330,6 +336,7 @@ impl Config {
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
             nbd: options.nbd.unwrap_or(NBD),
+            nvme: options.nvme,
             control: options.control.unwrap_or(CONTROL),
             rack_port,
             cores,

@@ -144,6 +144,7 @@ fn spec(
         medium,
         build: Box::new(build),
         nbd: Vec::new(),
+        nvme: None,
     }
 }
 

@@ -69,7 +69,7 @@ impl Signals {
     }
 
     /// True when a signal came within this time.
-    fn wait(&self, within: Duration) -> anyhow::Result<bool> {
+    pub fn wait(&self, within: Duration) -> anyhow::Result<bool> {
         match self.received.recv_timeout(within) {
             Ok(()) => Ok(true),
             Err(RecvTimeoutError::Timeout) => Ok(false),
@@ -89,6 +89,7 @@ pub fn node_spec(config: NodeConfig, medium: MediaFile) -> HostSpec {
             Ok(Box::new(node))
         }),
         nbd: Vec::new(),
+        nvme: None,
     }
 }
 
@@ -181,6 +182,7 @@ pub fn print_ready_json(volumes: &[api::Volume], control: &str) {
         .map(|volume| {
             serde_json::json!({
                 "name": volume.name, "uri": volume.uri, "size_bytes": volume.size_bytes, "state": volume.state,
+                "nqn": volume.nqn,
             })
         })
         .collect();
@@ -201,6 +203,9 @@ pub fn print_volumes(volumes: &[api::Volume]) {
             Size(volume.size_bytes),
             volume.state
         );
+        if let Some(nqn) = &volume.nqn {
+            println!("volume {}  {nqn}", volume.name);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! | command | what it does |
 //! | --- | --- |
 //! | `up` | a whole rack in this process |
+//! | `serve` | volumes of this machine on memory, files or block devices |
 //! | `node`, `tor`, `gateway` | one part of a rack that spans machines |
 //! | `volume` | create, list, show, resize, delete volumes of a running rack |
 //! | `status`, `top` | look at a running rack |
@@ -30,6 +31,7 @@ mod parts;
 mod plane;
 mod rackup;
 mod registry;
+mod serve;
 mod simulate;
 mod size;
 mod status;

@@ -6,7 +6,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Parts, Plane, open_registered};
+use crate::plane::{About, At, Offer, Parts, Plane, open_registered};
 use crate::rackup::create_demo;
 use crate::registry::FileRegistry;
 use anyhow::bail;
@@ -82,6 +82,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
             Ok(Box::new(Tor::new(config)))
         }),
         nbd: Vec::new(),
+        nvme: None,
     };
     let core = CoreConfig {
         pool_pages: config.pool_pages,
@@ -95,6 +96,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         gateway: None,
         nodes: Vec::new(),
         registry: None,
+        nvme: Offer::default(),
     };
     signals.serving();
     let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
@@ -135,6 +137,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         gateway: None,
         nodes: vec![(id, FIRST)],
         registry: None,
+        nvme: Offer::default(),
     };
     signals.serving();
     let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
@@ -206,6 +209,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         request_timeout: config.request_timeout,
     };
     let is_first = snapshot.next_volume == 0;
+    let nvme = Offer::new(config.nvme, &snapshot);
     let spec = HostSpec {
         bind: args.listen,
         medium: None,
@@ -215,6 +219,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
             Ok(Box::new(gateway))
         }),
         nbd: vec![config.nbd],
+        nvme: nvme.listen(),
     };
     let cores = vec![launch::start_core(
         config.core(0),
@@ -228,6 +233,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         gateway: Some(FIRST),
         nodes: Vec::new(),
         registry,
+        nvme,
     };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
     let plane = Arc::new(Plane::new(about, parts));

@@ -7,7 +7,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Parts, Plane, open_registered};
+use crate::plane::{About, At, Offer, Parts, Plane, open_registered};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -33,7 +33,9 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
         .map(|id| medium(&config, dir.as_ref(), id, &snapshot, &says))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let is_first = snapshot.next_volume == 0;
-    let (cores, mut parts) = start(&config, media, session, snapshot)?;
+    let nvme = Offer::new(config.nvme, &snapshot);
+    let (cores, mut parts) = start(&config, media, session, snapshot, &nvme)?;
+    parts.nvme = nvme;
     parts.cores = cores;
     parts.registry = Some(registry);
     let about = About {
@@ -143,12 +145,13 @@ fn start(
     media: Vec<MediaFile>,
     session: u32,
     snapshot: Snapshot,
+    nvme: &Offer,
 ) -> anyhow::Result<(Vec<CoreHandle>, Parts)> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
     specs[0].push(tor(config));
     names[0].push("the ToR".into());
-    specs[0].push(gateway(config, session, snapshot));
+    specs[0].push(gateway(config, session, snapshot, nvme));
     names[0].push("the gateway".into());
     let mut nodes = Vec::new();
     for (index, medium) in media.into_iter().enumerate() {
@@ -180,6 +183,7 @@ fn start(
         gateway: Some(At { core: 0, host: 1 }),
         nodes,
         registry: None,
+        nvme: Offer::default(),
     };
     Ok((cores, parts))
 }
@@ -197,10 +201,11 @@ fn tor(config: &Config) -> HostSpec {
             Ok(Box::new(Tor::new(config)))
         }),
         nbd: Vec::new(),
+        nvme: None,
     }
 }
 
-fn gateway(config: &Config, session: u32, snapshot: Snapshot) -> HostSpec {
+fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
         addr,
@@ -220,6 +225,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot) -> HostSpec {
             Ok(Box::new(gateway))
         }),
         nbd: vec![config.nbd],
+        nvme: nvme.listen(),
     }
 }
 

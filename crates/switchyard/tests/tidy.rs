@@ -10,18 +10,31 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("wire", &["base"]),
     ("flash", &["base"]),
+    ("blockswitch", &["base"]),
     ("rack", &["base", "wire"]),
-    ("host", &["base", "wire", "flash", "rack"]),
-    ("sim", &["base", "wire", "flash", "rack", "host"]),
-    ("runtime", &["base", "wire", "flash", "rack", "host"]),
+    ("host", &["base", "wire", "flash", "blockswitch", "rack"]),
+    ("sim", &["base", "wire", "flash", "blockswitch", "rack", "host"]),
+    (
+        "runtime",
+        &["base", "wire", "flash", "blockswitch", "rack", "host"],
+    ),
     (
         "switchyard",
-        &["base", "wire", "flash", "rack", "host", "sim", "runtime"],
+        &[
+            "base",
+            "wire",
+            "flash",
+            "blockswitch",
+            "rack",
+            "host",
+            "sim",
+            "runtime",
+        ],
     ),
 ];
 
 /// Crates without clock, thread, socket, file, hash order or unsafe code.
-const PURE: &[&str] = &["base", "wire", "flash", "rack", "host", "sim"];
+const PURE: &[&str] = &["base", "wire", "flash", "blockswitch", "rack", "host", "sim"];
 
 /// What pure crates do not name, and the files that may.
 const BANNED: &[(&str, &[&str])] = &[

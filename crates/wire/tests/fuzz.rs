@@ -22,6 +22,10 @@ fn mutated_headers_and_conversations_break_no_invariant() {
     for count in [tally.served, tally.refused, tally.cut, tally.blocked] {
         assert!(count > EXECUTIONS / 20, "{tally:?}");
     }
+    for count in [tally.nvme_ended, tally.nvme_refused, tally.nvme_cut] {
+        assert!(count > EXECUTIONS / 20, "{tally:?}");
+    }
+    assert!(tally.nvme_held_back > EXECUTIONS / 100, "{tally:?}");
 }
 
 #[test]

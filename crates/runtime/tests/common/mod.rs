@@ -32,6 +32,7 @@ pub fn spec<H: RackHost>(
         medium,
         build: Box::new(|site| Ok(Box::new(build(site)))),
         nbd: nbd.to_vec(),
+        nvme: None,
     }
 }
 

@@ -1,13 +1,14 @@
 //! Where load goes: an NBD export, or a file or block device with O_DIRECT.
 
-use super::nbd::{Address, Connection};
+use super::load::Client;
+use super::{nbd, nvme};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What O_DIRECT may ask for.
 const ALIGNMENT: usize = 4096;
@@ -22,14 +23,15 @@ pub struct Target {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Nbd(Address),
+    Nbd(nbd::Address),
+    Nvme(nvme::Address),
     File(PathBuf),
 }
 
 /// One thread's way to a target.
 pub enum Way {
     /// A connection.
-    Nbd(Box<Connection>),
+    Client(Box<dyn Client>),
     /// A file.
     File(File),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Nbd(address) => write!(f, "nbd://{}/{}", address.server, address.export),
+            Kind::Nvme(address) => write!(f, "nvme://{}/{}", address.server, address.nqn),
             Kind::File(path) => write!(f, "file:{}", path.display()),
         }
     }
@@ -48,56 +51,65 @@ impl Target {
     pub fn open(text: &str, span: Option<u64>) -> anyhow::Result<Self> {
         let kind = if let Some(path) = text.strip_prefix("file:") {
             Kind::File(path.into())
-        } else if let Some(address) = Address::parse(text) {
+        } else if let Some(address) = nbd::Address::parse(text) {
             Kind::Nbd(address)
+        } else if let Some(address) = nvme::Address::parse(text) {
+            Kind::Nvme(address)
         } else {
             bail!(Failure::Usage(format!(
-                "`{text}` is not a target: write nbd://HOST:PORT/NAME or file:PATH"
+                "`{text}` is not a target: write nbd://HOST:PORT/NAME, nvme://HOST:PORT/NAME or file:PATH"
             )));
         };
-        let mut target = Self { kind, span_bytes: 0 };
-        let size = match &mut target.way(false)? {
-            Way::Nbd(connection) => connection.size_bytes,
-            Way::File(file) => file.seek(SeekFrom::End(0))?,
+        let size = match &kind {
+            Kind::Nbd(address) => nbd::Connection::open(address)?.size_bytes,
+            Kind::Nvme(address) => nvme::Connection::open(address)?.size_bytes,
+            Kind::File(path) => open_file(path, false)?.seek(SeekFrom::End(0))?,
         };
-        target.span_bytes = span.map_or(size, |span| span.min(size));
-        Ok(target)
+        let span_bytes = span.map_or(size, |span| span.min(size));
+        Ok(Self { kind, span_bytes })
     }
 
     /// Another way to the target.
     pub fn way(&self, writes: bool) -> anyhow::Result<Way> {
-        match &self.kind {
+        let (client, is_read_only): (Box<dyn Client>, bool) = match &self.kind {
             Kind::Nbd(address) => {
-                let connection = Connection::open(address)?;
-                if writes && connection.is_read_only() {
-                    bail!("{self} is read-only");
-                }
-                Ok(Way::Nbd(Box::new(connection)))
+                let connection = nbd::Connection::open(address)?;
+                let is_read_only = connection.is_read_only();
+                (Box::new(connection), is_read_only)
             }
-            Kind::File(path) => {
-                let open = |flags| {
-                    OpenOptions::new()
-                        .read(true)
-                        .write(writes)
-                        .custom_flags(flags)
-                        .open(path)
-                };
-                let file = match open(libc::O_DIRECT) {
-                    // The file system has no O_DIRECT: the page cache is measured too.
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
-                    other => other,
-                };
-                Ok(Way::File(file.with_context(|| {
-                    format!("{} cannot be opened", path.display())
-                })?))
+            Kind::Nvme(address) => {
+                let connection = nvme::Connection::open(address)?;
+                let is_read_only = connection.is_read_only;
+                (Box::new(connection), is_read_only)
             }
+            Kind::File(path) => return Ok(Way::File(open_file(path, writes)?)),
+        };
+        if writes && is_read_only {
+            bail!("{self} is read-only");
         }
+        Ok(Way::Client(client))
     }
 
     /// True if many requests go over one way at a time.
     pub fn is_pipelined(&self) -> bool {
-        matches!(self.kind, Kind::Nbd(_))
+        !matches!(self.kind, Kind::File(_))
     }
+}
+
+fn open_file(path: &Path, writes: bool) -> anyhow::Result<File> {
+    let open = |flags| {
+        OpenOptions::new()
+            .read(true)
+            .write(writes)
+            .custom_flags(flags)
+            .open(path)
+    };
+    let file = match open(libc::O_DIRECT) {
+        // The file system has no O_DIRECT: the page cache is measured too.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+        other => other,
+    };
+    file.with_context(|| format!("{} cannot be opened", path.display()))
 }
 
 /// Memory that O_DIRECT takes.

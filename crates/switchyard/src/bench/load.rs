@@ -2,9 +2,8 @@
 
 use super::Mode;
 use super::block::{Aligned, Target, Way};
-use super::nbd::Connection;
 use crate::size::Size;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use base::Rng;
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -17,6 +16,25 @@ use std::time::{Duration, Instant};
 
 /// Longest latency told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// A pipelined client: many requests under way on one connection.
+pub trait Client: Send {
+    /// True if the server understands flushes.
+    fn can_flush(&self) -> bool;
+    /// Queues a read.
+    fn push_read(&mut self, cookie: u64, offset: u64, length: u32);
+    /// Queues a write.
+    fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]);
+    /// Queues a flush.
+    fn push_flush(&mut self, cookie: u64);
+    /// Sends what is queued.
+    fn send(&mut self) -> std::io::Result<()>;
+    /// Waits for one reply and returns its cookie; `is_read` tells of a cookie whether data comes with it, for which
+    /// `data` is the place.
+    fn receive(&mut self, data: &mut [u8], is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64>;
+    /// True if another reply is here already.
+    fn has_reply(&self) -> bool;
+}
 
 /// What to do for how long.
 #[derive(Clone, Copy, Debug)]
@@ -127,55 +145,144 @@ impl Places {
     }
 }
 
+/// Clients of one kind that run together with those of other kinds.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// What they do.
+    pub case: Case,
+    /// Processor their threads are pinned to.
+    pub cpu: Option<usize>,
+    /// Their threads go before ordinary ones.
+    pub realtime: bool,
+}
+
+impl From<Case> for Group {
+    fn from(case: Case) -> Self {
+        Self {
+            case,
+            cpu: None,
+            realtime: false,
+        }
+    }
+}
+
 /// Runs a case.
 pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Outcome> {
-    let ways = if target.is_pipelined() {
-        case.conns
-    } else {
-        case.conns * case.qd
-    };
-    let mut opened = Vec::new();
-    for _ in 0..ways {
-        opened.push(target.way(case.mode.writes())?);
-    }
-    let (barrier, stop) = (Barrier::new(ways + 1), AtomicBool::new(false));
+    let outcomes = run_groups(target, &[Group::from(*case)], Duration::ZERO, bar)?;
+    Ok(outcomes.into_iter().next().expect("one group, one outcome"))
+}
+
+/// Runs groups together, for the time of the first one; what comes in the first `warm_up` does not count.
+pub fn run_groups(
+    target: &Target,
+    groups: &[Group],
+    warm_up: Duration,
+    bar: &ProgressBar,
+) -> anyhow::Result<Vec<Outcome>> {
+    let opened = open(target, groups)?;
+    let (barrier, stop, counts) = (
+        Barrier::new(opened.len() + 1),
+        AtomicBool::new(false),
+        AtomicBool::new(warm_up.is_zero()),
+    );
     std::thread::scope(|scope| {
         let threads: Vec<_> = opened
             .into_iter()
-            .enumerate()
-            .map(|(thread, way)| {
-                let (barrier, stop) = (&barrier, &stop);
-                scope.spawn(move || {
-                    let places = Places::new(case, target.span_bytes, thread as u64 % case.conns as u64);
+            .map(|(index, thread, way)| {
+                let (barrier, phase) = (
+                    &barrier,
+                    Phase {
+                        stop: &stop,
+                        counts: &counts,
+                    },
+                );
+                let handle = scope.spawn(move || {
+                    let group = &groups[index];
+                    let placed = place(group);
+                    let places = Places::new(&group.case, target.span_bytes, (index as u64) << 16 | thread);
                     barrier.wait();
+                    placed?;
                     match way {
-                        Way::Nbd(connection) => drive_nbd(*connection, places?, stop),
-                        Way::File(file) => drive_file(&file, places?, stop),
+                        Way::Client(mut client) => drive_client(&mut *client, places?, phase),
+                        Way::File(file) => drive_file(&file, places?, phase),
                     }
-                })
+                });
+                (index, handle)
             })
             .collect();
         barrier.wait();
-        let start = Instant::now();
-        while start.elapsed() < case.time && !threads.iter().all(|thread| thread.is_finished()) {
-            let done = start.elapsed().as_secs_f64() / case.time.as_secs_f64();
+        std::thread::sleep(warm_up);
+        counts.store(true, Ordering::Relaxed);
+        let (start, time) = (Instant::now(), groups[0].case.time);
+        while start.elapsed() < time && !threads.iter().all(|(_, thread)| thread.is_finished()) {
+            let done = start.elapsed().as_secs_f64() / time.as_secs_f64();
             bar.set_position((done * 100.0) as u64);
-            std::thread::sleep(Duration::from_millis(20).min(case.time));
+            std::thread::sleep(Duration::from_millis(20).min(time));
         }
         stop.store(true, Ordering::Relaxed);
         let elapsed = start.elapsed();
-        let mut outcome = Outcome {
-            requests: 0,
-            elapsed,
-            latency: histogram(),
-        };
-        for thread in threads {
+        let mut outcomes: Vec<Outcome> = groups
+            .iter()
+            .map(|_| Outcome {
+                requests: 0,
+                elapsed,
+                latency: histogram(),
+            })
+            .collect();
+        for (index, thread) in threads {
             let latency = thread.join().expect("a load thread does not panic")?;
-            outcome.requests += latency.len();
-            outcome.latency.add(latency).expect("equal bounds");
+            outcomes[index].requests += latency.len();
+            outcomes[index].latency.add(latency).expect("equal bounds");
         }
-        Ok(outcome)
+        Ok(outcomes)
     })
+}
+
+/// A way for every thread: the group's place, the thread's number in it.
+fn open(target: &Target, groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
+    let mut opened = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let case = &group.case;
+        let ways = if target.is_pipelined() {
+            case.conns
+        } else {
+            case.conns * case.qd
+        };
+        for thread in 0..ways {
+            let way = target.way(case.mode.writes())?;
+            opened.push((index, thread as u64 % case.conns as u64, way));
+        }
+    }
+    Ok(opened)
+}
+
+/// Puts the calling thread where its group belongs.
+fn place(group: &Group) -> anyhow::Result<()> {
+    if let Some(cpu) = group.cpu {
+        runtime::cpu::pin(cpu).with_context(|| format!("processor {cpu} cannot be used"))?;
+    }
+    if group.realtime {
+        runtime::cpu::realtime().context("no real-time priority (run as root, or with CAP_SYS_NICE)")?;
+    }
+    Ok(())
+}
+
+/// Where a run stands, as its threads see it.
+#[derive(Clone, Copy)]
+struct Phase<'a> {
+    stop: &'a AtomicBool,
+    counts: &'a AtomicBool,
+}
+
+impl Phase<'_> {
+    fn is_over(self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// True while what ends is counted.
+    fn counts(self) -> bool {
+        self.counts.load(Ordering::Relaxed) && !self.is_over()
+    }
 }
 
 /// A request under way.
@@ -188,10 +295,10 @@ struct Flying {
 }
 
 /// Keeps `qd` requests under way until told to stop; a flush case alternates a silent write and a measured flush.
-fn drive_nbd(
-    mut connection: Connection,
+fn drive_client(
+    connection: &mut dyn Client,
     mut places: Places,
-    stop: &AtomicBool,
+    phase: Phase<'_>,
 ) -> anyhow::Result<Histogram<u64>> {
     let case = places.case;
     if case.mode == Mode::Flush && !connection.can_flush() {
@@ -203,7 +310,7 @@ fn drive_nbd(
     let mut free: Vec<usize> = (0..case.qd).collect();
     let mut flush_next = vec![false; case.qd];
     loop {
-        let is_stopping = stop.load(Ordering::Relaxed);
+        let is_stopping = phase.is_over();
         if is_stopping && free.len() == case.qd {
             return Ok(latency);
         }
@@ -231,19 +338,16 @@ fn drive_nbd(
         }
         connection.send()?;
         loop {
-            let mut known = None;
-            let slot = connection.receive(|cookie| {
-                known = flying.get(cookie as usize).copied().flatten();
-                if known.is_some_and(|flying| flying.reads) {
-                    &mut data
-                } else {
-                    &mut []
-                }
-            })? as usize;
+            let is_read = |cookie: u64| {
+                let known = flying.get(cookie as usize).copied().flatten();
+                known.is_some_and(|flying| flying.reads)
+            };
+            let slot = connection.receive(&mut data, &is_read)? as usize;
+            let known = flying.get(slot).copied().flatten();
             let Some(flight) = known else {
                 bail!("the server answered a request that was not sent")
             };
-            if !flight.is_silent {
+            if !flight.is_silent && phase.counts() {
                 latency.saturating_record(flight.since.elapsed().as_nanos() as u64);
             }
             flying[slot] = None;
@@ -256,10 +360,10 @@ fn drive_nbd(
 }
 
 /// One request at a time; the caller has as many threads as the depth asks for.
-fn drive_file(file: &File, mut places: Places, stop: &AtomicBool) -> anyhow::Result<Histogram<u64>> {
+fn drive_file(file: &File, mut places: Places, phase: Phase<'_>) -> anyhow::Result<Histogram<u64>> {
     let mut latency = histogram();
     let mut buffer = Aligned::new(places.case.bs);
-    while !stop.load(Ordering::Relaxed) {
+    while !phase.is_over() {
         let (offset, writes) = places.draw();
         if writes {
             buffer.bytes().copy_from_slice(places.payload(offset));
@@ -273,7 +377,9 @@ fn drive_file(file: &File, mut places: Places, stop: &AtomicBool) -> anyhow::Res
             since = Instant::now();
             file.sync_data()?;
         }
-        latency.saturating_record(since.elapsed().as_nanos() as u64);
+        if phase.counts() {
+            latency.saturating_record(since.elapsed().as_nanos() as u64);
+        }
     }
     Ok(latency)
 }
@@ -297,12 +403,12 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
                 buffer.bytes().copy_from_slice(places.payload(offset));
                 file.write_all_at(buffer.bytes(), offset)?;
             }
-            Way::Nbd(connection) => {
+            Way::Client(connection) => {
                 connection.push_write(block, offset, places.payload(offset));
                 connection.send()?;
                 under_way += 1;
                 if under_way == case.qd {
-                    connection.receive(|_| &mut [])?;
+                    connection.receive(&mut [], &|_| false)?;
                     under_way -= 1;
                 }
             }
@@ -311,11 +417,11 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
     }
     match &mut way {
         Way::File(file) => file.sync_data()?,
-        Way::Nbd(connection) => {
+        Way::Client(connection) => {
             connection.push_flush(u64::MAX);
             connection.send()?;
             for _ in 0..under_way + 1 {
-                connection.receive(|_| &mut [])?;
+                connection.receive(&mut [], &|_| false)?;
             }
         }
     }

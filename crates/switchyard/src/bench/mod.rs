@@ -7,16 +7,21 @@
 //! Writing destroys what is on the target, so it happens only when asked for: `--writes`, or `--rw` with a write.
 
 mod block;
+mod compare;
+mod hostile;
 mod load;
 pub mod machine;
 mod nbd;
+mod nvme;
+mod report;
+mod servers;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::Context;
 use block::Target;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use load::{Case, Outcome};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -57,6 +62,17 @@ impl Mode {
     }
 }
 
+/// Systems beside each other.
+#[derive(Subcommand)]
+pub enum Comparison {
+    /// Latency-bound clients beside bulk ones: our policies, nbdkit and qemu-nbd, interleaved
+    Blockswitch(compare::BlockswitchArgs),
+    /// One client alone: our targets beside nbdkit and qemu-nbd, interleaved
+    Peers(compare::PeersArgs),
+    /// One good client beside a thousand bad ones
+    Hostile(hostile::HostileArgs),
+}
+
 /// `switchyard bench`.
 #[derive(Args)]
 #[command(
@@ -68,8 +84,11 @@ impl Mode {
     switchyard bench nbd://127.0.0.1:10809/db --rw randread --qd 8 --conns 2 --seconds 10\n  \
     switchyard bench file:/dev/nvme0n1 --json"
 )]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
-    /// `nbd://HOST:PORT/NAME` or `file:PATH` [default: the volume `demo` of the running rack]
+    #[command(subcommand)]
+    pub comparison: Option<Comparison>,
+    /// `nbd://HOST:PORT/NAME`, `nvme://HOST:PORT/NAME` or `file:PATH` [default: the volume `demo` of the running rack]
     #[arg(value_name = "TARGET")]
     pub target: Option<String>,
     /// Run one case instead of the suite
@@ -115,6 +134,12 @@ pub struct BenchArgs {
 
 /// Runs it.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.comparison {
+        Some(Comparison::Blockswitch(args)) => return compare::blockswitch(args),
+        Some(Comparison::Peers(args)) => return compare::peers(args),
+        Some(Comparison::Hostile(args)) => return hostile::run(args),
+        None => {}
+    }
     check(args)?;
     let client = Client::new(&args.control);
     let (target, pid) = target(args, &client)?;
@@ -239,7 +264,12 @@ fn cases(args: &BenchArgs) -> Vec<Case> {
 }
 
 fn bar(args: &BenchArgs) -> indicatif::ProgressBar {
-    if args.json || !std::io::stderr().is_terminal() {
+    bar_of(args.json)
+}
+
+/// Progress for a person.
+fn bar_of(json: bool) -> indicatif::ProgressBar {
+    if json || !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
     let style =

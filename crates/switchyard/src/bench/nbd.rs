@@ -1,6 +1,7 @@
 //! An NBD client on a blocking socket: fixed newstyle handshake with `NBD_OPT_GO`, then simple replies. Only what a
 //! load generator needs; it shares the protocol's numbers with the server but none of its code.
 
+use super::load::Client;
 use anyhow::{Context, bail};
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -150,9 +151,16 @@ impl Connection {
         }
     }
 
-    /// True if the server understands flushes.
-    pub fn can_flush(&self) -> bool {
-        self.flags & transmission_flags::SEND_FLUSH != 0
+    /// The requests queued so far as bytes, instead of sending them.
+    pub fn take_queued(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Another handle of the socket; dropping the connection itself ends it politely, so it is not.
+    pub fn into_stream(self) -> std::io::Result<TcpStream> {
+        let stream = self.writer.try_clone();
+        std::mem::forget(self);
+        stream
     }
 
     /// True if the server refuses writes.
@@ -168,32 +176,34 @@ impl Connection {
         self.out.extend_from_slice(&offset.to_be_bytes());
         self.out.extend_from_slice(&length.to_be_bytes());
     }
+}
 
-    /// Queues a read.
-    pub fn push_read(&mut self, cookie: u64, offset: u64, length: u32) {
+impl Client for Connection {
+    fn can_flush(&self) -> bool {
+        self.flags & transmission_flags::SEND_FLUSH != 0
+    }
+
+    fn push_read(&mut self, cookie: u64, offset: u64, length: u32) {
         self.push(command::READ, cookie, offset, length);
     }
 
-    /// Queues a write.
-    pub fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+    fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
         self.push(command::WRITE, cookie, offset, data.len() as u32);
         self.out.extend_from_slice(data);
     }
 
-    /// Queues a flush.
-    pub fn push_flush(&mut self, cookie: u64) {
+    fn push_flush(&mut self, cookie: u64) {
         self.push(command::FLUSH, cookie, 0, 0);
     }
 
-    /// Sends what is queued, with one write if the socket takes it.
-    pub fn send(&mut self) -> std::io::Result<()> {
+    /// With one write if the socket takes it.
+    fn send(&mut self) -> std::io::Result<()> {
         self.writer.write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// Waits for one reply; `data` is called with the cookie and gives the place for a read's data.
-    pub fn receive<'a>(&mut self, data: impl FnOnce(u64) -> &'a mut [u8]) -> anyhow::Result<u64> {
+    fn receive(&mut self, data: &mut [u8], is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64> {
         let (magic, error, cookie) = (self.u32()?, self.u32()?, self.u64()?);
         if magic != SIMPLE_REPLY_MAGIC {
             bail!("the server's reply is malformed");
@@ -204,12 +214,14 @@ impl Connection {
                 std::io::Error::from_raw_os_error(error as i32)
             );
         }
-        self.reader.read_exact(data(cookie))?;
+        if is_read(cookie) {
+            self.reader.read_exact(data)?;
+        }
         Ok(cookie)
     }
 
-    /// True if a whole header of another reply is here already.
-    pub fn has_reply(&self) -> bool {
+    /// A whole header is here.
+    fn has_reply(&self) -> bool {
         self.reader.buffer().len() >= CHUNK_BYTES
     }
 }

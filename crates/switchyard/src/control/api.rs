@@ -81,6 +81,9 @@ pub struct Volume {
     pub size_bytes: u64,
     /// Where clients find it.
     pub uri: String,
+    /// Name among NVMe subsystems, if the gateway serves NVMe/TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
     /// `ready`, `opening`, `failed` or `closed`.
     pub state: String,
     /// Why it failed, and what to do.

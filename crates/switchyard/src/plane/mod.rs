@@ -4,9 +4,11 @@
 //! Invariants: changes of volumes are made one at a time (the registry's lock is held for a whole change); a host is
 //! only touched on its own core, through [`runtime::CoreHandle::call`].
 
+mod nvme;
 mod observe;
 mod volumes;
 
+pub use nvme::Offer;
 pub use observe::stages_of;
 pub use volumes::open_registered;
 
@@ -54,6 +56,7 @@ pub struct Plane {
     gateway: Option<At>,
     nodes: Vec<(NodeId, At)>,
     registry: Option<Mutex<Box<dyn Registry + Send>>>,
+    nvme: Offer,
     started: std::time::Instant,
 }
 
@@ -98,11 +101,16 @@ pub struct Parts {
     pub nodes: Vec<(NodeId, At)>,
     /// The volumes' records; needed with a gateway.
     pub registry: Option<Box<dyn Registry + Send>>,
+    /// What NVMe/TCP hosts are offered.
+    pub nvme: Offer,
 }
 
 impl Plane {
     /// Of running cores.
     pub fn new(about: About, parts: Parts) -> Self {
+        if let Some(at) = parts.gateway {
+            parts.nvme.listening(parts.cores[at.core].nvme_address(at.host));
+        }
         Self {
             about,
             cores: parts.cores,
@@ -110,6 +118,7 @@ impl Plane {
             gateway: parts.gateway,
             nodes: parts.nodes,
             registry: parts.registry.map(Mutex::new),
+            nvme: parts.nvme,
             started: std::time::Instant::now(),
         }
     }

@@ -177,11 +177,11 @@ fn core(stats: runtime::Stats) -> api::Core {
         media_writes: stats.media_writes,
         media_flushes: stats.media_flushes,
         media_errors: stats.media_errors,
-        nbd_connections: stats.nbd_accepted.saturating_sub(stats.nbd_closed),
-        nbd_refused: stats.nbd_refused,
-        nbd_requests: stats.nbd_requests,
-        nbd_bytes_in: stats.nbd_bytes_in,
-        nbd_bytes_out: stats.nbd_bytes_out,
+        nbd_connections: stats.clients_accepted.saturating_sub(stats.clients_closed),
+        nbd_refused: stats.clients_refused,
+        nbd_requests: stats.requests,
+        nbd_bytes_in: stats.client_bytes_in,
+        nbd_bytes_out: stats.client_bytes_out,
     }
 }
 

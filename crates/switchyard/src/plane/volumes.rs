@@ -128,6 +128,7 @@ impl Plane {
             id: record.id,
             size_bytes: record.size_bytes,
             uri: self.uri(&record.name),
+            nqn: self.nvme.nqn(record),
             state: state.to_owned(),
             problem,
             durability: match record.durability {
@@ -216,6 +217,7 @@ impl Plane {
             return Err(refusal);
         }
         self.mark_ready(&mut registry, record.id)?;
+        self.nvme.add(&record);
         drop(registry);
         self.volume(&create.name)
     }
@@ -254,6 +256,7 @@ impl Plane {
         for record in registry.load()?.volumes {
             if !record.ready && self.state(&record)? == Some(VolumeState::Ready) {
                 self.mark_ready(&mut registry, record.id)?;
+                self.nvme.add(&record);
             }
         }
         drop(registry);
@@ -287,6 +290,7 @@ impl Plane {
         let grown = record.clone();
         self.gateway(move |gateway, now| gateway.grow_volume(now, grown))?;
         self.await_ready(&record)?;
+        self.nvme.resize(&record);
         let place = snapshot.volumes.iter_mut().find(|volume| volume.id == record.id);
         *place.expect("it was found under the same lock") = record;
         registry.store(&snapshot)?;
@@ -306,6 +310,7 @@ impl Plane {
     }
 
     fn remove(&self, registry: &mut Guard<'_>, record: &VolumeRecord) -> Result<(), Refusal> {
+        self.nvme.remove(record);
         let (deleted, id) = (record.clone(), record.volume());
         self.gateway(move |gateway, now| gateway.delete_volume(now, &deleted))?;
         if !wait(GONE_WITHIN, || {

@@ -28,13 +28,13 @@ mod output;
 pub mod proto;
 mod transmission;
 
-use core::ops::Range;
 use std::collections::VecDeque;
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
-use base::{BlockRequest, Page, Pool, VolumeId};
+use base::{BlockRequest, Pool, VolumeId};
 use thiserror::Error;
 
+pub use crate::segment::Segment;
 use output::Output;
 use transmission::{Slot, WritePayload};
 
@@ -121,15 +121,6 @@ impl Extent {
     pub const HOLE: u32 = 1;
     /// Reads as zeros (`NBD_STATE_ZERO`).
     pub const ZERO: u32 = 2;
-}
-
-/// Bytes to send: either small ones that the session owns, or part of a page.
-#[derive(Clone, Debug)]
-pub enum Segment<'a> {
-    /// Bytes of a header.
-    Bytes(&'a [u8]),
-    /// This range of the page's bytes.
-    Page(&'a Page, Range<usize>),
 }
 
 /// Why a connection is to be closed.

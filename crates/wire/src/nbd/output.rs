@@ -6,8 +6,8 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
+use base::Pages;
 use base::limits::PAGE_BYTES;
-use base::{Page, Pages};
 
 use super::proto::{self, Errno, chunk};
 use super::{Extent, Segment};
@@ -236,34 +236,3 @@ const _: () = assert!(
     HEAD_BYTES_MAX >= proto::CHUNK_BYTES + 6 + 48,
     "an error chunk with its text fits a head"
 );
-
-impl<'a> Segment<'a> {
-    /// Bytes of the segment.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Page(_, range) => range.len(),
-        }
-    }
-
-    /// Never: a segment has bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Appends the bytes to `target`. A copy: for tools and tests, not for the data path.
-    pub fn append_to(&self, target: &mut Vec<u8>) {
-        match self {
-            Self::Bytes(bytes) => target.extend_from_slice(bytes),
-            Self::Page(page, range) => page.with(|bytes| target.extend_from_slice(&bytes[range.clone()])),
-        }
-    }
-
-    /// The page, if it is one.
-    pub fn page(&self) -> Option<&'a Page> {
-        match self {
-            Self::Bytes(_) => None,
-            Self::Page(page, _) => Some(page),
-        }
-    }
-}

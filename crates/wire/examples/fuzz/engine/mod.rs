@@ -1,7 +1,9 @@
 //! The fuzzing engine: makes valid input, mutates it, runs it, and has the outcome checked.
 //!
-//! Everything follows from a seed. Half of the executions go to the rack header, half to the NBD session.
+//! Everything follows from a seed. A third of the executions goes to each of the rack header, the NBD session and the
+//! NVMe/TCP session.
 
+mod nvme;
 mod oracle;
 mod rack;
 #[path = "../../../tests/support/mod.rs"]
@@ -37,6 +39,14 @@ pub struct Tally {
     pub cut: u64,
     /// Times the session pushed back.
     pub blocked: u64,
+    /// NVMe commands that ended with success.
+    pub nvme_ended: u64,
+    /// NVMe commands that were refused, or failed.
+    pub nvme_refused: u64,
+    /// NVMe connections closed by the target.
+    pub nvme_cut: u64,
+    /// Times an NVMe session held commands back, or its host.
+    pub nvme_held_back: u64,
 }
 
 /// A run's state.
@@ -46,6 +56,9 @@ pub struct Fuzzer {
     input: Vec<u8>,
     output: Vec<u8>,
     payload: Vec<u8>,
+    nvme: nvme::Nvme,
+    /// Executions of this format only, if set: 0 for rack headers, 1 for NBD, 2 for NVMe/TCP.
+    pub focus: Option<u64>,
     /// What was counted so far.
     pub tally: Tally,
 }
@@ -58,6 +71,8 @@ impl Default for Fuzzer {
             input: Vec::new(),
             output: Vec::new(),
             payload: Vec::new(),
+            nvme: nvme::Nvme::default(),
+            focus: None,
             tally: Tally::default(),
         }
     }
@@ -87,7 +102,11 @@ impl Fuzzer {
     pub fn run(&mut self, seed: u64, executions: core::ops::Range<u64>) {
         let mut rng = Rng::new(seed ^ executions.start.rotate_left(32));
         for _ in executions {
-            self.execute(rng.next_u64());
+            let seed = rng.next_u64();
+            self.execute(match self.focus {
+                Some(format) => (seed >> 2) * 3 + format,
+                None => seed,
+            });
         }
     }
 
@@ -95,13 +114,13 @@ impl Fuzzer {
     pub fn execute(&mut self, seed: u64) -> Tally {
         let blame = Blame(seed);
         let mut rng = Rng::new(seed);
-        if seed.is_multiple_of(2) {
-            match rack::execute(&mut rng, &mut self.input) {
+        match seed % 3 {
+            0 => match rack::execute(&mut rng, &mut self.input) {
                 true => self.tally.headers_parsed += 1,
                 false => self.tally.headers_refused += 1,
-            }
-        } else {
-            self.converse(&mut rng);
+            },
+            1 => self.converse(&mut rng),
+            _ => self.nvme.execute(&mut rng, &self.pool, &mut self.tally),
         }
         drop(blame);
         self.tally

@@ -1,0 +1,301 @@
+//! Load of every core, shared by all of them: atomics, no lock.
+//!
+//! Work is counted at the core that will do it, steered or not, and taken away exactly once: a [`Charge`] stands for
+//! what was added and cannot be copied. That a core has L applications is a matter of time: it holds while L work is
+//! outstanding and for a while after the last, so that a core does not look L-occupied long after they have left.
+//!
+//! Beside this, and only when a published algorithm is selected, the published code's own figures are kept as it keeps
+//! them: steered requests are left out, averages have a gain of 1/8 per request and no decay in time, and updates of
+//! two cores may overwrite each other.
+//!
+//! Orderings are relaxed throughout: each figure stands for itself and only guides a choice.
+
+use crate::class::Class;
+use crate::policy::{Balancing, Config};
+use base::{Duration, Instant};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The figures of one core, on cache lines of its own (two, as processors fetch them in pairs).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Core {
+    /// Outstanding, by class.
+    bytes: [AtomicU64; 2],
+    requests: [AtomicU64; 2],
+    /// When the last L request was charged, in ns, 0 for never.
+    latency_at_ns: AtomicU64,
+    /// Time the core has spent on each class, in ns. Written by the core alone.
+    spent_ns: [AtomicU64; 2],
+    /// Waiting requests of the current T batch (blk-switch's ranking). Written by the core alone.
+    batch: AtomicU32,
+    /// Share of the core's time that L takes, in parts per million. Written by application steering alone.
+    latency_share_ppm: AtomicU32,
+    /// The published code's outstanding bytes (`blk_switch_T_bytes`) and averages (`blk_switch_T_metric`).
+    published_bytes: [AtomicU64; 2],
+    published_mean: [AtomicU64; 2],
+}
+
+/// Load of every core.
+#[derive(Debug)]
+pub struct Loads {
+    cores: Box<[Core]>,
+    published: bool,
+    published_means: bool,
+    linger: Duration,
+}
+
+/// What was added to a core's load for one request. To be given back to [`Loads::release`].
+#[must_use = "what is charged is released"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Charge {
+    core: u32,
+    bytes: u32,
+    class: Class,
+    steered: bool,
+}
+
+impl Charge {
+    /// The core that does the work.
+    pub fn core(&self) -> usize {
+        self.core as usize
+    }
+
+    /// The class it counts for.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+}
+
+impl Loads {
+    /// Of `cores` cores without load.
+    ///
+    /// # Panics
+    /// If there is no core, or there are more than 64: sets of cores are 64 bits.
+    pub fn new(cores: usize, config: &Config) -> Self {
+        assert!(
+            (1..=64).contains(&cores),
+            "between 1 and 64 cores: a set of them is 64 bits"
+        );
+        let published =
+            [config.request_steering, config.application_steering].contains(&Balancing::Published);
+        Self {
+            cores: (0..cores).map(|_| Core::default()).collect(),
+            published,
+            // The code updates its averages inside application steering only; without it every core seems free of L.
+            published_means: config.application_steering == Balancing::Published,
+            linger: config.latency_linger,
+        }
+    }
+
+    /// Number of cores.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Counts a request of an application at home on core `home` which `core` will do.
+    pub fn charge(&self, now: Instant, home: usize, core: usize, class: Class, bytes: u32) -> Charge {
+        let steered = home != core;
+        let at = &self.cores[core];
+        at.bytes[class.index()].fetch_add(u64::from(bytes), Relaxed);
+        at.requests[class.index()].fetch_add(1, Relaxed);
+        if class == Class::Latency {
+            at.latency_at_ns.store(now.as_nanos().max(1), Relaxed);
+        }
+        if self.published {
+            self.charge_published(home, class, u64::from(bytes), steered);
+        }
+        Charge {
+            core: core as u32,
+            bytes,
+            class,
+            steered,
+        }
+    }
+
+    /// The request of `charge` is done.
+    pub fn release(&self, charge: Charge) {
+        let (core, class) = (&self.cores[charge.core()], charge.class.index());
+        let bytes = u64::from(charge.bytes);
+        let before = core.bytes[class].fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "what was charged is released once");
+        core.requests[class].fetch_sub(1, Relaxed);
+        if self.published && !charge.steered {
+            let left = core.published_bytes[class].load(Relaxed).saturating_sub(bytes);
+            core.published_bytes[class].store(left, Relaxed);
+        }
+    }
+
+    /// `core` has spent `ns` on work of `class`. To be called by that core alone, after each slice. Application
+    /// steering of our policy sees only this.
+    pub fn spend(&self, core: usize, class: Class, ns: u64) {
+        let spent = &self.cores[core].spent_ns[class.index()];
+        spent.store(spent.load(Relaxed) + ns, Relaxed);
+    }
+
+    /// All time that `core` has spent on `class`, in ns.
+    pub fn spent_ns(&self, core: usize, class: Class) -> u64 {
+        self.cores[core].spent_ns[class.index()].load(Relaxed)
+    }
+
+    /// Outstanding bytes of a class at a core.
+    pub fn bytes(&self, core: usize, class: Class) -> u64 {
+        self.cores[core].bytes[class.index()].load(Relaxed)
+    }
+
+    /// Outstanding requests of a class at a core.
+    pub fn requests(&self, core: usize, class: Class) -> u64 {
+        self.cores[core].requests[class.index()].load(Relaxed)
+    }
+
+    /// True while L work is outstanding at a core, and for `Config::latency_linger` after the last arrived.
+    pub fn hosts_latency(&self, now: Instant, core: usize) -> bool {
+        let at = &self.cores[core];
+        let last = at.latency_at_ns.load(Relaxed);
+        let recent = last > 0 && now.since(Instant::from_nanos(last)) < self.linger;
+        recent || at.requests[Class::Latency.index()].load(Relaxed) > 0
+    }
+
+    /// Application steering tells what share of its time a core has for L lately.
+    pub(crate) fn set_latency_share(&self, core: usize, ppm: u32) {
+        self.cores[core].latency_share_ppm.store(ppm, Relaxed);
+    }
+
+    /// Share of its time that a core had for L lately, in parts per million; 0 without application steering.
+    pub fn latency_share_ppm(&self, core: usize) -> u32 {
+        self.cores[core].latency_share_ppm.load(Relaxed)
+    }
+
+    /// The owner of `core` tells how many requests its current T batch has.
+    pub fn set_batch(&self, core: usize, requests: u32) {
+        self.cores[core].batch.store(requests, Relaxed);
+    }
+
+    /// Requests of the current T batch of `core`.
+    pub fn batch(&self, core: usize) -> u32 {
+        self.cores[core].batch.load(Relaxed)
+    }
+
+    /// The published average of outstanding bytes.
+    pub fn published_mean(&self, core: usize, class: Class) -> u64 {
+        self.cores[core].published_mean[class.index()].load(Relaxed)
+    }
+
+    /// The published code forgets a class's average at a core when one of its applications leaves: it means to ask
+    /// whether it was the last, but counts devices.
+    pub(crate) fn forget_published(&self, core: usize, class: Class) {
+        self.cores[core].published_mean[class.index()].store(0, Relaxed);
+    }
+
+    /// The published reset after a second without traffic.
+    pub(crate) fn reset_published(&self) {
+        for core in &self.cores {
+            for class in [Class::Latency, Class::Throughput] {
+                core.published_bytes[class.index()].store(0, Relaxed);
+                core.published_mean[class.index()].store(0, Relaxed);
+            }
+        }
+    }
+
+    /// As `blk_mq_get_request` counts: the average of the application's own core first, then bytes, unless steered.
+    fn charge_published(&self, home: usize, class: Class, bytes: u64, steered: bool) {
+        let core = &self.cores[home];
+        let outstanding = core.published_bytes[class.index()].load(Relaxed);
+        if self.published_means {
+            let mean = core.published_mean[class.index()].load(Relaxed);
+            let sample = outstanding + bytes;
+            let next = match mean {
+                0 => sample,
+                mean => mean - (mean >> 3) + (sample >> 3),
+            };
+            // The code treats averages below ten bytes as none.
+            core.published_mean[class.index()].store(if next < 10 { 0 } else { next }, Relaxed);
+        }
+        if !steered {
+            core.published_bytes[class.index()].store(outstanding + bytes, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn steered_work_counts_where_it_is_done_and_is_taken_away_there() {
+        let loads = Loads::new(2, &Config::default());
+        let charge = loads.charge(Instant::ZERO, 0, 1, Class::Throughput, 4096);
+        assert_eq!((charge.core(), charge.class()), (1, Class::Throughput));
+        assert_eq!(loads.bytes(0, Class::Throughput), 0);
+        assert_eq!(
+            (
+                loads.bytes(1, Class::Throughput),
+                loads.requests(1, Class::Throughput)
+            ),
+            (4096, 1)
+        );
+        loads.release(charge);
+        assert_eq!(
+            (
+                loads.bytes(1, Class::Throughput),
+                loads.requests(1, Class::Throughput)
+            ),
+            (0, 0)
+        );
+    }
+
+    #[test]
+    fn a_core_hosts_l_while_work_is_outstanding_and_shortly_after() {
+        let config = Config::default();
+        let loads = Loads::new(1, &config);
+        let at = Instant::from_nanos(5_000_000);
+        assert!(!loads.hosts_latency(Instant::ZERO, 0));
+        let charge = loads.charge(at, 0, 0, Class::Latency, 4096);
+        assert!(loads.hosts_latency(at + config.latency_linger * 100, 0));
+        loads.release(charge);
+        assert!(loads.hosts_latency(at + config.latency_linger / 2, 0));
+        assert!(!loads.hosts_latency(at + config.latency_linger, 0));
+    }
+
+    #[test]
+    fn the_published_figures_leave_steered_work_out_and_do_not_decay() {
+        let loads = Loads::new(2, &Config::of(Policy::BlkSwitch));
+        let local = loads.charge(Instant::ZERO, 0, 0, Class::Latency, 4096);
+        assert_eq!(loads.published_mean(0, Class::Latency), 4096);
+        loads.release(local);
+        let steered = loads.charge(Instant::ZERO, 0, 1, Class::Throughput, 65536);
+        assert_eq!(
+            (
+                loads.published_mean(0, Class::Throughput),
+                loads.published_mean(1, Class::Throughput)
+            ),
+            (65536, 0)
+        );
+        assert_eq!(loads.cores[0].published_bytes[1].load(Relaxed), 0);
+        loads.release(steered);
+        assert_eq!(loads.published_mean(0, Class::Latency), 4096);
+    }
+
+    #[test]
+    fn counts_of_many_threads_return_to_zero() {
+        let loads = Loads::new(4, &Config::default());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let loads = &loads;
+                scope.spawn(move || {
+                    for i in 0..20_000u32 {
+                        let class = [Class::Latency, Class::Throughput][i as usize % 2];
+                        let core = (thread + i as usize) % 4;
+                        let charge = loads.charge(Instant::ZERO, thread, core, class, i);
+                        loads.release(charge);
+                    }
+                });
+            }
+        });
+        for core in 0..4 {
+            for class in [Class::Latency, Class::Throughput] {
+                assert_eq!((loads.bytes(core, class), loads.requests(core, class)), (0, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Policies and their constants: the published systems and ours are configurations of the same code.
+
+use base::Duration;
+use core::fmt;
+use core::str::FromStr;
+use thiserror::Error;
+
+/// A system by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Policy {
+    /// Static blk-mq mapping: one queue per core, L and T in order of arrival.
+    Linux,
+    /// SPDK's reactor: connections in turn, all queued requests of one before the next.
+    Spdk,
+    /// SPDK with L connections first, as the blk-switch paper's slides compare it.
+    SpdkPriority,
+    /// blk-switch as published.
+    BlkSwitch,
+    /// Ours.
+    #[default]
+    Switchyard,
+}
+
+/// The name is not one of [`Policy::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("unknown policy: choose linux, spdk, spdk-priority, blk-switch or switchyard")]
+pub struct UnknownPolicy;
+
+impl Policy {
+    /// Every policy, baselines first.
+    pub const ALL: [Self; 5] = [
+        Self::Linux,
+        Self::Spdk,
+        Self::SpdkPriority,
+        Self::BlkSwitch,
+        Self::Switchyard,
+    ];
+
+    /// What users call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Spdk => "spdk",
+            Self::SpdkPriority => "spdk-priority",
+            Self::BlkSwitch => "blk-switch",
+            Self::Switchyard => "switchyard",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or(UnknownPolicy)
+    }
+}
+
+/// The order in which an egress queue is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Arrival, whatever the class.
+    Fifo,
+    /// Applications in turn, all that one has queued at a time.
+    RunToCompletion,
+    /// The same among L applications, then among T applications; a T batch that has begun is finished.
+    RunToCompletionPriority,
+    /// L before T at every request; T in batches behind a doorbell.
+    Strict,
+    /// L before T at every slice, a share for T, weights within a class.
+    Sliced,
+}
+
+/// How a request's core is chosen, and an application's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balancing {
+    /// The application's own core, always.
+    Off,
+    /// The algorithm of the published code, with its accounting.
+    Published,
+    /// Ours.
+    Switchyard,
+}
+
+/// Everything that distinguishes one policy from another. Constants of a feature that is off are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Order within a core.
+    pub order: Order,
+    /// Steering of T requests between cores.
+    pub request_steering: Balancing,
+    /// Steering of applications between cores.
+    pub application_steering: Balancing,
+    /// FLUSH, FUA and metadata requests go before T whatever their application's class, within a budget (Daredevil,
+    /// EuroSys'25, promotes them; the published blk-switch leaves them in T).
+    pub promotion: bool,
+
+    /// T requests that ring the doorbell (i10's caravan, blk-switch `BLK_SWITCH_TCP_BATCH`).
+    pub doorbell_requests: u32,
+    /// Bytes on the wire that ring it (i10: a caravan is 64 KiB).
+    pub doorbell_bytes: u32,
+    /// Age of the oldest waiting T request that rings it (i10: 50 µs). Below [`DOORBELL_MIN`] batching is off.
+    pub doorbell_delay: Duration,
+
+    /// Bytes of T work between two looks at the L queue while an L application is active on the core: 16 µs at the
+    /// 4 GB/s of a core. Bounds what an L request waits for T. Ours.
+    pub slice_bytes: u32,
+    /// The same while L requests are dense: many wait for each slice, so that the cost of smaller ones is worth it.
+    pub slice_dense_bytes: u32,
+    /// L requests are dense when on average they come faster than this: in three slices' time. Ours.
+    pub dense_gap: Duration,
+    /// The same while none is active: fewer, larger pieces cost less. Ours.
+    pub slice_idle_bytes: u32,
+    /// How long after its last L request a core still counts as one with L applications. Ours: longer than the gap
+    /// between two requests of a closed loop over a network, far shorter than the published second.
+    pub latency_linger: Duration,
+    /// T waits no longer than this for a slice while L always has work. Ours: a slice of 16 µs is then 3 % of a core.
+    pub starvation_delay: Duration,
+    /// T gets a slice after this many bytes of L served while T waited. Ours: at least one byte in 17.
+    pub starvation_bytes: u32,
+
+    /// B of the published request steering: outstanding T requests above 2·B look for another core. `blk_switch_thresh_B`,
+    /// 8 by default, 16 in most of the artifact's figures.
+    pub threshold_requests: u32,
+    /// Published: cores with as many outstanding T requests are no candidates (`BLK_SWITCH_TCP_BATCH`).
+    pub candidate_requests: u32,
+    /// Ours: T bytes by which another core must be less loaded before a request moves: hysteresis. Two slices, so
+    /// that a core does not run dry while work is on its way to another.
+    pub steer_margin_bytes: u32,
+    /// Ours: T bytes that a core with L applications counts for beyond its own, when compared with one without.
+    pub latency_core_bytes: u32,
+    /// Ours: T bytes that a core with L applications may have when it is given other cores' T work: 64 µs of work, so
+    /// that its idle time is used, and no more. 0 for never.
+    pub spill_bytes: u32,
+    /// Ours: a core that has more than this share of its time for L is given none: there is little idle time to use,
+    /// and each slice would be in the way of many.
+    pub spill_percent_max: u32,
+
+    /// Interval of application steering (`BLK_SWITCH_APPSTR_INTERVAL`: 10 ms).
+    pub balance_interval: Duration,
+    /// Published: cores above this many L bytes are no targets (`BLK_SWITCH_THRESH_L`: 96 KiB).
+    pub latency_core_bytes_max: u64,
+    /// Published: loads are forgotten after this long without traffic (`BLK_SWITCH_RESET_METRICS`: 1 s). Ours: an
+    /// application returns to its own core after its reason to be elsewhere has been gone for this long.
+    pub idle_reset: Duration,
+    /// Ours: share of a core, in percent, that L applications fill before they get another core. Closed loops with one
+    /// request each do not build queues as open arrivals would, so it is high; what is above it is queueing.
+    pub latency_core_percent: u32,
+    /// Ours: share of the cores, in percent, that L applications get at most, one at least: T keeps the rest however
+    /// many L applications there are.
+    pub latency_cores_percent_max: u32,
+    /// Ours: an application that moved stays at least this long.
+    pub move_cooldown: Duration,
+    /// Ours: applications moved in one interval, so that each decision sees what the one before it did.
+    pub moves_max: u32,
+}
+
+/// i10 turns batching off when the doorbell's delay is below this.
+pub const DOORBELL_MIN: Duration = Duration::from_micros(25);
+
+impl Config {
+    /// The configuration of a policy.
+    pub const fn of(policy: Policy) -> Self {
+        let mut config = Self::BASE;
+        match policy {
+            Policy::Linux => {}
+            Policy::Spdk => config.order = Order::RunToCompletion,
+            Policy::SpdkPriority => config.order = Order::RunToCompletionPriority,
+            Policy::BlkSwitch => {
+                config.order = Order::Strict;
+                config.request_steering = Balancing::Published;
+                config.application_steering = Balancing::Published;
+            }
+            Policy::Switchyard => {
+                config.order = Order::Sliced;
+                config.request_steering = Balancing::Switchyard;
+                config.application_steering = Balancing::Switchyard;
+                config.promotion = true;
+            }
+        }
+        config
+    }
+
+    /// The steps of blk-switch's breakdown (OSDI'21 Figure 13), with the name of each.
+    pub const fn breakdown() -> [(&'static str, Self); 4] {
+        let mut prioritised = Self::BASE;
+        prioritised.order = Order::Strict;
+        let mut steered = prioritised;
+        steered.request_steering = Balancing::Published;
+        let mut moved = steered;
+        moved.application_steering = Balancing::Published;
+        [
+            ("linux", Self::BASE),
+            ("+P", prioritised),
+            ("+P+RS", steered),
+            ("+P+RS+AS", moved),
+        ]
+    }
+
+    /// Linux: nothing but queues, with every constant in place.
+    const BASE: Self = Self {
+        order: Order::Fifo,
+        request_steering: Balancing::Off,
+        application_steering: Balancing::Off,
+        promotion: false,
+        doorbell_requests: 16,
+        doorbell_bytes: 64 << 10,
+        doorbell_delay: Duration::from_micros(50),
+        slice_bytes: 64 << 10,
+        slice_dense_bytes: 32 << 10,
+        dense_gap: Duration::from_micros(50),
+        slice_idle_bytes: 1 << 20,
+        latency_linger: Duration::from_millis(1),
+        starvation_delay: Duration::from_micros(500),
+        starvation_bytes: 1 << 20,
+        threshold_requests: 8,
+        candidate_requests: 16,
+        steer_margin_bytes: 128 << 10,
+        latency_core_bytes: 512 << 10,
+        spill_bytes: 256 << 10,
+        spill_percent_max: 50,
+        balance_interval: Duration::from_millis(10),
+        latency_core_bytes_max: 96 << 10,
+        idle_reset: Duration::from_secs(1),
+        latency_core_percent: 95,
+        latency_cores_percent_max: 40,
+        move_cooldown: Duration::from_millis(100),
+        moves_max: 4,
+    };
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::of(Policy::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back_and_others_are_refused() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert_eq!("cfq".parse::<Policy>(), Err(UnknownPolicy));
+    }
+
+    #[test]
+    fn the_last_step_of_the_breakdown_is_blk_switch() {
+        assert_eq!(Config::breakdown()[3].1, Config::of(Policy::BlkSwitch));
+        assert_eq!(Config::breakdown()[0].1, Config::of(Policy::Linux));
+    }
+}

@@ -1,0 +1,394 @@
+//! One client's connection: its socket, its session, and what it waits for.
+//!
+//! The socket is watched edge-triggered, so the connection remembers itself whether it can be read or written: until a
+//! read brings less than was asked for, a write takes less than was offered.
+
+use crate::core::Endpoint;
+use crate::counters::Counters;
+use crate::nvme::NvmeTarget;
+use base::{BlockReply, BlockRequest, Instant};
+use blockswitch::Class;
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::{mem, ptr};
+use wire::nbd::{self, Event, Export};
+use wire::nvme::{self, Segment};
+
+/// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
+pub(super) const SEGMENTS_MAX: usize = 256;
+
+/// What a connection speaks.
+pub(super) enum Protocol {
+    Nbd {
+        session: Box<nbd::Session>,
+        /// As they were when the connection came.
+        exports: Vec<Export>,
+    },
+    Nvme {
+        session: Box<nvme::Session>,
+        target: Arc<NvmeTarget>,
+    },
+}
+
+macro_rules! session {
+    ($protocol:expr, $session:ident => $body:expr) => {
+        match $protocol {
+            Protocol::Nbd {
+                session: $session, ..
+            } => $body,
+            Protocol::Nvme {
+                session: $session, ..
+            } => $body,
+        }
+    };
+}
+
+impl Protocol {
+    fn receive(&mut self, now: Instant, bytes: &[u8]) -> usize {
+        match self {
+            Self::Nbd { session, exports } => session.receive(bytes, exports),
+            Self::Nvme { session, target } => session.receive(now, bytes, &**target),
+        }
+    }
+
+    /// Points `iovecs`, all but the last, at where the next bytes go, at most `bytes_max`; returns how many and how much.
+    fn payload_room(&self, iovecs: &mut [libc::iovec], bytes_max: usize) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        let places_max = iovecs.len() - 1;
+        if let Self::Nvme { session, .. } = self {
+            session.payload_room(&mut |page, range| {
+                let length = range.len().min(bytes_max - bytes);
+                iovecs[count] = libc::iovec {
+                    iov_base: page.as_ptr().wrapping_add(range.start).cast(),
+                    iov_len: length,
+                };
+                count += 1;
+                bytes += length;
+                count < places_max && bytes < bytes_max
+            });
+        }
+        (count, bytes)
+    }
+
+    fn payload_filled(&mut self, bytes: usize) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, .. } => session.payload_filled(bytes),
+        }
+    }
+
+    fn poll(&mut self) -> Option<BlockRequest> {
+        match self {
+            Self::Nbd { session, .. } => match session.poll()? {
+                Event::Request(request) => Some(request),
+                Event::Status(_) => unreachable!("sessions answer block-status requests themselves"),
+            },
+            Self::Nvme { session, .. } => session.poll(),
+        }
+    }
+
+    /// An answer may lead to more requests: the next part of one that is longer than volumes take, or one that waited.
+    fn has_requests(&self) -> bool {
+        match self {
+            // They come from what the client sends only.
+            Self::Nbd { .. } => false,
+            Self::Nvme { session, .. } => session.has_requests(),
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        session!(self, session => session.is_blocked())
+    }
+
+    /// It could go on if the pool had more pages, though it can be read meanwhile.
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Self::Nbd { .. } => false,
+            Self::Nvme { session, .. } => session.is_waiting(),
+        }
+    }
+
+    /// When it is to be ticked.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Nbd { .. } => None,
+            Self::Nvme { session, .. } => session.deadline(),
+        }
+    }
+
+    pub fn tick(&mut self, now: Instant) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, target } => session.tick(now, &**target),
+        }
+    }
+
+    /// The socket is closed.
+    pub fn detach(&mut self) {
+        match self {
+            Self::Nbd { .. } => {}
+            Self::Nvme { session, target } => session.detach(&**target),
+        }
+    }
+
+    fn is_receiving(&self) -> bool {
+        session!(self, session => session.is_receiving())
+    }
+
+    pub fn pending_bytes(&self) -> u64 {
+        session!(self, session => session.pending_bytes())
+    }
+
+    pub fn in_flight(&self) -> usize {
+        session!(self, session => session.in_flight())
+    }
+
+    pub fn in_flight_bytes(&self) -> u64 {
+        session!(self, session => session.in_flight_bytes())
+    }
+
+    pub fn wants_close(&self) -> bool {
+        session!(self, session => session.wants_close())
+    }
+
+    pub fn shut_down(&mut self) {
+        session!(self, session => session.shut_down());
+    }
+
+    fn complete(&mut self, reply: BlockReply) {
+        session!(self, session => session.complete(reply));
+    }
+
+    fn transmit(&self, show: &mut dyn FnMut(Segment<'_>) -> bool) {
+        session!(self, session => session.transmit(show));
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        session!(self, session => session.sent(bytes));
+    }
+}
+
+pub(super) struct Connection {
+    pub endpoint: Endpoint,
+    /// Where it came in.
+    pub port: u16,
+    pub client: u32,
+    pub stream: TcpStream,
+    pub protocol: Protocol,
+    /// In which line it stands.
+    pub class: Class,
+    /// Bytes that the session has not taken: it is blocked.
+    held: Vec<u8>,
+    held_from: usize,
+    /// Payload of its requests under way, as counted in the frontend's sum.
+    pub counted_bytes: u64,
+    /// It was given nothing because the budget is used up.
+    pub is_held: bool,
+    pub can_read: bool,
+    pub can_write: bool,
+    /// The peer has gone, and all that it sent is read.
+    pub ended: bool,
+    /// The peer sends nothing more: the end is there to be read, and no event will tell again.
+    pub is_ending: bool,
+    /// Nothing can be sent to the peer any more.
+    pub is_broken: bool,
+    pub is_ready: bool,
+    pub is_blocked: bool,
+}
+
+impl Connection {
+    pub fn new(endpoint: Endpoint, client: u32, stream: TcpStream, protocol: Protocol) -> Self {
+        Self {
+            endpoint,
+            port: stream.local_addr().map_or(0, |address| address.port()),
+            client,
+            stream,
+            protocol,
+            class: Class::Latency,
+            held: Vec::new(),
+            held_from: 0,
+            counted_bytes: 0,
+            is_held: false,
+            can_read: false,
+            can_write: true,
+            ended: false,
+            is_ending: false,
+            is_broken: false,
+            is_ready: false,
+            is_blocked: false,
+        }
+    }
+
+    /// True if the session is blocked, or has not been given all there is.
+    pub fn waits_for_room(&self) -> bool {
+        self.protocol.is_blocked() || self.is_held
+    }
+
+    /// True if a turn would get it on.
+    pub fn has_work(&self) -> bool {
+        let reads = self.can_read && !self.waits_for_room();
+        let sends = self.can_write && self.protocol.pending_bytes() > 0;
+        reads || sends || self.protocol.has_requests() || self.is_over()
+    }
+
+    /// True if it is to be closed. A blocked connection is not read, and would not notice that its peer has gone.
+    pub fn is_over(&self) -> bool {
+        self.ended || self.is_broken && self.waits_for_room() || self.protocol.wants_close()
+    }
+
+    /// Reads once, at most as much as `scratch` holds, and gives it to the session; true if there were bytes. Payload of
+    /// a write goes straight into its pages, where the session shows them.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        scratch: &mut [u8],
+        iovecs: &mut [libc::iovec],
+        counters: &Counters,
+    ) -> bool {
+        assert!(self.held.is_empty(), "a blocked connection is not read");
+        let (places, room) = self.protocol.payload_room(iovecs, scratch.len());
+        let behind = &mut scratch[room..];
+        iovecs[places] = libc::iovec {
+            iov_base: behind.as_mut_ptr().cast(),
+            iov_len: behind.len(),
+        };
+        counters.syscalls.bump();
+        // SAFETY: the first iovecs point into pages that the session holds and nobody else does, the last one at
+        // `scratch`; all are valid for writes until the call returns.
+        let result = unsafe {
+            libc::readv(
+                self.stream.as_raw_fd(),
+                iovecs.as_ptr(),
+                places as libc::c_int + 1,
+            )
+        };
+        let count = match usize::try_from(result) {
+            Ok(0) => {
+                self.ended = true;
+                return false;
+            }
+            Ok(count) => count,
+            Err(_) => {
+                match io::Error::last_os_error().kind() {
+                    ErrorKind::WouldBlock => self.can_read = false,
+                    ErrorKind::Interrupted => {}
+                    _ => self.ended = true,
+                }
+                return false;
+            }
+        };
+        self.can_read = count == scratch.len() || self.is_ending;
+        counters.client_bytes_in.add(count as u64);
+        let placed = count.min(room);
+        self.protocol.payload_filled(placed);
+        let rest = &scratch[room..][..count - placed];
+        let taken = self.protocol.receive(now, rest);
+        self.held.extend_from_slice(&rest[taken..]);
+        self.held_from = 0;
+        true
+    }
+
+    /// A write is half received: it holds its share of the budget until the rest has come.
+    pub fn is_receiving(&self) -> bool {
+        self.protocol.is_receiving()
+    }
+
+    pub fn is_session_blocked(&self) -> bool {
+        self.protocol.is_blocked()
+    }
+
+    /// True if the session could do something with what it would be given.
+    pub fn is_hungry(&self) -> bool {
+        !self.held.is_empty() || self.protocol.is_blocked() || self.protocol.is_waiting()
+    }
+
+    /// Gives the session what it has not taken yet; a blocked one may have room again without new bytes.
+    pub fn feed(&mut self, now: Instant) {
+        if !self.is_hungry() {
+            return;
+        }
+        self.held_from += self.protocol.receive(now, &self.held[self.held_from..]);
+        if self.held_from == self.held.len() {
+            self.held.clear();
+            self.held_from = 0;
+        }
+    }
+
+    /// The session's next request, if the bytes it has make one.
+    pub fn next_request(&mut self) -> Option<BlockRequest> {
+        self.protocol.poll()
+    }
+
+    pub fn complete(&mut self, reply: BlockReply) {
+        self.protocol.complete(reply);
+    }
+
+    /// Sends at least `bytes_min` bytes, if there are so many and the socket takes them, and not much more; true if
+    /// that was anything.
+    pub fn send(&mut self, bytes_min: usize, iovecs: &mut [libc::iovec], counters: &Counters) -> bool {
+        let mut total = 0;
+        while !self.ended && self.can_write && total < bytes_min && self.protocol.pending_bytes() > 0 {
+            let (count, bytes) = gather(&self.protocol, iovecs, bytes_min - total);
+            // SAFETY: a `msghdr` of zeros is valid; its fields are set below.
+            let mut message: libc::msghdr = unsafe { mem::zeroed() };
+            message.msg_iov = iovecs.as_mut_ptr();
+            message.msg_iovlen = count;
+            counters.syscalls.bump();
+            // SAFETY: the first `count` iovecs point at the session's heads and at pages that its queue holds;
+            // neither changes before `sent`. The kernel only reads.
+            let result = unsafe {
+                libc::sendmsg(
+                    self.stream.as_raw_fd(),
+                    &message,
+                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+                )
+            };
+            let Ok(sent) = usize::try_from(result) else {
+                match io::Error::last_os_error().kind() {
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::WouldBlock => self.can_write = false,
+                    _ => self.ended = true,
+                }
+                break;
+            };
+            counters.client_bytes_out.add(sent as u64);
+            self.protocol.sent(sent);
+            total += sent;
+            self.can_write = sent == bytes;
+        }
+        total > 0
+    }
+}
+
+/// Room for [`Connection::send`]'s segments.
+pub(super) fn iovecs() -> Box<[libc::iovec]> {
+    vec![
+        libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0
+        };
+        SEGMENTS_MAX
+    ]
+    .into()
+}
+
+/// Points `iovecs` at what the session has to send, until that is `bytes_min`; returns how many and how many bytes.
+fn gather(protocol: &Protocol, iovecs: &mut [libc::iovec], bytes_min: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    protocol.transmit(&mut |segment| {
+        let (base, length) = match segment {
+            Segment::Bytes(head) => (head.as_ptr().cast_mut(), head.len()),
+            Segment::Page(page, range) => (page.as_ptr().wrapping_add(range.start), range.len()),
+        };
+        iovecs[count] = libc::iovec {
+            iov_base: base.cast(),
+            iov_len: length,
+        };
+        count += 1;
+        bytes += length;
+        count < iovecs.len() && bytes < bytes_min
+    });
+    (count, bytes)
+}

@@ -1,0 +1,492 @@
+//! Clients over TCP: listeners, and connections around their sessions ([`connection`]).
+//!
+//! A connection that could go on (bytes came, its socket has room, an answer waits to be sent) is *ready* and stands in
+//! the line of its class. The loop takes one from a line, lets it read once and send once, and puts it back if it could
+//! go on still; so a turn of one connection is bounded, and the lines are served in the order that the policy wants.
+//!
+//! Back-pressure: a session that is blocked (its limits, or no free page) leaves bytes with the connection, and the
+//! socket is not read until it goes on, so the client's TCP window closes. It goes on when a reply has been sent or when
+//! the pool has more free pages than at the time it stopped. Reads may take their pages only when they are answered, so
+//! the payload of all requests under way is bounded too: while it is above the *budget*, half the pool, no connection is
+//! given bytes, except for the rest of a write that already has its pages. One gulp may overrun that by one connection's
+//! limit, a quarter of the pool.
+//!
+//! Invariants: a connection whose session is not blocked holds no bytes; a slot is closed only while it is attended to,
+//! so no event of the same turn can meet its successor; answers for a closed connection are dropped, told apart by the
+//! generation in the client number.
+
+mod connection;
+
+use crate::CoreConfig;
+use crate::core::{Endpoint, connection_token, listener_token};
+use crate::counters::Counters;
+use crate::nvme::NvmeTarget;
+use crate::poller::{Interest, Poller, Ready};
+use crate::udp::{BATCH, set_option};
+use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
+use base::time::earliest;
+use base::{BlockReply, BlockRequest, Instant, Pool};
+use blockswitch::Class;
+use connection::{Connection, Protocol};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use wire::nbd::{self, Export};
+use wire::nvme;
+
+/// Bytes read from a socket at once: a slice of bulk writes.
+const READ_BYTES: usize = 128 << 10;
+/// A silent peer is asked after this long, and again, whether it is still there.
+const KEEPALIVE_SECONDS: libc::c_int = 30;
+/// A peer that acknowledges nothing for this long is gone; also one that does not read for so long.
+const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
+/// Bits of a client number that are the slot; the rest is the generation.
+const SLOT_BITS: u32 = 16;
+
+/// A client that has just come.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub endpoint: Endpoint,
+    pub speaks: Speaks,
+    pub stream: TcpStream,
+    pub peer: SocketAddr,
+}
+
+/// Where a request comes from and whom it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub slot: usize,
+    pub port: u16,
+    pub endpoint: Endpoint,
+}
+
+/// What a listener's clients speak.
+#[derive(Clone, Debug)]
+pub(crate) enum Speaks {
+    Nbd,
+    Nvme(Arc<NvmeTarget>),
+}
+
+struct Listener {
+    endpoint: Endpoint,
+    speaks: Speaks,
+    socket: TcpListener,
+}
+
+/// The clients' side of one core.
+pub(crate) struct Frontend {
+    listeners: Vec<Listener>,
+    slots: Vec<Option<Connection>>,
+    generations: Vec<u16>,
+    free: Vec<usize>,
+    /// Connections that could go on, by class.
+    lines: [VecDeque<usize>; 2],
+    /// Connections that wait for room.
+    blocked: Vec<usize>,
+    /// Fewest free pages at the time that one of `blocked` stopped.
+    blocked_at: usize,
+    /// True if one of `blocked` waits for the budget.
+    any_held: bool,
+    /// Payload of all requests under way, in bytes.
+    in_flight_bytes: u64,
+    /// Above this, connections are given no bytes.
+    budget_bytes: u64,
+    scratch: Box<[u8]>,
+    iovecs: Box<[libc::iovec]>,
+    limits: nbd::SessionLimits,
+    nvme_limits: nvme::SessionLimits,
+    /// When a session is to be ticked, at the earliest.
+    tick_at: Option<Instant>,
+    pool: Pool,
+    /// Given up to take, and close, a connection when no descriptor is left: it would otherwise wake the loop
+    /// again and again.
+    spare: Option<File>,
+}
+
+impl Frontend {
+    pub fn new(config: &CoreConfig, pool: Pool) -> Self {
+        let connections_max = config.connections_max;
+        assert!(
+            connections_max <= 1 << SLOT_BITS,
+            "a client number has room for the slot"
+        );
+        // A quarter of the pool at most for one client, as far as that is a page.
+        let quarter = (pool.capacity() as u64 / 4).max(1) * PAGE_BYTES as u64;
+        let limits = nbd::SessionLimits {
+            in_flight_max: config.requests_max.max(1),
+            in_flight_bytes_max: quarter.min(2 * u64::from(REQUEST_BYTES_MAX)),
+            pages_reserve: BATCH.min(pool.capacity() / 4),
+            host_extents: false,
+        };
+        let nvme_limits = nvme::SessionLimits {
+            // Linux asks for an admin queue of 32 entries.
+            in_flight_max: config.requests_max.clamp(32, usize::from(u16::MAX)),
+            in_flight_bytes_max: limits.in_flight_bytes_max,
+            pages_reserve: limits.pages_reserve,
+            ..nvme::SessionLimits::default()
+        };
+        Self {
+            listeners: Vec::new(),
+            slots: (0..connections_max).map(|_| None).collect(),
+            generations: vec![0; connections_max],
+            free: (0..connections_max).rev().collect(),
+            lines: core::array::from_fn(|_| VecDeque::with_capacity(connections_max)),
+            blocked: Vec::with_capacity(connections_max),
+            blocked_at: usize::MAX,
+            any_held: false,
+            in_flight_bytes: 0,
+            budget_bytes: pool.capacity() as u64 / 2 * PAGE_BYTES as u64,
+            scratch: vec![0; READ_BYTES].into(),
+            iovecs: connection::iovecs(),
+            limits,
+            nvme_limits,
+            tick_at: None,
+            pool,
+            spare: File::open("/dev/null").ok(),
+        }
+    }
+
+    /// Takes clients of `endpoint` at `address`; returns where exactly.
+    pub fn listen(
+        &mut self,
+        endpoint: Endpoint,
+        speaks: Speaks,
+        address: SocketAddr,
+        poller: &Poller,
+    ) -> io::Result<SocketAddr> {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let bound = socket.local_addr()?;
+        poller.add(
+            socket.as_raw_fd(),
+            listener_token(self.listeners.len()),
+            Interest::Read,
+        )?;
+        self.listeners.push(Listener {
+            endpoint,
+            speaks,
+            socket,
+        });
+        Ok(bound)
+    }
+
+    /// The next connection that waits at a listener, and whom it is for.
+    pub fn accept(&mut self, index: usize, counters: &Counters) -> Option<Client> {
+        loop {
+            // None if told to stop in this very turn.
+            let listener = self.listeners.get(index)?;
+            counters.syscalls.bump();
+            match listener.socket.accept() {
+                Ok((stream, peer)) => {
+                    return Some(Client {
+                        endpoint: listener.endpoint,
+                        speaks: listener.speaks.clone(),
+                        stream,
+                        peer,
+                    });
+                }
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    counters.clients_refused.bump();
+                    self.spare = None;
+                    let _ = listener.socket.accept();
+                    self.spare = File::open("/dev/null").ok();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // Interrupted, or the client has gone already: the next one.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Sets up a new connection; one that cannot be is closed by dropping it.
+    pub fn open(&mut self, client: Client, exports: Vec<Export>, poller: &Poller) -> io::Result<()> {
+        let Client {
+            endpoint,
+            speaks,
+            stream,
+            peer,
+        } = client;
+        let slot = *self.free.last().ok_or(ErrorKind::QuotaExceeded)?;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        give_up_on_the_dead(stream.as_raw_fd())?;
+        if peer.ip().is_loopback() {
+            choose_congestion_control(stream.as_raw_fd());
+        }
+        poller.add(stream.as_raw_fd(), connection_token(slot), Interest::Edges)?;
+        let client = u32::from(self.generations[slot]) << SLOT_BITS | slot as u32;
+        let protocol = match speaks {
+            Speaks::Nbd => Protocol::Nbd {
+                session: Box::new(nbd::Session::new(client, self.pool.clone(), self.limits)),
+                exports,
+            },
+            Speaks::Nvme(target) => Protocol::Nvme {
+                session: Box::new(nvme::Session::new(client, self.pool.clone(), self.nvme_limits)),
+                target,
+            },
+        };
+        self.tick_at = earliest(self.tick_at, protocol.deadline());
+        self.slots[slot] = Some(Connection::new(endpoint, client, stream, protocol));
+        self.free.pop();
+        // The server speaks first.
+        self.stand_in_line(slot);
+        Ok(())
+    }
+
+    /// Something happened at a connection's socket.
+    pub fn note(&mut self, slot: usize, ready: Ready) {
+        let Some(connection) = &mut self.slots[slot] else {
+            return;
+        };
+        connection.can_read |= ready.read;
+        connection.can_write |= ready.write;
+        connection.is_ending |= ready.ended;
+        connection.is_broken |= ready.broken;
+        self.stand_in_line(slot);
+    }
+
+    fn stand_in_line(&mut self, slot: usize) {
+        if let Some(connection) = &mut self.slots[slot]
+            && !connection.is_ready
+            && connection.has_work()
+        {
+            connection.is_ready = true;
+            self.lines[connection.class.index()].push_back(slot);
+        }
+    }
+
+    /// A host's answer. The connection it is for may be gone.
+    pub fn reply(&mut self, reply: BlockReply, counters: &Counters) {
+        let slot = (reply.client & ((1 << SLOT_BITS) - 1)) as usize;
+        match self.slots.get_mut(slot) {
+            Some(Some(connection)) if connection.client == reply.client => {
+                counters.replies.bump();
+                connection.complete(reply);
+                self.stand_in_line(slot);
+            }
+            _ => counters.replies_late.bump(),
+        }
+    }
+
+    /// True if a connection can go on; puts those in line that waited for pages when there are more than before.
+    pub fn has_work(&mut self) -> bool {
+        let has_pages = !self.blocked.is_empty() && self.pool.available() > self.blocked_at;
+        let has_budget = self.any_held && self.in_flight_bytes < self.budget_bytes;
+        if has_pages || has_budget {
+            self.unblock();
+        }
+        self.lines.iter().any(|line| !line.is_empty())
+    }
+
+    fn unblock(&mut self) {
+        self.blocked_at = usize::MAX;
+        self.any_held = false;
+        for slot in core::mem::take(&mut self.blocked) {
+            if let Some(connection) = &mut self.slots[slot] {
+                connection.is_blocked = false;
+                connection.is_held = false;
+                if !connection.is_ready {
+                    connection.is_ready = true;
+                    self.lines[connection.class.index()].push_back(slot);
+                }
+            }
+        }
+    }
+
+    /// Connections of a class that could go on.
+    pub fn waiting(&self, class: Class) -> usize {
+        self.lines[class.index()].len()
+    }
+
+    /// The next connection of a class to attend to.
+    pub fn next_ready(&mut self, class: Class) -> Option<usize> {
+        let slot = self.lines[class.index()].pop_front()?;
+        if let Some(connection) = &mut self.slots[slot] {
+            connection.is_ready = false;
+        }
+        Some(slot)
+    }
+
+    /// Reads from a connection's socket, if it can be; true if there were bytes.
+    pub fn read(&mut self, now: Instant, slot: usize, counters: &Counters) -> bool {
+        let Some(connection) = &mut self.slots[slot] else {
+            return false;
+        };
+        if !connection.can_read || connection.waits_for_room() || connection.ended {
+            return false;
+        }
+        // What is over the budget waits in the socket.
+        connection.is_held = self.in_flight_bytes >= self.budget_bytes && !connection.is_receiving();
+        if connection.is_held {
+            return false;
+        }
+        let worked = connection.read(now, &mut self.scratch, &mut self.iovecs, counters);
+        recount(&mut self.in_flight_bytes, connection);
+        self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+        worked
+    }
+
+    /// The next request of a connection and what it is for, as far as its bytes and limits go.
+    pub fn next_request(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        counters: &Counters,
+    ) -> Option<(Origin, BlockRequest)> {
+        let connection = self.slots[slot].as_mut()?;
+        let request = connection.next_request().or_else(|| {
+            if connection.is_hungry() {
+                connection.is_held = self.in_flight_bytes >= self.budget_bytes && !connection.is_receiving();
+                if !connection.is_held {
+                    connection.feed(now);
+                    recount(&mut self.in_flight_bytes, connection);
+                }
+            }
+            connection.next_request()
+        })?;
+        counters.requests.bump();
+        let origin = Origin {
+            slot,
+            port: connection.port,
+            endpoint: connection.endpoint,
+        };
+        Some((origin, request))
+    }
+
+    /// Sends at least `bytes_min` bytes of what a connection has to send, and puts it in line again if it could go on;
+    /// false if it was over and is closed.
+    pub fn send(&mut self, slot: usize, bytes_min: usize, poller: &Poller, counters: &Counters) -> bool {
+        let Some(connection) = &mut self.slots[slot] else {
+            return true;
+        };
+        let was_blocked = connection.is_session_blocked();
+        let sent = connection.send(bytes_min, &mut self.iovecs, counters);
+        recount(&mut self.in_flight_bytes, connection);
+        if connection.is_over() {
+            self.close(slot, poller, counters);
+            return false;
+        }
+        let waits = connection.waits_for_room();
+        self.any_held |= connection.is_held;
+        if waits || connection.protocol.is_waiting() {
+            self.blocked_at = self.blocked_at.min(self.pool.available());
+            if !connection.is_blocked {
+                connection.is_blocked = true;
+                self.blocked.push(slot);
+            }
+            if sent && was_blocked && !connection.is_ready {
+                connection.is_ready = true;
+                self.lines[connection.class.index()].push_back(slot);
+            }
+        }
+        self.stand_in_line(slot);
+        true
+    }
+
+    /// When [`Frontend::tick`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.tick_at
+    }
+
+    /// Lets sessions look at the time, and at what changed in their target.
+    pub fn tick(&mut self, now: Instant) {
+        self.tick_at = None;
+        for slot in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[slot] {
+                connection.protocol.tick(now);
+                self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+                self.stand_in_line(slot);
+            }
+        }
+    }
+
+    /// Moves a connection to another line.
+    pub fn set_class(&mut self, slot: usize, class: Class) {
+        if let Some(connection) = &mut self.slots[slot]
+            && connection.class != class
+        {
+            if connection.is_ready {
+                self.lines[connection.class.index()].retain(|&other| other != slot);
+                self.lines[class.index()].push_back(slot);
+            }
+            connection.class = class;
+        }
+    }
+
+    fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) {
+        let mut connection = self.slots[slot].take().expect("an open connection is closed");
+        connection.protocol.detach();
+        if connection.is_blocked {
+            self.blocked.retain(|&blocked| blocked != slot);
+        }
+        if connection.is_ready {
+            self.lines[connection.class.index()].retain(|&other| other != slot);
+        }
+        poller
+            .remove(connection.stream.as_raw_fd())
+            .expect("an open connection is watched");
+        self.in_flight_bytes -= connection.counted_bytes;
+        counters.clients_closed.bump();
+        self.generations[slot] = self.generations[slot].wrapping_add(1);
+        self.free.push(slot);
+    }
+
+    /// Takes no more connections, and answers new requests with "shutting down".
+    pub fn stop_taking(&mut self, poller: &Poller) {
+        for listener in self.listeners.drain(..) {
+            poller
+                .remove(listener.socket.as_raw_fd())
+                .expect("a listener is watched");
+        }
+        for connection in self.slots.iter_mut().flatten() {
+            connection.protocol.shut_down();
+        }
+    }
+
+    /// True when every request is answered and every answer sent.
+    pub fn is_drained(&self) -> bool {
+        self.slots.iter().flatten().all(|connection| {
+            connection.protocol.in_flight() == 0 && connection.protocol.pending_bytes() == 0
+        })
+    }
+}
+
+/// Brings the sum of payload under way up to date with one connection.
+fn recount(sum: &mut u64, connection: &mut Connection) {
+    let now = connection.protocol.in_flight_bytes();
+    *sum = *sum - connection.counted_bytes + now;
+    connection.counted_bytes = now;
+}
+
+/// Ends connections whose peer has gone without a word: what they hold would never come back.
+fn give_up_on_the_dead(fd: RawFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_SECONDS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_SECONDS)?;
+    set_option(
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_USER_TIMEOUT,
+        UNANSWERED_MILLIS_MAX,
+    )
+}
+
+/// On the loopback there is no path to probe: BBR, where it is the default, costs 20–40 % of the bandwidth there.
+/// Reno is in every kernel and open to everybody; a refusal leaves the default.
+fn choose_congestion_control(fd: RawFd) {
+    let name = b"reno";
+    // SAFETY: `name` is valid for reads of its length.
+    unsafe {
+        let size = name.len() as libc::socklen_t;
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast(),
+            size,
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! The block switch of one core: between the sessions of clients and whoever executes their requests.
+//!
+//! Every connection is an application of [`blockswitch`]. A request is classified and queued when its session has it,
+//! and leaves in slices; from the first slice on it is under way, until its answer takes it off the books. Under way it
+//! carries the switch's own tag, and its answer gets the session's back.
+//!
+//! Invariant: every request that was pushed is finished or, if its connection closed before it began, dropped.
+
+use crate::core::Endpoint;
+use crate::frontend::Origin;
+use crate::{ClassRules, CoreConfig};
+use base::{BlockOp, BlockReply, BlockRequest, Instant};
+use blockswitch::class::ClassConfig;
+use blockswitch::policy::Order;
+use blockswitch::{AppId, Charge, Class, Classifier, Config, Egress, Item, Kind, Limits, Loads};
+use std::sync::Arc;
+
+/// Work of a core, in the order in which it is to be done.
+pub(crate) struct Step {
+    /// The connection.
+    pub slot: usize,
+    /// Bytes of this slice.
+    pub bytes: usize,
+    pub class: Class,
+    /// With a request's first slice.
+    pub request: Option<(Endpoint, BlockRequest)>,
+}
+
+/// A request, waiting or under way.
+struct Work {
+    slot: usize,
+    client: u32,
+    /// The session's own.
+    tag: u64,
+    bytes: u32,
+    class: Class,
+    charge: Option<Charge>,
+    waiting: Option<(Endpoint, BlockRequest)>,
+}
+
+/// An application.
+struct App {
+    client: u32,
+    classifier: Classifier,
+}
+
+pub(crate) struct Switch {
+    config: Config,
+    rules: ClassRules,
+    egress: Egress,
+    loads: Arc<Loads>,
+    core: usize,
+    /// By connection.
+    apps: Vec<Option<App>>,
+    work: Vec<Option<Work>>,
+    free: Vec<u32>,
+}
+
+impl Switch {
+    /// The switch of core `core` of those that share `loads`.
+    pub fn new(settings: &CoreConfig, loads: Arc<Loads>, core: usize) -> Self {
+        let config = Config {
+            slice_bytes: settings.slice_bytes,
+            slice_dense_bytes: settings.slice_bytes,
+            ..Config::of(settings.policy)
+        };
+        let (connections, requests) = (settings.connections_max, settings.requests_max.max(1));
+        let limits = Limits {
+            apps: connections as u32,
+            // Sessions take no more than this, so nothing is refused: of each class one may be answered and not yet
+            // wholly paid for.
+            app_requests: requests as u32 + 2,
+            requests: (connections * (requests + 2)) as u32,
+        };
+        Self {
+            egress: Egress::new(&config, limits),
+            config,
+            rules: settings.classes.clone(),
+            loads,
+            core,
+            apps: (0..connections).map(|_| None).collect(),
+            work: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// True if latency-bound work goes before bulk work that has begun: the loop looks for it between any two slices.
+    pub fn prioritises(&self) -> bool {
+        matches!(self.config.order, Order::Strict | Order::Sliced)
+    }
+
+    /// Bulk work after which the loop looks for latency-bound work. By request where requests are not cut.
+    pub fn slice_bytes(&self) -> usize {
+        match self.config.order {
+            Order::Sliced => self.config.slice_bytes as usize,
+            Order::Strict => 1,
+            _ => usize::MAX,
+        }
+    }
+
+    /// True if no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.egress.is_empty()
+    }
+
+    /// When a batch that is held back goes.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.egress.deadline()
+    }
+
+    /// The class of a connection's line.
+    pub fn class_of(&self, slot: usize) -> Class {
+        self.apps[slot]
+            .as_ref()
+            .map_or(Class::Latency, |app| app.classifier.class())
+    }
+
+    /// Queues a request.
+    pub fn push(&mut self, now: Instant, origin: Origin, mut request: BlockRequest) {
+        let Origin { slot, port, endpoint } = origin;
+        let hint = || self.rules.hint(port, request.volume);
+        let app = match &mut self.apps[slot] {
+            Some(app) if app.client == request.client => app,
+            app => app.insert(App {
+                client: request.client,
+                classifier: Classifier::new(ClassConfig::DEFAULT, hint(), self.config.promotion),
+            }),
+        };
+        let (kind, bytes) = match request.op {
+            BlockOp::Read => (Kind::Read, request.length),
+            BlockOp::Write => (Kind::Write, request.length),
+            BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes => (Kind::Control, 0),
+        };
+        let urgent = request.fua || request.op == BlockOp::Flush;
+        let class = app.classifier.arrive(now, bytes, urgent);
+        let charge = self.loads.charge(now, self.core, self.core, class, bytes);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.work.push(None);
+            self.work.len() as u32 - 1
+        });
+        let work = Work {
+            slot,
+            client: request.client,
+            tag: request.tag,
+            bytes,
+            class,
+            charge: Some(charge),
+            waiting: None,
+        };
+        request.tag = u64::from(index);
+        self.work[index as usize] = Some(Work {
+            waiting: Some((endpoint, request)),
+            ..work
+        });
+        let item = Item {
+            app: AppId(slot as u32),
+            class,
+            tag: u64::from(index),
+            bytes,
+            kind,
+        };
+        self.egress
+            .push(now, item)
+            .expect("sessions keep to the limits that the queue was made for");
+    }
+
+    /// What to do next.
+    pub fn pop(&mut self, now: Instant) -> Option<Step> {
+        let slice = self.egress.pop(now)?;
+        let work = self.work[slice.tag as usize]
+            .as_mut()
+            .filter(|_| slice.from_byte == 0);
+        Some(Step {
+            slot: slice.app.0 as usize,
+            bytes: slice.bytes as usize,
+            class: slice.class,
+            request: work.and_then(|work| work.waiting.take()),
+        })
+    }
+
+    /// A request is answered: takes it off the books and gives its answer the session's tag.
+    pub fn finish(&mut self, reply: &mut BlockReply) {
+        let work = self.forget(reply.tag);
+        reply.tag = work.tag;
+    }
+
+    fn forget(&mut self, index: u64) -> Work {
+        let mut work = self.work[index as usize].take().expect("a request ends once");
+        self.free.push(index as u32);
+        if let Some(charge) = work.charge.take() {
+            self.loads.release(charge);
+        }
+        // Its connection may have closed, and another have its place.
+        if let Some(app) = &mut self.apps[work.slot]
+            && app.client == work.client
+        {
+            app.classifier.finish(work.bytes, work.class);
+        }
+        work
+    }
+
+    /// A connection has closed: what it has waiting is dropped. What is under way ends by itself.
+    pub fn close(&mut self, slot: usize) {
+        while let Some(index) = self.egress.cancel(AppId(slot as u32)) {
+            // A request that was cut has begun and ends with its answer; its number may be another's by now.
+            let waits = self.work[index as usize]
+                .as_ref()
+                .is_some_and(|work| work.slot == slot && work.waiting.is_some());
+            if waits {
+                self.forget(index);
+            }
+        }
+        self.apps[slot] = None;
+    }
+}

@@ -1,0 +1,16 @@
+//! One target host with modelled cores, for the host block switch: the very same `blockswitch` code that the runtime
+//! has, in virtual time.
+//!
+//! Applications are closed loops: L ones 4 KiB and one request at a time, T ones of any size and depth. A request
+//! reaches its application's home core, is parsed there, waits for its medium (or, a write, for its data), is steered,
+//! queued in the egress queue of the core that will do it, and worked on slice by slice; its answer leaves over a link
+//! that all share. [`host`] is the machine, [`link`] the network, [`cost`] what everything costs, [`figures`] the
+//! experiments.
+//!
+//! Policies differ in `blockswitch::Config` alone: costs, sizes, depths and the order of ingress are the same for every
+//! one. What is not modelled: processors of the clients, caches, interrupts, packet loss.
+
+pub mod cost;
+pub mod figures;
+pub mod host;
+pub mod link;

@@ -1,0 +1,471 @@
+//! Systems beside each other on this machine: `bench blockswitch` (latency-bound clients beside bulk ones) and `bench
+//! peers` (one client alone).
+//!
+//! Every system gets the same clients, sizes and depths. Rounds are interleaved: each round starts every system anew,
+//! fills its volume and runs every scenario, so that a machine that changes its mind changes it for all. What is
+//! reported is the median over the rounds. The server has one processor, all clients share another.
+
+use super::block::Target;
+use super::load::{self, Case, Group, Outcome};
+use super::machine;
+use super::report;
+use super::servers::{Protocol, Server, System};
+use super::{Mode, bar_of};
+use crate::failure::Failure;
+use anyhow::{Context, bail};
+use blockswitch::Policy;
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What both have.
+#[derive(Args)]
+pub struct CompareArgs {
+    /// Interleaved rounds; medians are reported
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub rounds: usize,
+    /// Seconds of each run
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Memory of each server
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: crate::size::Size,
+    /// Processor of the servers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub server_cpu: usize,
+    /// Processor of all clients
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub client_cpu: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write a report as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// `switchyard bench blockswitch`.
+#[derive(Args)]
+#[command(
+    after_help = "A latency-bound client (L: 4 KiB reads, depth 1, real-time priority) beside bulk clients (T), on real \
+    sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32. Figures \
+    are those of the blk-switch artifact that one core can show; `switchyard sim run switch-fig9` and the like show \
+    the others.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
+)]
+pub struct BlockswitchArgs {
+    #[command(flatten)]
+    pub compare: CompareArgs,
+    /// Scenarios of a figure of the blk-switch artifact: 2, 3a, 7, 8, 11, or all
+    #[arg(long, value_name = "N")]
+    pub figure: Option<String>,
+    /// Only these systems, by name, such as `spdk nvme`
+    #[arg(long, value_name = "NAME")]
+    pub system: Vec<String>,
+}
+
+/// `switchyard bench peers`.
+#[derive(Args)]
+#[command(
+    after_help = "One client on one connection, the server in memory on one core: our NVMe/TCP and NBD targets beside \
+    nbdkit and qemu-nbd.\n\nExample:\n  switchyard bench peers --json"
+)]
+pub struct PeersArgs {
+    #[command(flatten)]
+    pub compare: CompareArgs,
+}
+
+/// What runs together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Name in reports.
+    pub name: String,
+    /// Latency-bound clients.
+    pub latency_clients: usize,
+    /// Bulk clients.
+    pub bulk_clients: usize,
+    bulk_bytes: usize,
+    bulk_depth: usize,
+    bulk_write_share: f64,
+}
+
+impl Scenario {
+    fn new(name: String, latency_clients: usize, bulk_clients: usize) -> Self {
+        Self {
+            name,
+            latency_clients,
+            bulk_clients,
+            bulk_bytes: 64 << 10,
+            bulk_depth: 32,
+            bulk_write_share: 0.0,
+        }
+    }
+
+    /// The interference that the block switch is there for.
+    fn interference() -> Vec<Self> {
+        let with = |name: &str, clients, share| Self {
+            bulk_bytes: 128 << 10,
+            bulk_write_share: share,
+            ..Self::new(name.into(), 1, clients)
+        };
+        vec![
+            with("L alone", 0, 0.0),
+            with("L + 2 T reads", 2, 0.0),
+            with("L + 2 T writes", 2, 1.0),
+        ]
+    }
+
+    /// A figure of the artifact, as far as one core shows it.
+    fn figure(name: &str) -> anyhow::Result<Vec<Self>> {
+        let new = Self::new;
+        Ok(match name {
+            "2" => vec![
+                new("fig2 1 L alone".into(), 1, 0),
+                new("fig2 1 L + 1 T".into(), 1, 1),
+                new("fig2 2 L + 1 T".into(), 2, 1),
+                new("fig2 4 L + 1 T".into(), 4, 1),
+            ],
+            "3a" => [4usize, 8, 16, 32, 64, 128]
+                .map(|kib| Self {
+                    bulk_bytes: kib << 10,
+                    ..new(format!("fig3a T {kib} KiB"), 1, 1)
+                })
+                .into(),
+            "7" => [6usize, 12, 24]
+                .map(|count| new(format!("fig7 {count} L + 6 T"), count, 6))
+                .into(),
+            "8" => [1usize, 2, 4, 8, 16, 32]
+                .map(|depth| Self {
+                    bulk_depth: depth,
+                    ..new(format!("fig8 6 L + 6 T, T depth {depth}"), 6, 6)
+                })
+                .into(),
+            "11" => [0usize, 25, 50, 75, 100]
+                .map(|reads| Self {
+                    bulk_write_share: 1.0 - reads as f64 / 100.0,
+                    ..new(format!("fig11 6 L + 6 T, {reads} % reads"), 6, 6)
+                })
+                .into(),
+            "all" => {
+                let mut all = Vec::new();
+                for figure in ["2", "3a", "7", "8", "11"] {
+                    all.extend(Self::figure(figure)?);
+                }
+                all
+            }
+            other => bail!(Failure::Usage(format!(
+                "--figure {other}: choose 2, 3a, 7, 8, 11 or all; 9, 10 and 13 need several cores: \
+                 `switchyard sim run switch-fig9`"
+            ))),
+        })
+    }
+
+    fn groups(&self, args: &CompareArgs, seed: u64) -> Vec<Group> {
+        let time = Duration::from_secs_f64(args.seconds);
+        let mut groups = vec![Group {
+            case: Case {
+                mode: Mode::Randread,
+                bs: 4096,
+                qd: 1,
+                conns: self.latency_clients,
+                write_share: 0.0,
+                time,
+                seed,
+            },
+            cpu: Some(args.client_cpu),
+            realtime: true,
+        }];
+        if self.bulk_clients > 0 {
+            groups.push(Group {
+                case: Case {
+                    mode: Mode::Randrw,
+                    bs: self.bulk_bytes,
+                    qd: self.bulk_depth,
+                    conns: self.bulk_clients,
+                    write_share: self.bulk_write_share,
+                    time,
+                    seed: seed ^ 0xb01c,
+                },
+                cpu: Some(args.client_cpu),
+                realtime: false,
+            });
+        }
+        groups
+    }
+}
+
+/// One system in one scenario: medians over the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The system.
+    pub system: String,
+    /// The scenario.
+    pub scenario: String,
+    /// Requests a second of the measured clients.
+    pub iops: f64,
+    /// Latency of theirs.
+    pub p50_us: f64,
+    /// Latency of theirs.
+    pub p99_us: f64,
+    /// Latency of theirs.
+    pub p999_us: f64,
+    /// What they move, or the bulk clients beside them.
+    pub mib_s: f64,
+    /// Processor time while nobody asks, in percent of one; with the first scenario only.
+    pub idle_cpu_percent: Option<f64>,
+}
+
+/// Figures of one run.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    iops: f64,
+    quantiles_us: [f64; 3],
+    mib_s: f64,
+    idle_cpu_percent: Option<f64>,
+}
+
+impl Run {
+    fn new(groups: &[Group], outcomes: &[Outcome], idle_cpu_percent: Option<f64>) -> Self {
+        let us = |quantile| outcomes[0].latency.value_at_quantile(quantile) as f64 / 1000.0;
+        let (group, outcome) = (
+            groups.last().expect("there is a group"),
+            outcomes.last().expect("there is an outcome"),
+        );
+        Self {
+            iops: outcomes[0].iops(),
+            quantiles_us: [us(0.5), us(0.99), us(0.999)],
+            mib_s: outcome.iops() * group.case.bs as f64 / 1_048_576.0,
+            idle_cpu_percent,
+        }
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Scenarios by name, each with its groups for a round.
+type Scenarios<'a> = Vec<(String, Box<dyn Fn(u64) -> Vec<Group> + 'a>)>;
+
+/// `switchyard bench blockswitch`.
+pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
+    let chosen = match &args.figure {
+        Some(figure) => Scenario::figure(figure)?,
+        None => Scenario::interference(),
+    };
+    let mut systems: Vec<System> = Policy::ALL
+        .into_iter()
+        .map(|policy| System::Ours(policy, Protocol::Nvme))
+        .collect();
+    systems.extend([
+        System::Ours(Policy::Switchyard, Protocol::Nbd),
+        System::Nbdkit,
+        System::QemuNbd,
+    ]);
+    if !args.system.is_empty() {
+        for name in &args.system {
+            if !systems.iter().any(|system| system.name() == *name) {
+                let known: Vec<String> = systems.iter().map(|system| system.name()).collect();
+                bail!(Failure::Usage(format!(
+                    "--system {name}: choose {}",
+                    known.join(", ")
+                )));
+            }
+        }
+        systems.retain(|system| args.system.contains(&system.name()));
+    }
+    let scenarios: Scenarios<'_> = chosen
+        .iter()
+        .map(|scenario| {
+            let groups = move |seed| scenario.groups(&args.compare, seed);
+            (
+                scenario.name.clone(),
+                Box::new(groups) as Box<dyn Fn(u64) -> Vec<Group>>,
+            )
+        })
+        .collect();
+    let rows = compare(&args.compare, &systems, &scenarios)?;
+    report::print(&args.compare, "L beside T, target on one core", "T MiB/s", &rows)
+}
+
+/// `switchyard bench peers`.
+pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
+    let cases = [
+        (Mode::Randread, 4 << 10, 1),
+        (Mode::Randread, 4 << 10, 32),
+        (Mode::Randwrite, 4 << 10, 1),
+        (Mode::Randwrite, 4 << 10, 32),
+        (Mode::Read, 128 << 10, 8),
+        (Mode::Read, 128 << 10, 32),
+        (Mode::Write, 128 << 10, 8),
+        (Mode::Write, 128 << 10, 32),
+    ];
+    let compare_args = &args.compare;
+    let scenarios: Scenarios<'_> = cases
+        .into_iter()
+        .map(|(mode, bs, qd)| {
+            let case = move |seed| Case {
+                mode,
+                bs,
+                qd,
+                conns: 1,
+                write_share: 0.0,
+                time: Duration::from_secs_f64(compare_args.seconds),
+                seed,
+            };
+            let groups = move |seed| {
+                vec![Group {
+                    case: case(seed),
+                    cpu: Some(compare_args.client_cpu),
+                    realtime: false,
+                }]
+            };
+            (
+                case(0).to_string(),
+                Box::new(groups) as Box<dyn Fn(u64) -> Vec<Group>>,
+            )
+        })
+        .collect();
+    let systems = [
+        System::Ours(Policy::Switchyard, Protocol::Nvme),
+        System::Ours(Policy::Switchyard, Protocol::Nbd),
+        System::Nbdkit,
+        System::QemuNbd,
+    ];
+    let rows = compare(compare_args, &systems, &scenarios)?;
+    report::print(
+        compare_args,
+        "one client, one connection, server on one core",
+        "MiB/s",
+        &rows,
+    )
+}
+
+fn compare(args: &CompareArgs, systems: &[System], scenarios: &Scenarios<'_>) -> anyhow::Result<Vec<Row>> {
+    check(args)?;
+    let mut there = Vec::new();
+    for &system in systems {
+        if system.is_there() {
+            there.push(system);
+        } else {
+            eprintln!("switchyard: {} is not installed and left out", system.name());
+        }
+    }
+    let bar = bar_of(args.json);
+    bar.set_length((args.rounds * there.len() * scenarios.len()) as u64);
+    let mut runs: Vec<Vec<Run>> = vec![Vec::new(); there.len() * scenarios.len()];
+    for round in 0..args.rounds {
+        for (place, &system) in there.iter().enumerate() {
+            let name = system.name();
+            bar.set_message(format!("round {} of {}, {name}", round + 1, args.rounds));
+            let results = visit(args, system, scenarios, round as u64, &bar).with_context(|| name.clone())?;
+            for (index, run) in results.into_iter().enumerate() {
+                runs[index * there.len() + place].push(run);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let mut rows = Vec::new();
+    for (index, (scenario, _)) in scenarios.iter().enumerate() {
+        for (place, system) in there.iter().enumerate() {
+            let runs = &runs[index * there.len() + place];
+            let quantile = |at: usize| median(runs.iter().map(|run| run.quantiles_us[at]));
+            let idle: Vec<f64> = runs.iter().filter_map(|run| run.idle_cpu_percent).collect();
+            rows.push(Row {
+                system: system.name(),
+                scenario: scenario.clone(),
+                iops: median(runs.iter().map(|run| run.iops)),
+                p50_us: quantile(0),
+                p99_us: quantile(1),
+                p999_us: quantile(2),
+                mib_s: median(runs.iter().map(|run| run.mib_s)),
+                idle_cpu_percent: (!idle.is_empty()).then(|| median(idle.into_iter())),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// One round of one system.
+fn visit(
+    args: &CompareArgs,
+    system: System,
+    scenarios: &Scenarios<'_>,
+    round: u64,
+    bar: &ProgressBar,
+) -> anyhow::Result<Vec<Run>> {
+    let server = Server::start(system, args.size.0, args.server_cpu)?;
+    let target = Target::open(&server.uri, None)?;
+    let fill = Case {
+        mode: Mode::Write,
+        bs: 128 << 10,
+        qd: 16,
+        conns: 1,
+        write_share: 1.0,
+        time: Duration::ZERO,
+        seed: round,
+    };
+    load::fill(&target, &fill, ProgressBar::hidden()).context("its volume cannot be filled")?;
+    let mut idle = machine::idle_cpu_percent(server.pid(), Duration::from_secs(1));
+    let warm_up = Duration::from_secs_f64((args.seconds / 5.0).min(0.5));
+    let mut runs = Vec::new();
+    for (name, groups) in scenarios {
+        let groups = groups(round + 1);
+        let outcomes = load::run_groups(&target, &groups, warm_up, &ProgressBar::hidden())
+            .with_context(|| name.clone())?;
+        runs.push(Run::new(&groups, &outcomes, idle.take()));
+        bar.inc(1);
+    }
+    Ok(runs)
+}
+
+pub fn check(args: &CompareArgs) -> anyhow::Result<()> {
+    if !(1..=100).contains(&args.rounds) {
+        bail!(Failure::Usage(format!(
+            "--rounds {}: write 1 to 100",
+            args.rounds
+        )));
+    }
+    if !(0.05..=600.0).contains(&args.seconds) {
+        bail!(Failure::Usage(format!(
+            "--seconds {}: write 0.05 to 600",
+            args.seconds
+        )));
+    }
+    if args.size.0 < 16 << 20 {
+        bail!(Failure::Usage(format!("--size {}: at least 16MiB", args.size)));
+    }
+    let allowed = runtime::cpu::allowed();
+    for cpu in [args.server_cpu, args.client_cpu] {
+        if !allowed.contains(&cpu) {
+            bail!(Failure::Usage(format!(
+                "processor {cpu} cannot be used: choose of {allowed:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_gives_all_systems_the_same_clients() {
+        for figure in ["2", "3a", "7", "8", "11", "all"] {
+            let scenarios = Scenario::figure(figure).unwrap();
+            assert!(scenarios.len() >= 3);
+            let names: std::collections::BTreeSet<_> = scenarios.iter().map(|s| s.name.clone()).collect();
+            assert_eq!(names.len(), scenarios.len(), "names are different");
+        }
+        assert!(Scenario::figure("9").is_err());
+    }
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+    }
+}

@@ -1,0 +1,202 @@
+//! Servers that are measured beside each other: our target under any policy, nbdkit and qemu-nbd, each in a process of
+//! its own on memory, pinned to one processor.
+
+use super::block::Target;
+use anyhow::{Context, bail};
+use blockswitch::Policy;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server that does not answer this long after its start is given up.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What clients speak to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// NVMe/TCP.
+    Nvme,
+    /// NBD.
+    Nbd,
+}
+
+/// A system under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// `switchyard serve`.
+    Ours(Policy, Protocol),
+    /// nbdkit with its memory plugin.
+    Nbdkit,
+    /// qemu-nbd on a file in memory.
+    QemuNbd,
+}
+
+impl System {
+    /// Name in reports.
+    pub fn name(self) -> String {
+        match self {
+            Self::Ours(policy, Protocol::Nvme) => format!("{policy} nvme"),
+            Self::Ours(policy, Protocol::Nbd) => format!("{policy} nbd"),
+            Self::Nbdkit => "nbdkit memory".into(),
+            Self::QemuNbd => "qemu-nbd tmpfs".into(),
+        }
+    }
+
+    /// True if it can be run here.
+    pub fn is_there(self) -> bool {
+        let program = match self {
+            Self::Ours(..) => return true,
+            Self::Nbdkit => "nbdkit",
+            Self::QemuNbd => "qemu-nbd",
+        };
+        Command::new(program)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+/// A running server; it ends when this is dropped.
+pub struct Server {
+    child: Child,
+    /// Where its volume is.
+    pub uri: String,
+    /// A file to delete.
+    file: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts a system on `bytes` of memory and waits until it answers.
+    pub fn start(system: System, bytes: u64, cpu: usize) -> anyhow::Result<Self> {
+        match system {
+            System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, cpu),
+            System::Nbdkit => {
+                let port = free_port()?;
+                let mut command = pinned("nbdkit", cpu);
+                command.args([
+                    "-f",
+                    "-i",
+                    "127.0.0.1",
+                    "-p",
+                    &port.to_string(),
+                    "memory",
+                    &bytes.to_string(),
+                ]);
+                Self::foreign(command, port, None)
+            }
+            System::QemuNbd => {
+                let port = free_port()?;
+                let path = PathBuf::from(format!("/dev/shm/switchyard-bench-{}-{port}", std::process::id()));
+                std::fs::File::create(&path)
+                    .and_then(|file| file.set_len(bytes))
+                    .with_context(|| format!("{} cannot be made", path.display()))?;
+                let mut command = pinned("qemu-nbd", cpu);
+                command.args([
+                    "-t",
+                    "-f",
+                    "raw",
+                    "-b",
+                    "127.0.0.1",
+                    "--shared=64",
+                    "-p",
+                    &port.to_string(),
+                ]);
+                command.arg(&path);
+                Self::foreign(command, port, Some(path))
+            }
+        }
+    }
+
+    fn ours(policy: Policy, protocol: Protocol, bytes: u64, cpu: usize) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program cannot be found")?;
+        let mut command = Command::new(program);
+        command.args([
+            "serve",
+            "--name",
+            "disk",
+            "--json",
+            "--nbd",
+            "127.0.0.1:0",
+            "--nvme",
+            "127.0.0.1:0",
+        ]);
+        command.args(["--media", &format!("mem:{bytes}"), "--cores", &cpu.to_string()]);
+        command.args(["--policy", policy.name()]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("`switchyard serve` cannot be started")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
+        let ready: serde_json::Value = serde_json::from_str(&line)
+            .context("`switchyard serve` did not become ready; its message is above")?;
+        let volume = &ready["volumes"][0];
+        let uri = match protocol {
+            Protocol::Nbd => volume["nbd"][0].as_str().map(str::to_owned),
+            Protocol::Nvme => volume["nvme"][0]
+                .as_str()
+                .map(|address| format!("nvme://{address}/disk")),
+        };
+        let uri = uri.context("`switchyard serve` named no address")?;
+        Ok(Self {
+            child,
+            uri,
+            file: None,
+        })
+    }
+
+    fn foreign(mut command: Command, port: u16, file: Option<PathBuf>) -> anyhow::Result<Self> {
+        let child = command
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{command:?} cannot be started"))?;
+        let mut server = Self {
+            child,
+            uri: format!("nbd://127.0.0.1:{port}/"),
+            file,
+        };
+        let start = Instant::now();
+        while Target::open(&server.uri, None).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{command:?} ended with {status}");
+            }
+            if start.elapsed() > START_TIMEOUT {
+                bail!("{command:?} does not answer");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(path) = &self.file
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            let _ = writeln!(std::io::stderr(), "{} is left behind: {error}", path.display());
+        }
+    }
+}
+
+/// A command whose process runs on one processor only.
+fn pinned(program: &str, cpu: usize) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &cpu.to_string(), program]);
+    command
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

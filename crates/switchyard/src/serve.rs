@@ -1,0 +1,393 @@
+//! `switchyard serve`: volumes of this machine, on memory, files or block devices, for many clients at once.
+
+use crate::failure::Failure;
+use crate::launch::{self, Says};
+use crate::size::Size;
+use anyhow::bail;
+use base::VolumeId;
+use blockswitch::{Class, Policy};
+use clap::Args;
+use runtime::{ClassRules, CoreConfig, CoreHandle, LocalVolume, NvmeTarget, StartError, TargetSpec};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::nvme::{Access, Subsystem, Target, TargetOptions};
+
+/// `switchyard serve`.
+#[derive(Args)]
+#[command(
+    after_help = "Every --media is a volume, and the --name at the same place is its name. NVMe hosts find it as \
+    nqn.2026-11.io.switchyard:NAME.\n\n\
+    Examples:\n  switchyard serve --media mem:1GiB --name disk --nvme 127.0.0.1:4420 --nbd 127.0.0.1:10809 --cores 0\n  \
+    nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-11.io.switchyard:disk\n  \
+    switchyard serve --media /srv/a.img:8GiB --name a --media /dev/sdb --name b --cores 2,3"
+)]
+pub struct ServeArgs {
+    /// A volume's medium: mem:SIZE, a file or block device, or FILE:SIZE to create the file if it is missing
+    #[arg(long, value_name = "MEDIUM", required = true)]
+    pub media: Vec<MediaArg>,
+    /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
+    #[arg(long, value_name = "NAME")]
+    pub name: Vec<String>,
+    /// Where NBD clients connect [default: 127.0.0.1:10809, if there is no --nvme either]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nbd: Vec<SocketAddr>,
+    /// Where NVMe/TCP hosts connect, also for discovery
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Vec<SocketAddr>,
+    /// NVMe hosts that may connect, by NQN [default: any]
+    #[arg(long, value_name = "NQN")]
+    pub allow: Vec<String>,
+    /// Other discovery services that hosts are sent on to
+    #[arg(long, value_name = "IP:PORT")]
+    pub referral: Vec<SocketAddr>,
+    /// Processors to run on, one thread pinned to each, such as 0 or 2,3 or 4-7 [default: one thread, not pinned]
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<CpuList>,
+    /// Order in which requests are served: switchyard, or one it is compared with: linux, spdk, spdk-priority,
+    /// blk-switch
+    #[arg(long, value_name = "POLICY", default_value_t = Policy::Switchyard)]
+    pub policy: Policy,
+    /// Bulk work after which a core looks for latency-bound work: less shortens the wait of small requests, more leaves
+    /// bulk clients more throughput
+    #[arg(long, value_name = "SIZE", default_value = "256KiB")]
+    pub slice: Size,
+    /// Class of a volume, or of the clients of a port, instead of a learned one: NAME=latency, PORT=throughput
+    #[arg(long = "class", value_name = "NAME|PORT=CLASS", value_parser = parse_class)]
+    pub classes: Vec<(String, Class)>,
+    /// Refuse changes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Payload memory per core, reserved at start
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub pool: Size,
+    /// Connections per core; one more is closed at once
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub connections: usize,
+    /// Requests in flight per connection; a client that sends more waits
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub requests: usize,
+    /// How long an idle core polls after work before it sleeps, in µs
+    #[arg(long, value_name = "US", default_value_t = 50)]
+    pub spin_us: u64,
+    /// Print one JSON line when ready, nothing else on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A medium as written on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MediaArg {
+    /// Memory of this size.
+    Memory(Size),
+    /// A file or device; with a size, a missing or shorter file is created or extended.
+    File(PathBuf, Option<Size>),
+}
+
+impl FromStr for MediaArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(size) = text.strip_prefix("mem:") {
+            return Ok(Self::Memory(
+                size.parse()
+                    .map_err(|error: crate::size::SizeError| error.to_string())?,
+            ));
+        }
+        if text.is_empty() || text == "mem" {
+            return Err("write mem:SIZE, a path, or PATH:SIZE".into());
+        }
+        // A path may have colons of its own: only what reads as a size is one.
+        let sized = text
+            .rsplit_once(':')
+            .and_then(|(path, size)| Some((path, size.parse().ok()?)));
+        Ok(match sized {
+            Some((path, size)) => Self::File(path.into(), Some(size)),
+            None => Self::File(text.into(), None),
+        })
+    }
+}
+
+/// Processors, such as `0`, `2,3`, `4-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is no list of processors such as 0 or 2,3 or 4-7");
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.trim().parse::<usize>().map_err(|_| bad());
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || last >= 4096 {
+                return Err(bad());
+            }
+            cpus.extend(first..=last);
+        }
+        let mut once = cpus.clone();
+        once.sort_unstable();
+        once.dedup();
+        if once.len() != cpus.len() {
+            return Err(format!("`{text}` names a processor twice"));
+        }
+        Ok(Self(cpus))
+    }
+}
+
+fn parse_class(text: &str) -> Result<(String, Class), String> {
+    let class = match text.split_once('=') {
+        Some((whom, "latency")) => (whom, Class::Latency),
+        Some((whom, "throughput")) => (whom, Class::Throughput),
+        _ => {
+            return Err("write NAME=latency or NAME=throughput, with a volume's name or a port".into());
+        }
+    };
+    Ok((class.0.to_owned(), class.1))
+}
+
+/// Runs until a signal.
+pub fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    let volumes = open_volumes(&args, &says)?;
+    let lines: Vec<(String, u64)> = volumes
+        .iter()
+        .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
+        .collect();
+    let cores = start(&args, volumes)?;
+    signals.serving();
+    ready(&cores[0], &lines, &says);
+    while !signals.wait(Duration::from_secs(1))? {
+        if !cores.iter().all(CoreHandle::is_running) {
+            bail!("a core has died of a bug; its message is above");
+        }
+    }
+    let mut clean = true;
+    // The first core hands clients to the others: it stops first.
+    for core in cores {
+        clean &= core.stop().is_ok();
+    }
+    if clean {
+        Ok(())
+    } else {
+        bail!("a core has died of a bug; its message is above")
+    }
+}
+
+fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume>> {
+    if args.name.len() > args.media.len() {
+        bail!(Failure::Usage(format!(
+            "--name {}: there is no --media for it",
+            args.name[args.media.len()]
+        )));
+    }
+    let mut volumes: Vec<LocalVolume> = Vec::new();
+    for (index, media) in args.media.iter().enumerate() {
+        let name = args.name.get(index).cloned().unwrap_or_else(|| match index {
+            0 => "disk".into(),
+            _ => format!("disk{}", index + 1),
+        });
+        check_name(&name)?;
+        if volumes.iter().any(|volume| volume.export().name == name) {
+            bail!(Failure::Usage(format!("--name {name}: two volumes of one name")));
+        }
+        let volume = match media {
+            MediaArg::Memory(size) if size.0 < base::limits::PAGE_BYTES as u64 => {
+                bail!(Failure::Usage(format!("--media mem:{size}: at least 4 KiB")));
+            }
+            MediaArg::Memory(size) => LocalVolume::memory(&name, size.0)
+                .map_err(|error| anyhow::anyhow!("--media mem:{size}: {error}"))?,
+            MediaArg::File(path, size) => {
+                let bytes = size.map_or(0, |size| size.0);
+                LocalVolume::file(&name, path, bytes, size.is_some()).map_err(|error| match error {
+                    runtime::MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
+                    runtime::MediaOpenError::Missing(_) => {
+                        anyhow::anyhow!("{error}: name a size to create it, as in {}:1GiB", path.display())
+                    }
+                    error => anyhow::Error::from(error),
+                })?
+            }
+        };
+        if let Some(warning) = volume.warning() {
+            says.note(&format!("{name}: {warning}"));
+        }
+        volumes.push(if args.read_only {
+            volume.read_only()
+        } else {
+            volume
+        });
+    }
+    Ok(volumes)
+}
+
+/// A name is part of an NQN and of a URI.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(fine) {
+        bail!(Failure::Usage(format!(
+            "--name {name}: 1 to 64 letters, digits, `-`, `_` or `.`"
+        )));
+    }
+    Ok(())
+}
+
+/// The volumes as NVMe subsystems.
+fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Target> {
+    let mut target = Target::new(TargetOptions::default());
+    let allowed = (!args.allow.is_empty()).then(|| args.allow.clone());
+    for (volume, id) in volumes.iter().zip(0..) {
+        let export = volume.export();
+        let subsystem = Subsystem {
+            read_only: export.read_only,
+            hosts: allowed.clone(),
+            ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+        };
+        target
+            .add(subsystem)
+            .map_err(|error| Failure::Usage(format!("--name {}: {error}", export.name)))?;
+    }
+    target.set_referrals(args.referral.iter().copied().map(runtime::nvme_address).collect());
+    Ok(target)
+}
+
+fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
+    let pool_pages = usize::try_from(args.pool.0 / base::limits::PAGE_BYTES as u64)?;
+    if pool_pages < 1024 {
+        bail!(Failure::Usage(format!("--pool {}: at least 4MiB", args.pool)));
+    }
+    if !(4 << 10..=16 << 20).contains(&args.slice.0) {
+        bail!(Failure::Usage(format!(
+            "--slice {}: write 4KiB to 16MiB",
+            args.slice
+        )));
+    }
+    let classes = class_rules(args, &volumes)?;
+    let config = |cpu| CoreConfig {
+        policy: args.policy,
+        slice_bytes: args.slice.0 as u32,
+        classes: classes.clone(),
+        cpu,
+        pool_pages,
+        spin: base::Duration::from_micros(args.spin_us),
+        connections_max: args.connections,
+        requests_max: args.requests,
+        ..CoreConfig::default()
+    };
+    let configs = match &args.cores {
+        Some(CpuList(cpus)) => cpus.iter().map(|&cpu| config(Some(cpu))).collect(),
+        None => vec![config(None)],
+    };
+    let nbd = match (args.nbd.is_empty(), args.nvme.is_empty()) {
+        (true, true) => vec![SocketAddr::from(([127, 0, 0, 1], 10_809))],
+        _ => args.nbd.clone(),
+    };
+    let subsystems = NvmeTarget::new(subsystems(args, &volumes)?);
+    let spec = TargetSpec {
+        volumes,
+        nbd,
+        nvme: args.nvme.clone(),
+        subsystems: Arc::clone(&subsystems),
+    };
+    let cores = runtime::start_target(configs, spec).map_err(|error| match error {
+        StartError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            let text = format!("{address}/tcp is in use: stop what uses it, or choose another address");
+            anyhow::Error::from(Failure::InUse(text))
+        }
+        error => error.into(),
+    })?;
+    // With the real ports.
+    let addresses = cores[0].target_nvme_addresses().iter().copied();
+    let addresses: Vec<_> = addresses.map(runtime::nvme_address).collect();
+    subsystems.with(&mut |target| target.set_addresses(addresses.clone()));
+    Ok(cores)
+}
+
+fn nqn(name: &str) -> String {
+    Subsystem::new(name, VolumeId(0), 0).nqn
+}
+
+fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<ClassRules> {
+    let mut rules = ClassRules::default();
+    for (whom, class) in &args.classes {
+        let volume = volumes.iter().position(|volume| volume.export().name == *whom);
+        match (volume, whom.parse()) {
+            (Some(index), _) => rules.volumes.push((VolumeId(index as u32), *class)),
+            (None, Ok(port)) => rules.ports.push((port, *class)),
+            (None, Err(_)) => bail!(Failure::Usage(format!(
+                "--class {whom}: there is no such volume, and it is no port"
+            ))),
+        }
+    }
+    Ok(rules)
+}
+
+fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
+    let (nbd, nvme) = (first.target_nbd_addresses(), first.target_nvme_addresses());
+    if says.json {
+        let volumes: Vec<_> = volumes
+            .iter()
+            .map(|(name, size_bytes)| {
+                let uris: Vec<String> = nbd
+                    .iter()
+                    .map(|address| format!("nbd://{address}/{name}"))
+                    .collect();
+                let addresses: Vec<String> = nvme.iter().map(SocketAddr::to_string).collect();
+                serde_json::json!({
+                    "name": name, "size_bytes": size_bytes, "nbd": uris, "nqn": nqn(name), "nvme": addresses,
+                })
+            })
+            .collect();
+        println!(
+            "{}",
+            serde_json::json!({ "part": "target", "volumes": volumes, "pid": std::process::id() })
+        );
+    } else {
+        for (name, size_bytes) in volumes {
+            for address in nbd {
+                println!("volume {name}  nbd://{address}/{name}  {}", Size(*size_bytes));
+            }
+            for address in nvme {
+                println!(
+                    "volume {name}  {} at {address}/tcp  {}",
+                    nqn(name),
+                    Size(*size_bytes)
+                );
+            }
+        }
+    }
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_are_read_as_written() {
+        let path = |text: &str| PathBuf::from(text);
+        let size = |text: &str| text.parse::<Size>().expect("a size");
+        for (text, expected) in [
+            ("mem:1GiB", MediaArg::Memory(size("1GiB"))),
+            ("/dev/sdb", MediaArg::File(path("/dev/sdb"), None)),
+            ("a.img:4GiB", MediaArg::File(path("a.img"), Some(size("4GiB")))),
+            ("odd:name", MediaArg::File(path("odd:name"), None)),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        assert!("mem:".parse::<MediaArg>().is_err() && "".parse::<MediaArg>().is_err());
+    }
+
+    #[test]
+    fn processors_are_read_as_written() {
+        assert_eq!("0".parse(), Ok(CpuList(vec![0])));
+        assert_eq!("2,4-6".parse(), Ok(CpuList(vec![2, 4, 5, 6])));
+        for bad in ["", "a", "3-1", "1,1", "1-", "99999"] {
+            assert!(bad.parse::<CpuList>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Get and Set Features (Base §5.15, §5.27).
+
+use super::proto::{Sqe, Status, event, feature};
+use super::target::{Controller, Handle, Target};
+
+/// The value asked for (`SEL`, Base §5.15).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Select {
+    Current,
+    /// The default, also the saved value: nothing is saved.
+    Default,
+    /// What the feature can do.
+    Capabilities,
+}
+
+/// A feature's capabilities (Base §5.15, figure 195): nothing is saved; this one can be changed.
+const CHANGEABLE: u32 = 1 << 2;
+/// Most queues that a host can ask for, 0's based: 0xffff is not allowed (Base §5.27.1.5).
+const QUEUES_FORBIDDEN: u32 = 0xffff;
+/// Temperature sensors: only the composite one has thresholds (Base §5.27.1.3).
+const COMPOSITE_SENSOR: u32 = 0;
+
+impl Target {
+    /// Get Features: the result and the data.
+    pub(super) fn get_feature(&self, handle: Handle, sqe: &Sqe) -> Result<(u32, Vec<u8>), Status> {
+        let controller = self.held(handle).ok_or(Status::INTERNAL)?;
+        let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
+        let id = known(controller, dw10 as u8)?;
+        let select = match dw10 >> 8 & 7 {
+            0 => Select::Current,
+            1 | 2 => Select::Default,
+            3 => Select::Capabilities,
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        };
+        if select == Select::Capabilities {
+            let fixed = matches!(id, feature::POWER | feature::HOST_ID);
+            return Ok((if fixed { 0 } else { CHANGEABLE }, Vec::new()));
+        }
+        let now = select == Select::Current;
+        let queues = u32::from(if now {
+            controller.io_queues
+        } else {
+            self.options.io_queues_max
+        }) - 1;
+        let stored = |value: u32| if now { value } else { 0 };
+        let value = match id {
+            feature::ARBITRATION => stored(controller.arbitration),
+            feature::POWER => 0,
+            feature::TEMPERATURE => self.threshold(controller, dw11, now)?,
+            feature::ERROR_RECOVERY => stored(controller.error_recovery),
+            feature::WRITE_CACHE => u32::from(controller.write_cache || !now),
+            feature::QUEUES => queues << 16 | queues,
+            feature::WRITE_ATOMICITY => stored(controller.write_atomicity),
+            feature::ASYNC_EVENTS => stored(controller.event_mask),
+            feature::KEEP_ALIVE => stored(controller.kato_ms),
+            feature::HOST_ID => return host_id(controller, dw11),
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        };
+        Ok((value, Vec::new()))
+    }
+
+    fn threshold(&self, controller: &Controller, dw11: u32, now: bool) -> Result<u32, Status> {
+        let kind = threshold_kind(dw11)?;
+        let value = if now {
+            controller.temperature[kind]
+        } else {
+            [u16::MAX, 0][kind]
+        };
+        Ok(u32::from(value))
+    }
+
+    /// Set Features: the result.
+    pub(super) fn set_feature(&mut self, handle: Handle, sqe: &Sqe) -> Result<u32, Status> {
+        let granted = self.options.io_queues_max;
+        let controller = self.held_mut(handle).ok_or(Status::INTERNAL)?;
+        let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
+        let id = known(controller, dw10 as u8)?;
+        if dw10 & 1 << 31 != 0 {
+            return Err(Status::NOT_SAVEABLE.dnr());
+        }
+        match id {
+            feature::ARBITRATION => controller.arbitration = dw11,
+            feature::POWER if dw11 & 0x1f == 0 => {}
+            feature::TEMPERATURE => controller.temperature[threshold_kind(dw11)?] = dw11 as u16,
+            // Neither time limits nor errors for deallocated blocks are offered; the value is kept.
+            feature::ERROR_RECOVERY if dw11 & 1 << 16 == 0 => controller.error_recovery = dw11,
+            feature::WRITE_CACHE => {
+                controller.write_cache = dw11 & 1 != 0;
+                self.touch();
+            }
+            feature::QUEUES => {
+                let (submission, completion) = (dw11 & 0xffff, dw11 >> 16);
+                if submission == QUEUES_FORBIDDEN || completion == QUEUES_FORBIDDEN {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                if !controller.connected.is_empty() {
+                    return Err(Status::SEQUENCE.dnr());
+                }
+                let count = (submission.min(completion) + 1).min(u32::from(granted));
+                controller.io_queues = count as u16;
+                return Ok((count - 1) << 16 | (count - 1));
+            }
+            feature::WRITE_ATOMICITY => controller.write_atomicity = dw11 & 1,
+            feature::ASYNC_EVENTS => {
+                let offered = if controller.is_discovery() {
+                    event::MASK_DISCOVERY
+                } else {
+                    // The low byte asks for health warnings, of which there are none.
+                    event::MASK_NAMESPACE | event::MASK_ANA | 0xff
+                };
+                if dw11 & !offered != 0 {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                controller.event_mask = dw11;
+                self.touch();
+            }
+            feature::KEEP_ALIVE => controller.kato_ms = dw11,
+            // It came with Connect and stays (Base §5.27.1.25).
+            feature::HOST_ID => return Err(Status::SEQUENCE.dnr()),
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        }
+        Ok(0)
+    }
+}
+
+/// A discovery controller has the features of its few commands only (Fabrics §5).
+fn known(controller: &Controller, id: u8) -> Result<u8, Status> {
+    let general = matches!(id, feature::ASYNC_EVENTS | feature::KEEP_ALIVE | feature::HOST_ID);
+    if controller.is_discovery() && !general {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    Ok(id)
+}
+
+/// Over- or under-temperature threshold of the composite sensor (Base §5.27.1.3).
+fn threshold_kind(dw11: u32) -> Result<usize, Status> {
+    let (sensor, kind) = (dw11 >> 16 & 0xf, dw11 >> 20 & 3);
+    if sensor != COMPOSITE_SENSOR || kind > 1 {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    Ok(kind as usize)
+}
+
+/// The host identifier has 128 bits over fabrics, always (Base §5.27.1.25).
+fn host_id(controller: &Controller, dw11: u32) -> Result<(u32, Vec<u8>), Status> {
+    if dw11 & 1 == 0 {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    Ok((0, controller.host_id.to_vec()))
+}

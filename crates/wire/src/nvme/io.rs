@@ -1,0 +1,648 @@
+//! I/O commands (NVM §3.2): their checks, their payload, and their answers.
+
+use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Pages};
+
+use super::identify::NSID;
+use super::output::Reply;
+use super::proto::{
+    BLOCK_SHIFT, DSM_RANGE_BYTES, DSM_RANGES_MAX, DataHeader, NSID_ALL, Sqe, Status, fabrics, io, sgl,
+    u32_at, u64_at,
+};
+use super::session::{Flow, Incoming, Phase, Session};
+use super::target::Namespace;
+use super::{Access, CloseReason};
+
+/// A place for one command under way.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Counts the commands that were here, so that no tag is used twice in a row.
+    pub generation: u32,
+    pub work: Option<Work>,
+}
+
+/// How far a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for room.
+    Waiting,
+    /// Its data is on the way.
+    Receiving,
+    /// The volume was asked.
+    Asked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Compare,
+    Flush,
+    Trim,
+    WriteZeroes,
+    /// Dataset Management: ranges to forget, one after the other.
+    Dataset,
+    /// A command of the control path that comes with data.
+    Control,
+}
+
+/// What a command is, as it was judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub cid: u16,
+    pub kind: Kind,
+    pub fua: bool,
+    /// Bytes of data that the host sends.
+    pub data_bytes: u32,
+    /// First byte that the volume has not been asked about; for reads, writes and compares the first of the range.
+    pub offset: u64,
+    /// Bytes from there on; long trims and zeroes shrink part by part.
+    pub length: u64,
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub plan: Plan,
+    pub stage: Stage,
+    /// A data digest did not match.
+    pub damaged: bool,
+    /// Bytes of data that have come.
+    pub filled: u32,
+    /// Bytes that count against the session's limit.
+    pub counted_bytes: u32,
+    /// Where the data goes, of writes and compares.
+    pub pages: Pages,
+    pub extra: Option<Box<Extra>>,
+}
+
+/// What only commands of the control path and Dataset Management need.
+#[derive(Debug)]
+pub(super) struct Extra {
+    pub sqe: Sqe,
+    pub data: Vec<u8>,
+    /// Ranges not asked about yet, last first.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl Plan {
+    /// A command that needs nothing yet.
+    pub(super) const fn new(cid: u16, kind: Kind) -> Self {
+        Self {
+            cid,
+            kind,
+            fua: false,
+            data_bytes: 0,
+            offset: 0,
+            length: 0,
+        }
+    }
+
+    /// Payload bytes that count while it is under way: a compare holds what it was sent and what is read.
+    const fn payload_bytes(&self) -> u32 {
+        match self.kind {
+            Kind::Read | Kind::Write => self.length as u32,
+            Kind::Compare => 2 * self.length as u32,
+            _ => 0,
+        }
+    }
+
+    const fn takes_pages(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Compare)
+    }
+
+    const fn op(&self) -> BlockOp {
+        match self.kind {
+            Kind::Read | Kind::Compare => BlockOp::Read,
+            Kind::Write => BlockOp::Write,
+            Kind::Flush => BlockOp::Flush,
+            Kind::Trim | Kind::Dataset => BlockOp::Trim,
+            Kind::WriteZeroes => BlockOp::WriteZeroes,
+            Kind::Control => panic!("a control command is no block request"),
+        }
+    }
+}
+
+impl Work {
+    /// Puts data in its place.
+    pub(super) fn fill(&mut self, mut from: &[u8]) {
+        if let Some(extra) = &mut self.extra {
+            extra.data.extend_from_slice(from);
+            self.filled += from.len() as u32;
+            return;
+        }
+        let skip = (self.plan.offset % PAGE_BYTES as u64) as usize;
+        while !from.is_empty() {
+            let at = skip + self.filled as usize;
+            let place = at % PAGE_BYTES;
+            let count = from.len().min(PAGE_BYTES - place);
+            let (head, rest) = from.split_at(count);
+            self.pages[at / PAGE_BYTES].with_mut(|page| page[place..place + count].copy_from_slice(head));
+            self.filled += count as u32;
+            from = rest;
+        }
+    }
+}
+
+impl Session {
+    /// A command of an I/O queue, with so many bytes of data in its capsule.
+    pub(super) fn io_command(&mut self, sqe: &Sqe, capsule_bytes: u32) -> Flow {
+        if sqe.opcode() == fabrics::OPCODE {
+            return self.io_fabrics(sqe, capsule_bytes);
+        }
+        match self.judge(sqe, capsule_bytes) {
+            Ok(plan) => self.accept(plan, capsule_bytes, sqe),
+            Err(status) => self.refuse(sqe.cid(), status, capsule_bytes),
+        }
+    }
+
+    /// Fabrics commands that an I/O queue takes: Disconnect (Fabrics §3.4).
+    fn io_fabrics(&mut self, sqe: &Sqe, capsule_bytes: u32) -> Flow {
+        match sqe.fabrics_type() {
+            fabrics::DISCONNECT if sqe.dword(10) as u16 == 0 && capsule_bytes == 0 => {
+                self.advance();
+                self.answer(sqe.cid(), Status::SUCCESS, 0);
+                self.close(CloseReason::Disconnected);
+                Flow::Again
+            }
+            fabrics::DISCONNECT => self.refuse(sqe.cid(), Status::CONNECT_FORMAT.dnr(), capsule_bytes),
+            fabrics::CONNECT => self.refuse(sqe.cid(), Status::SEQUENCE.dnr(), capsule_bytes),
+            _ => self.refuse(sqe.cid(), Status::INVALID_OPCODE.dnr(), capsule_bytes),
+        }
+    }
+
+    /// Answers a command that is not carried out, and drains its data.
+    pub(super) fn refuse(&mut self, cid: u16, status: Status, capsule_bytes: u32) -> Flow {
+        self.advance();
+        self.answer(cid, status, 0);
+        self.skip(capsule_bytes);
+        Flow::Again
+    }
+
+    /// Drains the data of a capsule.
+    pub(super) fn skip(&mut self, capsule_bytes: u32) {
+        if capsule_bytes > 0 {
+            let left = capsule_bytes + self.framing().data_digest_bytes() as u32;
+            self.phase = Phase::Skip { left };
+        }
+    }
+
+    /// One more entry of the submission queue is taken.
+    pub(super) fn advance(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.head += 1;
+            if queue.head == queue.connected.entries {
+                queue.head = 0;
+            }
+        }
+    }
+
+    /// What a command is, or the exact status it deserves. In this order: the queue's state, the form of the command,
+    /// the namespace and the path to it, permission, range, length, data pointer.
+    fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Plan, Status> {
+        let view = &self.queue.as_ref().expect("commands come after Connect").view;
+        if self.stopping {
+            return Err(Status::PATH);
+        }
+        if !view.ready {
+            return Err(Status::SEQUENCE.dnr());
+        }
+        if sqe.flags() & (sgl::FUSE_MASK | sgl::PSDT_MASK) != sgl::PSDT {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        let kind = match sqe.opcode() {
+            io::READ => Kind::Read,
+            io::WRITE => Kind::Write,
+            io::FLUSH => Kind::Flush,
+            io::COMPARE => Kind::Compare,
+            io::WRITE_ZEROES if sqe.dword(12) & io::DEALLOCATE != 0 => Kind::Trim,
+            io::WRITE_ZEROES => Kind::WriteZeroes,
+            io::DATASET => Kind::Dataset,
+            _ => return Err(Status::INVALID_OPCODE.dnr()),
+        };
+        let nsid = sqe.nsid();
+        let namespace = match &view.namespace {
+            Some(namespace) if nsid == NSID || nsid == NSID_ALL && kind == Kind::Flush => namespace,
+            _ => return Err(Status::INVALID_NAMESPACE.dnr()),
+        };
+        if let Some(status) = namespace.ana_state.refusal() {
+            return Err(status);
+        }
+        let changes = !matches!(kind, Kind::Read | Kind::Compare | Kind::Flush);
+        if changes && namespace.read_only {
+            return Err(Status::WRITE_PROTECTED.dnr());
+        }
+        let mut plan = Plan::new(sqe.cid(), kind);
+        plan.fua = changes && (view.write_through || sqe.dword(12) & io::FUA != 0 && kind != Kind::Dataset);
+        match kind {
+            Kind::Flush => {}
+            Kind::Dataset => plan.data_bytes = dataset_bytes(sqe)?,
+            _ => self.judge_range(sqe, namespace, &mut plan)?,
+        }
+        check_pointer(
+            sqe,
+            plan.data_bytes,
+            kind == Kind::Read,
+            capsule_bytes,
+            plan.length,
+        )?;
+        Ok(plan)
+    }
+
+    /// Range and length of a command that has them (NVM §3.2.4 and others, dwords 10 to 12).
+    fn judge_range(&self, sqe: &Sqe, namespace: &Namespace, plan: &mut Plan) -> Result<(), Status> {
+        let (first, control) = (sqe.qword(10), sqe.dword(12));
+        let blocks = u64::from(control & 0xffff) + 1;
+        if control & io::DIRECTIVE_TYPE != 0 {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        (plan.offset, plan.length) = range(first, blocks, namespace).ok_or(Status::LBA_RANGE.dnr())?;
+        if matches!(plan.kind, Kind::Read | Kind::Write | Kind::Compare) {
+            if plan.length > u64::from(self.shape.request_bytes_max) {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            if plan.kind != Kind::Read {
+                plan.data_bytes = plan.length as u32;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a valid command; one with data in its capsule only if there is room for that.
+    pub(super) fn accept(&mut self, plan: Plan, capsule_bytes: u32, sqe: &Sqe) -> Flow {
+        if capsule_bytes > 0 {
+            let Some(pages) = self.room(&plan, self.limits.pages_reserve, 0) else {
+                return Flow::Blocked;
+            };
+            self.advance();
+            self.receiving += 1;
+            let tag = self.occupy(plan, Stage::Receiving, pages, sqe);
+            self.await_data(tag as u32, capsule_bytes);
+            return Flow::Again;
+        }
+        self.advance();
+        // What takes no room of the pool, and does not overtake what waits for room.
+        if plan.data_bytes == 0
+            && (plan.kind != Kind::Read || self.waiting.is_empty())
+            && let Some(pages) = self.room(&plan, 0, 0)
+        {
+            let tag = self.occupy(plan, Stage::Asked, pages, sqe);
+            self.ask(tag);
+            return Flow::Again;
+        }
+        let tag = self.occupy(plan, Stage::Waiting, Pages::new(), sqe);
+        self.waiting.push_back(tag as u32);
+        self.grant();
+        Flow::Again
+    }
+
+    /// The pages of a command, none for most, if its payload fits.
+    fn room(&self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
+        let limit = self.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
+        if self.bytes_in_flight + u64::from(plan.payload_bytes()) > limit {
+            return None;
+        }
+        if plan.takes_pages() {
+            return self.take_pages(plan.offset, plan.length as u32, pages_reserve);
+        }
+        Some(Pages::new())
+    }
+
+    /// Gives a command its slot; from here on it is under way.
+    fn occupy(&mut self, plan: Plan, stage: Stage, pages: Pages, sqe: &Sqe) -> u64 {
+        let index = self
+            .free
+            .pop()
+            .expect("commands under way are counted before one is taken");
+        let counted_bytes = match stage {
+            Stage::Waiting => 0,
+            _ => plan.payload_bytes(),
+        };
+        self.bytes_in_flight += u64::from(counted_bytes);
+        let extra = match plan.kind {
+            Kind::Control | Kind::Dataset => Some(Box::new(Extra {
+                sqe: *sqe,
+                data: Vec::with_capacity(plan.data_bytes as usize),
+                ranges: Vec::new(),
+            })),
+            _ => None,
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.work = Some(Work {
+            plan,
+            stage,
+            damaged: false,
+            filled: 0,
+            counted_bytes,
+            pages,
+            extra,
+        });
+        u64::from(slot.generation) << 32 | u64::from(index)
+    }
+
+    /// Lets commands that wait go on, in order, as far as there is room.
+    pub(super) fn grant(&mut self) {
+        while let Some(&index) = self.waiting.front() {
+            let slot = &self.slots[index as usize];
+            let tag = u64::from(slot.generation) << 32 | u64::from(index);
+            let plan = slot
+                .work
+                .as_ref()
+                .expect("a command that waits is under way")
+                .plan;
+            // Data that is asked for comes behind whatever the host sends until then: capsules with data have to
+            // find room meanwhile, or both would wait for ever.
+            let (pages_reserve, bytes_reserve) = if plan.data_bytes > 0 {
+                let pages = self.limits.pages_reserve + self.limits.capsule_pages();
+                (pages, self.limits.capsule_bytes())
+            } else {
+                (0, 0)
+            };
+            let Some(pages) = self.room(&plan, pages_reserve, bytes_reserve) else {
+                return;
+            };
+            self.waiting.pop_front();
+            self.bytes_in_flight += u64::from(plan.payload_bytes());
+            let work = self.work_mut(tag);
+            work.pages = pages;
+            work.counted_bytes = plan.payload_bytes();
+            if plan.data_bytes == 0 {
+                work.stage = Stage::Asked;
+                self.ask(tag);
+                continue;
+            }
+            work.stage = Stage::Receiving;
+            self.receiving += 1;
+            let header = DataHeader {
+                cid: plan.cid,
+                tag: index as u16,
+                offset: 0,
+                length: plan.data_bytes,
+            };
+            self.output.push(Reply::ready(self.framing(), &header));
+        }
+    }
+
+    /// The next bytes are data of the command in this slot.
+    pub(super) fn await_data(&mut self, slot: u32, bytes: u32) {
+        self.phase = Phase::Data(Incoming {
+            slot,
+            left: bytes,
+            crc: 0,
+            digest: [0; 4],
+            digest_bytes: 0,
+        });
+    }
+
+    /// The data of a PDU is there, as it was sent or not.
+    pub(super) fn data_arrived(&mut self, index: u32, sound: bool, target: &dyn Access) {
+        let generation = self.slots[index as usize].generation;
+        let tag = u64::from(generation) << 32 | u64::from(index);
+        let work = self.work_mut(tag);
+        work.damaged |= !sound;
+        if work.filled < work.plan.data_bytes {
+            return;
+        }
+        let (damaged, kind, cid) = (work.damaged, work.plan.kind, work.plan.cid);
+        work.stage = Stage::Asked;
+        self.receiving -= 1;
+        if damaged {
+            // The command may be sent again (TCP §3.3.2).
+            self.vacate(tag);
+            return self.answer(cid, Status::TRANSPORT, 0);
+        }
+        match kind {
+            Kind::Control => self.control_arrived(tag, target),
+            Kind::Dataset => self.dataset_arrived(tag),
+            _ => self.ask(tag),
+        }
+    }
+
+    /// The ranges of Dataset Management are there. Only "deallocate" is more than advice (NVM §3.2.3).
+    fn dataset_arrived(&mut self, tag: u64) {
+        let view = &self.queue.as_ref().expect("commands come after Connect").view;
+        let namespace = view.namespace;
+        let work = self.work_mut(tag);
+        let extra = work.extra.as_mut().expect("its ranges are there");
+        let count = (extra.sqe.dword(10) as usize & 0xff) + 1;
+        let mut valid = true;
+        for bytes in extra.data.chunks_exact(DSM_RANGE_BYTES).take(count).rev() {
+            let (blocks, first) = (u64::from(u32_at(bytes, 4)), u64_at(bytes, 8));
+            match namespace.and_then(|namespace| range(first, blocks, &namespace)) {
+                Some((_, 0)) => {}
+                Some(range) => extra.ranges.push(range),
+                None => valid = false,
+            }
+        }
+        extra.data = Vec::new();
+        if extra.sqe.dword(11) & io::DSM_DEALLOCATE == 0 {
+            extra.ranges.clear();
+        }
+        let cid = work.plan.cid;
+        let next = extra.ranges.pop().filter(|_| valid);
+        match next {
+            Some(next) => {
+                (work.plan.offset, work.plan.length) = next;
+                self.ask(tag);
+            }
+            None => {
+                self.vacate(tag);
+                let status = if valid {
+                    Status::SUCCESS
+                } else {
+                    Status::LBA_RANGE.dnr()
+                };
+                self.answer(cid, status, 0);
+            }
+        }
+    }
+
+    /// Queues the next part of a command for the volume. Trims and zeroes may be longer than volumes take: they are
+    /// asked for part by part, each ending on a multiple of the largest request.
+    fn ask(&mut self, tag: u64) {
+        let view = &self.queue.as_ref().expect("commands come after Connect").view;
+        let volume = view.namespace.expect("the command was judged").volume;
+        let client = self.client;
+        let work = self.work_mut(tag);
+        let plan = &mut work.plan;
+        let (op, offset, fua) = (plan.op(), plan.offset, plan.fua);
+        let length = match op {
+            BlockOp::Trim | BlockOp::WriteZeroes => {
+                let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
+                let part = plan.length.min(part_max);
+                plan.offset += part;
+                plan.length -= part;
+                part as u32
+            }
+            _ => plan.length as u32,
+        };
+        let pages = match op {
+            BlockOp::Write => core::mem::take(&mut work.pages),
+            _ => Pages::new(),
+        };
+        self.requests.push_back(BlockRequest {
+            client,
+            tag,
+            volume,
+            op,
+            offset,
+            length,
+            fua,
+            pages,
+        });
+    }
+
+    /// The volume's answer to a request of this session.
+    ///
+    /// # Panics
+    /// If the tag is not one of a request under way, or a read's pages are not those of its range.
+    pub fn complete(&mut self, reply: BlockReply) {
+        assert_eq!(reply.client, self.client, "a reply goes to its own connection");
+        let tag = reply.tag;
+        if self.is_cut() {
+            self.vacate(tag);
+            return;
+        }
+        if reply.result.is_ok() && self.goes_on(tag) {
+            return self.ask(tag);
+        }
+        let work = self.work_mut(tag);
+        let sent = core::mem::take(&mut work.pages);
+        if reply.result.is_ok() && work.plan.kind == Kind::Read {
+            // It counts until it is sent.
+            work.counted_bytes = 0;
+        }
+        let plan = self.vacate(tag);
+        self.usage_since.get_or_insert(self.now);
+        match (plan.kind, reply.result) {
+            (Kind::Read, Ok(pages)) => {
+                self.usage.reads += 1;
+                self.usage.read_bytes += plan.length;
+                let cqe = self.cqe(plan.cid, Status::SUCCESS, 0);
+                let (framing, sq_flow) = (self.framing(), self.sq_flow());
+                let reply = Reply::pages(framing, plan.offset, plan.length as u32, pages, &cqe, sq_flow);
+                self.output.push(reply);
+            }
+            (Kind::Compare, Ok(pages)) => {
+                self.usage.reads += 1;
+                self.usage.read_bytes += plan.length;
+                let status = if same(&plan, &sent, &pages) {
+                    Status::SUCCESS
+                } else {
+                    Status::COMPARE_FAILURE.dnr()
+                };
+                self.answer(plan.cid, status, 0);
+            }
+            (kind, Ok(_)) => {
+                if kind == Kind::Write {
+                    self.usage.writes += 1;
+                    self.usage.written_bytes += plan.length;
+                }
+                self.answer(plan.cid, Status::SUCCESS, 0);
+            }
+            (kind, Err(error)) => {
+                self.usage.media_errors += u64::from(error == BlockError::Io);
+                self.answer(plan.cid, status_of(error, kind), 0);
+            }
+        }
+        self.grant();
+    }
+
+    /// True if there is more of the command to ask for.
+    fn goes_on(&mut self, tag: u64) -> bool {
+        let work = self.work_mut(tag);
+        match work.plan.kind {
+            Kind::Trim | Kind::WriteZeroes => work.plan.length > 0,
+            Kind::Dataset if work.plan.length > 0 => true,
+            Kind::Dataset => {
+                let extra = work.extra.as_mut().expect("its ranges are there");
+                let next = extra.ranges.pop();
+                if let Some(next) = next {
+                    (work.plan.offset, work.plan.length) = next;
+                }
+                next.is_some()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Data of Dataset Management (NVM §3.2.3): hosts may send more than there are ranges, Linux always does.
+fn dataset_bytes(sqe: &Sqe) -> Result<u32, Status> {
+    let needed = ((sqe.dword(10) & 0xff) + 1) * DSM_RANGE_BYTES as u32;
+    let length = sqe.sgl().length;
+    if length < needed || length > (DSM_RANGES_MAX * DSM_RANGE_BYTES) as u32 {
+        return Err(Status::SGL_LENGTH.dnr());
+    }
+    Ok(length)
+}
+
+/// Offset and length in bytes of a range of blocks, if it lies inside the namespace.
+fn range(first: u64, blocks: u64, namespace: &Namespace) -> Option<(u64, u64)> {
+    let end = first.checked_add(blocks)?;
+    let inside = end <= namespace.size_bytes >> BLOCK_SHIFT;
+    inside.then_some((first << BLOCK_SHIFT, blocks << BLOCK_SHIFT))
+}
+
+/// The data pointer (Base §4.1.2, TCP §3.4): data of a read goes in data PDUs; data of a write comes in the capsule, from
+/// its start on, or in data PDUs. `data_bytes` is what the host is to send, `length` what it is to get if it `reads`.
+pub(super) fn check_pointer(
+    sqe: &Sqe,
+    data_bytes: u32,
+    reads: bool,
+    capsule_bytes: u32,
+    length: u64,
+) -> Result<(), Status> {
+    let pointer = sqe.sgl();
+    if data_bytes == 0 && !reads {
+        return if capsule_bytes == 0 {
+            Ok(())
+        } else {
+            Err(Status::SGL_LENGTH.dnr())
+        };
+    }
+    let expected = if reads { length } else { u64::from(data_bytes) };
+    match pointer.kind {
+        sgl::TRANSPORT if capsule_bytes == 0 => {}
+        sgl::IN_CAPSULE if !reads && pointer.address == 0 => {
+            if capsule_bytes != pointer.length {
+                return Err(Status::SGL_LENGTH.dnr());
+            }
+        }
+        sgl::IN_CAPSULE if !reads => return Err(Status::SGL_OFFSET.dnr()),
+        sgl::TRANSPORT => return Err(Status::SGL_LENGTH.dnr()),
+        _ => return Err(Status::SGL_TYPE.dnr()),
+    }
+    if u64::from(pointer.length) != expected {
+        return Err(Status::SGL_LENGTH.dnr());
+    }
+    Ok(())
+}
+
+/// True if what was read is what the host sent.
+fn same(plan: &Plan, sent: &Pages, read: &Pages) -> bool {
+    let mut at = (plan.offset % PAGE_BYTES as u64) as usize;
+    let mut left = plan.length as usize;
+    assert_eq!(sent.len(), read.len(), "both are on the page grid");
+    sent.iter().zip(read).all(|(sent, read)| {
+        let count = left.min(PAGE_BYTES - at);
+        let equal = sent.with(|sent| read.with(|read| sent[at..at + count] == read[at..at + count]));
+        left -= count;
+        at = 0;
+        equal
+    })
+}
+
+/// The status of a volume's error. "Do not retry" is set wherever a second try would hide the first: a flush that failed
+/// for writes that were lost succeeds the next time.
+fn status_of(error: BlockError, kind: Kind) -> Status {
+    match error {
+        BlockError::Invalid => Status::INVALID_FIELD.dnr(),
+        BlockError::NoVolume => Status::INVALID_NAMESPACE.dnr(),
+        BlockError::ReadOnly => Status::WRITE_PROTECTED.dnr(),
+        BlockError::NoSpace => Status::CAPACITY.dnr(),
+        BlockError::Io if matches!(kind, Kind::Read | Kind::Compare) => Status::READ_ERROR.dnr(),
+        BlockError::Io => Status::WRITE_FAULT.dnr(),
+        BlockError::Shutdown => Status::PATH,
+    }
+}

@@ -1,0 +1,45 @@
+//! What a protocol session has to send, piece by piece, without copying payload.
+
+use core::ops::Range;
+
+use base::Page;
+
+/// Bytes to send: either small ones that the session owns, or part of a page.
+#[derive(Clone, Debug)]
+pub enum Segment<'a> {
+    /// Bytes of a header.
+    Bytes(&'a [u8]),
+    /// This range of the page's bytes.
+    Page(&'a Page, Range<usize>),
+}
+
+impl<'a> Segment<'a> {
+    /// Bytes of the segment.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Page(_, range) => range.len(),
+        }
+    }
+
+    /// Never: a segment has bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the bytes to `target`. A copy: for tools and tests, not for the data path.
+    pub fn append_to(&self, target: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => target.extend_from_slice(bytes),
+            Self::Page(page, range) => page.with(|bytes| target.extend_from_slice(&bytes[range.clone()])),
+        }
+    }
+
+    /// The page, if it is one.
+    pub fn page(&self) -> Option<&'a Page> {
+        match self {
+            Self::Bytes(_) => None,
+            Self::Page(page, _) => Some(page),
+        }
+    }
+}
