@@ -91,11 +91,7 @@ impl Protocol {
 
     /// An answer may lead to more requests: the next part of one that is longer than volumes take, or one that waited.
     fn has_requests(&self) -> bool {
-        match self {
-            // They come from what the client sends only.
-            Self::Nbd { .. } => false,
-            Self::Nvme { session, .. } => session.has_requests(),
-        }
+        session!(self, session => session.has_requests())
     }
 
     fn is_blocked(&self) -> bool {

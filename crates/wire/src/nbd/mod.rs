@@ -284,6 +284,11 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// True if [`Session::poll`] has something: after bytes came, and after an answer to a part of a long request.
+    pub fn has_requests(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Shows what is to be sent, in order, to `visitor` until it returns false. Nothing is forgotten before
     /// [`Session::sent`] says so.
     pub fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {

@@ -169,7 +169,7 @@ impl Session {
         self.requests.pop_front()
     }
 
-    /// True if [`Session::poll`] has something.
+    /// True if [`Session::poll`] has something: after bytes came, and after an answer to a part of a long request.
     pub fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
