@@ -19,7 +19,7 @@ use crate::ring::MediaQueue;
 use crate::spin::Spin;
 use crate::switch::Switch;
 use crate::udp::{self, BATCH, Refused, UdpPort};
-use crate::{CoreConfig, HostSpec, RackHost, Site};
+use crate::{CoreConfig, HostSpec, NOBODY, RackHost, Site};
 use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Config, Loads};
 use host::{Input, Output};
@@ -383,6 +383,7 @@ impl Core {
                         .expect("a host without a medium asks nothing of it");
                     self.media.submit(index, medium, operation, &self.counters);
                 }
+                Output::Reply(reply) if reply.client == NOBODY => {}
                 Output::Reply(mut reply) => {
                     self.switch.finish(&mut reply);
                     self.frontend.reply(reply, &self.counters);

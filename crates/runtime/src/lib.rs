@@ -149,6 +149,10 @@ pub struct Site<'a> {
     pub now: Instant,
 }
 
+/// The client of requests that a job hands to its host ([`CoreHandle::call`]): no connection has this number, and their
+/// answers are dropped.
+pub const NOBODY: u32 = u32::MAX;
+
 /// Builds a host on its core's thread (pages cannot leave it).
 pub type Build = Box<dyn FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError> + Send>;
 

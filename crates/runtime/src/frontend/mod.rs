@@ -110,8 +110,8 @@ impl Frontend {
     pub fn new(config: &CoreConfig, pool: Pool) -> Self {
         let connections_max = config.connections_max;
         assert!(
-            connections_max <= 1 << SLOT_BITS,
-            "a client number has room for the slot"
+            connections_max < 1 << SLOT_BITS,
+            "a client number has room for the slot, and the last one is nobody's"
         );
         // A quarter of the pool at most for one client, as far as that is a page.
         let quarter = (pool.capacity() as u64 / 4).max(1) * PAGE_BYTES as u64;

@@ -24,8 +24,6 @@ use wire::rack::Code;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Deleted ones are waited for this long.
 const GONE_WITHIN: Duration = Duration::from_secs(15);
-/// A client that no connection has: its answers are dropped.
-const NOBODY: u32 = u32::MAX;
 
 type Guard<'a> = MutexGuard<'a, Box<dyn Registry + Send>>;
 
@@ -40,7 +38,7 @@ pub fn open_registered(gateway: &mut Gateway, now: base::Instant, snapshot: &Sna
 pub(super) fn flush_and_close(gateway: &mut Gateway, now: base::Instant) {
     for export in gateway.exports() {
         let request = BlockRequest {
-            client: NOBODY,
+            client: runtime::NOBODY,
             tag: 0,
             volume: export.volume,
             op: BlockOp::Flush,
