@@ -662,13 +662,26 @@ impl Replica {
     fn hello(&self, peer: usize, reply: bool) -> Effect {
         let mut header = self.to_peer(Op::Hello, &self.peers[peer].member, Lpn(0));
         header.flags |= if reply { flags::REPLY } else { 0 };
+        self.tell_continuity(&mut header);
+        Effect::Send(Packet::bare(header))
+    }
+
+    /// Says whether this replica serves, and under which continuity.
+    pub(crate) fn tell_continuity(&self, header: &mut Header) {
         header.floor = self.continuity;
         header.code = if self.serving && !self.missed {
             Code::SoftOrOk
         } else {
             Code::Busy
         };
-        Effect::Send(Packet::bare(header))
+    }
+
+    /// What a peer said by [`tell_continuity`](Replica::tell_continuity). A replica that serves does so until it starts
+    /// anew, so a message that says otherwise is late.
+    pub(crate) fn hear_continuity(&mut self, peer: usize, header: &Header) {
+        if header.code == Code::SoftOrOk {
+            self.peers[peer].serving = Some(header.floor);
+        }
     }
 
     fn receive_hello(&mut self, now: Instant, peer: usize, packet: &Packet) {
@@ -677,11 +690,12 @@ impl Replica {
         if known.is_some_and(|boot| header.session < boot) {
             return;
         }
-        self.peers[peer].serving = (header.code == Code::SoftOrOk).then_some(header.floor);
         if known != Some(header.session) {
             self.peers[peer].boot = Some(header.session);
+            self.peers[peer].serving = None;
             self.form_epoch(now);
         }
+        self.hear_continuity(peer, header);
         if !header.has(flags::REPLY) {
             let reply = self.hello(peer, true);
             self.effects.push_back(reply);

@@ -157,6 +157,9 @@ impl Replica {
         answer[..2].copy_from_slice(&covered.to_be_bytes());
         let mut header = self.to_peer(Op::Digest, &self.peers[peer].member, Lpn(first));
         header.flags |= flags::REPLY;
+        // Nobody serves without an answer of every peer in its epoch: so all learn of it if one kept its memory, and
+        // all tell gateways the same continuity. A greeting could be late or lost.
+        self.tell_continuity(&mut header);
         self.effects
             .push_back(Effect::Send(Packet::with_record(header, answer)));
     }
@@ -173,6 +176,7 @@ impl Replica {
         }
         progress.asked = false;
         progress.covered = u32::from(u16::from_be_bytes(*covered));
+        self.hear_continuity(peer, &packet.header);
         for difference in differences.chunks_exact(DIFFERENCE_BYTES) {
             let offset = u16::from_be_bytes([difference[0], difference[1]]);
             let theirs = Version(u64::from_be_bytes(

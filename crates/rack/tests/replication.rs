@@ -351,6 +351,12 @@ impl World {
                 "every page is decided once the faults stop"
             );
             assert_eq!(server.replica.epoch(), self.servers[0].replica.epoch());
+            // A gateway compares what its writes and its flushes are told, by whichever replica.
+            assert_eq!(
+                server.replica.continuity(),
+                self.servers[0].replica.continuity(),
+                "everybody tells the same continuity"
+            );
             for lpn in 0..PAGES {
                 assert_eq!(
                     server.store.newest(Lpn(lpn)),
