@@ -333,6 +333,7 @@ fn run_spec(fleet: &RackFleet, seed: u64) -> RunSpec {
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 12,
         read_back: true,
+        exam: false,
         probe: true,
         // After a loss of power the next flush says that unflushed writes may be gone.
         errors_are_violations: false,

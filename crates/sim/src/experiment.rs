@@ -139,6 +139,7 @@ pub(crate) fn run_spec(seed: u64, pages: u64) -> RunSpec {
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 16,
         read_back: false,
+        exam: false,
         probe: false,
         errors_are_violations: true,
         at_cut: AtCut::Rack,

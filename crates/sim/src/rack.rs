@@ -350,21 +350,40 @@ impl Fleet for RackFleet {
                 // After a failed medium a replica takes no writes any more, and may stay behind.
                 continue;
             }
-            for page in 0..set.pages {
-                let versions = units.iter().map(|u| u.version(Lpn(page)).0);
-                if let Some(at) = versions.clone().position(|v| v != units[0].version(Lpn(page)).0) {
-                    return Err(Violation::Disagree {
-                        page,
-                        first: units[0].identity().vssd,
-                        first_version: units[0].version(Lpn(page)).0,
-                        second: units[at].identity().vssd,
-                        second_version: units[at].version(Lpn(page)).0,
-                    });
-                }
-            }
+            units_agree(&units, set.pages)?;
         }
         Ok(())
     }
+
+    fn media_agree(&self, hosts: &[Option<RackHost>]) -> Result<(), Violation> {
+        let unit = |r: &ReplicaRecord| match &hosts[r.node as usize] {
+            Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
+            _ => None,
+        };
+        for set in self.records.iter().flat_map(|record| &record.sets) {
+            let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
+            assert_eq!(units.len(), set.replicas.len(), "a vSSD is found on its medium");
+            units_agree(&units, set.pages)?;
+        }
+        Ok(())
+    }
+}
+
+/// The same version of every page.
+fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
+    for page in 0..pages {
+        let version = |unit: &Unit| unit.version(Lpn(page)).0;
+        if let Some(other) = units.iter().find(|unit| version(unit) != version(units[0])) {
+            return Err(Violation::Disagree {
+                page,
+                first: units[0].identity().vssd,
+                first_version: version(units[0]),
+                second: other.identity().vssd,
+                second_version: version(other),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Sum of the flash counters of all nodes that are up.

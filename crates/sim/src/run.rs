@@ -63,6 +63,11 @@ pub trait Fleet {
     fn agree(&self, _hosts: &[Option<&Self::Host>]) -> Result<(), Violation> {
         Ok(())
     }
+    /// Checks that the media alone agree, where all that was written is durable. Each of `hosts` has just been started
+    /// from its medium and has not spoken yet; `None` has none.
+    fn media_agree(&self, _hosts: &[Option<Self::Host>]) -> Result<(), Violation> {
+        Ok(())
+    }
 }
 
 /// Something bad.
@@ -146,6 +151,9 @@ pub struct RunSpec {
     pub read_back: bool,
     /// At the very end let the hosts come to rest and check their accounts.
     pub probe: bool,
+    /// At the very end, if no medium failed, demand that writes and flushes succeed, and look at each medium alone. No
+    /// host is up after that.
+    pub exam: bool,
     /// No fault excuses an error: every one is a violation.
     pub errors_are_violations: bool,
     /// What [`WorldOptions::cut`] takes down.
@@ -178,6 +186,8 @@ pub const VIOLATIONS_MAX: usize = 8;
 /// Quiet time before the hosts' accounts are checked, in ns: several times what a replica waits before it replays
 /// somebody's unfinished write.
 const SETTLE_NS: u64 = 1_000_000_000;
+/// Writes of the last exam, per step and volume.
+const EXAM_WRITES: u64 = 8;
 /// How long a cut lasts, in ns.
 const CUT_DOWN_NS: u64 = 5_000_000;
 /// Queue depth and pages of a request when reading back.
@@ -283,12 +293,20 @@ impl<F: Fleet> Run<F> {
     /// Drives the run to its end. May be called again after [`Run::add_load`].
     pub fn execute(&mut self) -> Outcome {
         let mut fine = self.drive(false);
+        let exam = self.spec.exam && self.media_are_sound();
+        if exam {
+            // Troubles are over, and what they cost may be an older value or one failed flush, but no page.
+            self.clients.set_errors_are_violations(true);
+        }
         if fine && self.spec.read_back {
             self.add_read_back();
             fine = self.drive(true);
         }
         if fine && self.spec.probe {
             self.settle();
+        }
+        if exam && fine && self.violations.is_empty() {
+            self.examine();
         }
         Outcome {
             violations: core::mem::take(&mut self.violations),
@@ -300,6 +318,74 @@ impl<F: Fleet> Run<F> {
             soft_collections: self.gc.accepted(),
             reads_judged: self.clients.reads_judged(),
         }
+    }
+
+    fn media_are_sound(&self) -> bool {
+        let is_medium = |(_, fault): &(u64, Fault)| {
+            matches!(
+                fault,
+                Fault::Corrupt { .. } | Fault::FailWrite { .. } | Fault::FailFlush { .. }
+            )
+        };
+        !self.spec.faults.iter().any(is_medium)
+    }
+
+    /// Writes and flushes once more, then demands that what was acknowledged is on the medium of every replica.
+    fn examine(&mut self) {
+        // The first flush may tell of a loss.
+        self.clients.set_errors_are_violations(false);
+        let flush = Mix {
+            flush: 1.0,
+            ..Mix::default()
+        };
+        let steps = [
+            (flush, 1, 0.0),
+            (Mix::writes(1.0), EXAM_WRITES, 0.0),
+            (flush, 1, 0.0),
+            (Mix::writes(1.0), EXAM_WRITES, 1.0),
+        ];
+        for (mix, requests, fua) in steps {
+            for volume in 0..self.spec.volumes.len() {
+                self.add_load(LoadSpec {
+                    mix,
+                    fua,
+                    record_after: Instant::FAR_FUTURE,
+                    ..LoadSpec::new(self.gateway_of(volume), volume, requests)
+                });
+            }
+            if !self.drive(true) {
+                return;
+            }
+            self.clients.set_errors_are_violations(true);
+        }
+        for index in 0..self.sites.len() {
+            self.world.crash(index);
+        }
+        let (now, pool) = (self.world.now(), self.world.pool().clone());
+        let mut hosts = Vec::new();
+        for (index, boot) in self.boots.iter().enumerate() {
+            let medium = self
+                .world
+                .medium(index)
+                .filter(|_| self.sites[index].1 == Role::Node);
+            let started = medium.map(|medium| self.fleet.start(index, *boot, now, &pool, Some(medium)));
+            match started.transpose() {
+                Ok(host) => hosts.push(host),
+                Err(why) => return self.violations.push(Violation::Start { host: index, why }),
+            }
+        }
+        if let Err(violation) = self.fleet.media_agree(&hosts) {
+            self.violations.push(violation);
+        }
+    }
+
+    /// The gateway of a volume: that of its first load, where it has one.
+    fn gateway_of(&self, volume: usize) -> usize {
+        let load = self.spec.loads.iter().find(|load| load.volume == volume);
+        let any = || self.sites.iter().position(|site| site.1 == Role::Gateway);
+        load.map(|load| load.gateway)
+            .or_else(any)
+            .expect("a fleet has a gateway")
     }
 
     /// Runs until all clients are done and the troubles over; false if the run is to be stopped.

@@ -26,6 +26,8 @@ const ANSWER_NS: u64 = 20_000 * MILLISECOND;
 /// A node whose medium failed refuses writes until it starts again: that fault does not stop, and what waits for the
 /// node may wait until the gateway gives up.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// In some runs gateways give requests up while a node is only away.
+const REQUEST_TIMEOUT_SHORT: Duration = Duration::from_millis(60);
 /// A node is whole again this long after it came back.
 const RESYNC_NS: u64 = 3_000 * MILLISECOND;
 
@@ -215,7 +217,11 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
             gc,
         },
-        request_timeout: REQUEST_TIMEOUT,
+        request_timeout: if rng.chance(0.2) {
+            REQUEST_TIMEOUT_SHORT
+        } else {
+            REQUEST_TIMEOUT
+        },
         client_link: draw_link(rng),
         volumes,
     }
@@ -251,6 +257,7 @@ fn draw_media(rng: &mut Rng) -> MediaModel {
 
 fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
     let span_ns = rng.between(200, 2_000) * MILLISECOND;
+    let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
     let mut volumes = Vec::new();
     let mut loads = Vec::new();
     for (index, record) in fleet.records().iter().enumerate() {
@@ -297,7 +304,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
         volumes,
         loads,
         // Only a run without any fault must be without error: a loss of power may cost unflushed writes, and says so.
-        errors_are_violations: faults.is_empty(),
+        errors_are_violations: faults.is_empty() && patient,
         faults,
         net_faults,
         calm_ns: span_ns,
@@ -311,6 +318,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
         pool_pages: 1 << 15,
         read_back: true,
         probe: true,
+        exam: patient,
         at_cut: AtCut::Rack,
     }
 }

@@ -437,6 +437,7 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
         gc_lease_ns: u64::MAX,
         pool_pages: 4096,
         read_back: true,
+        exam: false,
         probe: true,
         errors_are_violations: true,
         at_cut: Default::default(),
