@@ -303,6 +303,11 @@ impl Clients {
 
     /// A gateway is gone: what it was asked is never answered.
     pub fn gateway_lost(&mut self, gateway: usize) {
+        for load in self.loads.iter().filter(|load| load.spec.gateway == gateway) {
+            if let Some(checker) = &mut self.volumes[load.spec.volume].1 {
+                checker.gateway_lost();
+            }
+        }
         for slot in 0..self.pending.len() {
             let pending = self.pending[slot];
             let load = pending.load as usize;
@@ -561,7 +566,7 @@ impl Clients {
         };
         match pending.kind {
             Kind::Write => checker.write_acked(now, pending.first, pending.count, pending.id),
-            Kind::Flush => checker.flush_acked(pending.start),
+            Kind::Flush => self.violations.extend(checker.flush_acked(pending.start).err()),
             Kind::Read | Kind::ReadThenWrite => {
                 let grid = pending.first / BLOCKS_PER_PAGE;
                 let page_count = (pending.first + pending.count).div_ceil(BLOCKS_PER_PAGE) - grid;
@@ -580,6 +585,10 @@ impl Clients {
 
     fn refuse(&mut self, now: Instant, pending: &Pending, error: BlockError) {
         self.stats.failed += 1;
+        let volume = self.loads[pending.load as usize].spec.volume;
+        if let (Kind::Flush, Some(checker)) = (pending.kind, &mut self.volumes[volume].1) {
+            checker.flush_failed();
+        }
         if matches!(pending.kind, Kind::Read | Kind::ReadThenWrite) {
             self.forget_read(pending);
         }

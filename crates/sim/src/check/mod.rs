@@ -38,6 +38,16 @@ pub enum Violation {
         /// When it ended.
         end_ns: u64,
     },
+    /// A flush succeeded though a write that was acknowledged before it was lost and no flush had said so.
+    #[error("volume {} block {block}: a flush begun at {start_ns} ns succeeded and did not tell that a write was lost", volume.0)]
+    Untold {
+        /// Where.
+        volume: VolumeId,
+        /// Block that lost a write.
+        block: u64,
+        /// When the flush began.
+        start_ns: u64,
+    },
     /// Two replicas of a set collect by soft request at once.
     #[error("vSSDs {} and {} of one replica set collect by soft request at once, at {at_ns} ns", first.0, second.0)]
     BothCollect {

@@ -79,6 +79,8 @@ struct Cluster {
     acked: u64,
     zero: bool,
     durable: bool,
+    /// The write was acknowledged by the gateway that runs still: if it is lost, a flush must say so.
+    vouched: bool,
 }
 
 impl Cluster {
@@ -98,6 +100,10 @@ struct Block {
     rollback_pruned_at: usize,
     /// Candidates of the undecided cluster.
     undecided: Vec<u64>,
+    /// Those of them that no acknowledged write must follow, while no flush has told of a loss.
+    untold: Option<Vec<u64>>,
+    /// A read has found another one.
+    lost: bool,
     /// Latest s of the clusters dropped from `live`.
     dropped_s: u64,
     /// Latest s of the durable clusters dropped from everywhere.
@@ -113,6 +119,7 @@ impl Block {
             acked: 0,
             zero: true,
             durable: true,
+            vouched: false,
         };
         Self {
             live: SmallVec::from_slice(&[nothing_written]),
@@ -120,6 +127,8 @@ impl Block {
             rollback: Vec::new(),
             rollback_pruned_at: 8,
             undecided: Vec::new(),
+            untold: None,
+            lost: false,
             dropped_s: 0,
             durable_s: 0,
         }
@@ -187,11 +196,13 @@ impl Block {
         }
     }
 
-    /// Latest and second latest s of the durable clusters, and the id of the latest.
-    fn durable_bar(&self, flushed_before: u64) -> (u64, u64, Option<Cluster>) {
+    /// Latest and second latest s of the durable clusters, and the id of the latest; with `vouched` of those, too, that
+    /// may be lost only if a flush says so.
+    fn durable_bar(&self, flushed_before: u64, vouched: bool) -> (u64, u64, Option<Cluster>) {
         let (mut first, mut second, mut holder) = (self.durable_s, 0, None);
         for cluster in self.live.iter().chain(&self.rollback) {
-            if !(cluster.durable && cluster.acked < NEVER || cluster.acked < flushed_before) {
+            let durable = cluster.durable && cluster.acked < NEVER || cluster.acked < flushed_before;
+            if !durable && !(vouched && cluster.vouched) {
                 continue;
             }
             if cluster.s > first || holder.is_none() && cluster.s == first {
@@ -213,7 +224,7 @@ impl Block {
     }
 
     fn prune_rollback(&mut self, flushed_before: u64) {
-        let bar = self.durable_bar(flushed_before);
+        let bar = self.durable_bar(flushed_before, false);
         let mut durable_s = self.durable_s;
         self.rollback.retain(|cluster| {
             let buried = Self::is_buried(cluster, bar);
@@ -226,8 +237,8 @@ impl Block {
         self.durable_s = durable_s;
     }
 
-    fn lose_power(&mut self, now: u64, flushed_before: u64, certain: bool) {
-        let bar = self.durable_bar(flushed_before);
+    /// Values that may be found after a loss of power, given [`Block::durable_bar`].
+    fn candidates(&self, bar: (u64, u64, Option<Cluster>)) -> Vec<u64> {
         let mut candidates: Vec<u64> = Vec::new();
         for cluster in self.live.iter().chain(&self.rollback) {
             if cluster.f == NEVER || Self::is_buried(cluster, bar) {
@@ -245,8 +256,16 @@ impl Block {
             !candidates.is_empty(),
             "the last durable value, or the one that buries it, is a candidate"
         );
+        candidates
+    }
+
+    fn lose_power(&mut self, now: u64, flushed_before: u64, certain: bool) {
+        let candidates = self.candidates(self.durable_bar(flushed_before, false));
+        let untold = self.candidates(self.durable_bar(flushed_before, true));
         let under_way: SmallVec<[Cluster; 1]> = self.live.iter().filter(|c| c.f == NEVER).copied().collect();
+        let lost = self.lost;
         *self = Self::new();
+        self.lost = lost;
         let base = &mut self.live[0];
         (base.s, base.f, base.acked) = (now, now, now);
         base.durable = certain;
@@ -267,6 +286,7 @@ impl Block {
         } else {
             (base.id, base.zero) = (UNDECIDED, false);
             self.undecided = candidates;
+            self.untold = Some(untold);
         }
         self.live.extend(under_way);
     }
@@ -279,6 +299,8 @@ pub struct Checker {
     blocks: Vec<Block>,
     /// Start of the latest-started flush that was acknowledged.
     flushed_before: u64,
+    /// When power was lost last.
+    lost_at: u64,
     durability: bool,
     reads_judged: u64,
     reads_excused: u64,
@@ -292,6 +314,7 @@ impl Checker {
             volume,
             blocks: vec![Block::new(); blocks as usize],
             flushed_before: 0,
+            lost_at: 0,
             durability,
             reads_judged: 0,
             reads_excused: 0,
@@ -332,6 +355,7 @@ impl Checker {
                 acked: NEVER,
                 zero,
                 durable,
+                vouched: false,
             });
         }
     }
@@ -346,6 +370,7 @@ impl Checker {
             if let Some(cluster) = all.into_iter().find(|c| c.id == id) {
                 cluster.f = cluster.f.min(now);
                 cluster.acked = now;
+                cluster.vouched = true;
             }
             block.prune(now, flushed_before, durability);
         }
@@ -414,6 +439,10 @@ impl Checker {
                 if grown.id == UNDECIDED {
                     (grown.id, grown.zero) = (stamp.id, stamp.id == 0);
                     block.undecided = Vec::new();
+                    block.lost |= block
+                        .untold
+                        .take()
+                        .is_some_and(|untold| !untold.contains(&stamp.id));
                 }
                 block.live[i] = grown;
             }
@@ -423,9 +452,44 @@ impl Checker {
         Ok(())
     }
 
-    /// A flush that began at `start` was acknowledged.
-    pub fn flush_acked(&mut self, start: Instant) {
+    /// A flush that began at `start` was acknowledged. If it began after a loss of power of which no flush has told,
+    /// it says that no acknowledged write was lost.
+    pub fn flush_acked(&mut self, start: Instant) -> Result<(), Violation> {
         self.flushed_before = self.flushed_before.max(start.as_nanos());
+        if start.as_nanos() <= self.lost_at {
+            return Ok(());
+        }
+        for (at, block) in self.blocks.iter_mut().enumerate() {
+            if core::mem::take(&mut block.lost) {
+                return Err(Violation::Untold {
+                    volume: self.volume,
+                    block: at as u64,
+                    start_ns: start.as_nanos(),
+                });
+            }
+            if let Some(untold) = block.untold.take() {
+                block.undecided = untold;
+            }
+        }
+        Ok(())
+    }
+
+    /// A flush failed: whatever was lost is told.
+    pub fn flush_failed(&mut self) {
+        for block in &mut self.blocks {
+            block.lost = false;
+            block.untold = None;
+        }
+    }
+
+    /// The gateway is gone, and does not know any more what it has acknowledged.
+    pub fn gateway_lost(&mut self) {
+        self.flush_failed();
+        for block in &mut self.blocks {
+            for cluster in block.live.iter_mut().chain(&mut block.rollback) {
+                cluster.vouched = false;
+            }
+        }
     }
 
     /// Power was lost now; `loss` says what that means for each block.
@@ -434,6 +498,7 @@ impl Checker {
             self.durability,
             "a checker without durability meets no loss of power"
         );
+        self.lost_at = now.as_nanos();
         for (at, block) in self.blocks.iter_mut().enumerate() {
             match loss(at as u64) {
                 Loss::None => {}

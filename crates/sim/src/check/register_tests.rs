@@ -23,7 +23,51 @@ fn read(c: &mut Checker, id: u64, start: u64, end: u64) -> bool {
 }
 
 fn flush(c: &mut Checker, start: u64) {
-    c.flush_acked(at(start));
+    assert_eq!(c.flush_acked(at(start)), Ok(()));
+}
+
+/// A checker whose block lost write 2 with power, for all that is known.
+fn after_a_loss() -> Checker {
+    let mut c = checker();
+    write(&mut c, 1, 1, 2);
+    flush(&mut c, 3);
+    write(&mut c, 2, 4, 5);
+    c.power_loss(at(10), |_| Loss::Certain);
+    c
+}
+
+#[test]
+fn a_flush_that_does_not_tell_of_a_loss_is_a_violation() {
+    let mut c = after_a_loss();
+    assert!(read(&mut c, 1, 11, 12), "it may be lost");
+    assert!(matches!(
+        c.flush_acked(at(13)),
+        Err(Violation::Untold { block: 0, .. })
+    ));
+    let mut c = after_a_loss();
+    flush(&mut c, 11);
+    assert!(!read(&mut c, 1, 12, 13), "the flush says that nothing is");
+    assert!(read(&mut c, 2, 14, 15));
+}
+
+#[test]
+fn a_flush_need_not_tell_what_was_told_or_what_the_gateway_has_forgotten() {
+    let mut c = after_a_loss();
+    c.flush_failed();
+    flush(&mut c, 11);
+    assert!(read(&mut c, 1, 12, 13));
+    let mut c = checker();
+    write(&mut c, 1, 1, 2);
+    flush(&mut c, 3);
+    write(&mut c, 2, 4, 5);
+    c.gateway_lost();
+    c.power_loss(at(10), |_| Loss::Certain);
+    flush(&mut c, 11);
+    assert!(read(&mut c, 1, 12, 13));
+    let mut c = after_a_loss();
+    // It was under way when power was lost.
+    flush(&mut c, 9);
+    assert!(read(&mut c, 1, 12, 13));
 }
 
 #[test]
