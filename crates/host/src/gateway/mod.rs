@@ -130,6 +130,15 @@ struct Base {
 /// A page whose merge waits for memory: its volume and number, the parts, and what it holds if that was read.
 type Starved = (usize, u64, Vec<Part>, Option<Base>);
 
+/// A set in a flush.
+struct Flushing {
+    set: usize,
+    /// Replicas that have not answered.
+    left: u32,
+    /// One has answered with an error.
+    failed: bool,
+}
+
 /// A gateway.
 pub struct Gateway {
     config: GatewayConfig,
@@ -146,7 +155,7 @@ pub struct Gateway {
     operations_free: Vec<u32>,
     /// Pages whose merge waits for memory.
     starved: Vec<Starved>,
-    flushing: Map<u32, Vec<(usize, u32, u64)>>,
+    flushing: Map<u32, Vec<Flushing>>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
     stats: GatewayStats,
@@ -417,7 +426,11 @@ impl Gateway {
         }
         let pending = dirty
             .iter()
-            .map(|&(set, replicas, acked)| (set, replicas as u32, acked))
+            .map(|&(set, replicas, _)| Flushing {
+                set,
+                left: replicas as u32,
+                failed: false,
+            })
             .collect();
         self.flushing.insert(request, pending);
         for (set, replicas, acked) in dirty {
@@ -788,17 +801,14 @@ impl Gateway {
             .expect("a flush is pending until all is done");
         let entry = pending
             .iter_mut()
-            .find(|(index, ..)| *index == set)
+            .find(|entry| entry.set == set)
             .expect("the set is being flushed");
-        entry.1 -= 1;
-        let is_last = entry.1 == 0;
-        let failed_before = self.requests[request as usize]
-            .as_ref()
-            .is_some_and(|request| request.error.is_some());
-        let mut error = error;
-        if is_last && error.is_none() && !failed_before && !self.set(volume, set).complete_flush(acked) {
-            error = Some(BlockError::Io);
-        }
+        entry.left -= 1;
+        entry.failed |= error.is_some();
+        // Whatever became of other sets: what this one has lost is told now, and not again.
+        let is_whole = entry.left == 0 && !entry.failed;
+        let is_lossless = !is_whole || self.set(volume, set).complete_flush(acked);
+        let error = error.or((!is_lossless).then_some(BlockError::Io));
         self.finish_part(now, request, error);
     }
 

@@ -106,7 +106,7 @@ impl Gateway {
     }
 
     /// Takes out an operation, in flight or waiting.
-    pub(super) fn abandon(&mut self, now: Instant, slot: u32) {
+    fn abandon(&mut self, now: Instant, slot: u32) {
         let operation = self.operation(slot);
         if operation.number != 0 {
             self.end(now, slot);
