@@ -857,6 +857,11 @@ impl Unit {
             let cached = cached.clone();
             return self.replica.fetched(now, lpn, why, Ok(cached));
         }
+        // A joining peer asks again for what it has not got yet: a slow medium is asked once.
+        let is_same = |reading: &Reading| matches!(reading, Reading::Fetch { lpn: of, why: by, .. } if (*of, *by) == (lpn, why));
+        if self.readings.iter().flatten().any(is_same) {
+            return;
+        }
         let version = self.newest(lpn);
         let slot = self.start_reading(Reading::Fetch { lpn, why, version });
         self.flash.submit(
