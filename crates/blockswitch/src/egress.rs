@@ -215,6 +215,12 @@ impl Egress {
     /// The next piece of work. `None` when nothing waits, or when all that waits is T behind its doorbell:
     /// [`Self::deadline`] then says until when.
     pub fn pop(&mut self, now: Instant) -> Option<Slice> {
+        self.pop_within(now, u32::MAX)
+    }
+
+    /// [`Self::pop`] for who has begun a slice of T already and has `throughput_bytes` left of it: under `Order::Sliced`
+    /// T is cut there.
+    pub fn pop_within(&mut self, now: Instant, throughput_bytes: u32) -> Option<Slice> {
         let (ring, at, bytes_max) = match self.config.order {
             Order::Fifo => (0, self.rings[0].first(&mut self.queues)?, u32::MAX),
             Order::RunToCompletion | Order::RunToCompletionPriority => {
@@ -225,7 +231,7 @@ impl Egress {
                 let (ring, at) = self.next_strict(now)?;
                 (ring, at, u32::MAX)
             }
-            Order::Sliced => self.next_sliced(now)?,
+            Order::Sliced => self.next_sliced(now, throughput_bytes)?,
         };
         debug_assert!(ring < 2);
         Some(self.take(at, bytes_max))
@@ -404,7 +410,7 @@ impl Egress {
     }
 
     /// Sliced: the ring, the queue and the most bytes of the next slice.
-    fn next_sliced(&mut self, now: Instant) -> Option<(usize, u32, u32)> {
+    fn next_sliced(&mut self, now: Instant, throughput_bytes: u32) -> Option<(usize, u32, u32)> {
         let [latency, throughput] = self.waiting.map(|count| count > 0);
         let starving = throughput
             && (self.latency_bytes_since >= u64::from(self.config.starvation_bytes)
@@ -412,6 +418,7 @@ impl Egress {
         let bytes_max = self.slice_bytes(now, latency);
         let ring = usize::from(!latency || starving);
         let quantum = [LATENCY_QUANTUM_BYTES, bytes_max][ring];
+        let bytes_max = [bytes_max, bytes_max.min(throughput_bytes)][ring];
         let at = self.next_of_ring(ring, quantum)?;
         let queue = &mut self.queues[at as usize];
         let node = self

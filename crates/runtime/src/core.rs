@@ -80,6 +80,8 @@ const HELD_UP: Duration = Duration::from_millis(1);
 /// The timer's slack of the thread: the default of 50 µs would delay every deadline.
 const TIMER_SLACK_NANOS: libc::c_ulong = 1_000;
 
+/// Requests of a bulk connection that make it worth while to read its next ones later, several at once.
+const ENOUGH_REQUESTS: u32 = 4;
 /// What an answer takes besides its data, about.
 const ANSWER_BYTES: usize = 64;
 /// Answers are collected up to this, and then sent by one call.
@@ -485,20 +487,27 @@ impl Core {
 
     /// Lets connections go on that can, in the order of the policy, until one slice of bulk work is done.
     fn attend(&mut self) -> bool {
-        let mut worked = self.take_in(Class::Latency, usize::MAX);
-        let prioritises = self.switch.prioritises();
-        worked |= self.take_in(Class::Throughput, if prioritises { 1 } else { usize::MAX });
-        worked | self.execute()
+        let (latency, _) = self.take_in(Class::Latency, usize::MAX);
+        let count = if self.switch.prioritises() { 1 } else { usize::MAX };
+        let (bulk, sent) = self.take_in(Class::Throughput, count);
+        latency | bulk | self.execute(sent)
     }
 
-    /// Reads from the connections of a class, at most `count`, and queues their requests.
-    fn take_in(&mut self, class: Class, count: usize) -> bool {
-        let mut worked = false;
+    /// Reads from the connections of a class, at most `count`, and queues their requests; true if there was something,
+    /// and how much of what they had to send is sent.
+    fn take_in(&mut self, class: Class, count: usize) -> (bool, usize) {
+        let (mut worked, mut sent) = (false, 0);
         // Who can go on after its turn stands in line again, for the next round.
         for _ in 0..count.min(self.frontend.waiting(class)) {
             let Some(slot) = self.frontend.next_ready(class) else {
                 break;
             };
+            if class == Class::Throughput
+                && self.switch.waiting_of(slot) >= ENOUGH_REQUESTS
+                && self.frontend.pass(slot)
+            {
+                continue;
+            }
             let at = now();
             worked |= self.frontend.read(at, slot, &self.counters);
             while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
@@ -506,25 +515,28 @@ impl Core {
                 self.switch.push(at, origin, request);
             }
             self.frontend.set_class(slot, self.switch.class_of(slot));
-            self.send(slot, self.switch.slice_bytes());
+            // What waits is sent with its slices.
+            let waits = self.switch.waiting_of(slot) > 0;
+            sent += self.send(slot, if waits { 0 } else { self.switch.slice_bytes() });
         }
-        worked
+        (worked, sent)
     }
 
-    fn send(&mut self, slot: usize, bytes_min: usize) {
-        let is_open = self.frontend.send(slot, bytes_min, &self.poller, &self.counters);
-        if !is_open {
+    fn send(&mut self, slot: usize, bytes_min: usize) -> usize {
+        let sent = self.frontend.send(slot, bytes_min, &self.poller, &self.counters);
+        sent.unwrap_or_else(|| {
             self.switch.close(slot);
-        }
+            0
+        })
     }
 
     /// Executes what the switch says: everything that goes before bulk work, and one slice of that. Answers of one
-    /// connection that follow each other are sent together.
-    fn execute(&mut self) -> bool {
+    /// connection that follow each other are sent together. `bulk` bytes of the slice are done already.
+    fn execute(&mut self, mut bulk: usize) -> bool {
         let mut worked = false;
         let (slice_bytes, prioritises) = (self.switch.slice_bytes(), self.switch.prioritises());
-        let (mut last, mut unsent, mut bulk) = (None, 0, 0);
-        while let Some(step) = self.switch.pop(now()) {
+        let (mut last, mut unsent) = (None, 0);
+        while let Some(step) = self.switch.pop(now(), slice_bytes.saturating_sub(bulk).max(1)) {
             worked = true;
             if let Some(slot) = last.filter(|&slot| slot != step.slot || unsent >= SEND_BYTES_MAX) {
                 self.send(slot, unsent);
@@ -536,7 +548,7 @@ impl Core {
             last = Some(step.slot);
             unsent += step.bytes + ANSWER_BYTES;
             if prioritises && step.class == Class::Throughput {
-                bulk += step.bytes + ANSWER_BYTES;
+                bulk += step.bytes.max(ANSWER_BYTES);
                 if bulk >= slice_bytes {
                     break;
                 }

@@ -103,6 +103,11 @@ impl Switch {
         self.egress.is_empty()
     }
 
+    /// Requests of a connection that wait, those under way in slices included.
+    pub fn waiting_of(&self, slot: usize) -> u32 {
+        self.egress.waiting_of(AppId(slot as u32))
+    }
+
     /// When a batch that is held back goes.
     pub fn deadline(&self) -> Option<Instant> {
         self.egress.deadline()
@@ -164,9 +169,10 @@ impl Switch {
             .expect("sessions keep to the limits that the queue was made for");
     }
 
-    /// What to do next.
-    pub fn pop(&mut self, now: Instant) -> Option<Step> {
-        let slice = self.egress.pop(now)?;
+    /// What to do next, when `bulk_bytes` are left of the slice of bulk work.
+    pub fn pop(&mut self, now: Instant, bulk_bytes: usize) -> Option<Step> {
+        let bulk_bytes = u32::try_from(bulk_bytes).unwrap_or(u32::MAX);
+        let slice = self.egress.pop_within(now, bulk_bytes)?;
         let work = self.work[slice.tag as usize]
             .as_mut()
             .filter(|_| slice.from_byte == 0);

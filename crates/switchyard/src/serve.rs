@@ -52,7 +52,7 @@ pub struct ServeArgs {
     pub policy: Policy,
     /// Bulk work after which a core looks for latency-bound work: less shortens the wait of small requests, more leaves
     /// bulk clients more throughput
-    #[arg(long, value_name = "SIZE", default_value = "256KiB")]
+    #[arg(long, value_name = "SIZE", default_value = "320KiB")]
     pub slice: Size,
     /// Class of a volume, or of the clients of a port, instead of a learned one: NAME=latency, PORT=throughput
     #[arg(long = "class", value_name = "NAME|PORT=CLASS", value_parser = parse_class)]

@@ -192,6 +192,8 @@ pub(super) struct Connection {
     pub is_broken: bool,
     pub is_ready: bool,
     pub is_blocked: bool,
+    /// Turns that it passed over in a row, because it has work enough waiting.
+    pub passed: u8,
 }
 
 impl Connection {
@@ -214,6 +216,7 @@ impl Connection {
             is_broken: false,
             is_ready: false,
             is_blocked: false,
+            passed: 0,
         }
     }
 
@@ -321,9 +324,9 @@ impl Connection {
         self.protocol.complete(reply);
     }
 
-    /// Sends at least `bytes_min` bytes, if there are so many and the socket takes them, and not much more; true if
-    /// that was anything.
-    pub fn send(&mut self, bytes_min: usize, iovecs: &mut [libc::iovec], counters: &Counters) -> bool {
+    /// Sends at least `bytes_min` bytes, if there are so many and the socket takes them, and not much more; returns how
+    /// many.
+    pub fn send(&mut self, bytes_min: usize, iovecs: &mut [libc::iovec], counters: &Counters) -> usize {
         let mut total = 0;
         while !self.ended && self.can_write && total < bytes_min && self.protocol.pending_bytes() > 0 {
             let (count, bytes) = gather(&self.protocol, iovecs, bytes_min - total);
@@ -354,7 +357,7 @@ impl Connection {
             total += sent;
             self.can_write = sent == bytes;
         }
-        total > 0
+        total
     }
 }
 
@@ -378,12 +381,20 @@ fn gather(protocol: &Protocol, iovecs: &mut [libc::iovec], bytes_min: usize) -> 
             Segment::Bytes(head) => (head.as_ptr().cast_mut(), head.len()),
             Segment::Page(page, range) => (page.as_ptr().wrapping_add(range.start), range.len()),
         };
-        iovecs[count] = libc::iovec {
-            iov_base: base.cast(),
-            iov_len: length,
-        };
-        count += 1;
         bytes += length;
+        // The pages of a memory volume follow each other: longer pieces cost the kernel less.
+        match iovecs[..count].last_mut() {
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == base.cast() => {
+                last.iov_len += length
+            }
+            _ => {
+                iovecs[count] = libc::iovec {
+                    iov_base: base.cast(),
+                    iov_len: length,
+                };
+                count += 1;
+            }
+        }
         count < iovecs.len() && bytes < bytes_min
     });
     (count, bytes)

@@ -45,6 +45,8 @@ const KEEPALIVE_SECONDS: libc::c_int = 30;
 const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
+/// Turns that a connection passes over at most.
+const PASSES_MAX: u8 = 3;
 
 /// A client that has just come.
 #[derive(Debug)]
@@ -310,6 +312,20 @@ impl Frontend {
         Some(slot)
     }
 
+    /// Puts a connection that has work enough waiting back in line, so that more of its requests are read at once; false
+    /// if it has passed over [`PASSES_MAX`] turns: among what waits in the socket may be a flush.
+    pub fn pass(&mut self, slot: usize) -> bool {
+        let Some(connection) = &mut self.slots[slot] else {
+            return false;
+        };
+        let passes = connection.passed < PASSES_MAX && !connection.is_over();
+        connection.passed = if passes { connection.passed + 1 } else { 0 };
+        if passes {
+            self.stand_in_line(slot);
+        }
+        passes
+    }
+
     /// Reads from a connection's socket, if it can be; true if there were bytes.
     pub fn read(&mut self, now: Instant, slot: usize, counters: &Counters) -> bool {
         let Some(connection) = &mut self.slots[slot] else {
@@ -357,17 +373,23 @@ impl Frontend {
     }
 
     /// Sends at least `bytes_min` bytes of what a connection has to send, and puts it in line again if it could go on;
-    /// false if it was over and is closed.
-    pub fn send(&mut self, slot: usize, bytes_min: usize, poller: &Poller, counters: &Counters) -> bool {
+    /// returns how many, or `None` if it was over and is closed.
+    pub fn send(
+        &mut self,
+        slot: usize,
+        bytes_min: usize,
+        poller: &Poller,
+        counters: &Counters,
+    ) -> Option<usize> {
         let Some(connection) = &mut self.slots[slot] else {
-            return true;
+            return Some(0);
         };
         let was_blocked = connection.is_session_blocked();
         let sent = connection.send(bytes_min, &mut self.iovecs, counters);
         recount(&mut self.in_flight_bytes, connection);
         if connection.is_over() {
             self.close(slot, poller, counters);
-            return false;
+            return None;
         }
         let waits = connection.waits_for_room();
         self.any_held |= connection.is_held;
@@ -377,13 +399,13 @@ impl Frontend {
                 connection.is_blocked = true;
                 self.blocked.push(slot);
             }
-            if sent && was_blocked && !connection.is_ready {
+            if sent > 0 && was_blocked && !connection.is_ready {
                 connection.is_ready = true;
                 self.lines[connection.class.index()].push_back(slot);
             }
         }
         self.stand_in_line(slot);
-        true
+        Some(sent)
     }
 
     /// When [`Frontend::tick`] is due.
