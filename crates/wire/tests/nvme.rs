@@ -24,6 +24,7 @@ fn variants() -> impl Iterator<Item = HostOptions> {
         data_digest: bits & 2 != 0,
         sq_flow: bits & 4 != 0,
         alignment: if bits & 8 != 0 { 31 } else { 0 },
+        apart_bytes: (bits & 6 == 4).then_some(4096),
         ..Rig::options()
     })
 }

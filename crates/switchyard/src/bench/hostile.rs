@@ -65,7 +65,7 @@ fn bad_client(address: &Address, kind: usize) -> anyhow::Result<Bad> {
     let (mut asks, asks_much) = (Vec::new(), reads(&mut connection, FLOOD_DEPTH, 4096));
     match kind {
         1 => {
-            connection.push_write(1, 0, &vec![1; 128 << 10]);
+            connection.queue_write(1, 0, &vec![1; 128 << 10]);
             asks = connection.take_queued();
             asks.truncate(asks.len() / 2);
         }

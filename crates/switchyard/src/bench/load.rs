@@ -2,6 +2,7 @@
 
 use super::Mode;
 use super::block::{Aligned, Target, Way};
+use super::outbox::STAMP_BYTES;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::Rng;
@@ -23,7 +24,7 @@ pub trait Client: Send {
     fn can_flush(&self) -> bool;
     /// Queues a read.
     fn push_read(&mut self, cookie: u64, offset: u64, length: u32);
-    /// Queues a write.
+    /// Queues a write. The data of writes of one length differ in their first [`STAMP_BYTES`] only.
     fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]);
     /// Queues a flush.
     fn push_flush(&mut self, cookie: u64);
@@ -140,7 +141,7 @@ impl Places {
     /// The data of a write at `offset`: different for each write.
     fn payload(&mut self, offset: u64) -> &[u8] {
         let stamp = self.rng.next_u64() ^ offset;
-        self.payload[..8].copy_from_slice(&(stamp | 1).to_le_bytes());
+        self.payload[..STAMP_BYTES].copy_from_slice(&(stamp | 1).to_le_bytes());
         &self.payload
     }
 }

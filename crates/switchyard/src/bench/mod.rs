@@ -13,6 +13,7 @@ mod load;
 pub mod machine;
 mod nbd;
 mod nvme;
+mod outbox;
 mod report;
 mod servers;
 

@@ -2,6 +2,7 @@
 //! load generator needs; it shares the protocol's numbers with the server but none of its code.
 
 use super::load::Client;
+use super::outbox::{self, Outbox};
 use anyhow::{Context, bail};
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,6 +22,10 @@ pub struct Connection {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
     out: Vec<u8>,
+    /// Payload of large writes, by their number; where in `out` it goes, and how much.
+    outbox: Outbox,
+    apart: Vec<(usize, usize, usize)>,
+    writes: usize,
     /// Bytes of the export.
     pub size_bytes: u64,
     flags: u16,
@@ -73,13 +78,14 @@ impl Connection {
             }
         }
         let stream = stream.with_context(|| format!("no NBD server answers at {server}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        outbox::prepare(&stream, TIMEOUT)?;
         let mut connection = Self {
             reader: BufReader::with_capacity(256 << 10, stream.try_clone()?),
             writer: stream,
             out: Vec::with_capacity(256 << 10),
+            outbox: Outbox::new(),
+            apart: Vec::new(),
+            writes: 0,
             size_bytes: 0,
             flags: 0,
         };
@@ -151,6 +157,12 @@ impl Connection {
         }
     }
 
+    /// Queues a write with a copy of its data.
+    pub fn queue_write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        self.push(command::WRITE, cookie, offset, data.len() as u32);
+        self.out.extend_from_slice(data);
+    }
+
     /// The requests queued so far as bytes, instead of sending them.
     pub fn take_queued(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
@@ -188,17 +200,32 @@ impl Client for Connection {
     }
 
     fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        if data.len() < outbox::BYTES_MIN {
+            return self.queue_write(cookie, offset, data);
+        }
         self.push(command::WRITE, cookie, offset, data.len() as u32);
-        self.out.extend_from_slice(data);
+        self.writes += 1;
+        self.apart.push((self.out.len(), self.writes, data.len()));
+        self.outbox.put(self.writes, data);
     }
 
     fn push_flush(&mut self, cookie: u64) {
         self.push(command::FLUSH, cookie, 0, 0);
     }
 
-    /// With one write if the socket takes it.
+    /// With one write if the socket takes it and there is no large payload.
     fn send(&mut self) -> std::io::Result<()> {
-        self.writer.write_all(&self.out)?;
+        let mut from = 0;
+        for (at, number, length) in self.apart.drain(..) {
+            while from < at {
+                from += outbox::send(&self.writer, &self.out[from..at], true)?;
+            }
+            let mut sent = 0;
+            while sent < length {
+                sent += self.outbox.send(&self.writer, number, sent, length - sent)?;
+            }
+        }
+        self.writer.write_all(&self.out[from..])?;
         self.out.clear();
         Ok(())
     }

@@ -2,9 +2,10 @@
 //! and one I/O queue.
 
 use super::load::Client;
+use super::outbox::{self, Outbox};
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
@@ -56,6 +57,8 @@ struct Queue {
     stream: TcpStream,
     host: Host,
     buffer: Vec<u8>,
+    /// Payload of large writes, by command id.
+    outbox: Outbox,
 }
 
 impl Queue {
@@ -71,13 +74,12 @@ impl Queue {
             }
         }
         let stream = stream.with_context(|| format!("no NVMe/TCP target answers at {server}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        outbox::prepare(&stream, TIMEOUT)?;
         let mut queue = Self {
             stream,
             host: Host::new(options),
             buffer: vec![0; READ_BYTES],
+            outbox: Outbox::new(),
         };
         let mut nothing = Work::default();
         while !queue.host.is_connected() {
@@ -88,11 +90,19 @@ impl Queue {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        while !self.host.outgoing().is_empty() {
-            let sent = self.stream.write(self.host.outgoing())?;
+        loop {
+            let (bytes, due) = (self.host.outgoing(), self.host.data_due());
+            let sent = match due {
+                None if bytes.is_empty() => return Ok(()),
+                Some(due) if bytes.is_empty() => {
+                    let (offset, length) = (due.offset as usize, due.length as usize);
+                    self.outbox
+                        .send(&self.stream, usize::from(due.cid), offset, length)?
+                }
+                _ => outbox::send(&self.stream, bytes, due.is_some())?,
+            };
             self.host.sent(sent);
         }
-        Ok(())
     }
 
     /// Reads once.
@@ -199,6 +209,7 @@ impl Connection {
         );
         let options = HostOptions {
             sq_flow: false,
+            apart_bytes: Some(outbox::BYTES_MIN as u32),
             ..HostOptions::admin(&address.nqn, &host)
         };
         let mut admin = Queue::open(server, options.clone())
@@ -225,9 +236,12 @@ impl Connection {
     }
 
     fn push(&mut self, cookie: u64, (sqe, data): (Sqe, Data), payload: &[u8]) {
+        let is_apart = payload.len() >= outbox::BYTES_MIN;
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        bytes.extend_from_slice(payload);
+        if !is_apart {
+            bytes.extend_from_slice(payload);
+        }
         self.work.submitting = Some((cookie, bytes));
         let cid = self
             .io
@@ -238,6 +252,9 @@ impl Connection {
         self.work.cookies[usize::from(cid)] = cookie;
         self.spare
             .push(std::mem::replace(&mut self.work.payload[usize::from(cid)], bytes));
+        if is_apart {
+            self.io.outbox.put(usize::from(cid), payload);
+        }
     }
 }
 

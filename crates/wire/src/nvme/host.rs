@@ -14,6 +14,7 @@
 //! - Every command that was submitted ends exactly once, unless the connection fails.
 //! - Payload is copied once on its way out (from the sink into the outgoing bytes), not on its way in.
 
+use std::collections::VecDeque;
 use thiserror::Error;
 
 use super::proto::{
@@ -53,6 +54,9 @@ pub struct HostOptions {
     pub sq_flow: bool,
     /// Data that may go into a capsule: what Identify says for an I/O queue, 8192 for an admin queue.
     pub in_capsule_bytes: u32,
+    /// Writes at least as long leave their data out of [`Host::outgoing`]: the world sends it where [`Host::data_due`]
+    /// says, without a copy. Not with data digests.
+    pub apart_bytes: Option<u32>,
 }
 
 impl HostOptions {
@@ -71,6 +75,7 @@ impl HostOptions {
             alignment: 0,
             sq_flow: true,
             in_capsule_bytes: super::IN_CAPSULE_BYTES_MIN,
+            apart_bytes: None,
         }
     }
 
@@ -167,6 +172,17 @@ struct Incoming {
     digest_bytes: usize,
 }
 
+/// Data of a write that the world sends itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataDue {
+    /// The write.
+    pub cid: u16,
+    /// From where on.
+    pub offset: u32,
+    /// How much.
+    pub length: u32,
+}
+
 /// One NVMe/TCP connection, host side.
 #[derive(Debug)]
 pub struct Host {
@@ -179,6 +195,8 @@ pub struct Host {
     free: Vec<u16>,
     outgoing: Vec<u8>,
     outgoing_sent: usize,
+    /// Data left out, and before which byte of `outgoing` it goes.
+    apart: VecDeque<(usize, DataDue)>,
     scratch: [u8; TERM_BYTES_MAX],
     scratch_bytes: usize,
     incoming: Option<Incoming>,
@@ -192,6 +210,10 @@ impl Host {
     pub fn new(options: HostOptions) -> Self {
         assert!(options.subsystem_nqn.len() <= NQN_BYTES_MAX && options.host_nqn.len() <= NQN_BYTES_MAX);
         assert!(options.entries >= 2);
+        assert!(
+            options.apart_bytes.is_none() || !options.data_digest,
+            "digests need the data"
+        );
         let count = options.entries - u16::from(options.sq_flow);
         let request = Initialize {
             version: 0,
@@ -209,6 +231,7 @@ impl Host {
             pending: vec![None; usize::from(count)],
             free: (0..count).rev().collect(),
             outgoing_sent: 0,
+            apart: VecDeque::new(),
             scratch: [0; TERM_BYTES_MAX],
             scratch_bytes: 0,
             incoming: None,
@@ -243,15 +266,35 @@ impl Host {
         self.is_connected() && !self.free.is_empty()
     }
 
-    /// Bytes to be sent.
+    /// Bytes to be sent, up to data that the world sends itself.
     pub fn outgoing(&self) -> &[u8] {
-        &self.outgoing[self.outgoing_sent..]
+        let end = self.apart.front().map_or(self.outgoing.len(), |(at, _)| *at);
+        &self.outgoing[self.outgoing_sent..end]
     }
 
-    /// The first `bytes` bytes of [`Host::outgoing`] are sent.
+    /// Data to be sent when [`Host::outgoing`] is empty.
+    pub fn data_due(&self) -> Option<DataDue> {
+        self.apart.front().map(|(_, due)| *due)
+    }
+
+    /// The first `bytes` bytes of [`Host::outgoing`], or of [`Host::data_due`] if there are none, are sent.
     pub fn sent(&mut self, bytes: usize) {
-        assert!(bytes <= self.outgoing().len(), "no more is sent than there was");
-        self.outgoing_sent += bytes;
+        if self.outgoing().is_empty()
+            && let Some((_, due)) = self.apart.front_mut()
+        {
+            assert!(bytes <= due.length as usize, "no more is sent than there was");
+            due.offset += bytes as u32;
+            due.length -= bytes as u32;
+            if due.length == 0 {
+                self.apart.pop_front();
+            }
+        } else {
+            assert!(bytes <= self.outgoing().len(), "no more is sent than there was");
+            self.outgoing_sent += bytes;
+        }
+        if !self.apart.is_empty() {
+            return;
+        }
         if self.outgoing_sent == self.outgoing.len() {
             self.outgoing.clear();
             self.outgoing_sent = 0;
@@ -633,6 +676,14 @@ impl Host {
     /// Queues data from the sink, and its digest.
     fn put_data(&mut self, cid: u16, offset: u32, length: u32, sink: &mut dyn Sink) {
         let start = self.outgoing.len();
+        let total = match self.pending[usize::from(cid)].map(|pending| pending.data) {
+            Some(Data::Out(total)) => total,
+            _ => length,
+        };
+        if self.options.apart_bytes.is_some_and(|least| total >= least) {
+            let due = DataDue { cid, offset, length };
+            return self.apart.push_back((start, due));
+        }
         self.outgoing.resize(start + length as usize, 0);
         sink.fill(cid, offset, &mut self.outgoing[start..]);
         if self.options.data_digest {

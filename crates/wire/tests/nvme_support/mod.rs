@@ -295,6 +295,15 @@ impl Rig {
 impl Wire {
     /// Takes bytes from the host; true if there were any.
     fn fetch(&mut self) -> bool {
+        if let Some(due) = self.host.data_due()
+            && self.host.outgoing().is_empty()
+        {
+            let count = self.piece(due.length as usize);
+            let data = &self.mail.outgoing[&due.cid][due.offset as usize..][..count];
+            self.to_session.extend_from_slice(data);
+            self.host.sent(count);
+            return true;
+        }
         let count = self.piece(self.host.outgoing().len());
         self.to_session.extend_from_slice(&self.host.outgoing()[..count]);
         self.host.sent(count);

@@ -1,0 +1,67 @@
+//! Payload of large writes, sent from where it lies: clients that copied it would load themselves rather than the
+//! server. (Pages of a file in memory could be spliced, but on the loopback that makes receivers drop segments.)
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Writes at least as long go this way; for shorter ones a copy is cheaper than a system call more.
+pub const BYTES_MIN: usize = 32 << 10;
+/// The first bytes of a payload, which alone differ between the writes of a connection.
+pub const STAMP_BYTES: usize = 8;
+/// Places for writes; one that comes later than this many before it may share the place of one under way.
+const PLACES: usize = 128;
+
+/// The payload of a connection's large writes.
+pub struct Outbox {
+    places: Vec<Vec<u8>>,
+}
+
+impl Outbox {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self {
+            places: vec![Vec::new(); PLACES],
+        }
+    }
+
+    /// Keeps the payload of write `number`: all of it the first time, then its stamp.
+    pub fn put(&mut self, number: usize, data: &[u8]) {
+        let place = &mut self.places[number % PLACES];
+        if place.len() == data.len() {
+            place[..STAMP_BYTES].copy_from_slice(&data[..STAMP_BYTES]);
+        } else {
+            *place = data.to_vec();
+        }
+    }
+
+    /// Sends payload of write `number` from `offset` on, at most `length` bytes; returns how many.
+    pub fn send(
+        &self,
+        mut stream: &TcpStream,
+        number: usize,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<usize> {
+        stream.write(&self.places[number % PLACES][offset..][..length])
+    }
+}
+
+/// Sends some of `bytes`; with `more`, payload follows and the kernel may wait for it.
+pub fn send(stream: &TcpStream, bytes: &[u8], more: bool) -> io::Result<usize> {
+    use rustix::net::SendFlags;
+    let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+    Ok(rustix::net::send(stream, bytes, flags | SendFlags::NOSIGNAL)?)
+}
+
+/// Prepares a client's socket: no delays, and on the loopback, where there is no path to probe, Reno instead of BBR,
+/// which costs bandwidth there. A refusal leaves the default.
+pub fn prepare(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    if stream.peer_addr()?.ip().is_loopback() {
+        let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
+    }
+    Ok(())
+}
