@@ -202,7 +202,7 @@ impl Block {
         let (mut first, mut second, mut holder) = (self.durable_s, 0, None);
         for cluster in self.live.iter().chain(&self.rollback) {
             let durable = cluster.durable && cluster.acked < NEVER || cluster.acked < flushed_before;
-            if !durable && !(vouched && cluster.vouched) {
+            if !(durable || vouched && cluster.vouched) {
                 continue;
             }
             if cluster.s > first || holder.is_none() && cluster.s == first {
