@@ -33,6 +33,8 @@ pub enum Canary {
     LoseFlush,
     /// Some reads are answered with the data of an earlier answer for the same page.
     StaleRead,
+    /// Answers keep the first continuity that their vSSD told: no gateway learns that memory was lost.
+    HideLoss,
 }
 
 /// One host's place in the world.
@@ -156,6 +158,8 @@ struct Core {
     cut: Option<Cut>,
     /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
     stale: Map<(u32, u64), Packet>,
+    /// [`Canary::HideLoss`]: the first continuity of each vSSD.
+    continuities: Map<u32, u32>,
     /// [`Canary::AckWithoutApply`]: the vSSDs of each replica set and their nodes.
     sets: Vec<Vec<(VssdId, Addr)>>,
 }
@@ -216,6 +220,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 canary: options.canary,
                 cut: options.cut,
                 stale: Map::new(),
+                continuities: Map::new(),
                 sets: Vec::new(),
             },
             instant: Instant::ZERO,
@@ -606,6 +611,7 @@ impl Core {
         match self.canary {
             Canary::AckWithoutApply => self.forge_ack(from, to, packet),
             Canary::StaleRead => Some(self.answer_stale(packet)),
+            Canary::HideLoss => Some(self.hide_loss(packet)),
             Canary::None | Canary::LoseFlush => Some(packet),
         }
     }
@@ -638,6 +644,22 @@ impl Core {
         let next_hop = self.places[from].addr;
         self.send(to, next_hop, Packet::bare(header));
         None
+    }
+
+    fn hide_loss(&mut self, mut packet: Packet) -> Packet {
+        let header = &mut packet.header;
+        if !matches!(header.op, Op::Write | Op::Flush)
+            || !header.has(flags::REPLY)
+            || header.code != Code::SoftOrOk
+        {
+            return packet;
+        }
+        let known = self.continuities.get(&header.vssd.0).copied();
+        let first = known.unwrap_or(header.floor);
+        self.continuities.insert(header.vssd.0, first);
+        self.stats.sabotaged += u64::from(first != header.floor);
+        header.floor = first;
+        packet
     }
 
     fn answer_stale(&mut self, mut packet: Packet) -> Packet {

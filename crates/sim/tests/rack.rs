@@ -63,6 +63,13 @@ fn stale_answers_are_caught() {
     assert!(percent >= 80, "{percent} %");
 }
 
+#[test]
+fn losses_that_are_not_told_are_caught() {
+    // Few runs lose what the memory of a whole set held, and flush afterwards.
+    let percent = caught_percent(Canary::HideLoss);
+    assert!(percent >= 2, "{percent} %");
+}
+
 /// Share of the boundaries that the test run cuts; `switchyard sim run power-cut` cuts all.
 const CUT_STRIDE: u64 = 5;
 
