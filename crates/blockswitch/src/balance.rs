@@ -10,6 +10,9 @@
 //!   Fewer L cores are used only after the load has allowed it for a while; more, at once, up to
 //!   [`Config::latency_cores_percent_max`].
 //! - Within each group, an application moves from the busiest core to the idlest if that evens them out.
+//! - Where requests are not steered, nothing else brings work to an idle core. There, applications of one class alone are
+//!   evened out over all cores and have no other home; and T applications use the L cores too while the others have no
+//!   room for them, so that a small machine is not half idle for the sake of a few L requests.
 //! - An application stays where its affinity allows, stays for a cooldown after a move, and returns to where it came
 //!   from when its reason to be elsewhere has gone for `idle_reset`.
 //! - Moves are few in an interval: each is decided on loads that show the one before.
@@ -115,6 +118,8 @@ pub struct Balancer {
     fewer_since: Option<Instant>,
     /// Ours: since when one of the classes has no load.
     alone_since: Option<Instant>,
+    /// Ours, where requests are not steered: T applications use the L cores as well.
+    shared: bool,
 }
 
 /// Loads below this share of a core are none.
@@ -130,6 +135,11 @@ const DECAY: Duration = Duration::from_millis(50);
 const UNEVEN_PPM: u64 = 300_000;
 /// Ours: for how long the load must have fitted fewer L cores before there are fewer.
 const FEWER_HOLD: Duration = Duration::from_millis(200);
+/// Ours: T applications use the L cores too when they fill the others to this share. It is below what a loop that never
+/// rests measures, since looking for work is no work.
+const CROWDED_PERCENT: u64 = 85;
+/// Ours: and leave them when they would fill the others to less than this.
+const ROOMY_PERCENT: u64 = 60;
 
 impl Balancer {
     /// Of `cores` cores and applications numbered below `apps`. All memory is taken now.
@@ -152,6 +162,7 @@ impl Balancer {
             latency_cores: CoreSet(0),
             fewer_since: None,
             alone_since: None,
+            shared: false,
         }
     }
 
@@ -270,19 +281,45 @@ impl Balancer {
         if elapsed.is_zero() {
             return;
         }
+        let steers_requests = self.config.request_steering != Balancing::Off;
         if latency < IDLE_PPM || throughput < IDLE_PPM || self.cores.len() < 2 {
             let since = *self.alone_since.get_or_insert(now);
             if now.since(since) >= self.config.idle_reset {
                 self.latency_cores = CoreSet(0);
-                self.return_home(now, moves);
+                if steers_requests {
+                    self.return_home(now, moves);
+                }
             }
-            return;
+            if steers_requests || self.latency_cores != CoreSet(0) {
+                return;
+            }
+        } else {
+            self.alone_since = None;
+            self.choose_latency_cores(now, latency);
         }
-        self.alone_since = None;
-        self.choose_latency_cores(now, latency);
+        if !steers_requests {
+            let others = self.cores.len() as u64 - u64::from(self.latency_cores.0.count_ones());
+            let percent = if self.shared {
+                ROOMY_PERCENT
+            } else {
+                CROWDED_PERCENT
+            };
+            self.shared = throughput > others * percent * CORE_PPM / 100;
+        }
         let limit = moves.len() + self.config.moves_max as usize;
         self.separate(now, limit, moves);
         self.even_out(now, limit, moves);
+    }
+
+    /// The cores of a class.
+    fn group(&self, class: Class) -> CoreSet {
+        let all = CoreSet(u64::MAX >> (64 - self.cores.len()));
+        match class {
+            _ if self.latency_cores == CoreSet(0) => all,
+            Class::Latency => self.latency_cores,
+            Class::Throughput if self.shared => all,
+            Class::Throughput => CoreSet(all.0 & !self.latency_cores.0),
+        }
     }
 
     /// Brings the averages of cores and applications up to date.
@@ -359,19 +396,22 @@ impl Balancer {
         group.min_by_key(|&core| key(&self.cores[core]))
     }
 
-    /// Moves applications that are in the other class's cores.
+    /// Moves applications that are not in their class's cores.
     fn separate(&mut self, now: Instant, limit: usize, moves: &mut Vec<Move>) {
+        let mut sums = [Class::Latency, Class::Throughput].map(|class| self.app_loads(class));
         for at in 0..self.places.len() {
             let view = self.places[at];
             if moves.len() >= limit {
                 return;
             }
-            let latency = view.class == Class::Latency;
-            if self.latency_cores.has(view.core) == latency || !self.may_move(now, &view) {
+            let group = self.group(view.class);
+            if group.has(view.core) || !self.may_move(now, &view) {
                 continue;
             }
-            if let Some(to) = self.idlest(latency, view.class, view.allowed) {
+            let allowed = CoreSet(group.0 & view.allowed.0);
+            if let Some(to) = self.idlest(allowed, &sums[view.class.index()]) {
                 self.relocate(now, at, to, moves);
+                sums = [Class::Latency, Class::Throughput].map(|class| self.app_loads(class));
             }
         }
     }
@@ -382,10 +422,10 @@ impl Balancer {
             if moves.len() >= limit {
                 return;
             }
-            let latency = class == Class::Latency;
             let sums = self.app_loads(class);
-            let group = || (0..self.cores.len()).filter(|&core| self.latency_cores.has(core) == latency);
-            let Some(busiest) = group().max_by_key(|&core| (sums[core], core)) else {
+            let group = self.group(class);
+            let members = (0..self.cores.len()).filter(|&core| group.has(core));
+            let Some(busiest) = members.max_by_key(|&core| (sums[core], core)) else {
                 continue;
             };
             let candidates = 0..self.places.len();
@@ -394,7 +434,7 @@ impl Balancer {
                 if view.class != class || view.core != busiest || !self.may_move(now, &view) {
                     return None;
                 }
-                let to = self.idlest(latency, class, view.allowed)?;
+                let to = self.idlest(CoreSet(group.0 & view.allowed.0), &sums)?;
                 let gap = sums[busiest].saturating_sub(sums[to]);
                 let load = self.known[view.app.0 as usize].load_ppm;
                 // The busier of the two must end up less busy by a margin, or they would only change roles.
@@ -407,21 +447,22 @@ impl Balancer {
         }
     }
 
-    /// Sum of the applications' loads at each core: unlike the core's own it follows a move at once.
+    /// Sum of the applications' loads at each core: unlike the core's own it follows a move at once. Of a class, or of
+    /// both where they share cores.
     fn app_loads(&self, class: Class) -> [u64; 64] {
         let mut sums = [0; 64];
-        for view in self.places.iter().filter(|view| view.class == class) {
-            // One part per million each, so that applications without load yet are spread too.
-            sums[view.core] += self.known[view.app.0 as usize].load_ppm + 1;
+        for view in &self.places {
+            if view.class == class || self.shared {
+                // One part per million each, so that applications without load yet are spread too.
+                sums[view.core] += self.known[view.app.0 as usize].load_ppm + 1;
+            }
         }
         sums
     }
 
-    fn idlest(&self, latency: bool, class: Class, allowed: CoreSet) -> Option<usize> {
-        let sums = self.app_loads(class);
-        let group = (0..self.cores.len())
-            .filter(|&core| self.latency_cores.has(core) == latency && allowed.has(core));
-        group.min_by_key(|&core| sums[core])
+    fn idlest(&self, allowed: CoreSet, sums: &[u64; 64]) -> Option<usize> {
+        let cores = (0..self.cores.len()).filter(|&core| allowed.has(core));
+        cores.min_by_key(|&core| sums[core])
     }
 
     fn may_move(&self, now: Instant, view: &AppView) -> bool {
@@ -485,7 +526,17 @@ mod tests {
 
     impl Machine {
         fn new(cores: usize, apps: &[(Class, usize, u64)]) -> Self {
-            let config = Config::of(Policy::Switchyard);
+            Self::with(Config::of(Policy::Switchyard), cores, apps)
+        }
+
+        /// A machine without request steering.
+        fn unsteered(cores: usize, apps: &[(Class, usize, u64)]) -> Self {
+            let mut config = Config::of(Policy::Switchyard);
+            config.request_steering = Balancing::Off;
+            Self::with(config, cores, apps)
+        }
+
+        fn with(config: Config, cores: usize, apps: &[(Class, usize, u64)]) -> Self {
             let view = |(at, &(class, core, _)): (usize, &(Class, usize, u64))| AppView {
                 app: AppId(at as u32),
                 class,
@@ -596,6 +647,39 @@ mod tests {
         let mut machine = Machine::new(2, &[(T, 0, 50), (T, 0, 50), (T, 1, 10)]);
         machine.run(300);
         assert_eq!(machine.moves, 0);
+    }
+
+    #[test]
+    fn without_request_steering_one_class_alone_is_evened_out_and_stays() {
+        for class in [L, T] {
+            let mut machine = Machine::unsteered(2, &[(class, 0, 45), (class, 0, 45), (class, 1, 0)]);
+            machine.run(30);
+            assert_eq!((machine.apps[0].core, machine.apps[1].core), (1, 0), "{class:?}");
+            machine.run(500);
+            assert_eq!(machine.moves, 1, "{class:?}: once is enough");
+        }
+        let mut machine = Machine::unsteered(2, &[(T, 0, 10), (T, 0, 10)]);
+        machine.run(500);
+        assert_eq!(machine.moves, 0, "two that leave their core idle gain nothing");
+    }
+
+    #[test]
+    fn without_request_steering_t_uses_the_l_core_only_while_the_others_are_full() {
+        let mut machine = Machine::unsteered(2, &[(L, 0, 10), (T, 0, 25), (T, 1, 25)]);
+        machine.run(100);
+        let home = machine.cores_of(L)[0];
+        assert!(!machine.cores_of(T).contains(&home), "there is room beside L");
+        // Two that would take more than what is left of a machine without the L core.
+        machine.percent[1..].fill(48);
+        machine.run(100);
+        assert_eq!(machine.cores_of(T), [0, 1]);
+        let before = machine.moves;
+        machine.run(500);
+        assert_eq!(machine.moves, before, "a steady load is not moved about");
+        machine.percent[1..].fill(20);
+        machine.run(100);
+        let home = machine.cores_of(L)[0];
+        assert!(!machine.cores_of(T).contains(&home), "there is room again");
     }
 
     #[test]
