@@ -12,6 +12,9 @@
 //!    came back, and do not read the socket meanwhile: that is the back-pressure;
 //! 5. close the socket when [`Session::closed`] gives a reason, after sending what is left.
 //!
+//! A session moves to another core in three steps: [`Session::pause`], [`Session::park`] once [`Session::is_at_rest`],
+//! and [`Session::unpark`] there.
+//!
 //! Invariants:
 //! - A request that reaches the gateway is valid: sector-aligned, inside the export, not longer than the maximum that
 //!   was announced, and allowed on the export. Everything else is answered here, after its payload is drained.
@@ -25,6 +28,7 @@
 
 mod handshake;
 mod output;
+mod park;
 pub mod proto;
 mod transmission;
 
@@ -36,6 +40,7 @@ use thiserror::Error;
 
 pub use crate::segment::Segment;
 use output::Output;
+pub use park::Parked;
 use transmission::{Slot, WritePayload};
 
 /// A volume as clients see it.
@@ -165,7 +170,8 @@ enum Phase {
         left: u32,
     },
     RequestHeader,
-    Payload(WritePayload),
+    /// Payload of `Session::write`.
+    Payload,
     /// Payload of a write that is already refused.
     PayloadSkip {
         cookie: u64,
@@ -216,9 +222,12 @@ pub struct Session {
     slots: Vec<Slot>,
     free: Vec<u32>,
     bytes_in_flight: u64,
+    /// The write whose payload is being received.
+    write: Option<WritePayload>,
     events: VecDeque<Event>,
     output: Output,
     blocked: bool,
+    paused: bool,
     stopping: bool,
 }
 
@@ -255,9 +264,11 @@ impl Session {
             slots: (0..limits.in_flight_max).map(|_| Slot::default()).collect(),
             free: (0..limits.in_flight_max as u32).rev().collect(),
             bytes_in_flight: 0,
+            write: None,
             events: VecDeque::with_capacity(limits.in_flight_max),
             output: Output::new(limits.in_flight_max),
             blocked: false,
+            paused: false,
             stopping: false,
         };
         session.greet();
@@ -270,6 +281,10 @@ impl Session {
     pub fn receive(&mut self, bytes: &[u8], exports: &[Export]) -> usize {
         let mut taken = 0;
         loop {
+            if self.paused && !matches!(self.phase, Phase::Payload | Phase::Closing(_)) {
+                self.blocked = true;
+                return taken;
+            }
             let (step, flow) = self.step(&bytes[taken..], exports);
             taken += step;
             self.blocked = flow == Flow::Blocked;
@@ -305,7 +320,8 @@ impl Session {
         self.output.pending_bytes()
     }
 
-    /// True if the last [`Session::receive`] stopped for want of room: a reply has to be sent or a page to come back.
+    /// True if the last [`Session::receive`] stopped for want of room: a reply has to be sent or a page to come back. Or
+    /// because the session is paused.
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -313,7 +329,7 @@ impl Session {
     /// True while the payload of an accepted write is being received: its pages are taken already, so holding the
     /// client back would only keep them longer.
     pub fn is_receiving(&self) -> bool {
-        matches!(self.phase, Phase::Payload(_))
+        matches!(self.phase, Phase::Payload)
     }
 
     /// Requests accepted and not yet completely answered, queued replies included.
@@ -366,7 +382,7 @@ impl Session {
             Phase::OptionData { option, length } => self.option_data(bytes, option, length, exports),
             Phase::OptionSkip { option, left } => self.option_skip(bytes, option, left),
             Phase::RequestHeader => self.gather(bytes, proto::REQUEST_BYTES, Self::request),
-            Phase::Payload(_) => self.payload(bytes),
+            Phase::Payload => self.payload(bytes),
             Phase::PayloadSkip { cookie, errno, left } => self.payload_skip(bytes, cookie, errno, left),
             Phase::Closing(_) => (bytes.len(), Flow::Starved),
         }

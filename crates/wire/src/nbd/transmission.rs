@@ -205,7 +205,8 @@ impl Session {
                     fua: header.flags & flag::FUA != 0,
                     pages,
                 };
-                self.phase = Phase::Payload(WritePayload { request, filled: 0 });
+                self.phase = Phase::Payload;
+                self.write = Some(WritePayload { request, filled: 0 });
             }
             Kind::Status { extents_max } => self.events.push_back(Event::Status(StatusRequest {
                 client: self.client,
@@ -265,9 +266,10 @@ impl Session {
 
     /// Copies payload into the pages of the write under way; hands it over when it is whole.
     pub(super) fn payload(&mut self, bytes: &[u8]) -> (usize, Flow) {
-        let Phase::Payload(write) = &mut self.phase else {
-            panic!("payload is received in its phase only");
-        };
+        let write = self
+            .write
+            .as_mut()
+            .expect("payload is received in its phase only");
         let request = &mut write.request;
         let step = bytes.len().min((request.length - write.filled) as usize);
         let skip = (request.offset % PAGE_BYTES as u64) as usize;
@@ -284,10 +286,9 @@ impl Session {
         if write.filled < request.length {
             return (step, Flow::Starved);
         }
-        let Phase::Payload(write) = core::mem::replace(&mut self.phase, Phase::RequestHeader) else {
-            panic!("the phase did not change meanwhile");
-        };
-        self.events.push_back(Event::Request(write.request));
+        self.phase = Phase::RequestHeader;
+        let write = self.write.take().map(|write| Event::Request(write.request));
+        self.events.extend(write);
         (step, Flow::Again)
     }
 

@@ -282,7 +282,8 @@ impl Session {
         }
         self.advance();
         // What takes no room of the pool, and does not overtake what waits for room.
-        if plan.data_bytes == 0
+        if !self.paused
+            && plan.data_bytes == 0
             && (plan.kind != Kind::Read || self.waiting.is_empty())
             && let Some(pages) = self.room(&plan, 0, 0)
         {
@@ -342,6 +343,9 @@ impl Session {
 
     /// Lets commands that wait go on, in order, as far as there is room.
     pub(super) fn grant(&mut self) {
+        if self.paused {
+            return;
+        }
         while let Some(&index) = self.waiting.front() {
             let slot = &self.slots[index as usize];
             let tag = u64::from(slot.generation) << 32 | u64::from(index);

@@ -16,6 +16,9 @@
 //! 6. close the socket when [`Session::closed`] gives a reason, after sending what is left;
 //! 7. call [`Session::detach`] when the socket is closed, for whatever reason.
 //!
+//! A session moves to another core in three steps: [`Session::pause`], [`Session::park`] once [`Session::is_at_rest`],
+//! and [`Session::unpark`] there.
+//!
 //! A world that reads sockets with several buffers at once may put the pages that [`Session::payload_room`] shows in
 //! front of its own: the payload of large writes is then not copied at all.
 //!
@@ -42,6 +45,7 @@ mod identify;
 mod io;
 mod logs;
 mod output;
+mod park;
 pub mod proto;
 mod receive;
 mod session;
@@ -53,6 +57,7 @@ use base::limits::PAGE_BYTES;
 use thiserror::Error;
 
 pub use crate::segment::Segment;
+pub use park::Parked;
 pub use session::Session;
 pub use target::{
     Address, AnaState, ControllerInfo, Family, Subsystem, Target, TargetError, TargetOptions, Usage,

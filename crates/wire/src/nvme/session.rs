@@ -94,6 +94,7 @@ pub struct Session {
     pub(super) requests: VecDeque<BlockRequest>,
     pub(super) output: Output,
     pub(super) blocked: bool,
+    pub(super) paused: bool,
     pub(super) stopping: bool,
     /// Asynchronous Event Requests.
     pub(super) event_requests: Vec<u16>,
@@ -103,10 +104,10 @@ pub struct Session {
     /// Since when `usage` waits to be told.
     pub(super) usage_since: Option<Instant>,
     pub(super) now: Instant,
-    started: Option<Instant>,
+    pub(super) started: Option<Instant>,
     /// Last sign of life on an admin queue.
     pub(super) alive: Instant,
-    closing_since: Instant,
+    pub(super) closing_since: Instant,
 }
 
 impl Session {
@@ -136,6 +137,7 @@ impl Session {
             requests: VecDeque::with_capacity(entries),
             output: Output::new(entries + EVENT_REQUESTS_MAX),
             blocked: false,
+            paused: false,
             stopping: false,
             event_requests: Vec::with_capacity(EVENT_REQUESTS_MAX),
             generation: None,
@@ -155,6 +157,10 @@ impl Session {
         self.grant();
         let mut taken = 0;
         loop {
+            if self.paused && !self.is_receiving() && !matches!(self.phase, Phase::Closing(_)) {
+                self.blocked = true;
+                return taken;
+            }
             let (step, flow) = self.step(&bytes[taken..], target);
             taken += step;
             self.blocked = flow == Flow::Blocked;
@@ -191,7 +197,8 @@ impl Session {
         self.output.pending_bytes()
     }
 
-    /// True if the last [`Session::receive`] stopped for want of room: the socket is not to be read.
+    /// True if the last [`Session::receive`] stopped for want of room, or because the session is paused: the socket is
+    /// not to be read.
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
