@@ -7,22 +7,26 @@
 //! - One turn serves at most one batch of each source.
 //! - Where the policy prioritises, the loop looks for latency-bound work between any two slices of bulk work.
 
+mod moving;
+
 use crate::clock::now;
 use crate::counters::Counters;
 use crate::frontend::{Client, Frontend, Speaks};
 use crate::handle::{StartError, Started};
+use crate::homes::{Homes, Order};
 use crate::local::{Local, LocalVolume};
 use crate::media::MediaFile;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
 use crate::ring::MediaQueue;
 use crate::spin::Spin;
-use crate::switch::Switch;
+use crate::switch::{Switch, configuration};
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use crate::{CoreConfig, HostSpec, NOBODY, RackHost, Site};
 use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
-use blockswitch::{Class, Config, Loads};
+use blockswitch::{Class, Loads};
 use host::{Input, Output};
+use moving::{Arrival, Steering};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -40,6 +44,14 @@ pub(crate) enum Command {
     },
     /// A client that another core of the target has accepted.
     Adopt(Client),
+    /// A connection of this core is to move.
+    Move(Order),
+    /// All connections of this core are to move to another.
+    MoveAll {
+        to: usize,
+    },
+    /// A connection that moves here.
+    Arrive(Box<Arrival>),
     Stop,
 }
 
@@ -87,7 +99,8 @@ const ANSWER_BYTES: usize = 64;
 /// Answers are collected up to this, and then sent by one call.
 const SEND_BYTES_MAX: usize = 256 << 10;
 
-/// Another core of the same target.
+/// A core of the same target.
+#[derive(Clone)]
 pub(crate) struct Sibling {
     pub commands: Sender<Command>,
     pub wake: Arc<Wake>,
@@ -95,15 +108,17 @@ pub(crate) struct Sibling {
 
 /// One core's share of a target.
 pub(crate) struct Share {
-    /// Which core of the target it is, and the load of all of them.
+    /// Which core of the target it is, and the load and the connections of all of them.
     pub core: usize,
     pub loads: Arc<Loads>,
+    pub homes: Arc<Homes>,
     pub volumes: Arc<[LocalVolume]>,
     /// Where NBD clients connect: with one core only, which shares them out.
     pub nbd: Vec<SocketAddr>,
     pub nvme: Arc<NvmeTarget>,
     /// As [`Share::nbd`].
     pub nvme_listen: Vec<SocketAddr>,
+    /// All cores, this one included.
     pub siblings: Vec<Sibling>,
 }
 
@@ -136,8 +151,9 @@ pub(crate) struct Core {
     commands: Receiver<Command>,
     counters: Arc<Counters>,
     spin: Spin,
-    /// Other cores of the target, to share clients with.
+    /// All cores of the target, to share clients with.
     siblings: Vec<Sibling>,
+    steering: Option<Steering>,
     next_core: usize,
     nvme: Vec<Arc<NvmeTarget>>,
     /// The targets' generations, together, that the sessions have been told of.
@@ -177,7 +193,7 @@ impl Core {
         if let Some(fd) = media.fd() {
             watch(fd, token(RING, 0))?;
         }
-        let loads = || Arc::new(Loads::new(1, &Config::of(config.policy)));
+        let loads = || Arc::new(Loads::new(1, &configuration(&config)));
         let (place, loads) = target
             .as_ref()
             .map_or_else(|| (0, loads()), |share| (share.core, Arc::clone(&share.loads)));
@@ -187,6 +203,7 @@ impl Core {
             frontend: Frontend::new(&config, pool.clone()),
             switch: Switch::new(&config, loads, place),
             siblings: Vec::new(),
+            steering: None,
             next_core: 0,
             nvme: Vec::new(),
             nvme_seen: 0,
@@ -254,6 +271,8 @@ impl Core {
         }
         self.local = Some(volumes);
         self.siblings = share.siblings;
+        self.frontend.join(Arc::clone(&share.homes), share.core);
+        self.steering = Some(Steering::new(share.homes, share.core));
         started.target_nbd = self.listen(Endpoint::Local, Speaks::Nbd, &share.nbd)?;
         started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
         Ok(())
@@ -292,6 +311,10 @@ impl Core {
     fn turn(&mut self) {
         let timeout = self.timeout(now());
         let sleeps = timeout.is_none_or(|timeout| !timeout.is_zero());
+        if sleeps {
+            let held = self.pool.capacity() - self.pool.available();
+            self.counters.pages_held.set(held as u64);
+        }
         let counter = if sleeps {
             &self.counters.sleeps
         } else {
@@ -303,6 +326,7 @@ impl Core {
         worked |= self.take_done();
         self.tick();
         worked |= self.attend();
+        self.steer();
         self.flush();
         if worked {
             self.spin.worked(now());
@@ -333,6 +357,7 @@ impl Core {
         }
         let hosts = self.cells.iter().filter_map(|cell| cell.deadline).min();
         let (batch, sessions) = (self.switch.deadline(), self.frontend.deadline());
+        let rest = self.frontend.rest_deadline();
         let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
         let held_up = is_held_up.then(|| now + HELD_UP);
         let until = if let Phase::Draining(until) = self.phase {
@@ -340,7 +365,7 @@ impl Core {
         } else {
             None
         };
-        let deadline = [hosts, batch, sessions, held_up, until]
+        let deadline = [hosts, batch, sessions, rest, held_up, until]
             .into_iter()
             .flatten()
             .min()?;
@@ -456,13 +481,10 @@ impl Core {
     /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
     fn accept(&mut self, index: usize) {
         while let Some(client) = self.frontend.accept(index, &self.counters) {
-            if client.endpoint != Endpoint::Local {
-                self.open(client);
-                continue;
-            }
-            let place = self.next_core % (self.siblings.len() + 1);
-            self.next_core += 1;
-            match place.checked_sub(1).map(|place| &self.siblings[place]) {
+            match self
+                .next_place(client.endpoint)
+                .map(|place| &self.siblings[place])
+            {
                 None => self.open(client),
                 Some(sibling) => {
                     // A core that has died of a bug takes nobody; the client sees its connection closed.
@@ -497,8 +519,13 @@ impl Core {
     /// and how much of what they had to send is sent.
     fn take_in(&mut self, class: Class, count: usize) -> (bool, usize) {
         let (mut worked, mut sent) = (false, 0);
+        let waiting = self.frontend.waiting(class);
+        if waiting == 0 {
+            return (false, 0);
+        }
+        let mut at = now();
         // Who can go on after its turn stands in line again, for the next round.
-        for _ in 0..count.min(self.frontend.waiting(class)) {
+        for _ in 0..count.min(waiting) {
             let Some(slot) = self.frontend.next_ready(class) else {
                 break;
             };
@@ -508,7 +535,6 @@ impl Core {
             {
                 continue;
             }
-            let at = now();
             worked |= self.frontend.read(at, slot, &self.counters);
             while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
                 worked = true;
@@ -518,8 +544,16 @@ impl Core {
             // What waits is sent with its slices.
             let waits = self.switch.waiting_of(slot) > 0;
             sent += self.send(slot, if waits { 0 } else { self.switch.slice_bytes() });
+            at = self.spend(class, at);
         }
         (worked, sent)
+    }
+
+    /// The time since `since` was spent on a class; the time now.
+    fn spend(&self, class: Class, since: Instant) -> Instant {
+        let now = now();
+        self.switch.spend(class, now.nanos_since(since));
+        now
     }
 
     fn send(&mut self, slot: usize, bytes_min: usize) -> usize {
@@ -536,16 +570,21 @@ impl Core {
         let mut worked = false;
         let (slice_bytes, prioritises) = (self.switch.slice_bytes(), self.switch.prioritises());
         let (mut last, mut unsent) = (None, 0);
-        while let Some(step) = self.switch.pop(now(), slice_bytes.saturating_sub(bulk).max(1)) {
+        let mut at = now();
+        while let Some(step) = self.switch.pop(at, slice_bytes.saturating_sub(bulk).max(1)) {
             worked = true;
-            if let Some(slot) = last.filter(|&slot| slot != step.slot || unsent >= SEND_BYTES_MAX) {
+            if let Some((slot, class)) =
+                last.filter(|&(slot, _)| slot != step.slot || unsent >= SEND_BYTES_MAX)
+            {
                 self.send(slot, unsent);
                 unsent = 0;
+                at = self.spend(class, at);
             }
             if let Some((endpoint, request)) = step.request {
                 self.begin(endpoint, request);
             }
-            last = Some(step.slot);
+            at = self.spend(step.class, at);
+            last = Some((step.slot, step.class));
             unsent += step.bytes + ANSWER_BYTES;
             if prioritises && step.class == Class::Throughput {
                 bulk += step.bytes.max(ANSWER_BYTES);
@@ -554,8 +593,9 @@ impl Core {
                 }
             }
         }
-        if let Some(slot) = last {
+        if let Some((slot, class)) = last {
             self.send(slot, unsent);
+            self.spend(class, at);
         }
         worked
     }
@@ -599,6 +639,7 @@ impl Core {
     /// Does what other threads have asked for.
     fn obey(&mut self) -> bool {
         self.wake.clear();
+        let mut stops = false;
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Call { host, job }) => {
@@ -611,16 +652,26 @@ impl Core {
                         self.open(client);
                     }
                 }
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
-                    if self.phase == Phase::Running {
-                        self.phase = Phase::Draining(now() + self.drain);
-                        self.frontend.stop_taking(&self.poller);
-                    }
-                    return true;
+                Ok(Command::Arrive(arrival)) => self.arrive(*arrival),
+                Ok(Command::Move(order)) if self.phase == Phase::Running => self.set_out(order),
+                Ok(Command::MoveAll { to }) if self.phase == Phase::Running => self.set_out_all(to),
+                Ok(Command::Move(_) | Command::MoveAll { .. }) => {}
+                Ok(Command::Stop) => {
+                    self.stop_arrivals();
+                    stops = true;
                 }
-                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => {
+                    stops = true;
+                    break;
+                }
+                Err(TryRecvError::Empty) => break,
             }
         }
+        if stops && self.phase == Phase::Running {
+            self.phase = Phase::Draining(now() + self.drain);
+            self.frontend.stop_taking(&self.poller);
+        }
+        true
     }
 
     /// Ends the core when every request is answered, or when it has waited long enough.

@@ -20,6 +20,11 @@ impl Counter {
         self.add(1);
     }
 
+    /// Replaces it.
+    pub fn set(&self, count: u64) {
+        self.0.store(count, Relaxed);
+    }
+
     /// The count so far.
     pub fn read(&self) -> u64 {
         self.0.load(Relaxed)
@@ -160,6 +165,12 @@ counters! {
     clients_refused,
     /// Connections of clients that have ended.
     clients_closed,
+    /// Connections of clients that moved to another core.
+    clients_moved_out,
+    /// Connections of clients that came from another core.
+    clients_moved_in,
+    /// Connections that were to move to another core and could not, in time or at all.
+    moves_given_up,
     /// Requests of clients taken.
     requests,
     /// Answers to requests of clients.
@@ -170,4 +181,6 @@ counters! {
     client_bytes_in,
     /// Bytes sent to clients.
     client_bytes_out,
+    /// Pages of the pool in use when the core last went to sleep. Not a count: it falls too.
+    pages_held,
 }

@@ -3,9 +3,11 @@
 
 use crate::core::{Command, Core, Share, Sibling};
 use crate::counters::{Counters, Stats};
+use crate::homes::Homes;
 use crate::local::{LocalVolume, numbered};
 use crate::nvme::NvmeTarget;
 use crate::poller::Wake;
+use crate::switch::configuration;
 use crate::udp::kernel_drops;
 use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
 use base::Instant;
@@ -137,12 +139,16 @@ pub struct TargetSpec {
     pub subsystems: Arc<NvmeTarget>,
 }
 
-/// Starts a target: volumes served by one core per configuration, the first of which listens.
+/// Starts a target: volumes served by one core per configuration, the first of which listens. Connections move between
+/// the cores as the policy says.
 ///
 /// # Panics
-/// If there is no configuration.
+/// If there is no configuration, or the cores differ in what a session relies on: a connection that moves finds the same.
 pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<CoreHandle>, StartError> {
     assert!(!configs.is_empty(), "a target has a core");
+    let sizes = |config: &CoreConfig| (config.pool_pages, config.requests_max, config.connections_max);
+    let alike = configs.iter().all(|config| sizes(config) == sizes(&configs[0]));
+    assert!(alike, "the cores of a target are alike");
     let TargetSpec {
         volumes,
         mut nbd,
@@ -151,15 +157,16 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
     } = spec;
     let volumes = numbered(volumes);
     let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
-    let mut siblings: Vec<Sibling> = lines[1..]
+    let siblings: Vec<Sibling> = lines
         .iter()
         .map(|line| Sibling {
             commands: line.commands.clone(),
             wake: Arc::clone(&line.wake),
         })
         .collect();
-    let policy = blockswitch::Config::of(configs[0].policy);
+    let policy = configuration(&configs[0]);
     let loads = Arc::new(blockswitch::Loads::new(configs.len(), &policy));
+    let homes = Arc::new(Homes::new(&policy, configs.len(), configs[0].connections_max));
     configs
         .into_iter()
         .zip(lines)
@@ -168,11 +175,12 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
             let share = Share {
                 core,
                 loads: Arc::clone(&loads),
+                homes: Arc::clone(&homes),
                 volumes: Arc::clone(&volumes),
                 nbd: take(&mut nbd),
                 nvme: Arc::clone(&subsystems),
                 nvme_listen: take(&mut nvme),
-                siblings: take(&mut siblings),
+                siblings: siblings.clone(),
             };
             start(config, Vec::new(), Some(share), line)
         })
@@ -307,6 +315,15 @@ impl CoreHandle {
             .map_err(|_| Stopped)?;
         self.wake.wake();
         result.recv().map_err(|_| Stopped)
+    }
+
+    /// Asks the core of a target to hand all its connections to core `to` of the same target, as application steering
+    /// does: each goes when its requests under way are answered, and stays if that takes too long or `to` has no room.
+    /// Nothing happens if there is no such core. The policy may bring them back.
+    pub fn move_connections(&self, to: usize) -> Result<(), Stopped> {
+        self.commands.send(Command::MoveAll { to }).map_err(|_| Stopped)?;
+        self.wake.wake();
+        Ok(())
     }
 
     /// The core's counters now.

@@ -31,6 +31,7 @@ pub mod cpu;
 mod entropy;
 mod frontend;
 mod handle;
+mod homes;
 mod hosts;
 mod local;
 mod media;

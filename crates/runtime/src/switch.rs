@@ -10,8 +10,9 @@ use crate::core::Endpoint;
 use crate::frontend::Origin;
 use crate::{ClassRules, CoreConfig};
 use base::{BlockOp, BlockReply, BlockRequest, Instant};
+use blockswitch::balance::work_of;
 use blockswitch::class::ClassConfig;
-use blockswitch::policy::Order;
+use blockswitch::policy::{Balancing, Order};
 use blockswitch::{AppId, Charge, Class, Classifier, Config, Egress, Item, Kind, Limits, Loads};
 use std::sync::Arc;
 
@@ -39,9 +40,11 @@ struct Work {
 }
 
 /// An application.
-struct App {
+pub(crate) struct App {
     client: u32,
     classifier: Classifier,
+    /// All that was done for it, for application steering.
+    work: u64,
 }
 
 pub(crate) struct Switch {
@@ -59,11 +62,7 @@ pub(crate) struct Switch {
 impl Switch {
     /// The switch of core `core` of those that share `loads`.
     pub fn new(settings: &CoreConfig, loads: Arc<Loads>, core: usize) -> Self {
-        let config = Config {
-            slice_bytes: settings.slice_bytes,
-            slice_dense_bytes: settings.slice_bytes,
-            ..Config::of(settings.policy)
-        };
+        let config = configuration(settings);
         let (connections, requests) = (settings.connections_max, settings.requests_max.max(1));
         let limits = Limits {
             apps: connections as u32,
@@ -129,6 +128,7 @@ impl Switch {
             app => app.insert(App {
                 client: request.client,
                 classifier: Classifier::new(ClassConfig::DEFAULT, hint(), self.config.promotion),
+                work: 0,
             }),
         };
         let (kind, bytes) = match request.op {
@@ -201,8 +201,38 @@ impl Switch {
             && app.client == work.client
         {
             app.classifier.finish(work.bytes, work.class);
+            app.work += work_of(work.bytes);
         }
         work
+    }
+
+    /// The core has worked for a class for `ns`.
+    pub fn spend(&self, class: Class, ns: u64) {
+        self.loads.spend(self.core, class, ns);
+    }
+
+    /// The load of all cores.
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
+    /// Class and work of a connection that has asked for something.
+    pub fn work_of(&self, slot: usize) -> Option<(Class, u64)> {
+        let app = self.apps[slot].as_ref()?;
+        Some((app.classifier.class(), app.work))
+    }
+
+    /// A connection moves to another core, all its requests answered: what is known of it goes along.
+    pub fn take(&mut self, slot: usize) -> Option<App> {
+        let app = self.apps[slot].take();
+        // Answered, but not wholly paid for.
+        while self.egress.cancel(AppId(slot as u32)).is_some() {}
+        app
+    }
+
+    /// What is known of a connection that has come from another core.
+    pub fn put(&mut self, slot: usize, client: u32, app: Option<App>) {
+        self.apps[slot] = app.map(|app| App { client, ..app });
     }
 
     /// A connection has closed: what it has waiting is dropped. What is under way ends by itself.
@@ -217,5 +247,16 @@ impl Switch {
             }
         }
         self.apps[slot] = None;
+    }
+}
+
+/// A core's configuration of the switch. Requests are not steered: the core that executes a request also sends the
+/// answer, and only the connection's own core can.
+pub(crate) fn configuration(settings: &CoreConfig) -> Config {
+    Config {
+        slice_bytes: settings.slice_bytes,
+        slice_dense_bytes: settings.slice_bytes,
+        request_steering: Balancing::Off,
+        ..Config::of(settings.policy)
     }
 }

@@ -6,10 +6,11 @@ mod common;
 
 use base::limits::PAGE_BYTES;
 use base::{BlockOp, BlockRequest, Machine, Pages, VolumeId};
+use common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
 use common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use host::Input;
 use runtime::{CoreConfig, CoreHandle, NOBODY, start_core};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -145,63 +146,6 @@ fn pages(core: &CoreHandle, until: impl Fn(usize, usize) -> bool) {
             return;
         }
         std::thread::yield_now();
-    }
-}
-
-/// A client that does exactly what it is told.
-struct Client(TcpStream);
-
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const DISC: u16 = 2;
-const TRIM: u16 = 4;
-const WRITE_ZEROES: u16 = 6;
-
-impl Client {
-    /// Connects and chooses the export "data" (proto.md "NBD_OPT_EXPORT_NAME").
-    fn new(address: SocketAddr) -> Self {
-        let mut client = Self(TcpStream::connect(address).expect("the server listens"));
-        client
-            .0
-            .set_read_timeout(Some(std::time::Duration::from_secs(10)))
-            .expect("a plain socket");
-        assert_eq!(&client.take::<18>()[..8], b"NBDMAGIC");
-        client.give(&3u32.to_be_bytes());
-        client.give(b"IHAVEOPT\0\0\0\x01\0\0\0\x04data");
-        // The size and the flags.
-        client.take::<10>();
-        client
-    }
-
-    fn give(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).expect("the server reads");
-    }
-
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.0.read_exact(&mut bytes).expect("the server answers");
-        bytes
-    }
-
-    fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32) {
-        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
-        bytes.extend([0, 0]);
-        bytes.extend(command.to_be_bytes());
-        bytes.extend(cookie.to_be_bytes());
-        bytes.extend(offset.to_be_bytes());
-        bytes.extend(length.to_be_bytes());
-        self.give(&bytes);
-    }
-
-    /// The error and cookie of a simple reply.
-    fn reply(&mut self) -> (u32, u64) {
-        let bytes = self.take::<16>();
-        assert_eq!(bytes[..4], 0x6744_6698u32.to_be_bytes());
-        let error = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        (
-            error,
-            u64::from_be_bytes(*bytes[8..].first_chunk().expect("8 bytes")),
-        )
     }
 }
 

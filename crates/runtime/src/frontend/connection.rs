@@ -3,11 +3,12 @@
 //! The socket is watched edge-triggered, so the connection remembers itself whether it can be read or written: until a
 //! read brings less than was asked for, a write takes less than was offered.
 
+use super::moving::Departure;
 use crate::core::Endpoint;
 use crate::counters::Counters;
 use crate::nvme::NvmeTarget;
 use base::{BlockReply, BlockRequest, Instant};
-use blockswitch::Class;
+use blockswitch::{AppId, Class};
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -153,6 +154,18 @@ impl Protocol {
         session!(self, session => session.shut_down());
     }
 
+    pub fn pause(&mut self) {
+        session!(self, session => session.pause());
+    }
+
+    pub fn resume(&mut self) {
+        session!(self, session => session.resume());
+    }
+
+    fn is_at_rest(&self) -> bool {
+        session!(self, session => session.is_at_rest())
+    }
+
     fn complete(&mut self, reply: BlockReply) {
         session!(self, session => session.complete(reply));
     }
@@ -171,6 +184,10 @@ pub(super) struct Connection {
     /// Where it came in.
     pub port: u16,
     pub client: u32,
+    /// As application steering knows it.
+    pub app: Option<AppId>,
+    /// It is paused to move to another core.
+    pub departs: Option<Departure>,
     pub stream: TcpStream,
     pub protocol: Protocol,
     /// In which line it stands.
@@ -202,6 +219,8 @@ impl Connection {
             endpoint,
             port: stream.local_addr().map_or(0, |address| address.port()),
             client,
+            app: None,
+            departs: None,
             stream,
             protocol,
             class: Class::Latency,
@@ -313,6 +332,21 @@ impl Connection {
             self.held.clear();
             self.held_from = 0;
         }
+    }
+
+    /// True if a paused connection can be taken to another core.
+    pub fn is_at_rest(&self) -> bool {
+        self.protocol.is_at_rest() && !self.is_over()
+    }
+
+    /// Bytes that the session has not taken.
+    pub fn unused(&self) -> Vec<u8> {
+        self.held[self.held_from..].to_vec()
+    }
+
+    /// Keeps bytes for a session that is blocked.
+    pub fn keep(&mut self, bytes: Vec<u8>) {
+        (self.held, self.held_from) = (bytes, 0);
     }
 
     /// The session's next request, if the bytes it has make one.

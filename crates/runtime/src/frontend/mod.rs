@@ -16,18 +16,21 @@
 //! generation in the client number.
 
 mod connection;
+mod moving;
 
 use crate::CoreConfig;
 use crate::core::{Endpoint, connection_token, listener_token};
 use crate::counters::Counters;
+use crate::homes::Homes;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready};
 use crate::udp::{BATCH, set_option};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
-use blockswitch::Class;
+use blockswitch::{AppId, Class};
 use connection::{Connection, Protocol};
+pub(crate) use moving::{Rested, Traveller};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -103,6 +106,10 @@ pub(crate) struct Frontend {
     /// When a session is to be ticked, at the earliest.
     tick_at: Option<Instant>,
     pool: Pool,
+    /// Of a target's connections, and which core this is.
+    homes: Option<(Arc<Homes>, usize)>,
+    /// Connections that are paused to move to another core.
+    departing: Vec<usize>,
     /// Given up to take, and close, a connection when no descriptor is left: it would otherwise wake the loop
     /// again and again.
     spare: Option<File>,
@@ -147,8 +154,15 @@ impl Frontend {
             nvme_limits,
             tick_at: None,
             pool,
+            homes: None,
+            departing: Vec::new(),
             spare: File::open("/dev/null").ok(),
         }
+    }
+
+    /// Becomes core `core` of a target.
+    pub fn join(&mut self, homes: Arc<Homes>, core: usize) {
+        self.homes = Some((homes, core));
     }
 
     /// Takes clients of `endpoint` at `address`; returns where exactly.
@@ -205,6 +219,26 @@ impl Frontend {
 
     /// Sets up a new connection; one that cannot be is closed by dropping it.
     pub fn open(&mut self, client: Client, exports: Vec<Export>, poller: &Poller) -> io::Result<()> {
+        let app = match &self.homes {
+            Some((homes, core)) if client.endpoint == Endpoint::Local => {
+                Some(homes.join(*core).ok_or(ErrorKind::QuotaExceeded)?)
+            }
+            _ => None,
+        };
+        let opened = self.set_up(client, exports, app, poller);
+        if opened.is_err() {
+            self.leave(app);
+        }
+        opened
+    }
+
+    fn set_up(
+        &mut self,
+        client: Client,
+        exports: Vec<Export>,
+        app: Option<AppId>,
+        poller: &Poller,
+    ) -> io::Result<()> {
         let Client {
             endpoint,
             speaks,
@@ -219,7 +253,7 @@ impl Frontend {
             choose_congestion_control(stream.as_raw_fd());
         }
         poller.add(stream.as_raw_fd(), connection_token(slot), Interest::Edges)?;
-        let client = u32::from(self.generations[slot]) << SLOT_BITS | slot as u32;
+        let client = self.client_number(slot);
         let protocol = match speaks {
             Speaks::Nbd => Protocol::Nbd {
                 session: Box::new(nbd::Session::new(client, self.pool.clone(), self.limits)),
@@ -231,11 +265,18 @@ impl Frontend {
             },
         };
         self.tick_at = earliest(self.tick_at, protocol.deadline());
-        self.slots[slot] = Some(Connection::new(endpoint, client, stream, protocol));
+        let mut connection = Connection::new(endpoint, client, stream, protocol);
+        connection.app = app;
+        self.slots[slot] = Some(connection);
         self.free.pop();
         // The server speaks first.
         self.stand_in_line(slot);
         Ok(())
+    }
+
+    /// The number of the client in a slot, of which there is no other before 2^16 more had the slot.
+    fn client_number(&self, slot: usize) -> u32 {
+        u32::from(self.generations[slot]) << SLOT_BITS | slot as u32
     }
 
     /// Something happened at a connection's socket.
@@ -254,6 +295,16 @@ impl Frontend {
         if let Some(connection) = &mut self.slots[slot]
             && !connection.is_ready
             && connection.has_work()
+        {
+            connection.is_ready = true;
+            self.lines[connection.class.index()].push_back(slot);
+        }
+    }
+
+    /// Puts a connection in line for one turn, whether it can go on or not.
+    fn push_in_line(&mut self, slot: usize) {
+        if let Some(connection) = &mut self.slots[slot]
+            && !connection.is_ready
         {
             connection.is_ready = true;
             self.lines[connection.class.index()].push_back(slot);
@@ -290,10 +341,7 @@ impl Frontend {
             if let Some(connection) = &mut self.slots[slot] {
                 connection.is_blocked = false;
                 connection.is_held = false;
-                if !connection.is_ready {
-                    connection.is_ready = true;
-                    self.lines[connection.class.index()].push_back(slot);
-                }
+                self.push_in_line(slot);
             }
         }
     }
@@ -321,7 +369,7 @@ impl Frontend {
         let passes = connection.passed < PASSES_MAX && !connection.is_over();
         connection.passed = if passes { connection.passed + 1 } else { 0 };
         if passes {
-            self.stand_in_line(slot);
+            self.push_in_line(slot);
         }
         passes
     }
@@ -399,9 +447,8 @@ impl Frontend {
                 connection.is_blocked = true;
                 self.blocked.push(slot);
             }
-            if sent > 0 && was_blocked && !connection.is_ready {
-                connection.is_ready = true;
-                self.lines[connection.class.index()].push_back(slot);
+            if sent > 0 && was_blocked {
+                self.push_in_line(slot);
             }
         }
         self.stand_in_line(slot);
@@ -439,21 +486,42 @@ impl Frontend {
     }
 
     fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) {
-        let mut connection = self.slots[slot].take().expect("an open connection is closed");
+        let mut connection = self.vacate(slot, poller);
         connection.protocol.detach();
+        self.leave(connection.app);
+        counters.clients_closed.bump();
+    }
+
+    /// Takes a connection out of its slot and of all lines.
+    fn vacate(&mut self, slot: usize, poller: &Poller) -> Connection {
+        let connection = self.slots[slot].take().expect("an open connection");
         if connection.is_blocked {
             self.blocked.retain(|&blocked| blocked != slot);
         }
         if connection.is_ready {
             self.lines[connection.class.index()].retain(|&other| other != slot);
         }
+        if connection.departs.is_some() {
+            self.departing.retain(|&departing| departing != slot);
+        }
         poller
             .remove(connection.stream.as_raw_fd())
             .expect("an open connection is watched");
         self.in_flight_bytes -= connection.counted_bytes;
-        counters.clients_closed.bump();
+        self.retire(slot);
+        connection
+    }
+
+    /// A slot is free for another client, who has another number.
+    fn retire(&mut self, slot: usize) {
         self.generations[slot] = self.generations[slot].wrapping_add(1);
         self.free.push(slot);
+    }
+
+    fn leave(&self, app: Option<AppId>) {
+        if let (Some((homes, core)), Some(app)) = (&self.homes, app) {
+            homes.leave(*core, app);
+        }
     }
 
     /// Takes no more connections, and answers new requests with "shutting down".
@@ -463,6 +531,7 @@ impl Frontend {
                 .remove(listener.socket.as_raw_fd())
                 .expect("a listener is watched");
         }
+        self.go_on_all();
         for connection in self.slots.iter_mut().flatten() {
             connection.protocol.shut_down();
         }

@@ -1,6 +1,9 @@
 //! Small hosts for driving the runtime in tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod nbd;
+pub mod nvme;
+
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
 use host::{Input, Output};
