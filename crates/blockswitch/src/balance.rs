@@ -11,8 +11,9 @@
 //!   [`Config::latency_cores_percent_max`].
 //! - Within each group, an application moves from the busiest core to the idlest if that evens them out.
 //! - Where requests are not steered, nothing else brings work to an idle core. There, applications of one class alone are
-//!   evened out over all cores and have no other home; and T applications use the L cores too while the others have no
-//!   room for them, so that a small machine is not half idle for the sake of a few L requests.
+//!   evened out over all cores and have no other home; and where L cannot have a core without taking more than
+//!   [`Config::latency_cores_percent_max`] (one of two cores), T applications share it while the other has no room for
+//!   them, so that half of the machine is not idle for the sake of a few L requests.
 //! - An application stays where its affinity allows, stays for a cooldown after a move, and returns to where it came
 //!   from when its reason to be elsewhere has gone for `idle_reset`.
 //! - Moves are few in an interval: each is decided on loads that show the one before.
@@ -298,13 +299,17 @@ impl Balancer {
             self.choose_latency_cores(now, latency);
         }
         if !steers_requests {
-            let others = self.cores.len() as u64 - u64::from(self.latency_cores.0.count_ones());
+            let (cores, apart) = (
+                self.cores.len() as u64,
+                u64::from(self.latency_cores.0.count_ones()),
+            );
+            let too_many = apart * 100 > cores * u64::from(self.config.latency_cores_percent_max);
             let percent = if self.shared {
                 ROOMY_PERCENT
             } else {
                 CROWDED_PERCENT
             };
-            self.shared = throughput > others * percent * CORE_PPM / 100;
+            self.shared = too_many && throughput > (cores - apart) * percent * CORE_PPM / 100;
         }
         let limit = moves.len() + self.config.moves_max as usize;
         self.separate(now, limit, moves);
@@ -437,8 +442,15 @@ impl Balancer {
                 let to = self.idlest(CoreSet(group.0 & view.allowed.0), &sums)?;
                 let gap = sums[busiest].saturating_sub(sums[to]);
                 let load = self.known[view.app.0 as usize].load_ppm;
-                // The busier of the two must end up less busy by a margin, or they would only change roles.
-                let worth = load > 0 && load + UNEVEN_PPM <= gap;
+                // The busier of the two must end up less busy by a margin, or they would only change roles. Nobody
+                // comes back to an L core for less, so to leave one is worth it without.
+                let leaves = self.shared && self.latency_cores.has(busiest) && !self.latency_cores.has(to);
+                let margin = if leaves && class == Class::Throughput {
+                    0
+                } else {
+                    UNEVEN_PPM
+                };
+                let worth = load > 0 && load + margin <= gap;
                 worth.then_some((load.abs_diff(gap / 2), at, to))
             });
             if let Some((_, at, to)) = found.min() {
@@ -680,6 +692,16 @@ mod tests {
         machine.run(100);
         let home = machine.cores_of(L)[0];
         assert!(!machine.cores_of(T).contains(&home), "there is room again");
+        // One that fills a core has no reason to be on that of L.
+        let mut machine = Machine::unsteered(2, &[(L, 0, 10), (T, 0, 88)]);
+        machine.run(100);
+        assert_ne!(machine.cores_of(L), machine.cores_of(T));
+        assert_eq!(machine.moves, 1);
+        // Three cores can give L one.
+        let mut machine = Machine::unsteered(3, &[(L, 0, 10), (T, 0, 88), (T, 1, 95), (T, 2, 95)]);
+        machine.run(100);
+        let home = machine.cores_of(L)[0];
+        assert!(!machine.cores_of(T).contains(&home));
     }
 
     #[test]

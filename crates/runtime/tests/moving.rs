@@ -5,6 +5,7 @@
 mod common;
 
 use base::{Rng, VolumeId};
+use blockswitch::Policy;
 use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect};
 use common::{ANY_TCP, small};
@@ -31,6 +32,10 @@ struct Rig {
 
 impl Rig {
     fn start(volumes: Vec<LocalVolume>, cores: usize) -> Self {
+        Self::with(Policy::Switchyard, volumes, cores)
+    }
+
+    fn with(policy: Policy, volumes: Vec<LocalVolume>, cores: usize) -> Self {
         let mut target = Target::new(TargetOptions::default());
         for (volume, id) in volumes.iter().zip(0..) {
             let export = volume.export();
@@ -46,6 +51,7 @@ impl Rig {
         };
         let config = CoreConfig {
             connections_max: 32,
+            policy,
             ..small()
         };
         let cores = start_target(vec![config; cores], spec).expect("a target");
@@ -324,6 +330,44 @@ fn busy_bulk_connections_of_one_core_end_up_on_two() {
         });
         assert!(rig.sum(|stats| stats.moves_given_up) < 10);
         drop(workers);
+        rig.leaves_nothing();
+    }
+}
+
+#[test]
+fn bulk_leaves_the_core_of_small_requests_where_the_policy_says_so() {
+    for policy in Policy::ALL {
+        let moves = matches!(policy, Policy::BlkSwitch | Policy::Switchyard);
+        let volume = LocalVolume::memory("data", BYTES).expect("memory");
+        let rig = Rig::with(policy, vec![volume], 2);
+        let mut bulk = Worker::new(open(&rig, "data", 0), 0);
+        let mut small = open(&rig, "data", 0);
+        rig.gather(2);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    bulk.bulk();
+                }
+            });
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    small
+                        .run(vec![Op::Read(REGION, 4096)])
+                        .expect("an open connection");
+                }
+            });
+            let requests = || rig.sum(|stats| stats.requests);
+            let before = requests();
+            if moves {
+                wait(|| rig.connections(0) == 1 && rig.connections(1) == 1);
+            } else {
+                wait(|| requests() >= before + 5000);
+                assert_eq!(rig.cores[0].stats().clients_moved_out, 0, "{policy}");
+            }
+            done.store(true, Relaxed);
+        });
+        drop((bulk, small));
         rig.leaves_nothing();
     }
 }

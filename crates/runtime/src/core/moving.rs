@@ -1,6 +1,6 @@
 //! Application steering between the cores of a target: deciding, sending connections away, and taking them in.
 
-use super::{Command, Core, Endpoint};
+use super::{Command, Core, Endpoint, Phase};
 use crate::clock::now;
 use crate::frontend::{Rested, Traveller};
 use crate::homes::{Homes, Order, Report};
@@ -43,6 +43,10 @@ impl Core {
         let Some(steering) = &self.steering else {
             return;
         };
+        // A session that was told to stop refuses everything: it would do so elsewhere too.
+        if self.phase != Phase::Running {
+            return;
+        }
         if steering.balance_at.is_some_and(|at| now() >= at) {
             self.balance(now());
         }

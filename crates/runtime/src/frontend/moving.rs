@@ -81,6 +81,9 @@ impl Frontend {
     /// Pauses a connection, which is to leave for core `to`.
     pub fn set_out(&mut self, now: Instant, slot: usize, to: usize) {
         let connection = self.slots[slot].as_mut().expect("an open connection");
+        if connection.departs.is_some() {
+            return;
+        }
         connection.departs = Some(Departure {
             to,
             until: now + REST_TIME,
