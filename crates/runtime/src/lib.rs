@@ -2,7 +2,8 @@
 //!
 //! One thread per core ([`start_core`]) owns everything that its hosts use: a page pool, a UDP socket per host, one
 //! io_uring for their media, their NBD connections. Nothing of it is shared, so the data path takes no lock, and
-//! hosts on one core talk through the loopback like hosts on two machines.
+//! hosts on one core talk through the loopback like hosts on two machines. The cores of a target ([`start_target`]) hand
+//! connections to each other, whole.
 //!
 //! ```text
 //!  wait ─► datagrams ─► media done ─► deadlines ─► connections ─► send, submit ─► wait …

@@ -294,7 +294,7 @@ impl Rig {
 
 impl Wire {
     /// Takes bytes from the host; true if there were any.
-    fn fetch(&mut self) -> bool {
+    pub fn fetch(&mut self) -> bool {
         if let Some(due) = self.host.data_due()
             && self.host.outgoing().is_empty()
         {
@@ -329,7 +329,7 @@ impl Wire {
     }
 
     /// How many of `bytes` bytes move now.
-    fn piece(&mut self, bytes: usize) -> usize {
+    pub fn piece(&mut self, bytes: usize) -> usize {
         match &mut self.rng {
             Some(rng) if bytes > 0 => {
                 let most = [1, 9, 80, 5000, bytes as u64][rng.below(5) as usize].min(bytes as u64);
