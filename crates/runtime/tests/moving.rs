@@ -12,6 +12,7 @@ use common::{ANY_TCP, small};
 use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, yield_now};
@@ -435,6 +436,43 @@ fn nothing_is_lost_or_done_twice_while_everything_moves_all_the_time() {
     for core in rig.cores {
         core.stop().expect("a healthy core");
     }
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_while_it_moves() {
+    let rig = Rig::memory(3);
+    let done = AtomicBool::new(false);
+    let output = thread::scope(|scope| {
+        scope.spawn(|| stir(&rig, &done));
+        let output = Command::new("fio")
+            .args(["--name=verify", "--ioengine=nbd", "--thread", "--rw=randrw"])
+            .args([
+                "--bsrange=4k-256k",
+                "--verify=crc32c",
+                "--iodepth=32",
+                "--fsync=64",
+            ])
+            .args(["--size=8m", "--loops=8", "--numjobs=2", "--offset_increment=8m"])
+            .arg(format!("--uri=nbd://{}/data", rig.nbd))
+            .output();
+        done.store(true, Relaxed);
+        output
+    });
+    let output = match output {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return eprintln!("skipped: fio is not installed");
+        }
+        Err(error) => panic!("fio: {error}"),
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    if text.contains("engine nbd not loadable") {
+        return eprintln!("skipped: fio has no nbd engine");
+    }
+    assert!(output.status.success(), "{text}");
+    assert!(rig.sum(|stats| stats.clients_moved_in) > 0);
+    rig.leaves_nothing();
 }
 
 #[test]
