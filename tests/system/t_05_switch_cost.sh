@@ -22,9 +22,9 @@ while read -r policy bound; do
     (( each > 50 )) || fail "$policy: $each instructions a request cannot be: the count went wrong"
     (( each <= bound )) || fail "$policy: $each instructions a request, more than $bound"
 done <<'BOUNDS'
-linux 540
-spdk 555
-spdk-priority 555
-blk-switch 615
-switchyard 1190
+linux 565
+spdk 580
+spdk-priority 580
+blk-switch 640
+switchyard 1005
 BOUNDS

@@ -616,8 +616,8 @@ mod tests {
 
     #[test]
     fn more_l_load_gets_more_cores_at_once_and_gives_them_back_later() {
-        let apps: Vec<_> = (0..6).flat_map(|core| [(L, core, 5), (T, core, 50)]).collect();
-        let mut machine = Machine::new(6, &apps);
+        let apps: Vec<_> = (0..12).flat_map(|core| [(L, core, 5), (T, core, 50)]).collect();
+        let mut machine = Machine::new(12, &apps);
         machine.run(200);
         let distinct = |machine: &Machine| {
             let mut cores = machine.cores_of(L);
@@ -625,13 +625,13 @@ mod tests {
             cores.len()
         };
         assert_eq!(distinct(&machine), 1);
-        (0..6).for_each(|i| machine.percent[2 * i] = 25); // 150 %: two cores at 95 %
+        (0..12).for_each(|i| machine.percent[2 * i] = 12); // 144 %: two cores at 95 %
         machine.run(60);
         assert_eq!(distinct(&machine), 2);
-        (0..6).for_each(|i| machine.percent[2 * i] = 60); // more than L may have
+        (0..12).for_each(|i| machine.percent[2 * i] = 60); // more than L may have
         machine.run(60);
         assert_eq!(distinct(&machine), 2);
-        (0..6).for_each(|i| machine.percent[2 * i] = 5);
+        (0..12).for_each(|i| machine.percent[2 * i] = 5);
         machine.run(10);
         assert_eq!(distinct(&machine), 2, "not before it has held");
         machine.run(300);

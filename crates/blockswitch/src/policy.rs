@@ -111,7 +111,8 @@ pub struct Config {
     /// Bytes of T work between two looks at the L queue while an L application is active on the core: 16 µs at the
     /// 4 GB/s of a core. Bounds what an L request waits for T. Ours.
     pub slice_bytes: u32,
-    /// The same while L requests are dense: many wait for each slice, so that the cost of smaller ones is worth it.
+    /// The same while L requests are dense. No less by default: smaller slices cost T more than they gain L, which asks
+    /// the sooner, the sooner it is answered.
     pub slice_dense_bytes: u32,
     /// L requests are dense when on average they come faster than this: in three slices' time. Ours.
     pub dense_gap: Duration,
@@ -136,11 +137,11 @@ pub struct Config {
     /// Ours: T bytes that a core with L applications counts for beyond its own, when compared with one without.
     pub latency_core_bytes: u32,
     /// Ours: T bytes that a core with L applications may have when it is given other cores' T work: 64 µs of work, so
-    /// that its idle time is used, and no more. 0 for never.
+    /// that its idle time is used, and no more. 0 for never. A core that L fills is given none.
     pub spill_bytes: u32,
-    /// Ours: a core that has more than this share of its time for L is given none: there is little idle time to use,
-    /// and each slice would be in the way of many.
-    pub spill_percent_max: u32,
+    /// Ours: T bytes that a core must have before any of them go to a core with L applications: 384 µs of work. Below,
+    /// T waits little and L goes undisturbed; from there on, T gets the idle time of L's cores, too.
+    pub spill_from_bytes: u32,
 
     /// Interval of application steering (`BLK_SWITCH_APPSTR_INTERVAL`: 10 ms).
     pub balance_interval: Duration,
@@ -153,7 +154,8 @@ pub struct Config {
     /// request each do not build queues as open arrivals would, so it is high; what is above it is queueing.
     pub latency_core_percent: u32,
     /// Ours: share of the cores, in percent, that L applications get at most, one at least: T keeps the rest however
-    /// many L applications there are.
+    /// many L applications there are. As much as it takes for L applications in closed loops, one for each core; with
+    /// more, each core given to L is one that T loses whole.
     pub latency_cores_percent_max: u32,
     /// Ours: an application that moved stays at least this long.
     pub move_cooldown: Duration,
@@ -213,7 +215,7 @@ impl Config {
         doorbell_bytes: 64 << 10,
         doorbell_delay: Duration::from_micros(50),
         slice_bytes: 64 << 10,
-        slice_dense_bytes: 32 << 10,
+        slice_dense_bytes: 64 << 10,
         dense_gap: Duration::from_micros(50),
         slice_idle_bytes: 1 << 20,
         latency_linger: Duration::from_millis(1),
@@ -224,12 +226,12 @@ impl Config {
         steer_margin_bytes: 128 << 10,
         latency_core_bytes: 512 << 10,
         spill_bytes: 256 << 10,
-        spill_percent_max: 50,
+        spill_from_bytes: 3 << 19,
         balance_interval: Duration::from_millis(10),
         latency_core_bytes_max: 96 << 10,
         idle_reset: Duration::from_secs(1),
         latency_core_percent: 95,
-        latency_cores_percent_max: 40,
+        latency_cores_percent_max: 20,
         move_cooldown: Duration::from_millis(100),
         moves_max: 4,
     };

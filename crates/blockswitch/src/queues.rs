@@ -145,6 +145,12 @@ impl Queue {
         next: NONE,
         ringed: false,
     };
+
+    /// Allows it a quantum more. It owes at most two quanta, so that a turn comes after at most two rounds.
+    pub fn begin_turn(&mut self, quantum: u32) {
+        let quantum = i64::from(quantum);
+        self.deficit = self.deficit.max(-2 * quantum) + quantum * i64::from(self.weight);
+    }
 }
 
 /// Queues whose turn comes in order. Empty ones leave when their turn comes.

@@ -5,10 +5,11 @@
 //! home, then a coin. Without a candidate, the less loaded of two random cores, L cores included.
 //!
 //! Ours: a request leaves when another core has less T work by a margin, counted exactly and in bytes. A core with L
-//! applications counts for [`Config::latency_core_bytes`] more than it has, so that T leaves it first, and takes T work
-//! of others only up to [`Config::spill_bytes`], and none when L fills it: idle time is used, in slices that L
-//! goes before, but no bulk piles up there and none comes by chance. Three cores are looked at, the one chosen last and two random ones, so that the
-//! cost does not grow with the cores.
+//! applications counts for [`Config::latency_core_bytes`] more than it has, so that T leaves it first. It takes T work
+//! of others only when they have much, from [`Config::spill_from_bytes`] on, only up to [`Config::spill_bytes`], and none
+//! when L fills it: T that waits for long gets the idle time there, in slices that L goes before; T that does not leaves
+//! L alone; no bulk piles up there and none comes by chance. Three cores are looked at, the one chosen last and two
+//! random ones, so that the cost does not grow with the cores.
 
 use crate::class::Class;
 use crate::load::Loads;
@@ -112,7 +113,7 @@ impl Steering {
         let random = [(); 2].map(|()| self.rng.below(cores) as usize);
         // The one chosen last is looked at first and wins ties, so that requests reach a core in runs.
         for core in [self.chosen_last, random[0], random[1]] {
-            if core == self.home || self.is_full(now, loads, core, bytes) {
+            if core == self.home || self.refuses(now, loads, core, bytes) {
                 continue;
             }
             let there = self.pressure(now, loads, core);
@@ -143,11 +144,17 @@ impl Steering {
         loads.bytes(core, Class::Throughput) + u64::from(extra)
     }
 
-    /// A core with L applications takes no more of others' T work.
-    fn is_full(&self, now: Instant, loads: &Loads, core: usize, bytes: u32) -> bool {
-        let after = loads.bytes(core, Class::Throughput) + u64::from(bytes);
-        let busy = loads.latency_share_ppm(core) > self.config.spill_percent_max * 10_000;
-        (busy || after > u64::from(self.config.spill_bytes)) && loads.hosts_latency(now, core)
+    /// A core with L applications takes others' T work only if that waits for long at home, up to a limit, and none
+    /// when L fills it.
+    fn refuses(&self, now: Instant, loads: &Loads, core: usize, bytes: u32) -> bool {
+        if !loads.hosts_latency(now, core) {
+            return false;
+        }
+        let config = &self.config;
+        let there = loads.bytes(core, Class::Throughput) + u64::from(bytes);
+        loads.bytes(self.home, Class::Throughput) < u64::from(config.spill_from_bytes)
+            || there > u64::from(config.spill_bytes)
+            || loads.latency_share_ppm(core) > config.latency_core_percent * 10_000
     }
 }
 
@@ -228,6 +235,21 @@ mod tests {
             spilt.push(loads.charge(at(i), 0, core, Class::Throughput, 65536));
         }
         assert_eq!(loads.bytes(1, Class::Throughput), u64::from(config.spill_bytes));
+    }
+
+    #[test]
+    fn ours_leaves_a_core_with_l_alone_while_t_waits_little_or_l_fills_it() {
+        let (config, loads, mut steering) = steering(Policy::Switchyard, 2);
+        let _latency = load(&loads, 1, Class::Latency, 1, 4096);
+        let few = config.spill_from_bytes / 65536;
+        let mut home = load(&loads, 0, Class::Throughput, few as usize - 1, 65536);
+        let mut spilt =
+            |loads: &Loads| (0..50).any(|i| steering.steer(at(i), loads, Class::Throughput, 65536) == 1);
+        assert!(!spilt(&loads));
+        home.extend(load(&loads, 0, Class::Throughput, 1, 65536));
+        assert!(spilt(&loads));
+        loads.set_latency_share(1, 1_000_000);
+        assert!(!spilt(&loads));
     }
 
     #[test]

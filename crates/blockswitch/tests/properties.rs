@@ -222,14 +222,15 @@ fn beside(claim: ClassHint, bytes: u32) -> (f64, f64, u64) {
                 push(&mut egress, now, 1, class, bytes);
             }
         }
-        if let Some(due) = next_honest.take_if(|at| *at <= now) {
-            let class = honest.arrive(now, 4096, false);
-            push(&mut egress, due, 0, class, 4096);
-        }
         let Some(slice) = egress.pop(now) else {
             unreachable!("the other application always waits")
         };
         now += Duration::from_nanos(1000 + u64::from(slice.bytes) / 4);
+        // What came during the slice was there before what its end brings.
+        if let Some(due) = next_honest.take_if(|at| *at <= now) {
+            let class = honest.arrive(now, 4096, false);
+            push(&mut egress, due, 0, class, 4096);
+        }
         if slice.app == AppId(0) {
             waits_ns.push(now.nanos_since(slice.queued_at));
             honest.finish(4096, slice.class);

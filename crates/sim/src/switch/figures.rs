@@ -64,12 +64,17 @@ pub fn mixed(cores: usize, latency: usize, bulk: usize) -> Vec<AppSpec> {
     small.chain(large).collect()
 }
 
-/// One run.
+/// One run, on a link of [`LINK_GBPS`].
 pub fn measure(seed: u64, config: Config, cores: usize, apps: Vec<AppSpec>) -> Outcome {
+    measure_on(LINK_GBPS, seed, config, cores, apps)
+}
+
+/// One run, on a link of `gbps` Gbit/s.
+pub fn measure_on(gbps: u64, seed: u64, config: Config, cores: usize, apps: Vec<AppSpec>) -> Outcome {
     let spec = HostSpec {
         config,
         cores,
-        gbps: LINK_GBPS,
+        gbps,
         apps,
         seed,
         warm: Duration::from_millis(400),
@@ -241,37 +246,80 @@ figure!(
         .to_vec()
 );
 
-/// How the six L and six T applications of [`order`] behave.
+/// What [`order`] runs: one L and one T application on each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderCase {
     /// What its rows begin with.
     pub label: &'static str,
-    /// Depth of the T applications.
-    pub depth: u32,
+    /// Cores.
+    pub cores: usize,
+    /// Speed of the link in Gbit/s.
+    pub gbps: u64,
+    /// Depths of the T applications, over and over.
+    pub depths: &'static [u32],
     /// Mean time between two requests of an L application; 0 for closed loops.
     pub gap_ns: u64,
 }
 
-/// Closed loops at the depth of the other figures and at that of Figure 13's deepest application; then L applications
-/// that ask 16,000 times a second each whatever they get. A closed loop that is served sooner asks for more, and takes
-/// the processor time for it from T: only at equal rates does the throughput of T compare.
-pub const ORDER_CASES: [OrderCase; 3] = [
-    OrderCase {
+/// - `mixed`: T applications of unequal depths, as Figure 13 has them, with the depths of Figure 8. The steps of the
+///   breakdown show here: a load that is the same on all cores leaves nothing to steer.
+/// - `QD32`, `QD64`: equal depths, that of most figures and that of Figure 13's deepest application.
+/// - `QD64-paced`: L applications ask 16,000 times a second each whatever they get. A closed loop that is served sooner
+///   asks for more, and takes the processor time for it from T.
+/// - `16C`: sixteen of each on sixteen cores, with a link that is faster in proportion.
+pub const ORDER_CASES: [OrderCase; 5] = {
+    let equal = OrderCase {
         label: "QD32",
-        depth: 32,
+        cores: 6,
+        gbps: LINK_GBPS,
+        depths: &[BULK_DEPTH],
         gap_ns: 0,
-    },
-    OrderCase {
-        label: "QD64",
-        depth: 64,
-        gap_ns: 0,
-    },
-    OrderCase {
-        label: "QD64-paced",
-        depth: 64,
-        gap_ns: 60_000,
-    },
-];
+    };
+    [
+        OrderCase {
+            label: "mixed",
+            depths: &[32, 16, 8, 4, 2, 1],
+            ..equal
+        },
+        equal,
+        OrderCase {
+            label: "QD64",
+            depths: &[64],
+            ..equal
+        },
+        OrderCase {
+            label: "QD64-paced",
+            depths: &[64],
+            gap_ns: 60_000,
+            ..equal
+        },
+        OrderCase {
+            label: "16C",
+            cores: 16,
+            gbps: LINK_GBPS * 16 / 6,
+            ..equal
+        },
+    ]
+};
+
+impl OrderCase {
+    /// Its applications.
+    pub fn apps(&self) -> Vec<AppSpec> {
+        let mut apps = mixed(self.cores, self.cores, self.cores);
+        let (latency, bulk) = apps.split_at_mut(self.cores);
+        latency.iter_mut().for_each(|app| app.gap_ns = self.gap_ns);
+        let depths = self.depths.iter().cycle();
+        bulk.iter_mut()
+            .zip(depths)
+            .for_each(|(app, &depth)| app.depth = depth);
+        apps
+    }
+
+    /// One run.
+    pub fn run(&self, seed: u64, config: Config) -> Outcome {
+        measure_on(self.gbps, seed, config, self.cores, self.apps())
+    }
+}
 
 /// The systems of [`order`].
 pub fn order_systems() -> Vec<(&'static str, Config)> {
@@ -287,26 +335,19 @@ pub fn order_systems() -> Vec<(&'static str, Config)> {
     systems
 }
 
-/// The applications of a case: one of each per core of six.
-pub fn order_apps(case: &OrderCase) -> Vec<AppSpec> {
-    let mut apps = mixed(6, 6, 6);
-    apps[..6].iter_mut().for_each(|app| app.gap_ns = case.gap_ns);
-    apps[6..].iter_mut().for_each(|app| app.depth = case.depth);
-    apps
-}
-
-/// Six L and six T applications on six cores: every step, every system, and ours with classes that nobody told it.
+/// Six L and six T applications on six cores, and more: every step, every system, and ours with classes that nobody
+/// told it.
 pub(crate) fn order(seed: u64, progress: Progress<'_>) -> Report {
     let mut report = Report::new("switch-order", seed, COLUMNS);
     for case in &ORDER_CASES {
         progress(&format!("switch-order: {}", case.label));
         for (name, config) in order_systems() {
-            let outcome = measure(seed, config, 6, order_apps(case));
-            report.push(&format!("{} {name}", case.label), row(&outcome));
+            report.push(&format!("{} {name}", case.label), row(&case.run(seed, config)));
         }
-        let mut apps = order_apps(case);
+        let mut apps = case.apps();
         apps.iter_mut().for_each(|app| app.hint = ClassHint::Auto);
-        let learned = measure(seed, Config::of(Policy::Switchyard), 6, apps);
+        let ours = Config::of(Policy::Switchyard);
+        let learned = measure_on(case.gbps, seed, ours, case.cores, apps);
         report.push(&format!("{} switchyard-auto", case.label), row(&learned));
     }
     report

@@ -1,7 +1,8 @@
 //! The modelled host: cores, their ingress and egress queues, the applications, and what is measured.
 //!
 //! A core does one thing at a time and none is interrupted: first what has arrived (commands, completions, requests
-//! handed over by other cores), in order, then one slice of its egress queue, and so on.
+//! handed over by other cores), then one slice of its egress queue, and so on. Under a policy that puts L first, all L
+//! work comes before any T work, arrived or queued.
 
 use super::cost;
 use super::link::Link;
@@ -9,6 +10,7 @@ use crate::queue::Queue;
 use base::{Duration, Instant, Rng};
 use blockswitch::balance::work_of;
 use blockswitch::class::ClassConfig;
+use blockswitch::policy::Order;
 use blockswitch::{
     AppId, AppView, Balancer, Charge, Class, ClassHint, Classifier, Config, CoreSet, Egress, Item, Kind,
     Limits, Loads, Move, Slice, Steering,
@@ -112,9 +114,18 @@ enum Work {
     Slice(Slice),
 }
 
+/// What has reached a core and is not done, with the time since when.
+///
+/// Where the policy knows no class, all is done in order of arrival. Where it does, a class has connections of its own,
+/// and those of L are read first.
+#[derive(Debug, Default)]
+struct Ingress {
+    queues: [VecDeque<(Instant, Work)>; 2],
+}
+
 #[derive(Debug)]
 struct Core {
-    ingress: VecDeque<Work>,
+    ingress: Ingress,
     egress: Egress,
     steering: Steering,
     /// What it does, and since when.
@@ -177,7 +188,7 @@ impl Host {
             requests: depth,
         };
         let core = |home| Core {
-            ingress: VecDeque::new(),
+            ingress: Ingress::default(),
             egress: Egress::new(&spec.config, limits),
             steering: Steering::new(&spec.config, home, spec.cores, rng.fork()),
             doing: None,
@@ -292,8 +303,45 @@ impl Host {
     }
 
     fn enter(&mut self, core: usize, work: Work) {
-        self.cores[core].ingress.push_back(work);
+        let queue = match self.spec.config.order {
+            Order::Fifo | Order::RunToCompletion => Class::Latency,
+            _ => self.class_of(&work),
+        };
+        self.cores[core].ingress.queues[queue.index()].push_back((self.now, work));
         self.start_work(core);
+    }
+
+    /// Whose work it is. A command that is not parsed has the class of its connection.
+    fn class_of(&self, work: &Work) -> Class {
+        match work {
+            Work::Parse(request) => {
+                let app = self.requests[*request as usize].app;
+                self.apps[app].classifier.class()
+            }
+            Work::Ready(request) | Work::Take(request) => self.requests[*request as usize].class,
+            Work::Slice(slice) => slice.class,
+        }
+    }
+
+    /// What has come and is to be done before anything that is queued to leave: L, and T unless L waits to leave. T
+    /// does not wait for that longer than for a slice.
+    fn next_arrival(&mut self, at: usize) -> Option<Work> {
+        let core = &mut self.cores[at];
+        let [latency, throughput] = &mut core.ingress.queues;
+        let config = &self.spec.config;
+        let waits = core.egress.waiting(Class::Latency) > 0;
+        let starving = config.order == Order::Sliced
+            && throughput
+                .front()
+                .is_some_and(|(since, _)| self.now.since(*since) >= config.starvation_delay);
+        let completes = config.order == Order::Sliced && waits;
+        let next = match (completes, latency.is_empty()) {
+            (true, _) if starving => throughput.pop_front(),
+            (true, _) => None,
+            (false, true) if !waits => throughput.pop_front(),
+            (false, _) => latency.pop_front(),
+        };
+        next.map(|(_, work)| work)
     }
 
     /// A client sends its next request.
@@ -343,11 +391,12 @@ impl Host {
     /// The next thing to do, if the core is free.
     fn start_work(&mut self, at: usize) {
         let now = self.now;
-        let core = &mut self.cores[at];
-        if core.doing.is_some() {
+        if self.cores[at].doing.is_some() {
             return;
         }
-        let (work, mut cost_ns) = match core.ingress.pop_front() {
+        let arrival = self.next_arrival(at);
+        let core = &mut self.cores[at];
+        let (work, mut cost_ns) = match arrival {
             Some(work) => {
                 let cost_ns = match work {
                     Work::Parse(_) => cost::PARSE_NS,
@@ -362,19 +411,20 @@ impl Host {
                     return;
                 };
                 self.loads.set_batch(at, core.egress.batch());
-                let switch_ns = match core.last_class.replace(slice.class) == Some(slice.class) {
-                    true => 0,
-                    false => cost::SWITCH_NS,
-                };
-                (
-                    Work::Slice(slice),
-                    cost::SLICE_NS + switch_ns + cost::bytes_ns(slice.bytes),
-                )
+                let cost_ns = cost::SLICE_NS + cost::bytes_ns(slice.bytes);
+                (Work::Slice(slice), cost_ns)
             }
         };
+        let class = self.class_of(&work);
+        let core = &mut self.cores[at];
+        if core.last_class.replace(class) != Some(class) {
+            cost_ns += cost::change_ns(self.spec.config.order);
+        }
         if now.nanos_since(core.idle_since) > cost::SLEEP_AFTER_NS {
             cost_ns += cost::WAKE_NS;
         }
+        let spread_ns = cost_ns * cost::SPREAD_PERCENT / 100;
+        cost_ns = cost_ns - spread_ns + self.rng.below(2 * spread_ns + 1);
         core.doing = Some((work, now));
         self.after(cost_ns, Event::Free(at));
     }
@@ -445,7 +495,9 @@ impl Host {
         let core = self.cores[at]
             .steering
             .steer(self.now, &self.loads, state.class, bytes);
-        state.charge = Some(self.loads.charge(self.now, at, core, state.class, bytes));
+        // An application that has just moved has its new home, although this request came to the old one.
+        let home = self.apps[state.app].core;
+        state.charge = Some(self.loads.charge(self.now, home, core, state.class, bytes));
         match core == at {
             true => self.queue(at, request),
             false => self.after(cost::HANDOFF_NS, Event::Handed(request, core)),

@@ -7,8 +7,9 @@
 //! that all share. [`host`] is the machine, [`link`] the network, [`cost`] what everything costs, [`figures`] the
 //! experiments.
 //!
-//! Policies differ in `blockswitch::Config` alone: costs, sizes, depths and the order of ingress are the same for every
-//! one. What is not modelled: processors of the clients, caches, interrupts, packet loss.
+//! Policies differ in `blockswitch::Config`, and in two things that are part of the systems: in what order a core takes
+//! in what has arrived, and what it costs to turn from one class to the other. Sizes, depths and all other costs are the
+//! same for every one. What is not modelled: processors of the clients, caches, interrupts, packet loss.
 
 pub mod cost;
 pub mod figures;
