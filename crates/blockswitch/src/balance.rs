@@ -11,8 +11,8 @@
 //!   [`Config::latency_cores_percent_max`].
 //! - Within each group, an application moves from the busiest core to the idlest if that evens them out.
 //! - Where requests are not steered, nothing else brings work to an idle core. There, applications of one class alone are
-//!   evened out over all cores and have no other home; and where L cannot have a core without taking more than
-//!   [`Config::latency_cores_percent_max`] (one of two cores), T applications share it while the other has no room for
+//!   evened out over all cores and have no other home; and where L has more than [`APART_PERCENT_MAX`] of
+//!   the cores to itself (one of two), T applications share it while the other has no room for
 //!   them, so that half of the machine is not idle for the sake of a few L requests.
 //! - An application stays where its affinity allows, stays for a cooldown after a move, and returns to where it came
 //!   from when its reason to be elsewhere has gone for `idle_reset`.
@@ -23,6 +23,9 @@ use crate::egress::AppId;
 use crate::load::Loads;
 use crate::policy::{Balancing, Config};
 use base::{Duration, Instant};
+
+/// Where requests are not steered, in percent: of more than this share of the cores T has to make use as well.
+const APART_PERCENT_MAX: u64 = 40;
 
 /// A set of cores, the first 64 of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +306,7 @@ impl Balancer {
                 self.cores.len() as u64,
                 u64::from(self.latency_cores.0.count_ones()),
             );
-            let too_many = apart * 100 > cores * u64::from(self.config.latency_cores_percent_max);
+            let too_many = apart * 100 > cores * APART_PERCENT_MAX;
             let percent = if self.shared {
                 ROOMY_PERCENT
             } else {
