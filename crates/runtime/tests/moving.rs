@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, yield_now};
 use std::time::Duration;
 use wire::nvme::proto::{Sqe, admin as admin_command, event, feature};
@@ -594,9 +594,11 @@ fn a_stop_in_the_middle_of_moves_loses_nothing_that_was_answered() {
         let volume = LocalVolume::file("data", &path, BYTES, true).expect("a new file");
         let rig = Rig::start(vec![volume], 3);
         let done = AtomicBool::new(false);
+        let answered = [const { AtomicU64::new(0) }; 4];
         let counts = thread::scope(|scope| {
             let clients: Vec<_> = (0..4)
                 .map(|number| {
+                    let answered = &answered[number];
                     let mut disk = open(&rig, "data", number % 3);
                     scope.spawn(move || {
                         let mut count = 0u64;
@@ -604,7 +606,7 @@ fn a_stop_in_the_middle_of_moves_loses_nothing_that_was_answered() {
                             let stamp = (count + 1).to_le_bytes().repeat(2048);
                             let write = Op::Write(number as u64 * REGION, stamp);
                             match disk.run(vec![write, Op::Flush]) {
-                                Ok(_) => count += 1,
+                                Ok(_) => count = answered.fetch_add(1, Relaxed) + 1,
                                 Err(_) => return count,
                             }
                         }
@@ -613,7 +615,10 @@ fn a_stop_in_the_middle_of_moves_loses_nothing_that_was_answered() {
                 .collect();
             thread::scope(|scope| {
                 scope.spawn(|| stir(&rig, &done));
-                wait(|| rig.sum(|stats| stats.clients_moved_in) >= 20 + round);
+                wait(|| {
+                    let moves = rig.sum(|stats| stats.clients_moved_in);
+                    moves >= 20 + round && answered.iter().all(|count| count.load(Relaxed) > 0)
+                });
                 done.store(true, Relaxed);
             });
             // The moves that were asked for last are still to come when the stop does.
