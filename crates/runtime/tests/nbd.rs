@@ -208,6 +208,42 @@ fn trims_and_zeroes_in_several_parts_end() {
     );
 }
 
+// Bug: no client was served, new ones included, while sixteen asked for 8 MiB each and did not read. Cause: one bound for
+// the payload of all, first come, first served. Fix: half of it is reserved, in equal parts.
+#[test]
+fn clients_that_never_read_do_not_keep_others_from_being_served() {
+    let (core, address) = start(CoreConfig {
+        pool_pages: 4096,
+        connections_max: 50,
+        ..small()
+    });
+    let deaf: Vec<Client> = (0..40)
+        .map(|_| {
+            let mut client = Client::new(address);
+            for cookie in 0..100 {
+                client.request(READ, cookie, 0, 64 << 10);
+            }
+            client
+        })
+        .collect();
+    let mut good = Client::new(address);
+    for round in 0..100u64 {
+        let data = [round as u8; 8192];
+        good.request(WRITE, round, round * 8192, 8192);
+        good.give(&data);
+        assert_eq!(good.reply(), (0, round));
+        good.request(READ, round, round * 8192, 8192);
+        assert_eq!(good.reply(), (0, round));
+        assert_eq!(good.take::<8192>(), data);
+    }
+    drop(deaf);
+    while core.stats().clients_closed < 40 {
+        std::thread::yield_now();
+    }
+    good.request(READ, 1, 0, 4 << 20);
+    assert_eq!(good.reply(), (0, 1), "what was shared is free again");
+}
+
 #[test]
 fn more_clients_than_pages_all_get_their_turn() {
     // Twenty requests of 512 KiB at once do not fit 1000 pages: each waits until there is room.

@@ -130,12 +130,18 @@ impl Protocol {
         }
     }
 
-    fn is_receiving(&self) -> bool {
-        session!(self, session => session.is_receiving())
-    }
-
     pub fn pending_bytes(&self) -> u64 {
         session!(self, session => session.pending_bytes())
+    }
+
+    /// Payload that the session may have under way from now on.
+    pub fn set_share(&mut self, bytes: u64) {
+        session!(self, session => session.set_share(bytes));
+    }
+
+    /// The share that a request needs which waits for it, or 0.
+    pub fn share_wanted(&self) -> u64 {
+        session!(self, session => session.share_wanted())
     }
 
     pub fn in_flight(&self) -> usize {
@@ -197,8 +203,6 @@ pub(super) struct Connection {
     held_from: usize,
     /// Payload of its requests under way, as counted in the frontend's sum.
     pub counted_bytes: u64,
-    /// It was given nothing because the budget is used up.
-    pub is_held: bool,
     pub can_read: bool,
     pub can_write: bool,
     /// The peer has gone, and all that it sent is read.
@@ -227,7 +231,6 @@ impl Connection {
             held: Vec::new(),
             held_from: 0,
             counted_bytes: 0,
-            is_held: false,
             can_read: false,
             can_write: true,
             ended: false,
@@ -241,7 +244,7 @@ impl Connection {
 
     /// True if the session is blocked, or has not been given all there is.
     pub fn waits_for_room(&self) -> bool {
-        self.protocol.is_blocked() || self.is_held
+        self.protocol.is_blocked()
     }
 
     /// True if a turn would get it on.
@@ -306,11 +309,6 @@ impl Connection {
         self.held.extend_from_slice(&rest[taken..]);
         self.held_from = 0;
         true
-    }
-
-    /// A write is half received: it holds its share of the budget until the rest has come.
-    pub fn is_receiving(&self) -> bool {
-        self.protocol.is_receiving()
     }
 
     pub fn is_session_blocked(&self) -> bool {

@@ -4,17 +4,16 @@
 //! the line of its class. The loop takes one from a line, lets it read once and send once, and puts it back if it could
 //! go on still; so a turn of one connection is bounded, and the lines are served in the order that the policy wants.
 //!
-//! Back-pressure: a session that is blocked (its limits, or no free page) leaves bytes with the connection, and the
-//! socket is not read until it goes on, so the client's TCP window closes. It goes on when a reply has been sent or when
-//! the pool has more free pages than at the time it stopped. Reads may take their pages only when they are answered, so
-//! the payload of all requests under way is bounded too: while it is above the *budget*, half the pool, no connection is
-//! given bytes, except for the rest of a write that already has its pages. One gulp may overrun that by one connection's
-//! limit, a quarter of the pool.
+//! Back-pressure: a session that is blocked (its limits, its share, or no free page) leaves bytes with the connection, and
+//! the socket is not read until it goes on, so the client's TCP window closes. It goes on when a reply has been sent, when
+//! the pool has more free pages than at the time it stopped, or when its share has grown. Reads may take their pages only
+//! when they are answered, so the payload of all requests under way is bounded too, by half the pool ([`budget`]).
 //!
 //! Invariants: a connection whose session is not blocked holds no bytes; a slot is closed only while it is attended to,
 //! so no event of the same turn can meet its successor; answers for a closed connection are dropped, told apart by the
 //! generation in the client number.
 
+mod budget;
 mod connection;
 mod moving;
 
@@ -29,6 +28,7 @@ use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
 use blockswitch::{AppId, Class};
+use budget::Budget;
 use connection::{Connection, Protocol};
 pub(crate) use moving::{Rested, Traveller};
 use std::collections::VecDeque;
@@ -93,12 +93,10 @@ pub(crate) struct Frontend {
     blocked: Vec<usize>,
     /// Fewest free pages at the time that one of `blocked` stopped.
     blocked_at: usize,
-    /// True if one of `blocked` waits for the budget.
-    any_held: bool,
-    /// Payload of all requests under way, in bytes.
-    in_flight_bytes: u64,
-    /// Above this, connections are given no bytes.
-    budget_bytes: u64,
+    /// Payload of all requests under way.
+    budget: Budget,
+    /// What was shared of it when those of `blocked` that want more were looked at last.
+    shared_at: u64,
     scratch: Box<[u8]>,
     iovecs: Box<[libc::iovec]>,
     limits: nbd::SessionLimits,
@@ -145,9 +143,8 @@ impl Frontend {
             lines: core::array::from_fn(|_| VecDeque::with_capacity(connections_max)),
             blocked: Vec::with_capacity(connections_max),
             blocked_at: usize::MAX,
-            any_held: false,
-            in_flight_bytes: 0,
-            budget_bytes: pool.capacity() as u64 / 2 * PAGE_BYTES as u64,
+            budget: Budget::new(pool.capacity() as u64 / 2 * PAGE_BYTES as u64, connections_max),
+            shared_at: 0,
             scratch: vec![0; READ_BYTES].into(),
             iovecs: connection::iovecs(),
             limits,
@@ -317,6 +314,9 @@ impl Frontend {
         match self.slots.get_mut(slot) {
             Some(Some(connection)) if connection.client == reply.client => {
                 counters.replies.bump();
+                connection
+                    .protocol
+                    .set_share(self.budget.share_of(connection.counted_bytes));
                 connection.complete(reply);
                 self.stand_in_line(slot);
             }
@@ -324,26 +324,39 @@ impl Frontend {
         }
     }
 
-    /// True if a connection can go on; puts those in line that waited for pages when there are more than before.
+    /// True if a connection can go on; puts those in line that waited for pages or for their share when there is more
+    /// than before.
     pub fn has_work(&mut self) -> bool {
         let has_pages = !self.blocked.is_empty() && self.pool.available() > self.blocked_at;
-        let has_budget = self.any_held && self.in_flight_bytes < self.budget_bytes;
-        if has_pages || has_budget {
-            self.unblock();
+        if has_pages || self.budget.shared() < self.shared_at {
+            self.unblock(has_pages);
         }
         self.lines.iter().any(|line| !line.is_empty())
     }
 
-    fn unblock(&mut self) {
-        self.blocked_at = usize::MAX;
-        self.any_held = false;
-        for slot in core::mem::take(&mut self.blocked) {
-            if let Some(connection) = &mut self.slots[slot] {
-                connection.is_blocked = false;
-                connection.is_held = false;
+    /// Puts those in line that were blocked and can go on: those that wait for their share as far as they get it, and
+    /// those that wait for pages if there are more.
+    fn unblock(&mut self, has_pages: bool) {
+        self.shared_at = self.budget.shared();
+        if has_pages {
+            self.blocked_at = usize::MAX;
+        }
+        let mut blocked = core::mem::take(&mut self.blocked);
+        blocked.retain(|&slot| {
+            let Some(connection) = &mut self.slots[slot] else {
+                return false;
+            };
+            connection.is_blocked = match connection.protocol.share_wanted() {
+                0 => !has_pages,
+                wanted => wanted > self.budget.share_of(connection.counted_bytes),
+            };
+            let stays = connection.is_blocked;
+            if !stays {
                 self.push_in_line(slot);
             }
-        }
+            stays
+        });
+        self.blocked = blocked;
     }
 
     /// Connections of a class that could go on.
@@ -382,13 +395,11 @@ impl Frontend {
         if !connection.can_read || connection.waits_for_room() || connection.ended {
             return false;
         }
-        // What is over the budget waits in the socket.
-        connection.is_held = self.in_flight_bytes >= self.budget_bytes && !connection.is_receiving();
-        if connection.is_held {
-            return false;
-        }
+        connection
+            .protocol
+            .set_share(self.budget.share_of(connection.counted_bytes));
         let worked = connection.read(now, &mut self.scratch, &mut self.iovecs, counters);
-        recount(&mut self.in_flight_bytes, connection);
+        recount(&mut self.budget, connection);
         self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
         worked
     }
@@ -403,11 +414,11 @@ impl Frontend {
         let connection = self.slots[slot].as_mut()?;
         let request = connection.next_request().or_else(|| {
             if connection.is_hungry() {
-                connection.is_held = self.in_flight_bytes >= self.budget_bytes && !connection.is_receiving();
-                if !connection.is_held {
-                    connection.feed(now);
-                    recount(&mut self.in_flight_bytes, connection);
-                }
+                connection
+                    .protocol
+                    .set_share(self.budget.share_of(connection.counted_bytes));
+                connection.feed(now);
+                recount(&mut self.budget, connection);
             }
             connection.next_request()
         })?;
@@ -434,15 +445,18 @@ impl Frontend {
         };
         let was_blocked = connection.is_session_blocked();
         let sent = connection.send(bytes_min, &mut self.iovecs, counters);
-        recount(&mut self.in_flight_bytes, connection);
+        recount(&mut self.budget, connection);
         if connection.is_over() {
             self.close(slot, poller, counters);
             return None;
         }
         let waits = connection.waits_for_room();
-        self.any_held |= connection.is_held;
         if waits || connection.protocol.is_waiting() {
-            self.blocked_at = self.blocked_at.min(self.pool.available());
+            if connection.protocol.share_wanted() > 0 {
+                self.shared_at = self.shared_at.max(self.budget.shared());
+            } else {
+                self.blocked_at = self.blocked_at.min(self.pool.available());
+            }
             if !connection.is_blocked {
                 connection.is_blocked = true;
                 self.blocked.push(slot);
@@ -507,7 +521,7 @@ impl Frontend {
         poller
             .remove(connection.stream.as_raw_fd())
             .expect("an open connection is watched");
-        self.in_flight_bytes -= connection.counted_bytes;
+        self.budget.recount(connection.counted_bytes, 0);
         self.retire(slot);
         connection
     }
@@ -545,10 +559,10 @@ impl Frontend {
     }
 }
 
-/// Brings the sum of payload under way up to date with one connection.
-fn recount(sum: &mut u64, connection: &mut Connection) {
+/// Brings the budget up to date with one connection.
+fn recount(budget: &mut Budget, connection: &mut Connection) {
     let now = connection.protocol.in_flight_bytes();
-    *sum = *sum - connection.counted_bytes + now;
+    budget.recount(connection.counted_bytes, now);
     connection.counted_bytes = now;
 }
 

@@ -198,7 +198,7 @@ impl Frontend {
         // The target may have changed on the way.
         connection.protocol.tick(now);
         self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
-        recount(&mut self.in_flight_bytes, &mut connection);
+        recount(&mut self.budget, &mut connection);
         self.slots[slot] = Some(connection);
         self.push_in_line(slot);
         Ok((slot, client))

@@ -222,6 +222,8 @@ pub struct Session {
     slots: Vec<Slot>,
     free: Vec<u32>,
     bytes_in_flight: u64,
+    share_bytes: u64,
+    share_wanted: u64,
     /// The write whose payload is being received.
     write: Option<WritePayload>,
     events: VecDeque<Event>,
@@ -264,6 +266,8 @@ impl Session {
             slots: (0..limits.in_flight_max).map(|_| Slot::default()).collect(),
             free: (0..limits.in_flight_max as u32).rev().collect(),
             bytes_in_flight: 0,
+            share_bytes: u64::MAX,
+            share_wanted: 0,
             write: None,
             events: VecDeque::with_capacity(limits.in_flight_max),
             output: Output::new(limits.in_flight_max),
@@ -340,6 +344,17 @@ impl Session {
     /// Payload bytes of the requests under way and of the reads not yet sent.
     pub fn in_flight_bytes(&self) -> u64 {
         self.bytes_in_flight
+    }
+
+    /// From now on no request is taken that would bring the payload under way above `bytes`: the connection's share of
+    /// what its owner has for all. Where that is less than the largest request, such requests may wait for ever.
+    pub fn set_share(&mut self, bytes: u64) {
+        self.share_bytes = bytes;
+    }
+
+    /// The share with which the request would be taken that is held up for want of it; 0 if none is.
+    pub fn share_wanted(&self) -> u64 {
+        if self.blocked { self.share_wanted } else { 0 }
     }
 
     /// The largest request accepted, in bytes, as announced to the client.

@@ -93,6 +93,8 @@ impl Session {
             slots: parked.slots,
             free: parked.free,
             bytes_in_flight: 0,
+            share_bytes: u64::MAX,
+            share_wanted: 0,
             write: None,
             events: VecDeque::with_capacity(requests),
             output: Output::new(requests),

@@ -166,7 +166,11 @@ impl Session {
     /// Takes a valid request, if there is room for its payload.
     fn accept(&mut self, header: &RequestHeader, kind: Kind, opened: &Opened) -> Flow {
         let payload_bytes = u64::from(kind.payload_bytes(header.length));
-        if payload_bytes > self.limits.in_flight_bytes_max - self.bytes_in_flight {
+        let wanted = self.bytes_in_flight + payload_bytes;
+        // What has no payload needs no share.
+        let is_over = payload_bytes > 0 && wanted > self.share_bytes;
+        self.share_wanted = if is_over { wanted } else { 0 };
+        if is_over || wanted > self.limits.in_flight_bytes_max {
             return Flow::Blocked;
         }
         let pages = match kind {

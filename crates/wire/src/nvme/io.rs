@@ -298,9 +298,13 @@ impl Session {
     }
 
     /// The pages of a command, none for most, if its payload fits.
-    fn room(&self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
+    fn room(&mut self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
         let limit = self.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
-        if self.bytes_in_flight + u64::from(plan.payload_bytes()) > limit {
+        let wanted = self.bytes_in_flight + u64::from(plan.payload_bytes());
+        // What comes before data that was asked for has to be taken, or that would never come.
+        let is_over = plan.payload_bytes() > 0 && self.receiving == 0 && wanted > self.share_bytes;
+        self.share_wanted = if is_over { wanted } else { 0 };
+        if is_over || wanted > limit {
             return None;
         }
         if plan.takes_pages() {

@@ -140,6 +140,8 @@ impl Session {
             waiting: parked.waiting,
             receiving: 0,
             bytes_in_flight: 0,
+            share_bytes: u64::MAX,
+            share_wanted: 0,
             requests: VecDeque::with_capacity(entries),
             output: Output::new(entries + EVENT_REQUESTS_MAX),
             blocked: true,

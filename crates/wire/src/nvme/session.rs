@@ -91,6 +91,8 @@ pub struct Session {
     /// Commands whose data was asked for and has not come.
     pub(super) receiving: usize,
     pub(super) bytes_in_flight: u64,
+    pub(super) share_bytes: u64,
+    pub(super) share_wanted: u64,
     pub(super) requests: VecDeque<BlockRequest>,
     pub(super) output: Output,
     pub(super) blocked: bool,
@@ -134,6 +136,8 @@ impl Session {
             waiting: VecDeque::with_capacity(entries),
             receiving: 0,
             bytes_in_flight: 0,
+            share_bytes: u64::MAX,
+            share_wanted: 0,
             requests: VecDeque::with_capacity(entries),
             output: Output::new(entries + EVENT_REQUESTS_MAX),
             blocked: false,
@@ -213,6 +217,21 @@ impl Session {
     /// would only keep them longer.
     pub fn is_receiving(&self) -> bool {
         self.receiving > 0 || matches!(self.phase, Phase::Data(_))
+    }
+
+    /// From now on no command is let go on that would bring the payload under way above `bytes`: the connection's share
+    /// of what its owner has for all. Where that is less than the largest transfer, such commands may wait for ever.
+    pub fn set_share(&mut self, bytes: u64) {
+        self.share_bytes = bytes;
+    }
+
+    /// The share with which the command would go on that is held up for want of it; 0 if none is.
+    pub fn share_wanted(&self) -> u64 {
+        if self.blocked || self.is_waiting() {
+            self.share_wanted
+        } else {
+            0
+        }
     }
 
     /// Commands accepted and not yet completely answered, queued responses included; event requests aside, which

@@ -1,0 +1,65 @@
+//! Payload under way, shared among connections: what a request holds until its answer is sent.
+//!
+//! Half of the budget is reserved, in equal parts, one for each connection that there may be; of the other half everybody
+//! takes what is free. So clients that ask for much and never read an answer keep at most the shared half, and small
+//! requests of all others go on beside them.
+
+/// The payload of all connections of a core.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// Bytes that every connection may have under way whatever the others do.
+    reserve: u64,
+    /// Bytes that connections may have beyond their reserves, together.
+    shared_max: u64,
+    shared: u64,
+}
+
+impl Budget {
+    pub fn new(bytes: u64, connections_max: usize) -> Self {
+        Self {
+            reserve: bytes / 2 / connections_max.max(1) as u64,
+            shared_max: bytes / 2,
+            shared: 0,
+        }
+    }
+
+    fn excess(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.reserve)
+    }
+
+    /// What a connection with `own` bytes under way may have.
+    pub fn share_of(&self, own: u64) -> u64 {
+        let others = self.shared - self.excess(own);
+        self.reserve + self.shared_max.saturating_sub(others)
+    }
+
+    /// A connection has `after` bytes under way instead of `before`.
+    pub fn recount(&mut self, before: u64, after: u64) {
+        self.shared = self.shared - self.excess(before) + self.excess(after);
+    }
+
+    /// Bytes beyond reserves. Where they get fewer, others may go on.
+    pub fn shared(&self) -> u64 {
+        self.shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greedy_leave_every_reserve_alone() {
+        let mut budget = Budget::new(2000, 10);
+        assert_eq!(budget.share_of(0), 100 + 1000, "alone");
+        budget.recount(0, 600);
+        assert_eq!(budget.share_of(600), 1100, "its own does not count against it");
+        assert_eq!(budget.share_of(0), 100 + 500);
+        budget.recount(0, 600);
+        assert_eq!((budget.shared(), budget.share_of(0)), (1000, 100));
+        budget.recount(0, 100);
+        assert_eq!(budget.shared(), 1000, "a reserve is not shared");
+        budget.recount(600, 0);
+        assert_eq!(budget.share_of(100), 600);
+    }
+}
