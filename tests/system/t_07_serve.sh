@@ -77,6 +77,8 @@ expect_code 2 serve --media mem:1MiB --name a --media mem:1MiB --name a
 expect_code 2 serve --media mem:1MiB --policy fast
 expect_text "blk-switch"
 expect_code 2 serve --media mem:1MiB --class x=latency
+expect_code 2 serve --media mem:1MiB --class host:disk=latency
+expect_text "begins with"
 expect_code 2 serve --media mem:1MiB --cores 1,1
 expect_code 1 serve --media mem:1MiB --cores 4000
 expect_text "4000"

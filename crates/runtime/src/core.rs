@@ -503,7 +503,10 @@ impl Core {
             worked |= self.frontend.read(at, slot, &self.counters);
             while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
                 worked = true;
-                self.switch.push(at, origin, request);
+                let host_nqn = self.frontend.host_nqn(slot);
+                if self.switch.push(at, origin, host_nqn, request) == Class::Throughput {
+                    self.counters.requests_bulk.bump();
+                }
             }
             self.frontend.set_class(slot, self.switch.class_of(slot));
             self.send(slot, self.switch.slice_bytes());

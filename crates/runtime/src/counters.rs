@@ -162,6 +162,8 @@ counters! {
     clients_closed,
     /// Requests of clients taken.
     requests,
+    /// Those of them that were taken as throughput-bound.
+    requests_bulk,
     /// Answers to requests of clients.
     replies,
     /// Answers whose connection had ended.

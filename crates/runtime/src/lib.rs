@@ -97,9 +97,12 @@ pub struct CoreConfig {
     pub classes: ClassRules,
 }
 
-/// Classes that an operator gives to clients. Of several that match a request the first in this order counts.
+/// Classes that an operator gives to clients. Of several that match a request the first in this order counts, the most
+/// specific: a host is one machine, a volume has several hosts, a port several volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassRules {
+    /// By the name (NQN) with which an NVMe host connects.
+    pub hosts: Vec<(String, Class)>,
     /// By volume.
     pub volumes: Vec<(VolumeId, Class)>,
     /// By the port where clients connect.
@@ -107,14 +110,18 @@ pub struct ClassRules {
 }
 
 impl ClassRules {
-    fn hint(&self, port: u16, volume: VolumeId) -> ClassHint {
-        let by_volume = self
-            .volumes
-            .iter()
-            .find(|(of, _)| *of == volume)
-            .map(|rule| rule.1);
+    fn hint(&self, host_nqn: Option<&str>, port: u16, volume: VolumeId) -> ClassHint {
+        let by_host = host_nqn.and_then(|nqn| self.hosts.iter().find(|(of, _)| of == nqn));
+        let by_volume = || {
+            self.volumes
+                .iter()
+                .find(|(of, _)| *of == volume)
+                .map(|rule| rule.1)
+        };
         let by_port = || self.ports.iter().find(|(of, _)| *of == port).map(|rule| rule.1);
-        by_volume
+        by_host
+            .map(|rule| rule.1)
+            .or_else(by_volume)
             .or_else(by_port)
             .map_or(ClassHint::Auto, ClassHint::Fixed)
     }
@@ -168,4 +175,28 @@ pub struct HostSpec {
     pub nbd: Vec<SocketAddr>,
     /// Where NVMe/TCP hosts connect, and the subsystems that they find there, whose volumes are the host's.
     pub nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_rules_the_most_specific_counts() {
+        let rules = ClassRules {
+            hosts: vec![("nqn.a".into(), Class::Throughput)],
+            volumes: vec![(VolumeId(1), Class::Latency)],
+            ports: vec![(4420, Class::Throughput)],
+        };
+        let (latency, throughput) = (Class::Latency, Class::Throughput);
+        for (host_nqn, port, volume, expected) in [
+            (Some("nqn.a"), 1, 1, ClassHint::Fixed(throughput)),
+            (Some("nqn.ab"), 4420, 1, ClassHint::Fixed(latency)),
+            (None, 4420, 1, ClassHint::Fixed(latency)),
+            (None, 4420, 2, ClassHint::Fixed(throughput)),
+            (Some("nqn.b"), 1, 2, ClassHint::Auto),
+        ] {
+            assert_eq!(rules.hint(host_nqn, port, VolumeId(volume)), expected);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! A target's volumes through real sockets: NVMe/TCP with and without digests, on two cores, on memory and a file.
 
 use base::VolumeId;
-use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, TargetSpec, start_target};
+use blockswitch::Class;
+use runtime::{ClassRules, CoreConfig, CoreHandle, LocalVolume, NvmeTarget, TargetSpec, start_target};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,6 +13,10 @@ use wire::nvme::{Subsystem, Target, TargetOptions};
 const BYTES: u64 = 8 << 20;
 
 fn start(volumes: Vec<LocalVolume>, cores: usize) -> Vec<CoreHandle> {
+    start_with(volumes, cores, ClassRules::default())
+}
+
+fn start_with(volumes: Vec<LocalVolume>, cores: usize, classes: ClassRules) -> Vec<CoreHandle> {
     let mut target = Target::new(TargetOptions::default());
     for (volume, id) in volumes.iter().zip(0..) {
         let subsystem = Subsystem::new(&volume.export().name, VolumeId(id), volume.export().size_bytes);
@@ -20,6 +25,7 @@ fn start(volumes: Vec<LocalVolume>, cores: usize) -> Vec<CoreHandle> {
     let config = CoreConfig {
         pool_pages: 4096,
         connections_max: 32,
+        classes,
         ..CoreConfig::default()
     };
     let spec = TargetSpec {
@@ -119,14 +125,21 @@ impl Queue {
 
 /// An admin queue and I/O queues of one controller.
 fn connect(address: SocketAddr, name: &str, queues: u16, digests: bool) -> (Queue, Vec<Queue>) {
+    connect_as("nqn.2026-11.io.switchyard:test", address, name, queues, digests)
+}
+
+fn connect_as(
+    host_nqn: &str,
+    address: SocketAddr,
+    name: &str,
+    queues: u16,
+    digests: bool,
+) -> (Queue, Vec<Queue>) {
     let options = HostOptions {
         header_digest: digests,
         data_digest: digests,
         sq_flow: digests,
-        ..HostOptions::admin(
-            &format!("nqn.2026-11.io.switchyard:{name}"),
-            "nqn.2026-11.io.switchyard:test",
-        )
+        ..HostOptions::admin(&format!("nqn.2026-11.io.switchyard:{name}"), host_nqn)
     };
     let mut admin = Queue::open(address, options.clone());
     admin.one(Sqe::set_property(0x14, 1 | 6 << 16 | 4 << 20), Vec::new());
@@ -180,6 +193,30 @@ fn what_one_queue_writes_the_other_reads_on_memory_and_a_file_with_and_without_d
             let read = queues[1].one(Sqe::read(at, 512 << 10), Vec::new());
             assert!(read == model[at as usize..][..512 << 10], "{name} at {at}");
         }
+    }
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+#[test]
+fn a_class_given_to_a_host_goes_before_that_of_its_volume() {
+    let bulk = "nqn.2014-08.org.nvmexpress:uuid:b1a5e11e-0000-4000-8000-000000000001";
+    let other = "nqn.2014-08.org.nvmexpress:uuid:b1a5e11e-0000-4000-8000-000000000002";
+    let classes = ClassRules {
+        hosts: vec![(bulk.into(), Class::Throughput)],
+        volumes: vec![(VolumeId(0), Class::Latency)],
+        ports: Vec::new(),
+    };
+    let volume = LocalVolume::memory("m", BYTES).expect("memory");
+    let cores = start_with(vec![volume], 1, classes);
+    let address = cores[0].target_nvme_addresses()[0];
+    for (host_nqn, expected) in [(other, 0), (bulk, 20), (other, 20)] {
+        let (_admin, mut queues) = connect_as(host_nqn, address, "m", 1, false);
+        for at in 0..20 {
+            queues[0].one(Sqe::read(at * 4096, 4096), Vec::new());
+        }
+        assert_eq!(cores[0].stats().requests_bulk, expected, "{host_nqn}");
     }
     for core in cores {
         core.stop().expect("a healthy core");

@@ -54,8 +54,9 @@ pub struct ServeArgs {
     /// bulk clients more throughput
     #[arg(long, value_name = "SIZE", default_value = "256KiB")]
     pub slice: Size,
-    /// Class of a volume, or of the clients of a port, instead of a learned one: NAME=latency, PORT=throughput
-    #[arg(long = "class", value_name = "NAME|PORT=CLASS", value_parser = parse_class)]
+    /// Class of an NVMe host, of a volume, or of the clients of a port, instead of a learned one: host:NQN=latency,
+    /// NAME=latency, PORT=throughput; of several that match, the first in this order counts
+    #[arg(long = "class", value_name = "WHOM=CLASS", value_parser = parse_class)]
     pub classes: Vec<(String, Class)>,
     /// Refuse changes
     #[arg(long)]
@@ -140,14 +141,12 @@ impl FromStr for CpuList {
 }
 
 fn parse_class(text: &str) -> Result<(String, Class), String> {
-    let class = match text.split_once('=') {
-        Some((whom, "latency")) => (whom, Class::Latency),
-        Some((whom, "throughput")) => (whom, Class::Throughput),
-        _ => {
-            return Err("write NAME=latency or NAME=throughput, with a volume's name or a port".into());
-        }
-    };
-    Ok((class.0.to_owned(), class.1))
+    // The name of a host may have an equals sign of its own.
+    match text.rsplit_once('=') {
+        Some((whom, "latency")) => Ok((whom.to_owned(), Class::Latency)),
+        Some((whom, "throughput")) => Ok((whom.to_owned(), Class::Throughput)),
+        _ => Err("write WHOM=latency or WHOM=throughput, with host:NQN, a volume's name or a port".into()),
+    }
 }
 
 /// Runs until a signal.
@@ -314,12 +313,21 @@ fn nqn(name: &str) -> String {
 fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<ClassRules> {
     let mut rules = ClassRules::default();
     for (whom, class) in &args.classes {
+        if let Some(nqn) = whom.strip_prefix("host:") {
+            if !nqn.starts_with("nqn.") {
+                bail!(Failure::Usage(format!(
+                    "--class {whom}: a host's name begins with `nqn.`, as in /etc/nvme/hostnqn"
+                )));
+            }
+            rules.hosts.push((nqn.to_owned(), *class));
+            continue;
+        }
         let volume = volumes.iter().position(|volume| volume.export().name == *whom);
         match (volume, whom.parse()) {
             (Some(index), _) => rules.volumes.push((VolumeId(index as u32), *class)),
             (None, Ok(port)) => rules.ports.push((port, *class)),
             (None, Err(_)) => bail!(Failure::Usage(format!(
-                "--class {whom}: there is no such volume, and it is no port"
+                "--class {whom}: there is no such volume, and it is neither a port nor host:NQN"
             ))),
         }
     }
@@ -380,6 +388,22 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         assert!("mem:".parse::<MediaArg>().is_err() && "".parse::<MediaArg>().is_err());
+    }
+
+    #[test]
+    fn classes_are_given_to_hosts_volumes_and_ports() {
+        for (text, whom, class) in [
+            ("disk=latency", "disk", Class::Latency),
+            ("4420=throughput", "4420", Class::Throughput),
+            (
+                "host:nqn.2014-08.a:b=c=latency",
+                "host:nqn.2014-08.a:b=c",
+                Class::Latency,
+            ),
+        ] {
+            assert_eq!(parse_class(text), Ok((whom.to_owned(), class)));
+        }
+        assert!(parse_class("host:nqn.a").is_err() && parse_class("disk=fast").is_err());
     }
 
     #[test]

@@ -176,6 +176,8 @@ impl Session {
         if !self.stopping {
             target.with(&mut |target| {
                 result = target.connect(sqe, data, &shape).map(|connected| {
+                    let controller = target.held(connected.handle);
+                    self.host_nqn = controller.map_or_else(String::new, |held| held.host_nqn.clone());
                     let view = target.view(connected.handle).expect("it was connected just now");
                     (connected, view)
                 });

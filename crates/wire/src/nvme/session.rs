@@ -84,6 +84,8 @@ pub struct Session {
     /// Set by `ICReq`.
     pub(super) framing: Option<Framing>,
     pub(super) queue: Option<Queue>,
+    /// Name of the host, once a queue is connected.
+    pub(super) host_nqn: String,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<u32>,
     /// Slots whose payload does not fit yet, in order.
@@ -128,6 +130,7 @@ impl Session {
             scratch_bytes: 0,
             framing: None,
             queue: None,
+            host_nqn: String::new(),
             slots: (0..entries).map(|_| Slot::default()).collect(),
             free: (0..entries as u32).rev().collect(),
             waiting: VecDeque::with_capacity(entries),
@@ -233,6 +236,11 @@ impl Session {
     /// The queue id, once a queue is connected; 0 is the admin queue.
     pub fn queue_id(&self) -> Option<u16> {
         self.queue.as_ref().map(|queue| queue.connected.qid)
+    }
+
+    /// Name of the host, once a queue is connected.
+    pub fn host_nqn(&self) -> Option<&str> {
+        self.queue.as_ref().map(|_| self.host_nqn.as_str())
     }
 
     /// The target stops: I/O commands from now on are refused with a path error, which makes hosts try another path
