@@ -69,6 +69,12 @@ pub enum StartError {
         /// Its reason.
         source: BoxError,
     },
+    /// Only one core can drive a disk.
+    #[error("a vSSD is served by one core, and {cores} were asked for")]
+    SeveralCores {
+        /// The cores asked for.
+        cores: usize,
+    },
     /// Building a host panicked: a bug. The message is on standard error.
     #[error("a host panicked while it was built")]
     Panicked,
@@ -82,7 +88,7 @@ pub struct Stopped;
 /// What a started core reports.
 #[derive(Default)]
 pub(crate) struct Started {
-    pub addresses: Vec<SocketAddrV4>,
+    pub addresses: Vec<Option<SocketAddrV4>>,
     pub nbd: Vec<Vec<SocketAddr>>,
     pub nvme: Vec<Option<SocketAddr>>,
     pub sockets: Vec<UdpSocket>,
@@ -97,7 +103,7 @@ pub struct CoreHandle {
     wake: Arc<Wake>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
-    addresses: Vec<SocketAddrV4>,
+    addresses: Vec<Option<SocketAddrV4>>,
     nbd: Vec<Vec<SocketAddr>>,
     nvme: Vec<Option<SocketAddr>>,
     sockets: Vec<UdpSocket>,
@@ -137,7 +143,8 @@ pub struct TargetSpec {
     pub subsystems: Arc<NvmeTarget>,
 }
 
-/// Starts a target: volumes served by one core per configuration, the first of which listens.
+/// Starts a target: volumes served by one core per configuration, the first of which listens. Disks among the volumes are
+/// the core's hosts, in their order; there is one core then.
 ///
 /// # Panics
 /// If there is no configuration.
@@ -149,7 +156,11 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
         mut nvme,
         subsystems,
     } = spec;
-    let volumes = numbered(volumes);
+    let (volumes, disks) = numbered(volumes);
+    if !disks.is_empty() && configs.len() > 1 {
+        return Err(StartError::SeveralCores { cores: configs.len() });
+    }
+    let mut disks = Some(disks);
     let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
     let mut siblings: Vec<Sibling> = lines[1..]
         .iter()
@@ -174,7 +185,7 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
                 nvme_listen: take(&mut nvme),
                 siblings: take(&mut siblings),
             };
-            start(config, Vec::new(), Some(share), line)
+            start(config, disks.take().unwrap_or_default(), Some(share), line)
         })
         .collect()
 }
@@ -257,8 +268,11 @@ fn start(
 
 impl CoreHandle {
     /// Where host `host` receives rack packets, with the real port.
+    ///
+    /// # Panics
+    /// If it has no socket.
     pub fn address(&self, host: usize) -> SocketAddrV4 {
-        self.addresses[host]
+        self.addresses[host].expect("the host was given a socket")
     }
 
     /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.

@@ -67,6 +67,12 @@ pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'stati
         Vec::new()
     }
 
+    /// Ends cleanly: asked again and again when the core stops and its clients are answered, until it is true, which it
+    /// is at once for hosts that whoever runs them has stopped before.
+    fn stop(&mut self, _now: Instant) -> bool {
+        true
+    }
+
     /// The host itself, for [`CoreHandle::call`] to reach what is particular to it.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
@@ -150,7 +156,7 @@ pub struct Site<'a> {
     pub pool: &'a Pool,
     /// The host's medium, for formatting and recovery; later the host reaches it through its outputs only.
     pub medium: Option<&'a mut dyn Medium>,
-    /// Where the host's socket is bound, with the real port.
+    /// Where the host's socket is bound, with the real port; all zeros without a socket.
     pub address: Addr,
     /// Now.
     pub now: Instant,
@@ -165,8 +171,8 @@ pub type Build = Box<dyn FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError>
 
 /// One host of a core.
 pub struct HostSpec {
-    /// Where rack packets arrive (UDP); port 0 takes any free one.
-    pub bind: SocketAddrV4,
+    /// Where rack packets arrive (UDP); port 0 takes any free one. `None` for a host that sends and takes none.
+    pub bind: Option<SocketAddrV4>,
     /// The host's medium; a host without one must not ask for media operations.
     pub medium: Option<MediaFile>,
     /// Makes the host.
