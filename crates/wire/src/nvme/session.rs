@@ -13,7 +13,7 @@ use super::output::{Framing, Output, Reply};
 use super::proto::{
     COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
 };
-use super::target::{EVENT_REQUESTS_MAX, Usage, View};
+use super::target::{EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
 use super::{Access, CloseReason, Segment, SessionLimits, Shape};
 
 /// A connection that has no queue after this long is closed.
@@ -381,6 +381,28 @@ impl Session {
         {
             target.with(&mut |target| target.record(queue.connected.handle, &usage));
         }
+    }
+
+    /// Puts a command that failed into the controller's error log: its id, its namespace, the first block concerned. Hosts
+    /// that read the log after the answer find it there.
+    pub(super) fn log_error(&self, (cid, nsid, lba): (u16, u32, u64), status: Status, target: &dyn Access) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        let connected = queue.connected;
+        target.with(&mut |target| {
+            if let Some(controller) = target.held_mut(connected.handle) {
+                let error = ErrorEntry {
+                    count: 0,
+                    qid: connected.qid,
+                    cid,
+                    status,
+                    nsid,
+                    lba,
+                };
+                controller.log_error(error);
+            }
+        });
     }
 
     /// What was agreed on for this direction; nothing is sent before that but `ICResp`.
