@@ -44,6 +44,7 @@ mod logs;
 mod output;
 pub mod proto;
 mod receive;
+pub mod reservation;
 mod session;
 mod target;
 
