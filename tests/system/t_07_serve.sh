@@ -1,6 +1,6 @@
 #!/bin/bash
-# A target of one machine: NBD clients on memory and on a file, NVMe/TCP, what was flushed survives a kill, and every
-# mistake gets a sentence with its own exit code.
+# A target of one machine: NBD clients on memory, on a file and on vSSDs, NVMe/TCP, what was flushed survives a kill, and
+# every mistake gets a sentence with its own exit code.
 source "$(dirname "$0")/lib.sh"
 need nbdinfo nbdcopy qemu-img fio mkfs.ext4 e2fsck jq
 
@@ -26,7 +26,7 @@ bench_clean() {
         { cat "$work/out" >&2; fail "bench $1 of large writes"; }
 }
 
-for media in mem:64MiB "$work/disk.img:64MiB"; do
+for media in mem:64MiB "$work/disk.img:64MiB" vssd:mem,size=64MiB "vssd:$work/vssd.img,size=64MiB"; do
     echo "· $media: NBD clients"
     start_target --media "$media" --name disk
     client_suite "nbd://127.0.0.1:$nbd_port/disk" 64
@@ -54,6 +54,31 @@ for (( round = 0; round < 5; round++ )); do
     cmp "$work/data" "$work/killed.img" || fail "flushed data is gone"
 done
 
+echo "· what was flushed to a vSSD survives a kill at any instant"
+for (( round = 0; round < 5; round++ )); do
+    start_target --media "vssd:$work/killed.vssd,size=32MiB" --name disk
+    nbdcopy --flush "$work/data" "nbd://127.0.0.1:$nbd_port/disk"
+    # The other half of the disk is overwritten, and flushed now and then, while it is killed.
+    (cd "$work" && fio --name=w --ioengine=nbd --uri="nbd://127.0.0.1:$nbd_port/disk" --rw=randwrite --bs=4k \
+        --iodepth=16 --offset=16m --size=16m --time_based --runtime=60 --fsync=64 >"$work/fio.log" 2>&1) &
+    writer=$!
+    sleep "0.$(( RANDOM % 9 + 1 ))"
+    kill_rack
+    wait "$writer" 2>/dev/null || true
+    "$SWITCHYARD" verify "$work/killed.vssd" >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "the vSSD is damaged"; }
+    start_target --media "vssd:$work/killed.vssd" --name disk
+    nbdcopy "nbd://127.0.0.1:$nbd_port/disk" "$work/after"
+    cmp -n $(( 16 << 20 )) "$work/data" "$work/after" || fail "flushed data is gone"
+    stop_rack
+done
+"$SWITCHYARD" verify "$work/killed.vssd" >"$work/out" || fail "the vSSD is damaged after a clean stop"
+
+echo "· device time"
+start_target --media vssd:mem,size=32MiB,timing=p-ssd,channels=4 --name slow --media mem:32MiB --name fast
+bench_clean "nbd://127.0.0.1:$nbd_port/slow"
+bench_clean "nvme://127.0.0.1:$nvme_port/slow"
+stop_rack
+
 echo "· refusals"
 start_target --media "$work/killed.img" --name disk --read-only
 if nbdcopy "$work/data" "nbd://127.0.0.1:$nbd_port/disk" 2>/dev/null; then
@@ -76,7 +101,17 @@ expect_text "letters"
 expect_code 2 serve --media mem:1MiB --name a --media mem:1MiB --name a
 expect_code 2 serve --media mem:1MiB --policy fast
 expect_text "blk-switch"
+expect_code 2 serve --media vssd:mem,size=16MiB --cores 0,1
+expect_text "one core"
+expect_code 1 serve --media "vssd:$work/none.vssd" --nbd 127.0.0.1:0
+expect_text "name a size to create it"
+expect_code 2 serve --media "vssd:$work/killed.vssd,size=64MiB" --nbd 127.0.0.1:0
+expect_text "was made with 32 MiB"
+expect_code 2 serve --media vssd:mem,size=16MiB,timing=fast
+expect_text "p-ssd"
 expect_code 2 serve --media mem:1MiB --class x=latency
+expect_code 2 serve --media mem:1MiB --class host:disk=latency
+expect_text "begins with"
 expect_code 2 serve --media mem:1MiB --cores 1,1
 expect_code 1 serve --media mem:1MiB --cores 4000
 expect_text "4000"

@@ -1,12 +1,14 @@
-//! One machine of the rack, composed of pure policy: a [`Host`] is a node, a ToR or a gateway.
+//! One machine, composed of pure policy: a node, a ToR or a gateway of a rack, or a disk of its own.
 //!
 //! The worlds (`sim`, `runtime`) drive hosts through [`Input`] and [`Output`] only.
 #![forbid(unsafe_code)]
 
+pub mod disk;
 pub mod gateway;
 pub mod node;
 pub mod tor;
 
+pub use disk::{Disk, DiskConfig, DiskEntry, DiskError};
 pub use gateway::{Gateway, GatewayConfig};
 pub use node::{Node, NodeConfig};
 pub use tor::{Tor, TorConfig};
@@ -21,7 +23,7 @@ pub enum Input {
     Packet(Packet),
     /// The host's medium is done with an operation.
     Media(MediaDone),
-    /// A client's request (gateways only), validated by the frontend.
+    /// A client's request (gateways and disks only), validated by the frontend.
     Request(BlockRequest),
 }
 
@@ -35,8 +37,8 @@ pub enum Output {
         /// What to send.
         packet: Packet,
     },
-    /// Do this on the host's medium (nodes only).
+    /// Do this on the host's medium (nodes and disks only).
     Media(MediaOp),
-    /// Answer a client (gateways only).
+    /// Answer a client (gateways and disks only).
     Reply(BlockReply),
 }

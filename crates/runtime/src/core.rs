@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::frontend::{Client, Frontend, Speaks};
 use crate::handle::{StartError, Started};
 use crate::homes::{Homes, Order};
-use crate::local::{Local, LocalVolume};
+use crate::local::{Local, Volume};
 use crate::media::MediaFile;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
@@ -23,7 +23,7 @@ use crate::spin::Spin;
 use crate::switch::{Switch, configuration};
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use crate::{CoreConfig, HostSpec, NOBODY, RackHost, Site};
-use base::{BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
+use base::{Addr, BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Loads};
 use host::{Input, Output};
 use moving::{Arrival, Steering};
@@ -94,6 +94,9 @@ const TIMER_SLACK_NANOS: libc::c_ulong = 1_000;
 
 /// Requests of a bulk connection that make it worth while to read its next ones later, several at once.
 const ENOUGH_REQUESTS: u32 = 4;
+/// Hosts that stop are given this long to write back what they hold.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
 /// What an answer takes besides its data, about.
 const ANSWER_BYTES: usize = 64;
 /// Answers are collected up to this, and then sent by one call.
@@ -112,7 +115,7 @@ pub(crate) struct Share {
     pub core: usize,
     pub loads: Arc<Loads>,
     pub homes: Arc<Homes>,
-    pub volumes: Arc<[LocalVolume]>,
+    pub volumes: Arc<[Volume]>,
     /// Where NBD clients connect: with one core only, which shares them out.
     pub nbd: Vec<SocketAddr>,
     pub nvme: Arc<NvmeTarget>,
@@ -125,7 +128,8 @@ pub(crate) struct Share {
 /// A host with what it owns.
 struct Cell {
     host: Box<dyn RackHost>,
-    udp: UdpPort,
+    /// Of the rack's hosts.
+    udp: Option<UdpPort>,
     medium: Option<MediaFile>,
     /// The host's deadline after its last outputs were drained.
     deadline: Option<Instant>,
@@ -136,6 +140,8 @@ enum Phase {
     Running,
     /// No new work; ends at the given time at the latest.
     Draining(Instant),
+    /// The clients are gone; hosts write back what they hold, until the given time at the latest.
+    Settling(Instant),
     Stopped,
 }
 
@@ -173,7 +179,8 @@ impl Core {
         wake: Arc<Wake>,
         counters: Arc<Counters>,
     ) -> Result<(Self, Started), StartError> {
-        let needed_pages = hosts.len() * BATCH + 1;
+        let sockets = hosts.iter().filter(|spec| spec.bind.is_some()).count();
+        let needed_pages = sockets * BATCH + 1;
         if config.pool_pages < needed_pages {
             return Err(StartError::PoolTooSmall {
                 pool_pages: config.pool_pages,
@@ -292,11 +299,11 @@ impl Core {
         };
         started.nvme.push(nvme);
         let cell = Cell::new(index, spec, &self.pool)?;
-        self.watch(cell.udp.fd(), token(DATAGRAMS, index))?;
-        started.addresses.push(cell.udp.address());
-        started
-            .sockets
-            .push(cell.udp.duplicate().map_err(StartError::Poller)?);
+        started.addresses.push(cell.udp.as_ref().map(UdpPort::address));
+        if let Some(udp) = &cell.udp {
+            self.watch(udp.fd(), token(DATAGRAMS, index))?;
+            started.sockets.push(udp.duplicate().map_err(StartError::Poller)?);
+        }
         self.cells.push(cell);
         Ok(())
     }
@@ -331,8 +338,10 @@ impl Core {
         if worked {
             self.spin.worked(now());
         }
-        if let Phase::Draining(until) = self.phase {
-            self.drained(until);
+        match self.phase {
+            Phase::Draining(until) => self.drained(until),
+            Phase::Settling(until) => self.settled(until),
+            Phase::Running | Phase::Stopped => {}
         }
     }
 
@@ -360,10 +369,9 @@ impl Core {
         let rest = self.frontend.rest_deadline();
         let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
         let held_up = is_held_up.then(|| now + HELD_UP);
-        let until = if let Phase::Draining(until) = self.phase {
-            Some(until)
-        } else {
-            None
+        let until = match self.phase {
+            Phase::Draining(until) | Phase::Settling(until) => Some(until),
+            Phase::Running | Phase::Stopped => None,
         };
         let deadline = [hosts, batch, sessions, rest, held_up, until]
             .into_iter()
@@ -402,7 +410,10 @@ impl Core {
         let cell = &mut self.cells[index];
         while let Some(output) = cell.host.poll() {
             match output {
-                Output::Send { to, packet } => cell.udp.push(to, packet, &self.counters),
+                Output::Send { to, packet } => {
+                    let udp = cell.udp.as_mut().expect("a host without a socket sends nothing");
+                    udp.push(to, packet, &self.counters);
+                }
                 Output::Media(operation) => {
                     let medium = cell
                         .medium
@@ -421,9 +432,12 @@ impl Core {
     }
 
     fn receive(&mut self, index: usize) -> bool {
-        let count = self.cells[index].udp.receive(&self.pool, &self.counters);
+        const WATCHED: &str = "a socket that is watched is there";
+        let udp = self.cells[index].udp.as_mut().expect(WATCHED);
+        let count = udp.receive(&self.pool, &self.counters);
         for datagram in 0..count {
-            match self.cells[index].udp.take(datagram) {
+            let udp = self.cells[index].udp.as_mut().expect(WATCHED);
+            match udp.take(datagram) {
                 Ok(packet) => {
                     self.counters.packets_in.bump();
                     self.hand(index, Input::Packet(packet));
@@ -538,7 +552,10 @@ impl Core {
             worked |= self.frontend.read(at, slot, &self.counters);
             while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
                 worked = true;
-                self.switch.push(at, origin, request);
+                let host_nqn = self.frontend.host_nqn(slot);
+                if self.switch.push(at, origin, host_nqn, request) == Class::Throughput {
+                    self.counters.requests_bulk.bump();
+                }
             }
             self.frontend.set_class(slot, self.switch.class_of(slot));
             // What waits is sent with its slices.
@@ -608,8 +625,13 @@ impl Core {
                     .local
                     .as_mut()
                     .expect("only a core of a target has such requests");
-                local.submit(request, &self.counters);
-                self.take_local();
+                match local.host_of(&request) {
+                    Some(index) => self.hand(index, Input::Request(request)),
+                    None => {
+                        local.submit(request, &self.counters);
+                        self.take_local();
+                    }
+                }
             }
         }
     }
@@ -627,8 +649,8 @@ impl Core {
 
     /// Hands everything collected to the kernel.
     fn flush(&mut self) {
-        for cell in &mut self.cells {
-            cell.udp.flush(&self.counters);
+        for udp in self.cells.iter_mut().filter_map(|cell| cell.udp.as_mut()) {
+            udp.flush(&self.counters);
         }
         self.media.push(&self.counters);
         if let Some(local) = &mut self.local {
@@ -674,9 +696,24 @@ impl Core {
         true
     }
 
-    /// Ends the core when every request is answered, or when it has waited long enough.
+    /// Goes on to the hosts when every request is answered, or when it has waited long enough.
     fn drained(&mut self, until: Instant) {
         if self.frontend.is_drained() || now() >= until {
+            let until = now() + SETTLE_MAX;
+            self.phase = Phase::Settling(until);
+            self.settled(until);
+        }
+    }
+
+    /// Ends the core when every host has stopped, or when it has waited long enough.
+    fn settled(&mut self, until: Instant) {
+        let mut quiet = true;
+        for index in 0..self.cells.len() {
+            quiet &= self.cells[index].host.stop(now());
+            self.carry_out(index);
+        }
+        self.flush();
+        if quiet || now() >= until {
             self.phase = Phase::Stopped;
         }
     }
@@ -691,14 +728,17 @@ impl Cell {
             nbd: _,
             nvme: _,
         } = spec;
-        let udp = UdpPort::bind(bind, pool).map_err(|source| StartError::Bind {
-            address: bind,
-            source,
-        })?;
+        let udp = bind
+            .map(|address| {
+                UdpPort::bind(address, pool).map_err(|source| StartError::Bind { address, source })
+            })
+            .transpose()?;
         let host = build(Site {
             pool,
             medium: medium.as_mut().map(|medium| medium as &mut dyn Medium),
-            address: udp::addr(udp.address()),
+            address: udp
+                .as_ref()
+                .map_or(Addr::default(), |udp| udp::addr(udp.address())),
             now: now(),
         })
         .map_err(|source| StartError::Build { host: index, source })?;

@@ -173,6 +173,8 @@ counters! {
     moves_given_up,
     /// Requests of clients taken.
     requests,
+    /// Those of them that were taken as throughput-bound.
+    requests_bulk,
     /// Answers to requests of clients.
     replies,
     /// Answers whose connection had ended.

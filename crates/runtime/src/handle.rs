@@ -71,6 +71,12 @@ pub enum StartError {
         /// Its reason.
         source: BoxError,
     },
+    /// Only one core can drive a disk.
+    #[error("a vSSD is served by one core, and {cores} were asked for")]
+    SeveralCores {
+        /// The cores asked for.
+        cores: usize,
+    },
     /// Building a host panicked: a bug. The message is on standard error.
     #[error("a host panicked while it was built")]
     Panicked,
@@ -84,7 +90,7 @@ pub struct Stopped;
 /// What a started core reports.
 #[derive(Default)]
 pub(crate) struct Started {
-    pub addresses: Vec<SocketAddrV4>,
+    pub addresses: Vec<Option<SocketAddrV4>>,
     pub nbd: Vec<Vec<SocketAddr>>,
     pub nvme: Vec<Option<SocketAddr>>,
     pub sockets: Vec<UdpSocket>,
@@ -99,7 +105,7 @@ pub struct CoreHandle {
     wake: Arc<Wake>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
-    addresses: Vec<SocketAddrV4>,
+    addresses: Vec<Option<SocketAddrV4>>,
     nbd: Vec<Vec<SocketAddr>>,
     nvme: Vec<Option<SocketAddr>>,
     sockets: Vec<UdpSocket>,
@@ -140,7 +146,8 @@ pub struct TargetSpec {
 }
 
 /// Starts a target: volumes served by one core per configuration, the first of which listens. Connections move between
-/// the cores as the policy says.
+/// the cores as the policy says. Disks among the volumes are the core's hosts, in
+/// their order; there is one core then.
 ///
 /// # Panics
 /// If there is no configuration, or the cores differ in what a session relies on: a connection that moves finds the same.
@@ -155,7 +162,11 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
         mut nvme,
         subsystems,
     } = spec;
-    let volumes = numbered(volumes);
+    let (volumes, disks) = numbered(volumes);
+    if !disks.is_empty() && configs.len() > 1 {
+        return Err(StartError::SeveralCores { cores: configs.len() });
+    }
+    let mut disks = Some(disks);
     let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
     let siblings: Vec<Sibling> = lines
         .iter()
@@ -182,7 +193,7 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
                 nvme_listen: take(&mut nvme),
                 siblings: siblings.clone(),
             };
-            start(config, Vec::new(), Some(share), line)
+            start(config, disks.take().unwrap_or_default(), Some(share), line)
         })
         .collect()
 }
@@ -265,8 +276,11 @@ fn start(
 
 impl CoreHandle {
     /// Where host `host` receives rack packets, with the real port.
+    ///
+    /// # Panics
+    /// If it has no socket.
     pub fn address(&self, host: usize) -> SocketAddrV4 {
-        self.addresses[host]
+        self.addresses[host].expect("the host was given a socket")
     }
 
     /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.

@@ -1,7 +1,8 @@
-//! The rack's hosts, as the runtime drives them.
+//! The hosts, as the runtime drives them.
 
 use crate::RackHost;
-use host::{Gateway, Node, Tor};
+use base::Instant;
+use host::{Disk, Gateway, Node, Tor};
 use std::any::Any;
 use wire::nbd::Export;
 
@@ -20,6 +21,17 @@ impl RackHost for Tor {
 impl RackHost for Gateway {
     fn exports(&self) -> Vec<Export> {
         Gateway::exports(self)
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl RackHost for Disk {
+    fn stop(&mut self, now: Instant) -> bool {
+        self.drain(now);
+        self.is_quiet()
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {

@@ -69,6 +69,12 @@ pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'stati
         Vec::new()
     }
 
+    /// Ends cleanly: asked again and again when the core stops and its clients are answered, until it is true, which it
+    /// is at once for hosts that whoever runs them has stopped before.
+    fn stop(&mut self, _now: Instant) -> bool {
+        true
+    }
+
     /// The host itself, for [`CoreHandle::call`] to reach what is particular to it.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
@@ -99,9 +105,12 @@ pub struct CoreConfig {
     pub classes: ClassRules,
 }
 
-/// Classes that an operator gives to clients. Of several that match a request the first in this order counts.
+/// Classes that an operator gives to clients. Of several that match a request the first in this order counts, the most
+/// specific: a host is one machine, a volume has several hosts, a port several volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassRules {
+    /// By the name (NQN) with which an NVMe host connects.
+    pub hosts: Vec<(String, Class)>,
     /// By volume.
     pub volumes: Vec<(VolumeId, Class)>,
     /// By the port where clients connect.
@@ -109,14 +118,18 @@ pub struct ClassRules {
 }
 
 impl ClassRules {
-    fn hint(&self, port: u16, volume: VolumeId) -> ClassHint {
-        let by_volume = self
-            .volumes
-            .iter()
-            .find(|(of, _)| *of == volume)
-            .map(|rule| rule.1);
+    fn hint(&self, host_nqn: Option<&str>, port: u16, volume: VolumeId) -> ClassHint {
+        let by_host = host_nqn.and_then(|nqn| self.hosts.iter().find(|(of, _)| of == nqn));
+        let by_volume = || {
+            self.volumes
+                .iter()
+                .find(|(of, _)| *of == volume)
+                .map(|rule| rule.1)
+        };
         let by_port = || self.ports.iter().find(|(of, _)| *of == port).map(|rule| rule.1);
-        by_volume
+        by_host
+            .map(|rule| rule.1)
+            .or_else(by_volume)
             .or_else(by_port)
             .map_or(ClassHint::Auto, ClassHint::Fixed)
     }
@@ -145,7 +158,7 @@ pub struct Site<'a> {
     pub pool: &'a Pool,
     /// The host's medium, for formatting and recovery; later the host reaches it through its outputs only.
     pub medium: Option<&'a mut dyn Medium>,
-    /// Where the host's socket is bound, with the real port.
+    /// Where the host's socket is bound, with the real port; all zeros without a socket.
     pub address: Addr,
     /// Now.
     pub now: Instant,
@@ -160,8 +173,8 @@ pub type Build = Box<dyn FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError>
 
 /// One host of a core.
 pub struct HostSpec {
-    /// Where rack packets arrive (UDP); port 0 takes any free one.
-    pub bind: SocketAddrV4,
+    /// Where rack packets arrive (UDP); port 0 takes any free one. `None` for a host that sends and takes none.
+    pub bind: Option<SocketAddrV4>,
     /// The host's medium; a host without one must not ask for media operations.
     pub medium: Option<MediaFile>,
     /// Makes the host.
@@ -170,4 +183,28 @@ pub struct HostSpec {
     pub nbd: Vec<SocketAddr>,
     /// Where NVMe/TCP hosts connect, and the subsystems that they find there, whose volumes are the host's.
     pub nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_rules_the_most_specific_counts() {
+        let rules = ClassRules {
+            hosts: vec![("nqn.a".into(), Class::Throughput)],
+            volumes: vec![(VolumeId(1), Class::Latency)],
+            ports: vec![(4420, Class::Throughput)],
+        };
+        let (latency, throughput) = (Class::Latency, Class::Throughput);
+        for (host_nqn, port, volume, expected) in [
+            (Some("nqn.a"), 1, 1, ClassHint::Fixed(throughput)),
+            (Some("nqn.ab"), 4420, 1, ClassHint::Fixed(latency)),
+            (None, 4420, 1, ClassHint::Fixed(latency)),
+            (None, 4420, 2, ClassHint::Fixed(throughput)),
+            (Some("nqn.b"), 1, 2, ClassHint::Auto),
+        ] {
+            assert_eq!(rules.hint(host_nqn, port, VolumeId(volume)), expected);
+        }
+    }
 }

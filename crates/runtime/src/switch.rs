@@ -119,10 +119,16 @@ impl Switch {
             .map_or(Class::Latency, |app| app.classifier.class())
     }
 
-    /// Queues a request.
-    pub fn push(&mut self, now: Instant, origin: Origin, mut request: BlockRequest) {
+    /// Queues a request, of a host of this name if it is an NVMe host; says its class.
+    pub fn push(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        host_nqn: Option<&str>,
+        mut request: BlockRequest,
+    ) -> Class {
         let Origin { slot, port, endpoint } = origin;
-        let hint = || self.rules.hint(port, request.volume);
+        let hint = || self.rules.hint(host_nqn, port, request.volume);
         let app = match &mut self.apps[slot] {
             Some(app) if app.client == request.client => app,
             app => app.insert(App {
@@ -167,6 +173,7 @@ impl Switch {
         self.egress
             .push(now, item)
             .expect("sessions keep to the limits that the queue was made for");
+        class
     }
 
     /// What to do next, when `bulk_bytes` are left of the slice of bulk work.

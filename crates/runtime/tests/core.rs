@@ -415,13 +415,13 @@ fn a_core_that_died_of_a_bug_says_stopped() {
 fn what_cannot_start_says_why() {
     let core = start_one(small(), |_| Echo::default());
     let mut taken = spec(None, &[], |_| Echo::default());
-    taken.bind = core.address(0);
+    taken.bind = Some(core.address(0));
     assert!(matches!(
         start_core(small(), vec![taken]),
         Err(StartError::Bind { .. })
     ));
     let failing = HostSpec {
-        bind: ANY,
+        bind: Some(ANY),
         medium: None,
         build: Box::new(|_| Err("no such volume".into())),
         nbd: Vec::new(),

@@ -1,17 +1,37 @@
-//! A target's volumes through real sockets: NVMe/TCP with and without digests, on two cores, on memory and a file.
+//! A target's volumes through real sockets: NVMe/TCP with and without digests, on two cores, on memory and a file; NVMe
+//! and NBD on a vSSD that is killed, recovered and checked.
 
 mod common;
 
 use base::VolumeId;
-use common::nvme::{Queue, connect};
-use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, TargetSpec, start_target};
-use std::io::Read;
+use blockswitch::Class;
+use common::nvme::{Queue, connect, connect_as};
+use flash::{Geometry, Profile, Ssd};
+use host::{Disk, DiskConfig, DiskEntry};
+use runtime::{
+    ClassRules, CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec,
+    start_target,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use wire::nvme::proto::Sqe;
 use wire::nvme::{Subsystem, Target, TargetOptions};
 
 const BYTES: u64 = 8 << 20;
 
 fn start(volumes: Vec<LocalVolume>, cores: usize) -> Vec<CoreHandle> {
+    start_with(volumes, cores, ClassRules::default())
+}
+
+fn start_with(volumes: Vec<LocalVolume>, cores: usize, classes: ClassRules) -> Vec<CoreHandle> {
+    try_start(volumes, cores, classes).expect("a target")
+}
+
+fn try_start(
+    volumes: Vec<LocalVolume>,
+    cores: usize,
+    classes: ClassRules,
+) -> Result<Vec<CoreHandle>, StartError> {
     let mut target = Target::new(TargetOptions::default());
     for (volume, id) in volumes.iter().zip(0..) {
         let subsystem = Subsystem::new(&volume.export().name, VolumeId(id), volume.export().size_bytes);
@@ -20,15 +40,16 @@ fn start(volumes: Vec<LocalVolume>, cores: usize) -> Vec<CoreHandle> {
     let config = CoreConfig {
         pool_pages: 4096,
         connections_max: 32,
+        classes,
         ..CoreConfig::default()
     };
     let spec = TargetSpec {
         volumes,
-        nbd: Vec::new(),
+        nbd: vec!["127.0.0.1:0".parse().expect("an address")],
         nvme: vec!["127.0.0.1:0".parse().expect("an address")],
         subsystems: NvmeTarget::new(target),
     };
-    start_target(vec![config; cores], spec).expect("a target")
+    start_target(vec![config; cores], spec)
 }
 
 #[test]
@@ -74,6 +95,30 @@ fn what_one_queue_writes_the_other_reads_on_memory_and_a_file_with_and_without_d
             let read = queues[1].one(Sqe::read(at, 512 << 10), Vec::new());
             assert!(read == model[at as usize..][..512 << 10], "{name} at {at}");
         }
+    }
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+#[test]
+fn a_class_given_to_a_host_goes_before_that_of_its_volume() {
+    let bulk = "nqn.2014-08.org.nvmexpress:uuid:b1a5e11e-0000-4000-8000-000000000001";
+    let other = "nqn.2014-08.org.nvmexpress:uuid:b1a5e11e-0000-4000-8000-000000000002";
+    let classes = ClassRules {
+        hosts: vec![(bulk.into(), Class::Throughput)],
+        volumes: vec![(VolumeId(0), Class::Latency)],
+        ports: Vec::new(),
+    };
+    let volume = LocalVolume::memory("m", BYTES).expect("memory");
+    let cores = start_with(vec![volume], 1, classes);
+    let address = cores[0].target_nvme_addresses()[0];
+    for (host_nqn, expected) in [(other, 0), (bulk, 20), (other, 20)] {
+        let (_admin, mut queues) = connect_as(host_nqn, address, "m", 1, false);
+        for at in 0..20 {
+            queues[0].one(Sqe::read(at * 4096, 4096), Vec::new());
+        }
+        assert_eq!(cores[0].stats().requests_bulk, expected, "{host_nqn}");
     }
     for core in cores {
         core.stop().expect("a healthy core");
@@ -144,4 +189,190 @@ fn trims_and_zeroes_in_several_parts_end() {
     for core in cores {
         core.stop().expect("a healthy core");
     }
+}
+
+/// An NBD connection that does one simple request after the other.
+struct Nbd(TcpStream);
+
+impl Nbd {
+    fn open(address: SocketAddr, export: &str) -> Self {
+        let mut stream = TcpStream::connect(address).expect("a listener");
+        stream.read_exact(&mut [0; 18]).expect("a greeting");
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(b"IHAVEOPT\0\0\0\x01");
+        hello.extend((export.len() as u32).to_be_bytes());
+        hello.extend(export.as_bytes());
+        stream.write_all(&hello).expect("an open connection");
+        stream.read_exact(&mut [0; 10]).expect("the export");
+        Self(stream)
+    }
+
+    /// Kinds: 0 read, 1 write, 3 flush. Reads return `length` bytes.
+    fn run(&mut self, kind: u16, fua: bool, offset: u64, length: usize, data: &[u8]) -> Vec<u8> {
+        let mut request = 0x2560_9513u32.to_be_bytes().to_vec();
+        request.extend(u16::from(fua).to_be_bytes());
+        request.extend(kind.to_be_bytes());
+        request.extend([9; 8]);
+        request.extend(offset.to_be_bytes());
+        request.extend((length as u32).to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request).expect("an open connection");
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).expect("an answer");
+        assert_eq!((&reply[4..8], &reply[8..]), (&[0; 4][..], &[9; 8][..]));
+        let mut found = vec![0; if kind == 0 { length } else { 0 }];
+        self.0.read_exact(&mut found).expect("the data");
+        found
+    }
+}
+
+const GEOMETRY: Geometry = Geometry {
+    channels: 4,
+    chips_per_channel: 1,
+    planes_per_chip: 1,
+    blocks_per_plane: 64,
+    pages_per_block: 16,
+};
+
+fn vssd(path: Option<&std::path::Path>, timing: &str) -> LocalVolume {
+    let bytes = Ssd::bytes_needed(&GEOMETRY, 4096);
+    let fresh = path.is_none_or(|path| !path.exists());
+    let mut medium = match path {
+        Some(path) => MediaFile::open(path, bytes, true).expect("a file"),
+        None => MediaFile::memory(bytes),
+    };
+    if fresh {
+        Ssd::format(&mut medium, GEOMETRY, 4096, [1; 16]).expect("a good geometry");
+    }
+    let entry = DiskEntry::open(&mut medium, Some(BYTES)).expect("a disk");
+    let timing = Profile::built_in(timing).expect("a profile");
+    LocalVolume::disk("v", "vSSD", medium, entry, DiskConfig::new(timing, 4))
+}
+
+/// What recovery of a core's only disk had to do: entries replayed, pages damaged; and pages collected since.
+fn disk_report(core: &CoreHandle) -> (u64, usize, u64) {
+    core.call(0, |host, _| {
+        let disk: &Disk = host.as_any_mut().downcast_ref().expect("a disk");
+        let report = disk.report();
+        (
+            report.entries_replayed,
+            report.damaged.len(),
+            disk.flash().stats().erases,
+        )
+    })
+    .expect("a healthy core")
+}
+
+#[test]
+fn a_vssd_keeps_what_was_flushed_over_nbd_and_nvme_when_it_is_killed() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (path, copy) = (directory.path().join("v"), directory.path().join("copy"));
+    let cores = start(vec![vssd(Some(&path), "none")], 1);
+    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 1, false);
+    let mut nbd = Nbd::open(cores[0].target_nbd_addresses()[0], "v");
+    let mut random = base::Rng::new(11);
+    let mut model = vec![0u8; BYTES as usize];
+    for round in 0..3 {
+        // More than the flash has spare, so that garbage is collected.
+        for step in 0..200 {
+            let length = random.between(1, 160) * 512;
+            let offset = random.below((BYTES - length) / 512) * 512;
+            let data = vec![(round * 200 + step) as u8 | 1; length as usize];
+            model[offset as usize..][..length as usize].copy_from_slice(&data);
+            let fua = random.chance(0.05);
+            if random.chance(0.5) {
+                let (sqe, direction) = Sqe::write(offset, length as u32, fua);
+                queues[0].one((sqe, direction), data);
+            } else {
+                nbd.run(1, fua, offset, length as usize, &data);
+            }
+        }
+        if round == 1 {
+            queues[0].one(Sqe::write_zeroes(1 << 20, 3 << 20, false), Vec::new());
+            model[1 << 20..4 << 20].fill(0);
+        }
+        // Either one's flush is for both.
+        if round == 0 {
+            nbd.run(3, false, 0, 0, &[]);
+        } else {
+            queues[0].one(Sqe::flush(), Vec::new());
+        }
+        // What a kill now would leave: nothing is asked of the medium while the core makes the copy.
+        let places = (path.clone(), copy.clone());
+        let copied = cores[0].call(0, move |_, _| std::fs::copy(places.0, places.1));
+        copied.expect("a healthy core").expect("room for a copy");
+        check_copy(&copy, &model);
+        std::fs::remove_file(&copy).expect("just made");
+    }
+    let (.., erases) = disk_report(&cores[0]);
+    assert!(erases > 0, "nothing was collected");
+    // What is not flushed is kept by a clean stop, which leaves nothing to replay.
+    nbd.run(1, false, 4096, 4096, &[0xee; 4096]);
+    model[4096..8192].fill(0xee);
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+    let cores = start(vec![vssd(Some(&path), "none")], 1);
+    assert_eq!(disk_report(&cores[0]), (0, 0, 0));
+    let mut nbd = Nbd::open(cores[0].target_nbd_addresses()[0], "v");
+    for at in (0..BYTES).step_by(1 << 20) {
+        assert!(
+            nbd.run(0, false, at, 1 << 20, &[]) == model[at as usize..][..1 << 20],
+            "at {at}"
+        );
+    }
+}
+
+/// The medium is sound, and a target on it has what the model has.
+fn check_copy(path: &std::path::Path, model: &[u8]) {
+    let medium = MediaFile::open(path, 0, false).expect("a file");
+    let report = flash::verify(&medium, 4096, &mut |_| {}).expect("a medium of ours");
+    assert_eq!(report.problems, []);
+    drop(medium);
+    let cores = start(vec![vssd(Some(path), "none")], 1);
+    assert_eq!(disk_report(&cores[0]).1, 0);
+    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 1, false);
+    for at in (0..BYTES).step_by(512 << 10) {
+        let read = queues[0].one(Sqe::read(at, 512 << 10), Vec::new());
+        assert!(read == model[at as usize..][..512 << 10], "at {at}");
+    }
+}
+
+#[test]
+fn a_vssd_in_memory_with_device_time_collects_while_it_is_read_and_written() {
+    let cores = start(vec![vssd(None, "optane")], 1);
+    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 2, false);
+    let mut random = base::Rng::new(5);
+    let mut model = vec![0u8; (BYTES / 4096) as usize];
+    for round in 0..250u8 {
+        let mut pages: Vec<u64> = (0..32).map(|_| random.below(BYTES / 4096)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let write = |&page: &u64| {
+            let (sqe, direction) = Sqe::write(page * 4096, 4096, false);
+            (sqe, direction, vec![round + 1; 4096])
+        };
+        queues[0].run(pages.iter().map(write).collect());
+        for page in pages {
+            model[page as usize] = round + 1;
+            assert_eq!(
+                queues[1].one(Sqe::read(page * 4096, 4096), Vec::new())[0],
+                round + 1
+            );
+        }
+    }
+    let (.., erases) = disk_report(&cores[0]);
+    assert!(erases > 0, "nothing was collected");
+    for at in 0..BYTES / 4096 {
+        assert_eq!(
+            queues[1].one(Sqe::read(at * 4096, 4096), Vec::new())[7],
+            model[at as usize]
+        );
+    }
+}
+
+#[test]
+fn a_vssd_on_several_cores_is_refused() {
+    let refused = try_start(vec![vssd(None, "none")], 2, ClassRules::default());
+    assert!(matches!(refused, Err(StartError::SeveralCores { cores: 2 })));
 }

@@ -151,7 +151,26 @@ pub fn geometry(bytes: u64, channels: u32) -> Option<Geometry> {
     None
 }
 
-/// Formats a fresh medium of a node.
+/// Bytes of a medium whose flash has room for a disk of `size_bytes` and for what clients do not see; `None` if no
+/// geometry does.
+pub fn media_bytes_for(size_bytes: u64, channels: u32) -> Option<u64> {
+    let pages = u32::try_from(size_bytes / PAGE_BYTES as u64).ok()?;
+    let fits = |geometry: &Geometry| {
+        let room = f64::from(geometry.pages()) * (1.0 - host::disk::SPARE_RATIO);
+        f64::from(pages) <= room && pages <= geometry.logical_pages_max(channels)
+    };
+    let mut bytes = (size_bytes as f64 / (1.0 - host::disk::SPARE_RATIO)) as u64;
+    // Metadata take about a fiftieth; a medium that is twice as large and does not do is beyond what can be numbered.
+    for _ in 0..1000 {
+        if geometry(bytes, channels).as_ref().is_some_and(fits) {
+            return Some(bytes);
+        }
+        bytes += bytes / 200 + (1 << 20);
+    }
+    None
+}
+
+/// Formats a fresh medium of a node or disk.
 pub fn format(medium: &mut MediaFile, channels: u32) -> anyhow::Result<()> {
     let bytes = medium.capacity_bytes();
     let Some(geometry) = geometry(bytes, channels) else {
@@ -255,6 +274,25 @@ fn in_use(error: MediaOpenError) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_medium_for_a_disk_has_room_for_it_and_is_not_much_larger() {
+        for size_bytes in [1 << 20, 16 << 20, 1 << 30, 100 << 30] {
+            for channels in [1, 8, 64] {
+                let bytes = media_bytes_for(size_bytes, channels).unwrap();
+                let geometry = geometry(bytes, channels).unwrap();
+                let pages = (size_bytes / 4096) as u32;
+                assert!(pages <= geometry.logical_pages_max(channels));
+                // Channels of 64 blocks of 16 pages are the least there is.
+                let least = u64::from(channels) * (6 << 20);
+                assert!(
+                    bytes <= (size_bytes + size_bytes / 2).max(least),
+                    "{size_bytes} on {channels}: {bytes}"
+                );
+            }
+        }
+        assert_eq!(media_bytes_for(1 << 50, 8), None);
+    }
 
     #[test]
     fn a_directory_has_one_owner() {

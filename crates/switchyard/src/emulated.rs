@@ -140,7 +140,7 @@ fn spec(
     build: impl FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError> + Send + 'static,
 ) -> HostSpec {
     HostSpec {
-        bind,
+        bind: Some(bind),
         medium,
         build: Box::new(build),
         nbd: Vec::new(),

@@ -81,7 +81,7 @@ impl Signals {
 /// A node on a formatted medium.
 pub fn node_spec(config: NodeConfig, medium: MediaFile) -> HostSpec {
     HostSpec {
-        bind: runtime::socket_addr(config.addr),
+        bind: Some(runtime::socket_addr(config.addr)),
         medium: Some(medium),
         build: Box::new(move |site| {
             let medium = site.medium.expect("the node was given its medium");

@@ -72,7 +72,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
     let addr = reachable("listen", args.listen)?;
     let config = Config::new(Options::default())?;
     let spec = HostSpec {
-        bind: args.listen,
+        bind: Some(args.listen),
         medium: None,
         build: Box::new(move |_| {
             let config = TorConfig {
@@ -211,7 +211,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
     let is_first = snapshot.next_volume == 0;
     let nvme = Offer::new(config.nvme, &snapshot);
     let spec = HostSpec {
-        bind: args.listen,
+        bind: Some(args.listen),
         medium: None,
         build: Box::new(move |site| {
             let mut gateway = Gateway::new(settings, site.pool.clone());

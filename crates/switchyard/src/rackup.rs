@@ -191,7 +191,7 @@ fn start(
 fn tor(config: &Config) -> HostSpec {
     let addr = config.rack_addr(0);
     HostSpec {
-        bind: runtime::socket_addr(addr),
+        bind: Some(runtime::socket_addr(addr)),
         medium: None,
         build: Box::new(move |_| {
             let config = TorConfig {
@@ -217,7 +217,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
         request_timeout: config.request_timeout,
     };
     HostSpec {
-        bind: runtime::socket_addr(addr),
+        bind: Some(runtime::socket_addr(addr)),
         medium: None,
         build: Box::new(move |site| {
             let mut gateway = Gateway::new(settings, site.pool.clone());

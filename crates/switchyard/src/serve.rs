@@ -1,13 +1,19 @@
 //! `switchyard serve`: volumes of this machine, on memory, files or block devices, for many clients at once.
 
+use crate::config;
+use crate::datadir;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
 use crate::size::Size;
 use anyhow::bail;
 use base::VolumeId;
+use base::limits::{CHANNELS_MAX, PAGE_BYTES};
 use blockswitch::{Class, Policy};
 use clap::Args;
-use runtime::{ClassRules, CoreConfig, CoreHandle, LocalVolume, NvmeTarget, StartError, TargetSpec};
+use host::{Disk, DiskConfig, DiskEntry, DiskError};
+use runtime::{
+    ClassRules, CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,10 +28,12 @@ use wire::nvme::{Access, Subsystem, Target, TargetOptions};
     nqn.2026-11.io.switchyard:NAME.\n\n\
     Examples:\n  switchyard serve --media mem:1GiB --name disk --nvme 127.0.0.1:4420 --nbd 127.0.0.1:10809 --cores 0\n  \
     nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-11.io.switchyard:disk\n  \
-    switchyard serve --media /srv/a.img:8GiB --name a --media /dev/sdb --name b --cores 2,3"
+    switchyard serve --media /srv/a.img:8GiB --name a --media /dev/sdb --name b --cores 2,3\n  \
+    switchyard serve --media vssd:/srv/v.img,size=8GiB,timing=p-ssd --name v"
 )]
 pub struct ServeArgs {
-    /// A volume's medium: mem:SIZE, a file or block device, or FILE:SIZE to create the file if it is missing
+    /// A volume's medium: mem:SIZE, a file or block device, FILE:SIZE to create the file if it is missing, or a
+    /// software-defined SSD, vssd:mem|FILE|DEVICE[,size=SIZE][,timing=none|p-ssd|intel-dc|optane|TOML][,channels=N]
     #[arg(long, value_name = "MEDIUM", required = true)]
     pub media: Vec<MediaArg>,
     /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
@@ -54,8 +62,9 @@ pub struct ServeArgs {
     /// bulk clients more throughput
     #[arg(long, value_name = "SIZE", default_value = "320KiB")]
     pub slice: Size,
-    /// Class of a volume, or of the clients of a port, instead of a learned one: NAME=latency, PORT=throughput
-    #[arg(long = "class", value_name = "NAME|PORT=CLASS", value_parser = parse_class)]
+    /// Class of an NVMe host, of a volume, or of the clients of a port, instead of a learned one: host:NQN=latency,
+    /// NAME=latency, PORT=throughput; of several that match, the first in this order counts
+    #[arg(long = "class", value_name = "WHOM=CLASS", value_parser = parse_class)]
     pub classes: Vec<(String, Class)>,
     /// Refuse changes
     #[arg(long)]
@@ -84,6 +93,59 @@ pub enum MediaArg {
     Memory(Size),
     /// A file or device; with a size, a missing or shorter file is created or extended.
     File(PathBuf, Option<Size>),
+    /// A software-defined SSD.
+    Vssd(VssdArg),
+}
+
+/// A software-defined SSD as written on the command line: where it is, its size as clients see it, the device time it
+/// emulates, its channels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VssdArg {
+    /// A file or device; `None` for memory.
+    path: Option<PathBuf>,
+    size: Option<Size>,
+    timing: Option<String>,
+    channels: Option<u32>,
+}
+
+/// Channels of a software-defined SSD.
+const CHANNELS: u32 = 8;
+
+impl FromStr for VssdArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let mut vssd = Self {
+            path: match parts.next() {
+                None | Some("") => return Err("write vssd:mem,size=SIZE or vssd:PATH".into()),
+                Some("mem") => None,
+                Some(path) => Some(path.into()),
+            },
+            ..Self::default()
+        };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("size", size)) => {
+                    let size = size.parse();
+                    vssd.size = Some(size.map_err(|error: crate::size::SizeError| error.to_string())?);
+                }
+                Some(("timing", name)) => vssd.timing = Some(name.into()),
+                Some(("channels", count)) => {
+                    let count = count
+                        .parse()
+                        .ok()
+                        .filter(|count| (1..=CHANNELS_MAX as u32).contains(count));
+                    vssd.channels = Some(count.ok_or(format!("channels: write 1 to {CHANNELS_MAX}"))?);
+                }
+                _ => return Err(format!("`{part}`: write size=SIZE, timing=PROFILE or channels=N")),
+            }
+        }
+        if vssd.path.is_none() && vssd.size.is_none() {
+            return Err("a vSSD in memory needs a size: vssd:mem,size=1GiB".into());
+        }
+        Ok(vssd)
+    }
 }
 
 impl FromStr for MediaArg {
@@ -96,8 +158,11 @@ impl FromStr for MediaArg {
                     .map_err(|error: crate::size::SizeError| error.to_string())?,
             ));
         }
-        if text.is_empty() || text == "mem" {
-            return Err("write mem:SIZE, a path, or PATH:SIZE".into());
+        if let Some(vssd) = text.strip_prefix("vssd:") {
+            return vssd.parse().map(Self::Vssd);
+        }
+        if ["", "mem", "vssd"].contains(&text) {
+            return Err("write mem:SIZE, a path, PATH:SIZE, vssd:mem,size=SIZE or vssd:PATH".into());
         }
         // A path may have colons of its own: only what reads as a size is one.
         let sized = text
@@ -140,14 +205,12 @@ impl FromStr for CpuList {
 }
 
 fn parse_class(text: &str) -> Result<(String, Class), String> {
-    let class = match text.split_once('=') {
-        Some((whom, "latency")) => (whom, Class::Latency),
-        Some((whom, "throughput")) => (whom, Class::Throughput),
-        _ => {
-            return Err("write NAME=latency or NAME=throughput, with a volume's name or a port".into());
-        }
-    };
-    Ok((class.0.to_owned(), class.1))
+    // The name of a host may have an equals sign of its own.
+    match text.rsplit_once('=') {
+        Some((whom, "latency")) => Ok((whom.to_owned(), Class::Latency)),
+        Some((whom, "throughput")) => Ok((whom.to_owned(), Class::Throughput)),
+        _ => Err("write WHOM=latency or WHOM=throughput, with host:NQN, a volume's name or a port".into()),
+    }
 }
 
 /// Runs until a signal.
@@ -160,6 +223,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
         .collect();
     let cores = start(&args, volumes)?;
+    let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
+    print_recovery(&cores[0], &args, &names, &says)?;
     signals.serving();
     ready(&cores[0], &lines, &says);
     while !signals.wait(Duration::from_secs(1))? {
@@ -212,6 +277,7 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
                     error => anyhow::Error::from(error),
                 })?
             }
+            MediaArg::Vssd(vssd) => open_vssd(&name, vssd, args, says)?,
         };
         if let Some(warning) = volume.warning() {
             says.note(&format!("{name}: {warning}"));
@@ -223,6 +289,102 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
         });
     }
     Ok(volumes)
+}
+
+/// The write caches of all vSSDs leave most of the pool to requests.
+fn cache_pages(args: &ServeArgs) -> usize {
+    let vssds = args
+        .media
+        .iter()
+        .filter(|media| matches!(media, MediaArg::Vssd(_)));
+    let pool_pages = (args.pool.0 / PAGE_BYTES as u64) as usize;
+    (pool_pages / 8 / vssds.count().max(1)).clamp(16, 2048)
+}
+
+fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyhow::Result<LocalVolume> {
+    if args.cores.as_ref().is_some_and(|cpus| cpus.0.len() > 1) {
+        bail!(Failure::Usage(
+            "--cores: a vSSD is served by one core: name one processor, or serve it by a process of its own"
+                .into()
+        ));
+    }
+    let timing = config::timing(vssd.timing.as_deref().unwrap_or("none"))?;
+    let channels = vssd.channels.unwrap_or(CHANNELS);
+    let size_bytes = vssd
+        .size
+        .map(|size| size.0 / PAGE_BYTES as u64 * PAGE_BYTES as u64);
+    let media_bytes = match size_bytes {
+        Some(bytes) => datadir::media_bytes_for(bytes, channels)
+            .ok_or_else(|| Failure::Usage(format!("--media vssd: size {} is not possible", Size(bytes))))?,
+        None => 0,
+    };
+    let (mut medium, description) = match &vssd.path {
+        None => {
+            let mut medium = MediaFile::memory(media_bytes);
+            datadir::format(&mut medium, channels)?;
+            (medium, "vSSD in memory".to_owned())
+        }
+        Some(path) => {
+            if size_bytes.is_none() && !path.exists() {
+                let path = path.display();
+                bail!("{path}: no such file: name a size to create it, as in vssd:{path},size=1GiB");
+            }
+            let (medium, made) = datadir::open_named(path, media_bytes, channels)?;
+            if made {
+                says.note(&format!("{name}: formatted {}", path.display()));
+            }
+            (medium, path.display().to_string())
+        }
+    };
+    let entry = DiskEntry::open(&mut medium, size_bytes).map_err(|error| match error {
+        DiskError::Size { have_bytes, .. } => Failure::Usage(format!(
+            "{description} was made with {}: leave size out, or name another file",
+            Size(have_bytes)
+        ))
+        .into(),
+        error => anyhow::anyhow!("{description}: {error}"),
+    })?;
+    if vssd.channels.is_some_and(|channels| channels != entry.channels()) {
+        bail!(Failure::Usage(format!(
+            "{description} was made with {} channels",
+            entry.channels()
+        )));
+    }
+    let config = DiskConfig {
+        cache_pages: cache_pages(args),
+        ..DiskConfig::new(timing, entry.channels())
+    };
+    Ok(LocalVolume::disk(name, &description, medium, entry, config))
+}
+
+/// Tells what the recovery of the vSSDs found, if anything.
+fn print_recovery(core: &CoreHandle, args: &ServeArgs, names: &[String], says: &Says) -> anyhow::Result<()> {
+    let vssds = args
+        .media
+        .iter()
+        .zip(names)
+        .filter(|(media, _)| matches!(media, MediaArg::Vssd(_)));
+    for (host, (_, name)) in vssds.enumerate() {
+        let report = core.call(host, |host, _| {
+            host.as_any_mut()
+                .downcast_ref::<Disk>()
+                .map(|disk| disk.report().clone())
+        })?;
+        let Some(report) = report else { continue };
+        if report.entries_replayed > 0 {
+            says.note(&format!(
+                "{name}: {} writes since the last checkpoint were replayed, {} were cut short",
+                report.entries_replayed, report.torn
+            ));
+        }
+        if !report.damaged.is_empty() {
+            says.note(&format!(
+                "{name}: {} pages are damaged: reading them fails until they are written anew",
+                report.damaged.len()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A name is part of an NQN and of a URI.
@@ -298,6 +460,11 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
             let text = format!("{address}/tcp is in use: stop what uses it, or choose another address");
             anyhow::Error::from(Failure::InUse(text))
         }
+        StartError::Build { source, .. } => {
+            anyhow::anyhow!(
+                "a vSSD cannot start: {source}. `switchyard verify` on its medium tells what is damaged"
+            )
+        }
         error => error.into(),
     })?;
     // With the real ports.
@@ -314,12 +481,21 @@ fn nqn(name: &str) -> String {
 fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<ClassRules> {
     let mut rules = ClassRules::default();
     for (whom, class) in &args.classes {
+        if let Some(nqn) = whom.strip_prefix("host:") {
+            if !nqn.starts_with("nqn.") {
+                bail!(Failure::Usage(format!(
+                    "--class {whom}: a host's name begins with `nqn.`, as in /etc/nvme/hostnqn"
+                )));
+            }
+            rules.hosts.push((nqn.to_owned(), *class));
+            continue;
+        }
         let volume = volumes.iter().position(|volume| volume.export().name == *whom);
         match (volume, whom.parse()) {
             (Some(index), _) => rules.volumes.push((VolumeId(index as u32), *class)),
             (None, Ok(port)) => rules.ports.push((port, *class)),
             (None, Err(_)) => bail!(Failure::Usage(format!(
-                "--class {whom}: there is no such volume, and it is no port"
+                "--class {whom}: there is no such volume, and it is neither a port nor host:NQN"
             ))),
         }
     }
@@ -376,10 +552,53 @@ mod tests {
             ("/dev/sdb", MediaArg::File(path("/dev/sdb"), None)),
             ("a.img:4GiB", MediaArg::File(path("a.img"), Some(size("4GiB")))),
             ("odd:name", MediaArg::File(path("odd:name"), None)),
+            (
+                "vssd:/srv/v,size=1GiB,timing=p-ssd,channels=4",
+                MediaArg::Vssd(VssdArg {
+                    path: Some(path("/srv/v")),
+                    size: Some(size("1GiB")),
+                    timing: Some("p-ssd".into()),
+                    channels: Some(4),
+                }),
+            ),
+            (
+                "vssd:/dev/sdb",
+                MediaArg::Vssd(VssdArg {
+                    path: Some(path("/dev/sdb")),
+                    ..VssdArg::default()
+                }),
+            ),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        assert!("mem:".parse::<MediaArg>().is_err() && "".parse::<MediaArg>().is_err());
+        for bad in [
+            "",
+            "mem:",
+            "vssd",
+            "vssd:",
+            "vssd:mem",
+            "vssd:a,b",
+            "vssd:a,size=x",
+            "vssd:a,channels=0",
+        ] {
+            assert!(bad.parse::<MediaArg>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn classes_are_given_to_hosts_volumes_and_ports() {
+        for (text, whom, class) in [
+            ("disk=latency", "disk", Class::Latency),
+            ("4420=throughput", "4420", Class::Throughput),
+            (
+                "host:nqn.2014-08.a:b=c=latency",
+                "host:nqn.2014-08.a:b=c",
+                Class::Latency,
+            ),
+        ] {
+            assert_eq!(parse_class(text), Ok((whom.to_owned(), class)));
+        }
+        assert!(parse_class("host:nqn.a").is_err() && parse_class("disk=fast").is_err());
     }
 
     #[test]

@@ -77,11 +77,14 @@ impl Bench {
                 BlockOp::Read => pages.clone(),
                 _ => Pages::new(),
             };
-            session.complete(BlockReply {
-                client: request.client,
-                tag: request.tag,
-                result: Ok(pages),
-            });
+            session.complete(
+                BlockReply {
+                    client: request.client,
+                    tag: request.tag,
+                    result: Ok(pages),
+                },
+                &self.target,
+            );
         }
         count
     }

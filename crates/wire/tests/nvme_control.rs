@@ -487,6 +487,86 @@ fn log_pages_are_read_in_pieces_and_end_with_zeros() {
     }
 }
 
+#[test]
+fn a_command_that_failed_is_in_the_error_log_with_its_queue_and_block() {
+    let mut rig = Rig::new();
+    let (mut admin, mut io) = rig.io(Rig::options());
+    let beyond = DISK_BYTES as u64 + 512;
+    rig.run(&mut io, Sqe::read(beyond, 512), &[]);
+    rig.run(&mut io, Sqe::write(1024, 512, false), &[7; 512]);
+    rig.run(&mut io, Sqe::compare(1024, 512), &[8; 512]);
+    rig.fail = Some(base::BlockError::Io);
+    let cids = [
+        rig.submit(&mut io, Sqe::read(4096 * 5, 8192), &[]),
+        rig.submit(&mut io, Sqe::flush(), &[]),
+    ];
+    rig.pump(&mut io);
+    assert!(cids.iter().all(|cid| io.mail.ended.remove(cid).is_some()));
+    rig.fail = None;
+    let log = rig.run(&mut admin, Sqe::log_page(log::ERROR, 0, 64 * 16, false), &[]);
+    let expected = [
+        (Status::WRITE_FAULT, 0),
+        (Status::READ_ERROR, 40),
+        (Status::COMPARE_FAILURE, 2),
+        (Status::LBA_RANGE, beyond / 512),
+    ];
+    for ((entry, (status, lba)), count) in log.data.chunks_exact(64).zip(expected).zip((1..=4u64).rev()) {
+        assert_eq!(entry[..8], count.to_le_bytes(), "{status:?}");
+        assert_eq!(entry[8..10], 1u16.to_le_bytes(), "the first I/O queue");
+        assert_eq!(entry[12..14], (status.dnr().0 << 1).to_le_bytes(), "{status:?}");
+        assert_eq!(entry[14..16], [0xff; 2], "no place in the command is blamed");
+        assert_eq!(entry[16..24], lba.to_le_bytes(), "{status:?}");
+        assert_eq!(entry[24..28], 1u32.to_le_bytes(), "the namespace");
+        assert_eq!(entry[29], 3, "TCP");
+    }
+    let logged = [74, 10].map(|at| u16::from_le_bytes([log.data[at], log.data[at + 1]]));
+    assert!(cids[0] != cids[1] && logged == cids, "{logged:?} {cids:?}");
+    assert_eq!(log.data[4 * 64..], [0; 12 * 64], "nothing else has failed");
+    // The log keeps the newest, and SMART counts all.
+    for _ in 0..20 {
+        rig.run(&mut io, Sqe::read(beyond, 512), &[]);
+    }
+    let log = rig.run(&mut admin, Sqe::log_page(log::ERROR, 0, 64 * 16, false), &[]);
+    assert_eq!(
+        (&log.data[..8], &log.data[15 * 64..15 * 64 + 8]),
+        (&24u64.to_le_bytes()[..], &9u64.to_le_bytes()[..])
+    );
+    let smart = rig.run(&mut admin, Sqe::log_page(log::SMART, 0, 512, false), &[]);
+    assert_eq!(smart.data[176..184], 24u64.to_le_bytes());
+}
+
+#[test]
+fn a_part_of_a_long_trim_that_failed_is_named_by_its_first_block() {
+    let mut rig = Rig::new();
+    let (mut admin, mut io) = rig.io(Rig::options());
+    rig.fail = Some(base::BlockError::Io);
+    let range = |first: u64, blocks: u32| [&[0; 4], &blocks.to_le_bytes()[..], &first.to_le_bytes()].concat();
+    rig.run(&mut io, Sqe::deallocate(2), &[range(8, 8), range(64, 8)].concat());
+    let log = rig.run(&mut admin, Sqe::log_page(log::ERROR, 0, 64, false), &[]);
+    assert_eq!(log.data[16..24], 8u64.to_le_bytes());
+}
+
+#[test]
+fn the_temperature_is_a_healthy_one_and_warns_beyond_a_threshold() {
+    let mut rig = Rig::new();
+    let mut admin = rig.admin(Rig::options());
+    let mut health = |command: Option<(Sqe, wire::nvme::host::Data)>| {
+        if let Some(command) = command {
+            assert_eq!(rig.run(&mut admin, command, &[]).status, Status::SUCCESS);
+        }
+        let smart = rig
+            .run(&mut admin, Sqe::log_page(log::SMART, 0, 512, false), &[])
+            .data;
+        (smart[0], u16::from_le_bytes([smart[1], smart[2]]))
+    };
+    let over = |kelvin: u32| Some(Sqe::set_feature(feature::TEMPERATURE, kelvin));
+    let under = |kelvin: u32| Some(Sqe::set_feature(feature::TEMPERATURE, 1 << 20 | kelvin));
+    assert_eq!(health(None), (0, 300));
+    assert_eq!(health(over(300)), (2, 300));
+    assert_eq!(health(over(301)), (0, 300));
+    assert_eq!(health(under(310)), (2, 300));
+}
+
 // Bug: `nvme ana-log` failed with "invalid field". Cause: it reads the page in parts up to the size that Identify admits
 // (ANA groups and namespaces), and offsets behind the one group there is were refused. Fix: the page has that size.
 #[test]

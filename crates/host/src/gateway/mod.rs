@@ -7,7 +7,7 @@
 //! One gateway serves a volume at a time: the order of mutations of a page is its own.
 
 mod control;
-mod merge;
+pub(crate) mod merge;
 mod overdue;
 mod set;
 mod volumes;

@@ -173,7 +173,10 @@ impl Protocol {
     }
 
     fn complete(&mut self, reply: BlockReply) {
-        session!(self, session => session.complete(reply));
+        match self {
+            Self::Nbd { session, .. } => session.complete(reply),
+            Self::Nvme { session, target } => session.complete(reply, &**target),
+        }
     }
 
     fn transmit(&self, show: &mut dyn FnMut(Segment<'_>) -> bool) {

@@ -431,6 +431,14 @@ impl Frontend {
         Some((origin, request))
     }
 
+    /// Name of the NVMe host behind a connection, once it has connected.
+    pub fn host_nqn(&self, slot: usize) -> Option<&str> {
+        match &self.slots[slot].as_ref()?.protocol {
+            Protocol::Nbd { .. } => None,
+            Protocol::Nvme { session, .. } => session.host_nqn(),
+        }
+    }
+
     /// Sends at least `bytes_min` bytes of what a connection has to send, and puts it in line again if it could go on;
     /// returns how many, or `None` if it was over and is closed.
     pub fn send(

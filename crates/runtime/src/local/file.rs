@@ -467,7 +467,7 @@ mod tests {
         let memory = LocalVolume::memory("m", BYTES as u64).expect("memory");
         for volume in [file, memory] {
             let pool = Pool::new(256, SECTOR_BYTES);
-            let mut local = Local::new(numbered(vec![volume]), &pool).expect("a ring");
+            let mut local = Local::new(numbered(vec![volume]).0, &pool).expect("a ring");
             let mut model = vec![0u8; BYTES];
             let mut random = base::Rng::new(7);
             for round in 1..400u32 {

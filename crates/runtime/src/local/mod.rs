@@ -1,4 +1,5 @@
-//! Volumes on plain media: memory, a file or a block device, served by the cores themselves.
+//! Volumes of one machine: on memory, a file or a block device, served by the cores themselves, or on a software-defined
+//! SSD ([`host::Disk`]), which one core drives as one of its hosts.
 //!
 //! A volume is shared by all cores of a target; each core has a [`Local`] of its own, which executes requests: those to
 //! memory at once, those to files through a ring. What overlaps in time is not ordered, as block devices have it.
@@ -22,12 +23,26 @@ use std::path::Path;
 use std::sync::Arc;
 use wire::nbd::Export;
 
-use crate::MediaOpenError;
 use crate::counters::Counters;
+use crate::{HostSpec, MediaFile, MediaOpenError};
+use host::{Disk, DiskConfig, DiskEntry};
 
-/// A volume on a plain medium.
+/// A volume, before it is served.
 #[derive(Debug)]
 pub struct LocalVolume {
+    export: Export,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Shared(Store),
+    Disk(Box<(MediaFile, DiskEntry, DiskConfig)>),
+}
+
+/// A volume as cores share it.
+#[derive(Debug)]
+pub(crate) struct Volume {
     export: Export,
     store: Store,
 }
@@ -36,6 +51,8 @@ pub struct LocalVolume {
 enum Store {
     Memory(Arc<Region>),
     File(FileStore),
+    /// The core's host of this number.
+    Host(usize),
 }
 
 impl LocalVolume {
@@ -48,7 +65,7 @@ impl LocalVolume {
         let size_bytes = region.len() as u64;
         Ok(Self {
             export: export(name, "memory", size_bytes),
-            store: Store::Memory(Arc::new(region)),
+            source: Source::Shared(Store::Memory(Arc::new(region))),
         })
     }
 
@@ -61,8 +78,22 @@ impl LocalVolume {
         let (store, size_bytes) = FileStore::open(path, bytes, create)?;
         Ok(Self {
             export: export(name, &path.display().to_string(), size_bytes),
-            store: Store::File(store),
+            source: Source::Shared(Store::File(store)),
         })
+    }
+
+    /// A software-defined SSD: `entry` is what [`DiskEntry::open`] found on `medium`.
+    pub fn disk(
+        name: &str,
+        description: &str,
+        medium: MediaFile,
+        entry: DiskEntry,
+        config: DiskConfig,
+    ) -> Self {
+        Self {
+            export: export(name, description, entry.size_bytes()),
+            source: Source::Disk(Box::new((medium, entry, config))),
+        }
     }
 
     /// The same volume for clients that must not change it.
@@ -79,9 +110,10 @@ impl LocalVolume {
 
     /// What a user should know about its medium.
     pub fn warning(&self) -> Option<crate::MediaWarning> {
-        match &self.store {
-            Store::Memory(_) => None,
-            Store::File(file) => file.warning(),
+        match &self.source {
+            Source::Shared(Store::File(file)) => file.warning(),
+            Source::Shared(_) => None,
+            Source::Disk(disk) => disk.0.warning(),
         }
     }
 }
@@ -96,18 +128,47 @@ fn export(name: &str, description: &str, size_bytes: u64) -> Export {
     }
 }
 
-/// Numbers volumes by their place, for [`Local`] to find them.
-pub(crate) fn numbered(volumes: Vec<LocalVolume>) -> Arc<[LocalVolume]> {
-    let mut volumes = volumes;
-    for (volume, id) in volumes.iter_mut().zip(0..) {
-        volume.export.volume = VolumeId(id);
+/// Numbers volumes by their place, for [`Local`] to find them; disks become hosts, in their order.
+pub(crate) fn numbered(volumes: Vec<LocalVolume>) -> (Arc<[Volume]>, Vec<HostSpec>) {
+    let mut hosts = Vec::new();
+    let number = |(volume, id): (LocalVolume, u32)| {
+        let mut export = volume.export;
+        export.volume = VolumeId(id);
+        let store = match volume.source {
+            Source::Shared(store) => store,
+            Source::Disk(disk) => {
+                hosts.push(disk_host(*disk));
+                Store::Host(hosts.len() - 1)
+            }
+        };
+        Volume { export, store }
+    };
+    let volumes = volumes.into_iter().zip(0..).map(number).collect();
+    (volumes, hosts)
+}
+
+fn disk_host((medium, entry, config): (MediaFile, DiskEntry, DiskConfig)) -> HostSpec {
+    HostSpec {
+        bind: None,
+        medium: Some(medium),
+        build: Box::new(move |site| {
+            let medium = site.medium.expect("the disk was given its medium");
+            Ok(Box::new(Disk::start(
+                site.now,
+                &entry,
+                config,
+                site.pool.clone(),
+                medium,
+            )?))
+        }),
+        nbd: Vec::new(),
+        nvme: None,
     }
-    volumes.into()
 }
 
 /// Executes requests of one core.
 pub(crate) struct Local {
-    volumes: Arc<[LocalVolume]>,
+    volumes: Arc<[Volume]>,
     /// Handles to the pages of volumes in memory.
     windows: Vec<Option<Pool>>,
     ring: Option<FileRing>,
@@ -115,10 +176,10 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub fn new(volumes: Arc<[LocalVolume]>, pool: &Pool) -> io::Result<Self> {
-        let window = |volume: &LocalVolume| match &volume.store {
+    pub fn new(volumes: Arc<[Volume]>, pool: &Pool) -> io::Result<Self> {
+        let window = |volume: &Volume| match &volume.store {
             Store::Memory(region) => Some(Region::window(region)),
-            Store::File(_) => None,
+            Store::File(_) | Store::Host(_) => None,
         };
         let windows = volumes.iter().map(window).collect();
         let files = volumes
@@ -141,7 +202,16 @@ impl Local {
         self.volumes.iter().map(|volume| volume.export.clone()).collect()
     }
 
-    /// Executes a request, or begins to.
+    /// The host of this core that is to execute a request.
+    pub fn host_of(&self, request: &BlockRequest) -> Option<usize> {
+        let volume = self.volumes.get(request.volume.0 as usize)?;
+        match volume.store {
+            Store::Host(index) => check(request, &volume.export).is_ok().then_some(index),
+            _ => None,
+        }
+    }
+
+    /// Executes a request, or begins to; one for a host is only refused here.
     pub fn submit(&mut self, request: BlockRequest, counters: &Counters) {
         let Some(volume) = self.volumes.get(request.volume.0 as usize) else {
             return self.done.push_back(answer(&request, Err(BlockError::NoVolume)));
@@ -161,6 +231,7 @@ impl Local {
                 let ring = self.ring.as_mut().expect("a core with files has a ring");
                 ring.submit(request, file, &mut self.done, counters);
             }
+            Store::Host(_) => unreachable!("a sound request goes to its host"),
         }
     }
 

@@ -31,7 +31,7 @@ pub fn spec<H: RackHost>(
     build: impl FnOnce(Site<'_>) -> H + Send + 'static,
 ) -> HostSpec {
     HostSpec {
-        bind: ANY,
+        bind: Some(ANY),
         medium,
         build: Box::new(|site| Ok(Box::new(build(site)))),
         nbd: nbd.to_vec(),

@@ -107,14 +107,22 @@ impl Queue {
 
 /// An admin queue and I/O queues of one controller.
 pub fn connect(address: SocketAddr, name: &str, queues: u16, digests: bool) -> (Queue, Vec<Queue>) {
+    connect_as("nqn.2026-11.io.switchyard:test", address, name, queues, digests)
+}
+
+/// [`connect`] as a host of this name.
+pub fn connect_as(
+    host_nqn: &str,
+    address: SocketAddr,
+    name: &str,
+    queues: u16,
+    digests: bool,
+) -> (Queue, Vec<Queue>) {
     let options = HostOptions {
         header_digest: digests,
         data_digest: digests,
         sq_flow: digests,
-        ..HostOptions::admin(
-            &format!("nqn.2026-11.io.switchyard:{name}"),
-            "nqn.2026-11.io.switchyard:test",
-        )
+        ..HostOptions::admin(&format!("nqn.2026-11.io.switchyard:{name}"), host_nqn)
     };
     let mut admin = Queue::open(address, options.clone());
     admin.one(Sqe::set_property(0x14, 1 | 6 << 16 | 4 << 20), Vec::new());

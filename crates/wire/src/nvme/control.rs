@@ -59,12 +59,12 @@ impl Session {
         let direction = match self.judge_control(sqe, capsule_bytes) {
             Ok(direction) => direction,
             Err(status) => {
-                self.log_error(sqe, status, target);
+                self.log_error((sqe.cid(), sqe.nsid(), 0), status, target);
                 return self.refuse(sqe.cid(), status, capsule_bytes);
             }
         };
         if direction == Direction::ToTarget {
-            let mut plan = Plan::new(sqe.cid(), Kind::Control);
+            let mut plan = Plan::new(sqe, Kind::Control);
             plan.data_bytes = sqe.sgl().length;
             return self.accept(plan, capsule_bytes, sqe);
         }
@@ -145,7 +145,7 @@ impl Session {
             self.take_view(view);
         }
         if !outcome.status.is_success() {
-            self.log_error(sqe, outcome.status, target);
+            self.log_error((cid, sqe.nsid(), 0), outcome.status, target);
             return self.answer(cid, outcome.status, outcome.result);
         }
         let length = sqe.sgl().length;
@@ -176,6 +176,8 @@ impl Session {
         if !self.stopping {
             target.with(&mut |target| {
                 result = target.connect(sqe, data, &shape).map(|connected| {
+                    let controller = target.held(connected.handle);
+                    self.host_nqn = controller.map_or_else(String::new, |held| held.host_nqn.clone());
                     let view = target.view(connected.handle).expect("it was connected just now");
                     (connected, view)
                 });
@@ -216,19 +218,6 @@ impl Session {
             self.answer(cid, Status::ABORT_REQUESTED, 0);
         }
         self.answer(sqe.cid(), Status::SUCCESS, u64::from(aborted.is_none()));
-    }
-
-    /// Puts a refusal into the controller's error log.
-    fn log_error(&self, sqe: &Sqe, status: Status, target: &dyn Access) {
-        let Some(queue) = &self.queue else {
-            return;
-        };
-        let handle = queue.connected.handle;
-        target.with(&mut |target| {
-            if let Some(controller) = target.held_mut(handle) {
-                controller.log_error(queue.connected.qid, sqe.cid(), status, sqe.nsid());
-            }
-        });
     }
 }
 

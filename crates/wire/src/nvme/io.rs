@@ -50,6 +50,9 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub cid: u16,
+    pub nsid: u32,
+    /// First block of what the volume was asked about last, for the error log; 0 where there is no range.
+    pub lba: u64,
     pub kind: Kind,
     pub fua: bool,
     /// Bytes of data that the host sends.
@@ -87,9 +90,11 @@ pub(super) struct Extra {
 
 impl Plan {
     /// A command that needs nothing yet.
-    pub(super) const fn new(cid: u16, kind: Kind) -> Self {
+    pub(super) fn new(sqe: &Sqe, kind: Kind) -> Self {
         Self {
-            cid,
+            cid: sqe.cid(),
+            nsid: sqe.nsid(),
+            lba: 0,
             kind,
             fua: false,
             data_bytes: 0,
@@ -146,29 +151,26 @@ impl Work {
 
 impl Session {
     /// A command of an I/O queue, with so many bytes of data in its capsule.
-    pub(super) fn io_command(&mut self, sqe: &Sqe, capsule_bytes: u32) -> Flow {
-        if sqe.opcode() == fabrics::OPCODE {
-            return self.io_fabrics(sqe, capsule_bytes);
-        }
-        match self.judge(sqe, capsule_bytes) {
-            Ok(plan) => self.accept(plan, capsule_bytes, sqe),
-            Err(status) => self.refuse(sqe.cid(), status, capsule_bytes),
-        }
-    }
-
-    /// Fabrics commands that an I/O queue takes: Disconnect (Fabrics §3.4).
-    fn io_fabrics(&mut self, sqe: &Sqe, capsule_bytes: u32) -> Flow {
-        match sqe.fabrics_type() {
-            fabrics::DISCONNECT if sqe.dword(10) as u16 == 0 && capsule_bytes == 0 => {
-                self.advance();
-                self.answer(sqe.cid(), Status::SUCCESS, 0);
-                self.close(CloseReason::Disconnected);
-                Flow::Again
+    pub(super) fn io_command(&mut self, sqe: &Sqe, capsule_bytes: u32, target: &dyn Access) -> Flow {
+        let refused = if sqe.opcode() == fabrics::OPCODE {
+            match judge_io_fabrics(sqe, capsule_bytes) {
+                Ok(()) => {
+                    self.advance();
+                    self.answer(sqe.cid(), Status::SUCCESS, 0);
+                    self.close(CloseReason::Disconnected);
+                    return Flow::Again;
+                }
+                Err(status) => status,
             }
-            fabrics::DISCONNECT => self.refuse(sqe.cid(), Status::CONNECT_FORMAT.dnr(), capsule_bytes),
-            fabrics::CONNECT => self.refuse(sqe.cid(), Status::SEQUENCE.dnr(), capsule_bytes),
-            _ => self.refuse(sqe.cid(), Status::INVALID_OPCODE.dnr(), capsule_bytes),
-        }
+        } else {
+            match self.judge(sqe, capsule_bytes) {
+                Ok(plan) => return self.accept(plan, capsule_bytes, sqe),
+                Err(status) => status,
+            }
+        };
+        let lba = if has_range(sqe) { sqe.qword(10) } else { 0 };
+        self.log_error((sqe.cid(), sqe.nsid(), lba), refused, target);
+        self.refuse(sqe.cid(), refused, capsule_bytes)
     }
 
     /// Answers a command that is not carried out, and drains its data.
@@ -232,7 +234,7 @@ impl Session {
         if changes && namespace.read_only {
             return Err(Status::WRITE_PROTECTED.dnr());
         }
-        let mut plan = Plan::new(sqe.cid(), kind);
+        let mut plan = Plan::new(sqe, kind);
         plan.fua = changes && (view.write_through || sqe.dword(12) & io::FUA != 0 && kind != Kind::Dataset);
         match kind {
             Kind::Flush => {}
@@ -411,23 +413,23 @@ impl Session {
         if work.filled < work.plan.data_bytes {
             return;
         }
-        let (damaged, kind, cid) = (work.damaged, work.plan.kind, work.plan.cid);
+        let (damaged, plan) = (work.damaged, work.plan);
         work.stage = Stage::Asked;
         self.receiving -= 1;
         if damaged {
             // The command may be sent again (TCP §3.3.2).
             self.vacate(tag);
-            return self.answer(cid, Status::TRANSPORT, 0);
+            return self.fail(&plan, Status::TRANSPORT, target);
         }
-        match kind {
+        match plan.kind {
             Kind::Control => self.control_arrived(tag, target),
-            Kind::Dataset => self.dataset_arrived(tag),
+            Kind::Dataset => self.dataset_arrived(tag, target),
             _ => self.ask(tag),
         }
     }
 
     /// The ranges of Dataset Management are there. Only "deallocate" is more than advice (NVM §3.2.3).
-    fn dataset_arrived(&mut self, tag: u64) {
+    fn dataset_arrived(&mut self, tag: u64, target: &dyn Access) {
         let view = &self.queue.as_ref().expect("commands come after Connect").view;
         let namespace = view.namespace;
         let work = self.work_mut(tag);
@@ -446,7 +448,7 @@ impl Session {
         if extra.sqe.dword(11) & io::DSM_DEALLOCATE == 0 {
             extra.ranges.clear();
         }
-        let cid = work.plan.cid;
+        let plan = work.plan;
         let next = extra.ranges.pop().filter(|_| valid);
         match next {
             Some(next) => {
@@ -455,12 +457,11 @@ impl Session {
             }
             None => {
                 self.vacate(tag);
-                let status = if valid {
-                    Status::SUCCESS
+                if valid {
+                    self.answer(plan.cid, Status::SUCCESS, 0);
                 } else {
-                    Status::LBA_RANGE.dnr()
-                };
-                self.answer(cid, status, 0);
+                    self.fail(&plan, Status::LBA_RANGE.dnr(), target);
+                }
             }
         }
     }
@@ -474,6 +475,7 @@ impl Session {
         let work = self.work_mut(tag);
         let plan = &mut work.plan;
         let (op, offset, fua) = (plan.op(), plan.offset, plan.fua);
+        plan.lba = offset >> BLOCK_SHIFT;
         let length = match op {
             BlockOp::Trim | BlockOp::WriteZeroes => {
                 let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
@@ -500,11 +502,17 @@ impl Session {
         });
     }
 
+    /// A command that was accepted ends with an error.
+    fn fail(&mut self, plan: &Plan, status: Status, target: &dyn Access) {
+        self.log_error((plan.cid, plan.nsid, plan.lba), status, target);
+        self.answer(plan.cid, status, 0);
+    }
+
     /// The volume's answer to a request of this session.
     ///
     /// # Panics
     /// If the tag is not one of a request under way, or a read's pages are not those of its range.
-    pub fn complete(&mut self, reply: BlockReply) {
+    pub fn complete(&mut self, reply: BlockReply, target: &dyn Access) {
         assert_eq!(reply.client, self.client, "a reply goes to its own connection");
         let tag = reply.tag;
         if self.is_cut() {
@@ -534,12 +542,11 @@ impl Session {
             (Kind::Compare, Ok(pages)) => {
                 self.usage.reads += 1;
                 self.usage.read_bytes += plan.length;
-                let status = if same(&plan, &sent, &pages) {
-                    Status::SUCCESS
+                if same(&plan, &sent, &pages) {
+                    self.answer(plan.cid, Status::SUCCESS, 0);
                 } else {
-                    Status::COMPARE_FAILURE.dnr()
-                };
-                self.answer(plan.cid, status, 0);
+                    self.fail(&plan, Status::COMPARE_FAILURE.dnr(), target);
+                }
             }
             (kind, Ok(_)) => {
                 if kind == Kind::Write {
@@ -550,7 +557,7 @@ impl Session {
             }
             (kind, Err(error)) => {
                 self.usage.media_errors += u64::from(error == BlockError::Io);
-                self.answer(plan.cid, status_of(error, kind), 0);
+                self.fail(&plan, status_of(error, kind), target);
             }
         }
         self.grant();
@@ -573,6 +580,24 @@ impl Session {
             _ => false,
         }
     }
+}
+
+/// Fabrics commands that an I/O queue takes: Disconnect (Fabrics §3.4).
+fn judge_io_fabrics(sqe: &Sqe, capsule_bytes: u32) -> Result<(), Status> {
+    match sqe.fabrics_type() {
+        fabrics::DISCONNECT if sqe.dword(10) as u16 == 0 && capsule_bytes == 0 => Ok(()),
+        fabrics::DISCONNECT => Err(Status::CONNECT_FORMAT.dnr()),
+        fabrics::CONNECT => Err(Status::SEQUENCE.dnr()),
+        _ => Err(Status::INVALID_OPCODE.dnr()),
+    }
+}
+
+/// True for commands that name their first block.
+fn has_range(sqe: &Sqe) -> bool {
+    matches!(
+        sqe.opcode(),
+        io::READ | io::WRITE | io::COMPARE | io::WRITE_ZEROES
+    )
 }
 
 /// Data of Dataset Management (NVM §3.2.3): hosts may send more than there are ranges, Linux always does.

@@ -2,7 +2,7 @@
 
 use super::identify::{NSID, text};
 use super::proto::{CNTLID_DYNAMIC, NSID_ALL, Sqe, Status, admin, event, fabrics, io, log, put};
-use super::target::{Address, Controller, Handle, Target};
+use super::target::{Address, Controller, Handle, TEMPERATURE_KELVIN, Target};
 
 /// Bytes of the discovery log's header and of each of its entries (Fabrics §5.3, figures 36 and 37).
 const DISCOVERY_BYTES: usize = 1024;
@@ -88,6 +88,8 @@ impl Target {
     /// SMART and health (Base §5.16.1.3, figure 207). The medium's own wear is the volume's business, not reported.
     fn health(&self, controller: &Controller) -> Vec<u8> {
         let mut page = vec![0; 512];
+        page[0] = u8::from(controller.is_beyond_threshold()) << 1; // critical warning
+        put(&mut page, 1, &TEMPERATURE_KELVIN.to_le_bytes());
         page[3] = 100; // available spare
         page[4] = 10; // its threshold
         let usage = self.usage.get(&controller.nqn).copied().unwrap_or_default();
@@ -212,7 +214,9 @@ fn errors(controller: &Controller) -> Vec<u8> {
         put(slot, 12, &(error.status.0 << 1).to_le_bytes());
         // No location within the command is given.
         put(slot, 14, &u16::MAX.to_le_bytes());
+        put(slot, 16, &error.lba.to_le_bytes());
         put(slot, 24, &error.nsid.to_le_bytes());
+        slot[29] = TRANSPORT_TCP;
     }
     page
 }

@@ -48,6 +48,7 @@ mod output;
 mod park;
 pub mod proto;
 mod receive;
+pub mod reservation;
 mod session;
 mod target;
 

@@ -24,6 +24,7 @@ pub struct Parked {
     scratch_bytes: usize,
     framing: Option<Framing>,
     queue: Option<Queue>,
+    host_nqn: String,
     /// The generation of each slot, and the command that waits in it.
     slots: Vec<(u32, Option<Waiting>)>,
     free: Vec<u32>,
@@ -103,6 +104,7 @@ impl Session {
             scratch_bytes: self.scratch_bytes,
             framing: self.framing,
             queue: self.queue,
+            host_nqn: self.host_nqn,
             slots: self.slots.into_iter().map(Slot::park).collect(),
             free: self.free,
             waiting: self.waiting,
@@ -135,6 +137,7 @@ impl Session {
             scratch_bytes: parked.scratch_bytes,
             framing: parked.framing,
             queue: parked.queue,
+            host_nqn: parked.host_nqn,
             slots: parked.slots.into_iter().map(Slot::unpark).collect(),
             free: parked.free,
             waiting: parked.waiting,

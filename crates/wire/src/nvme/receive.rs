@@ -241,7 +241,7 @@ impl Session {
         }
         let sqe = Sqe::parse(&header[COMMON_BYTES..]);
         match &self.queue {
-            Some(queue) if queue.connected.qid > 0 => self.io_command(&sqe, data_bytes),
+            Some(queue) if queue.connected.qid > 0 => self.io_command(&sqe, data_bytes, target),
             _ => self.control_command(&sqe, data_bytes, target),
         }
     }

@@ -13,7 +13,7 @@ use super::output::{Framing, Output, Reply};
 use super::proto::{
     COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
 };
-use super::target::{EVENT_REQUESTS_MAX, Usage, View};
+use super::target::{EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
 use super::{Access, CloseReason, Segment, SessionLimits, Shape};
 
 /// A connection that has no queue after this long is closed.
@@ -84,6 +84,8 @@ pub struct Session {
     /// Set by `ICReq`.
     pub(super) framing: Option<Framing>,
     pub(super) queue: Option<Queue>,
+    /// Name of the host, once a queue is connected.
+    pub(super) host_nqn: String,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<u32>,
     /// Slots whose payload does not fit yet, in order.
@@ -131,6 +133,7 @@ impl Session {
             scratch_bytes: 0,
             framing: None,
             queue: None,
+            host_nqn: String::new(),
             slots: (0..entries).map(|_| Slot::default()).collect(),
             free: (0..entries as u32).rev().collect(),
             waiting: VecDeque::with_capacity(entries),
@@ -259,6 +262,11 @@ impl Session {
     /// The queue id, once a queue is connected; 0 is the admin queue.
     pub fn queue_id(&self) -> Option<u16> {
         self.queue.as_ref().map(|queue| queue.connected.qid)
+    }
+
+    /// Name of the host, once a queue is connected.
+    pub fn host_nqn(&self) -> Option<&str> {
+        self.queue.as_ref().map(|_| self.host_nqn.as_str())
     }
 
     /// The target stops: I/O commands from now on are refused with a path error, which makes hosts try another path
@@ -399,6 +407,28 @@ impl Session {
         {
             target.with(&mut |target| target.record(queue.connected.handle, &usage));
         }
+    }
+
+    /// Puts a command that failed into the controller's error log: its id, its namespace, the first block concerned. Hosts
+    /// that read the log after the answer find it there.
+    pub(super) fn log_error(&self, (cid, nsid, lba): (u16, u32, u64), status: Status, target: &dyn Access) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        let connected = queue.connected;
+        target.with(&mut |target| {
+            if let Some(controller) = target.held_mut(connected.handle) {
+                let error = ErrorEntry {
+                    count: 0,
+                    qid: connected.qid,
+                    cid,
+                    status,
+                    nsid,
+                    lba,
+                };
+                controller.log_error(error);
+            }
+        });
     }
 
     /// What was agreed on for this direction; nothing is sent before that but `ICResp`.

@@ -21,6 +21,9 @@ use super::proto::{self, DISCOVERY_NQN, NQN_BYTES_MAX, Status, event, property};
 
 /// Error log entries kept per controller; older ones are forgotten (Base §5.16.1.2).
 pub const ERRORS_MAX: usize = 16;
+/// The composite temperature that is reported (Base §5.16.1.3): 27 °C. Software has none, and what lies below 0 °C or
+/// beyond a drive's range alarms monitors.
+pub(super) const TEMPERATURE_KELVIN: u16 = 300;
 /// Asynchronous Event Requests that a controller may hold (`AERL` + 1).
 pub const EVENT_REQUESTS_MAX: usize = 4;
 
@@ -258,11 +261,13 @@ impl Usage {
 /// One entry of the error log (Base §5.16.1.2, figure 206).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorEntry {
+    /// Numbered by the controller, from 1.
     pub count: u64,
     pub qid: u16,
     pub cid: u16,
     pub status: Status,
     pub nsid: u32,
+    pub lba: u64,
 }
 
 /// Which controller a session belongs to: ids are used again, incarnations are not.
@@ -316,18 +321,19 @@ impl Controller {
         self.cc & property::CC_ENABLE != 0 && self.csts & property::CSTS_READY != 0
     }
 
-    pub fn log_error(&mut self, qid: u16, cid: u16, status: Status, nsid: u32) {
+    pub fn log_error(&mut self, error: ErrorEntry) {
         self.errors_total += 1;
         if self.errors.len() == ERRORS_MAX {
             self.errors.pop_back();
         }
-        self.errors.push_front(ErrorEntry {
-            count: self.errors_total,
-            qid,
-            cid,
-            status,
-            nsid,
-        });
+        let count = self.errors_total;
+        self.errors.push_front(ErrorEntry { count, ..error });
+    }
+
+    /// True if the temperature is beyond a threshold that the host has set (Base §5.27.1.3).
+    pub fn is_beyond_threshold(&self) -> bool {
+        let [over, under] = self.temperature;
+        TEMPERATURE_KELVIN >= over || TEMPERATURE_KELVIN <= under
     }
 }
 

@@ -254,7 +254,7 @@ impl Rig {
         };
         let (client, tag) = (request.client, request.tag);
         drop(request);
-        session.complete(BlockReply { client, tag, result });
+        session.complete(BlockReply { client, tag, result }, &self.target);
     }
 
     pub fn answer_all(&mut self, session: &mut Session) {

@@ -325,7 +325,8 @@ impl Talk<'_> {
             // Without a page for a read the disk cannot answer well: the strict host knows.
             self.mail.strict &= pages.is_some();
             let result = pages.filter(|_| !fails).ok_or(BlockError::Io);
-            self.session.complete(BlockReply { client, tag, result });
+            self.session
+                .complete(BlockReply { client, tag, result }, &self.target);
             any = true;
             self.check_limits();
         }
