@@ -48,7 +48,6 @@ mod output;
 mod park;
 pub mod proto;
 mod receive;
-pub mod reservation;
 mod session;
 mod target;
 

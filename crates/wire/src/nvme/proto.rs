@@ -345,8 +345,6 @@ impl Status {
     pub const WRITE_PROTECTED: Self = Self(0x20);
     /// LBA Out of Range.
     pub const LBA_RANGE: Self = Self(0x80);
-    /// Reservation conflict.
-    pub const RESERVATION_CONFLICT: Self = Self(0x83);
     /// Capacity Exceeded.
     pub const CAPACITY: Self = Self(0x81);
     /// Asynchronous Event Request Limit Exceeded.
