@@ -17,8 +17,12 @@ use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use sim::experiment::EXPERIMENTS;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The seed of the simulator's figures in a report.
+const SIMULATED_SEED: u64 = 1;
 
 /// What both have.
 #[derive(Args)]
@@ -52,7 +56,7 @@ pub struct CompareArgs {
     after_help = "A latency-bound client (L: 4 KiB reads, depth 1, real-time priority) beside bulk clients (T), on real \
     sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32. Figures \
     are those of the blk-switch artifact that one core can show; `switchyard sim run switch-fig9` and the like show \
-    the others.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
+    the others, and a report has them all.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
 )]
 pub struct BlockswitchArgs {
     #[command(flatten)]
@@ -288,7 +292,34 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
         })
         .collect();
     let rows = compare(&args.compare, &systems, &scenarios)?;
-    report::print(&args.compare, "L beside T, target on one core", "T MiB/s", &rows)
+    let simulated = if args.compare.report.is_some() {
+        simulated_figures(args.compare.json)
+    } else {
+        Vec::new()
+    };
+    let title = "L beside T, target on one core";
+    report::print(&args.compare, title, "T MiB/s", &rows, &simulated)
+}
+
+/// What one machine's two processors cannot show: every figure, in the simulator.
+fn simulated_figures(json: bool) -> Vec<report::Simulated> {
+    let figures: Vec<_> = EXPERIMENTS
+        .iter()
+        .filter(|experiment| experiment.name.starts_with("switch-"))
+        .collect();
+    let bar = bar_of(json);
+    bar.set_length(figures.len() as u64);
+    let simulated = figures.into_iter().map(|experiment| {
+        let report = (experiment.run)(SIMULATED_SEED, &mut |text| bar.set_message(text.to_owned()));
+        bar.inc(1);
+        report::Simulated {
+            about: experiment.about,
+            report,
+        }
+    });
+    let simulated = simulated.collect();
+    bar.finish_and_clear();
+    simulated
 }
 
 /// `switchyard bench peers`.
@@ -341,6 +372,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
         "one client, one connection, server on one core",
         "MiB/s",
         &rows,
+        &[],
     )
 }
 

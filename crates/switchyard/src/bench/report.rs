@@ -3,10 +3,17 @@
 use super::compare::{CompareArgs, Row};
 use super::machine::{self, About};
 use anyhow::Context;
+use sim::report::Report;
 use std::fmt::Write;
 
-/// Prints rows, and writes the page if asked for.
-pub fn print(args: &CompareArgs, title: &str, bulk: &str, rows: &[Row]) -> anyhow::Result<()> {
+/// Prints rows, and writes the page if asked for, with what `simulated` says behind them.
+pub fn print(
+    args: &CompareArgs,
+    title: &str,
+    bulk: &str,
+    rows: &[Row],
+    simulated: &[Simulated],
+) -> anyhow::Result<()> {
     let about = machine::about();
     if args.json {
         let value = serde_json::json!({
@@ -42,8 +49,12 @@ pub fn print(args: &CompareArgs, title: &str, bulk: &str, rows: &[Row]) -> anyho
         }
     }
     if let Some(path) = &args.report {
-        std::fs::write(path, page(args, title, bulk, &about, rows))
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+        let mut page = page(args, title, bulk, &about, rows);
+        for figure in simulated {
+            page.push_str(&simulated_figure(figure));
+        }
+        page.push_str("</html>\n");
+        std::fs::write(path, page).with_context(|| format!("{} cannot be written", path.display()))?;
     }
     Ok(())
 }
@@ -102,10 +113,47 @@ fn page(args: &CompareArgs, title: &str, bulk: &str, about: &About, rows: &[Row]
             row.p99_us,
             row.p999_us,
             row.mib_s,
-            bars(row)
+            bars(row.p50_us, row.p999_us)
         );
     }
-    html.push_str("</table></html>\n");
+    html.push_str("</table>");
+    html
+}
+
+/// A figure of the simulator.
+pub struct Simulated {
+    /// What it shows.
+    pub about: &'static str,
+    /// What came of it.
+    pub report: Report,
+}
+
+/// A table of a figure, with bars of p50 and p99.9 of L as in the measured ones.
+fn simulated_figure(Simulated { about, report }: &Simulated) -> String {
+    let mut html = format!(
+        "<h2>Simulated: {}</h2><p class=note>{}. Modelled cores, seed {}; the same every time.</p><table><tr><th>",
+        escape(&report.experiment),
+        escape(about),
+        report.seed
+    );
+    for column in &report.columns {
+        let _ = write!(html, "<th>{}", escape(column));
+    }
+    html.push_str("<th>");
+    for (label, values) in &report.rows {
+        let class = if label.ends_with("switchyard") {
+            " class=ours"
+        } else {
+            ""
+        };
+        let _ = write!(html, "<tr{class}><td>{}", escape(label));
+        for value in values {
+            let _ = write!(html, "<td>{value:.1}");
+        }
+        let us = |column| report.value(label, column).unwrap_or(0.0);
+        let _ = write!(html, "<td class=bar>{}", bars(us("l_p50_us"), us("l_p99.9_us")));
+    }
+    html.push_str("</table>");
     html
 }
 
@@ -114,12 +162,11 @@ fn place(us: f64) -> f64 {
     us.max(1.0).log10().min(5.0) * 60.0
 }
 
-fn bars(row: &Row) -> String {
-    let (p50, p999) = (place(row.p50_us), place(row.p999_us));
+fn bars(p50_us: f64, p999_us: f64) -> String {
+    let (p50, p999) = (place(p50_us), place(p999_us));
     format!(
-        "<svg width=300 height=12 role=img aria-label='p50 {:.0} µs, p99.9 {:.0} µs'>\
-         <rect width={p999:.0} height=12 fill='#bcd'/><rect width={p50:.0} height=12 fill='#357'/></svg>",
-        row.p50_us, row.p999_us
+        "<svg width=300 height=12 role=img aria-label='p50 {p50_us:.0} µs, p99.9 {p999_us:.0} µs'>\
+         <rect width={p999:.0} height=12 fill='#bcd'/><rect width={p50:.0} height=12 fill='#357'/></svg>"
     )
 }
 
