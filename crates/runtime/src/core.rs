@@ -11,7 +11,7 @@ mod moving;
 
 use crate::clock::now;
 use crate::counters::Counters;
-use crate::frontend::{Client, Frontend, Speaks};
+use crate::frontend::{Client, Frontend, Line, Speaks};
 use crate::handle::{StartError, Started};
 use crate::homes::{Homes, Order};
 use crate::local::{Local, Volume};
@@ -97,6 +97,10 @@ const ENOUGH_REQUESTS: u32 = 4;
 /// Hosts that stop are given this long to write back what they hold.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
+/// Requests of one turn of a connection that asks much at a time, where turns are shared.
+const TURN_REQUESTS_MAX: usize = 16;
+/// What a bulk request costs besides its bytes, in bytes: about a microsecond.
+const REQUEST_BYTES: usize = 4 << 10;
 /// What an answer takes besides its data, about.
 const ANSWER_BYTES: usize = 64;
 /// Answers are collected up to this, and then sent by one call.
@@ -523,45 +527,61 @@ impl Core {
 
     /// Lets connections go on that can, in the order of the policy, until one slice of bulk work is done.
     fn attend(&mut self) -> bool {
-        let (latency, _) = self.take_in(Class::Latency, usize::MAX);
-        let count = if self.switch.prioritises() { 1 } else { usize::MAX };
-        let (bulk, sent) = self.take_in(Class::Throughput, count);
-        latency | bulk | self.execute(sent)
+        let one_if = |bounded: bool| if bounded { 1 } else { usize::MAX };
+        let (sparse, _) = self.take_in(Line::Sparse, usize::MAX);
+        let (latency, _) = self.take_in(Line::Latency, one_if(self.switch.slices()));
+        let (bulk, sent) = self.take_in(Line::Throughput, one_if(self.switch.prioritises()));
+        sparse | latency | bulk | self.execute(sent)
     }
 
-    /// Reads from the connections of a class, at most `count`, and queues their requests; true if there was something,
+    /// Reads from the connections of a line, at most `count`, and queues their requests; true if there was something,
     /// and how much of what they had to send is sent.
-    fn take_in(&mut self, class: Class, count: usize) -> (bool, usize) {
+    fn take_in(&mut self, line: Line, count: usize) -> (bool, usize) {
         let (mut worked, mut sent) = (false, 0);
-        let waiting = self.frontend.waiting(class);
+        let waiting = self.frontend.waiting(line);
         if waiting == 0 {
             return (false, 0);
         }
+        let is_bulk = line == Line::Throughput;
+        let requests_max = if line == Line::Latency && self.switch.slices() {
+            TURN_REQUESTS_MAX
+        } else {
+            usize::MAX
+        };
         let mut at = now();
         // Who can go on after its turn stands in line again, for the next round.
         for _ in 0..count.min(waiting) {
-            let Some(slot) = self.frontend.next_ready(class) else {
+            let Some(slot) = self.frontend.next_ready(line) else {
                 break;
             };
-            if class == Class::Throughput
-                && self.switch.waiting_of(slot) >= ENOUGH_REQUESTS
-                && self.frontend.pass(slot)
-            {
+            if is_bulk && self.switch.waiting_of(slot) >= ENOUGH_REQUESTS && self.frontend.pass(slot) {
                 continue;
             }
-            worked |= self.frontend.read(at, slot, &self.counters);
-            while let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters) {
-                worked = true;
+            let reads = self.frontend.read(at, slot, &self.counters);
+            let mut requests = 0;
+            while requests < requests_max
+                && let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters)
+            {
+                requests += 1;
                 let host_nqn = self.frontend.host_nqn(slot);
                 if self.switch.push(at, origin, host_nqn, request) == Class::Throughput {
                     self.counters.requests_bulk.bump();
                 }
             }
+            worked |= reads || requests > 0;
+            self.frontend.note_turn(slot, reads, requests);
             self.frontend.set_class(slot, self.switch.class_of(slot));
             // What waits is sent with its slices.
             let waits = self.switch.waiting_of(slot) > 0;
             sent += self.send(slot, if waits { 0 } else { self.switch.slice_bytes() });
-            at = self.spend(class, at);
+            at = self.spend(
+                if is_bulk {
+                    Class::Throughput
+                } else {
+                    Class::Latency
+                },
+                at,
+            );
         }
         (worked, sent)
     }
@@ -597,6 +617,8 @@ impl Core {
                 unsent = 0;
                 at = self.spend(class, at);
             }
+            let begins = step.request.is_some();
+            self.frontend.collect(step.slot);
             if let Some((endpoint, request)) = step.request {
                 self.begin(endpoint, request);
             }
@@ -604,7 +626,7 @@ impl Core {
             last = Some((step.slot, step.class));
             unsent += step.bytes + ANSWER_BYTES;
             if prioritises && step.class == Class::Throughput {
-                bulk += step.bytes.max(ANSWER_BYTES);
+                bulk += step.bytes + if begins { REQUEST_BYTES } else { 0 };
                 if bulk >= slice_bytes {
                     break;
                 }

@@ -44,9 +44,20 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 /// Puts the calling thread before all ordinary ones (SCHED_RR), as a latency-bound application's thread is; needs
 /// CAP_SYS_NICE.
 pub fn realtime() -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 1 };
+    schedule(libc::SCHED_RR, 1)
+}
+
+/// Lets the calling thread run only when nobody else wants its processor, the kernel's own threads included.
+pub fn background() -> io::Result<()> {
+    schedule(libc::SCHED_IDLE, 0)
+}
+
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let param = libc::sched_param {
+        sched_priority: priority,
+    };
     // SAFETY: `param` is valid for reads; thread 0 is the caller.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &param) } {
+    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -88,6 +88,11 @@ impl Switch {
         matches!(self.config.order, Order::Strict | Order::Sliced)
     }
 
+    /// True if work is done in slices, so that everybody's turn is bounded.
+    pub fn slices(&self) -> bool {
+        self.config.order == Order::Sliced
+    }
+
     /// Bulk work after which the loop looks for latency-bound work. By request where requests are not cut.
     pub fn slice_bytes(&self) -> usize {
         match self.config.order {

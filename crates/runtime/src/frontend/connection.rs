@@ -188,6 +188,18 @@ impl Protocol {
     }
 }
 
+/// Where a connection stands that could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// L with nothing under way that asks little at a time: it is not in anybody's way, and does not wait for those who
+    /// ask much.
+    Sparse,
+    /// L.
+    Latency,
+    /// T.
+    Throughput,
+}
+
 pub(super) struct Connection {
     pub endpoint: Endpoint,
     /// Where it came in.
@@ -199,7 +211,6 @@ pub(super) struct Connection {
     pub departs: Option<Departure>,
     pub stream: TcpStream,
     pub protocol: Protocol,
-    /// In which line it stands.
     pub class: Class,
     /// Bytes that the session has not taken: it is blocked.
     held: Vec<u8>,
@@ -215,6 +226,10 @@ pub(super) struct Connection {
     /// Nothing can be sent to the peer any more.
     pub is_broken: bool,
     pub is_ready: bool,
+    /// In which line, if ready.
+    pub line: Line,
+    /// Its last turn brought whole requests, and few.
+    pub is_sparse: bool,
     pub is_blocked: bool,
     /// Turns that it passed over in a row, because it has work enough waiting.
     pub passed: u8,
@@ -240,6 +255,8 @@ impl Connection {
             is_ending: false,
             is_broken: false,
             is_ready: false,
+            line: Line::Sparse,
+            is_sparse: true,
             is_blocked: false,
             passed: 0,
         }
@@ -255,6 +272,15 @@ impl Connection {
         let reads = self.can_read && !self.waits_for_room();
         let sends = self.can_write && self.protocol.pending_bytes() > 0;
         reads || sends || self.protocol.has_requests() || self.is_over()
+    }
+
+    /// Where it stands if it is ready now.
+    pub fn line_of_turn(&self) -> Line {
+        match self.class {
+            Class::Throughput => Line::Throughput,
+            Class::Latency if self.is_sparse && self.protocol.in_flight() == 0 => Line::Sparse,
+            Class::Latency => Line::Latency,
+        }
     }
 
     /// True if it is to be closed. A blocked connection is not read, and would not notice that its peer has gone.

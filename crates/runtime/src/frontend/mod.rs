@@ -29,6 +29,7 @@ use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
 use blockswitch::{AppId, Class};
 use budget::Budget;
+pub(crate) use connection::Line;
 use connection::{Connection, Protocol};
 pub(crate) use moving::{Rested, Traveller};
 use std::collections::VecDeque;
@@ -50,6 +51,8 @@ const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
 const SLOT_BITS: u32 = 16;
 /// Turns that a connection passes over at most.
 const PASSES_MAX: u8 = 3;
+/// Requests of a turn up to which a connection asks little at a time.
+const SPARSE_REQUESTS: usize = 4;
 
 /// A client that has just come.
 #[derive(Debug)]
@@ -88,7 +91,10 @@ pub(crate) struct Frontend {
     generations: Vec<u16>,
     free: Vec<usize>,
     /// Connections that could go on, by class.
-    lines: [VecDeque<usize>; 2],
+    /// The connection whose answers are sent next, without a turn of its own.
+    sent_next: Option<usize>,
+    /// By [`Line`].
+    lines: [VecDeque<usize>; 3],
     /// Connections that wait for room.
     blocked: Vec<usize>,
     /// Fewest free pages at the time that one of `blocked` stopped.
@@ -140,6 +146,7 @@ impl Frontend {
             slots: (0..connections_max).map(|_| None).collect(),
             generations: vec![0; connections_max],
             free: (0..connections_max).rev().collect(),
+            sent_next: None,
             lines: core::array::from_fn(|_| VecDeque::with_capacity(connections_max)),
             blocked: Vec::with_capacity(connections_max),
             blocked_at: usize::MAX,
@@ -289,12 +296,8 @@ impl Frontend {
     }
 
     fn stand_in_line(&mut self, slot: usize) {
-        if let Some(connection) = &mut self.slots[slot]
-            && !connection.is_ready
-            && connection.has_work()
-        {
-            connection.is_ready = true;
-            self.lines[connection.class.index()].push_back(slot);
+        if self.slots[slot].as_ref().is_some_and(Connection::has_work) {
+            self.push_in_line(slot);
         }
     }
 
@@ -304,7 +307,8 @@ impl Frontend {
             && !connection.is_ready
         {
             connection.is_ready = true;
-            self.lines[connection.class.index()].push_back(slot);
+            connection.line = connection.line_of_turn();
+            self.lines[connection.line as usize].push_back(slot);
         }
     }
 
@@ -318,7 +322,9 @@ impl Frontend {
                     .protocol
                     .set_share(self.budget.share_of(connection.counted_bytes));
                 connection.complete(reply);
-                self.stand_in_line(slot);
+                if self.sent_next != Some(slot) {
+                    self.stand_in_line(slot);
+                }
             }
             _ => counters.replies_late.bump(),
         }
@@ -359,14 +365,14 @@ impl Frontend {
         self.blocked = blocked;
     }
 
-    /// Connections of a class that could go on.
-    pub fn waiting(&self, class: Class) -> usize {
-        self.lines[class.index()].len()
+    /// Connections of a line that could go on.
+    pub fn waiting(&self, line: Line) -> usize {
+        self.lines[line as usize].len()
     }
 
-    /// The next connection of a class to attend to.
-    pub fn next_ready(&mut self, class: Class) -> Option<usize> {
-        let slot = self.lines[class.index()].pop_front()?;
+    /// The next connection of a line to attend to.
+    pub fn next_ready(&mut self, line: Line) -> Option<usize> {
+        let slot = self.lines[line as usize].pop_front()?;
         if let Some(connection) = &mut self.slots[slot] {
             connection.is_ready = false;
         }
@@ -439,6 +445,11 @@ impl Frontend {
         }
     }
 
+    /// Whoever asks for this sends the connection's answers when it has them all.
+    pub fn collect(&mut self, slot: usize) {
+        self.sent_next = Some(slot);
+    }
+
     /// Sends at least `bytes_min` bytes of what a connection has to send, and puts it in line again if it could go on;
     /// returns how many, or `None` if it was over and is closed.
     pub fn send(
@@ -448,6 +459,7 @@ impl Frontend {
         poller: &Poller,
         counters: &Counters,
     ) -> Option<usize> {
+        self.sent_next = None;
         let Some(connection) = &mut self.slots[slot] else {
             return Some(0);
         };
@@ -494,16 +506,31 @@ impl Frontend {
         }
     }
 
-    /// Moves a connection to another line.
+    /// A connection's turn brought so many requests, and bytes if it `reads`.
+    pub fn note_turn(&mut self, slot: usize, reads: bool, requests: usize) {
+        if let Some(connection) = &mut self.slots[slot] {
+            connection.is_sparse = match requests {
+                // Bytes that begin nothing: turns are given for requests, not for parts of them.
+                0 if reads => connection.is_sparse && connection.protocol.in_flight() > 0,
+                0 => connection.is_sparse,
+                count => count <= SPARSE_REQUESTS,
+            };
+        }
+    }
+
+    /// Gives a connection another class.
     pub fn set_class(&mut self, slot: usize, class: Class) {
         if let Some(connection) = &mut self.slots[slot]
             && connection.class != class
         {
-            if connection.is_ready {
-                self.lines[connection.class.index()].retain(|&other| other != slot);
-                self.lines[class.index()].push_back(slot);
+            let was_ready = connection.is_ready;
+            if was_ready {
+                self.lines[connection.line as usize].retain(|&other| other != slot);
             }
-            connection.class = class;
+            (connection.class, connection.is_ready) = (class, false);
+            if was_ready {
+                self.push_in_line(slot);
+            }
         }
     }
 
@@ -521,7 +548,7 @@ impl Frontend {
             self.blocked.retain(|&blocked| blocked != slot);
         }
         if connection.is_ready {
-            self.lines[connection.class.index()].retain(|&other| other != slot);
+            self.lines[connection.line as usize].retain(|&other| other != slot);
         }
         if connection.departs.is_some() {
             self.departing.retain(|&departing| departing != slot);

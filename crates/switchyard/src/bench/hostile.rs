@@ -159,7 +159,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
     };
     let measure =
         || -> anyhow::Result<[f64; 3]> {
-            let warm_up = Duration::from_millis(200);
+            let warm_up = Duration::from_secs(1);
             let outcomes = load::run_groups(&target, &[good], warm_up, &ProgressBar::hidden())?;
             Ok([0.5, 0.99, 0.999]
                 .map(|quantile| outcomes[0].latency.value_at_quantile(quantile) as f64 / 1000.0))
@@ -176,7 +176,9 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
         let cpu = compare.client_cpu;
         let (stop, bad) = (&stop, &mut bad);
         let thread = scope.spawn(move || {
-            let pinned = runtime::cpu::pin(cpu);
+            // On the good one's processor, but behind it and behind the kernel's work for its packets: the server is
+            // to be measured.
+            let pinned = runtime::cpu::pin(cpu).and_then(|()| runtime::cpu::background());
             let mut buffer = vec![0; 256 << 10];
             while !stop.load(Ordering::Relaxed) {
                 for client in bad.iter_mut() {
