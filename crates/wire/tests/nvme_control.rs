@@ -9,7 +9,9 @@ use wire::nvme::host::{Data, HostError, HostOptions};
 use wire::nvme::proto::{
     CNTLID_DYNAMIC, DISCOVERY_NQN, DataHeader, Sqe, Status, admin, cns, feature, log, property,
 };
-use wire::nvme::{Address, AnaState, CloseReason, Family, Subsystem, Target, TargetError, TargetOptions};
+use wire::nvme::{
+    Address, AnaState, CloseReason, Family, Session, Subsystem, Target, TargetError, TargetOptions,
+};
 
 const NAMESPACE_CHANGED: u64 = 0x04_00_02;
 const ANA_CHANGED: u64 = 0x0c_03_02;
@@ -862,6 +864,26 @@ fn a_host_with_more_commands_than_entries_is_cut_off() {
     rig.answer_all(&mut io.session);
     assert_eq!((io.session.in_flight(), io.session.in_flight_bytes()), (0, 0));
     assert_eq!(rig.pool.available(), POOL_PAGES);
+}
+
+#[test]
+fn what_is_over_the_share_waits_until_that_has_grown_and_a_flush_goes_on() {
+    let mut rig = Rig::new();
+    let (_admin, mut io) = rig.io(Rig::options());
+    io.session.set_share(8192);
+    let ask = |rig: &mut Rig, session: &mut Session, sqe, cid| {
+        let bytes = capsule(&command(sqe, cid, false), &[]);
+        !rig.ask(session, &bytes).is_empty()
+    };
+    assert!(ask(&mut rig, &mut io.session, Sqe::read(0, 8192), 0));
+    assert_eq!(io.session.share_wanted(), 0);
+    assert!(!ask(&mut rig, &mut io.session, Sqe::read(0, 12_288), 1));
+    assert!(io.session.is_waiting() && io.session.share_wanted() == 12_288);
+    assert!(ask(&mut rig, &mut io.session, Sqe::flush(), 2));
+    assert_eq!(io.session.share_wanted(), 12_288, "a flush wants no share");
+    io.session.set_share(12_288);
+    assert!(!rig.tell(&mut io.session, &[]).is_empty());
+    assert_eq!((io.session.share_wanted(), io.session.in_flight()), (0, 0));
 }
 
 #[test]

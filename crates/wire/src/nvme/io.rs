@@ -303,10 +303,16 @@ impl Session {
     fn room(&mut self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
         let limit = self.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
         let wanted = self.bytes_in_flight + u64::from(plan.payload_bytes());
-        // What comes before data that was asked for has to be taken, or that would never come.
-        let is_over = plan.payload_bytes() > 0 && self.receiving == 0 && wanted > self.share_bytes;
-        self.share_wanted = if is_over { wanted } else { 0 };
-        if is_over || wanted > limit {
+        // What has no payload needs no share, and says nothing of what waits for it.
+        if plan.payload_bytes() > 0 {
+            // What comes before data that was asked for has to be taken, or that would never come.
+            let is_over = self.receiving == 0 && wanted > self.share_bytes;
+            self.share_wanted = if is_over { wanted } else { 0 };
+            if is_over {
+                return None;
+            }
+        }
+        if wanted > limit {
             return None;
         }
         if plan.takes_pages() {
