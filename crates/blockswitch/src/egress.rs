@@ -12,8 +12,7 @@
 //!   or the oldest has waited for 50 µs (i10's caravans and doorbell).
 //! - `Sliced`: an L slice whenever there is one, except that T gets one after `starvation_bytes` of L or
 //!   `starvation_delay`. Within a class, applications share by weight (surplus round robin on slices), so that neither a
-//!   deep queue nor a large request takes more than its share. Slices are large without L, smaller with it, smallest
-//!   when L requests are dense.
+//!   deep queue nor a large request takes more than its share. Slices are large without L, smaller with it.
 //!
 //! An L request under `Sliced` thus waits for at most one T slice, plus the L work before it, plus one T slice each
 //! time the starvation bound is reached, which is at most once in `starvation_bytes` or `starvation_delay`.
@@ -139,11 +138,8 @@ pub struct Egress {
     /// Run to completion: the ring served and the requests left in the turn.
     turn: (usize, u32),
     batch: Batch,
-    /// Sliced: when an L request was last here and when one last came, the mean gap between two that come (gain 1/8),
-    /// and what L got since T waits without a slice.
+    /// Sliced: when an L request was last here, and since when T waits without a slice and what L got since.
     latency_at: Option<Instant>,
-    latency_came_at: Instant,
-    latency_gap_ns: u64,
     throughput_since: Instant,
     latency_bytes_since: u64,
 }
@@ -162,8 +158,6 @@ impl Egress {
             turn: (0, 0),
             batch: Batch::default(),
             latency_at: None,
-            latency_came_at: Instant::ZERO,
-            latency_gap_ns: config.latency_linger.as_nanos() as u64,
             throughput_since: Instant::ZERO,
             latency_bytes_since: 0,
         }
@@ -195,10 +189,7 @@ impl Egress {
         *waiting += 1;
         let class = item.class.index();
         if class == Class::Latency.index() {
-            let gap_max_ns = self.config.latency_linger.as_nanos() as u64;
-            let gap_ns = now.nanos_since(self.latency_came_at).min(gap_max_ns);
-            self.latency_gap_ns = self.latency_gap_ns - (self.latency_gap_ns >> 3) + (gap_ns >> 3);
-            (self.latency_came_at, self.latency_at) = (now, Some(now));
+            self.latency_at = Some(now);
         } else if self.waiting[class] == 0 {
             (self.throughput_since, self.latency_bytes_since) = (now, 0);
         }
@@ -455,16 +446,12 @@ impl Egress {
         [LATENCY_QUANTUM_BYTES, self.slice_bytes(now, latency)][ring]
     }
 
-    /// The most bytes of a slice: the denser L requests are, the more of them wait for it.
+    /// The most bytes of a slice.
     fn slice_bytes(&self, now: Instant, latency_waits: bool) -> u32 {
-        let config = &self.config;
-        let recent = |at| now.since(at) < config.latency_linger;
-        if !latency_waits && !self.latency_at.is_some_and(recent) {
-            return config.slice_idle_bytes;
-        }
-        match u128::from(self.latency_gap_ns) < config.dense_gap.as_nanos() {
-            true => config.slice_dense_bytes,
-            false => config.slice_bytes,
+        let recent = |at| now.since(at) < self.config.latency_linger;
+        match latency_waits || self.latency_at.is_some_and(recent) {
+            true => self.config.slice_bytes,
+            false => self.config.slice_idle_bytes,
         }
     }
 

@@ -111,11 +111,6 @@ pub struct Config {
     /// Bytes of T work between two looks at the L queue while an L application is active on the core: 16 µs at the
     /// 4 GB/s of a core. Bounds what an L request waits for T. Ours.
     pub slice_bytes: u32,
-    /// The same while L requests are dense. No less by default: smaller slices cost T more than they gain L, which asks
-    /// the sooner, the sooner it is answered.
-    pub slice_dense_bytes: u32,
-    /// L requests are dense when on average they come faster than this: in three slices' time. Ours.
-    pub dense_gap: Duration,
     /// The same while none is active: fewer, larger pieces cost less. Ours.
     pub slice_idle_bytes: u32,
     /// How long after its last L request a core still counts as one with L applications. Ours: longer than the gap
@@ -215,8 +210,6 @@ impl Config {
         doorbell_bytes: 64 << 10,
         doorbell_delay: Duration::from_micros(50),
         slice_bytes: 64 << 10,
-        slice_dense_bytes: 64 << 10,
-        dense_gap: Duration::from_micros(50),
         slice_idle_bytes: 1 << 20,
         latency_linger: Duration::from_millis(1),
         starvation_delay: Duration::from_micros(500),

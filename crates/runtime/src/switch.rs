@@ -267,7 +267,6 @@ impl Switch {
 pub(crate) fn configuration(settings: &CoreConfig) -> Config {
     Config {
         slice_bytes: settings.slice_bytes,
-        slice_dense_bytes: settings.slice_bytes,
         request_steering: Balancing::Off,
         ..Config::of(settings.policy)
     }
