@@ -157,7 +157,7 @@ impl MediaQueue {
     pub fn push(&mut self, counters: &Counters) {
         let Some(ring) = &mut self.ring else { return };
         while !self.waiting.is_empty() && ring.start(&mut self.waiting, self.page_bytes, counters) {}
-        ring.enter(counters);
+        submit(&ring.ring, &mut ring.unsubmitted, counters);
     }
 
     /// Collects what the kernel is done with. No system call.
@@ -257,27 +257,6 @@ impl Ring {
         true
     }
 
-    /// Hands queued requests to the kernel.
-    fn enter(&mut self, counters: &Counters) {
-        while self.unsubmitted > 0 {
-            counters.syscalls.bump();
-            match self.ring.submit() {
-                Ok(count) => self.unsubmitted -= count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel is short of memory for requests: the next turn tries again.
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
-                    ) =>
-                {
-                    return;
-                }
-                Err(error) => panic!("io_uring refuses its own arguments: {error}"),
-            }
-        }
-    }
-
     fn reap(
         &mut self,
         waiting: &mut VecDeque<Waiting>,
@@ -290,6 +269,27 @@ impl Ring {
             let slot = &mut self.slots[index as usize];
             slot.finish(entry.result(), waiting, done, page_bytes, counters);
             self.free.push(index);
+        }
+    }
+}
+
+/// Hands queued requests to the kernel, and counts them off `unsubmitted`. Where it is short of memory for requests, some
+/// stay: the next turn tries again.
+pub(crate) fn submit(ring: &IoUring, unsubmitted: &mut usize, counters: &Counters) {
+    while *unsubmitted > 0 {
+        counters.syscalls.bump();
+        match ring.submit() {
+            Ok(count) => *unsubmitted -= count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
+                ) =>
+            {
+                return;
+            }
+            Err(error) => panic!("io_uring refuses its own arguments: {error}"),
         }
     }
 }

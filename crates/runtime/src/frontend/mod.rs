@@ -318,9 +318,7 @@ impl Frontend {
         match self.slots.get_mut(slot) {
             Some(Some(connection)) if connection.client == reply.client => {
                 counters.replies.bump();
-                connection
-                    .protocol
-                    .set_share(self.budget.share_of(connection.counted_bytes));
+                allot(&self.budget, connection);
                 connection.complete(reply);
                 if self.sent_next != Some(slot) {
                     self.stand_in_line(slot);
@@ -401,9 +399,7 @@ impl Frontend {
         if !connection.can_read || connection.waits_for_room() || connection.ended {
             return false;
         }
-        connection
-            .protocol
-            .set_share(self.budget.share_of(connection.counted_bytes));
+        allot(&self.budget, connection);
         let worked = connection.read(now, &mut self.scratch, &mut self.iovecs, counters);
         recount(&mut self.budget, connection);
         self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
@@ -420,9 +416,7 @@ impl Frontend {
         let connection = self.slots[slot].as_mut()?;
         let request = connection.next_request().or_else(|| {
             if connection.is_hungry() {
-                connection
-                    .protocol
-                    .set_share(self.budget.share_of(connection.counted_bytes));
+                allot(&self.budget, connection);
                 connection.feed(now);
                 recount(&mut self.budget, connection);
             }
@@ -592,6 +586,13 @@ impl Frontend {
             connection.protocol.in_flight() == 0 && connection.protocol.pending_bytes() == 0
         })
     }
+}
+
+/// Tells a connection its share of the budget.
+fn allot(budget: &Budget, connection: &mut Connection) {
+    connection
+        .protocol
+        .set_share(budget.share_of(connection.counted_bytes));
 }
 
 /// Brings the budget up to date with one connection.

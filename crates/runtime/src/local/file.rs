@@ -9,6 +9,7 @@
 
 use crate::counters::Counters;
 use crate::media::{MediaFile, MediaOpenError, MediaWarning};
+use crate::ring::submit;
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Medium, Page, Pages, Pool};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -239,7 +240,7 @@ impl FileRing {
             let slot = self.waiting.pop_front().expect("just seen");
             self.start(slot);
         }
-        self.enter(counters);
+        submit(&self.ring, &mut self.unsubmitted, counters);
     }
 
     fn start(&mut self, mut slot: Box<Slot>) {
@@ -251,25 +252,6 @@ impl FileRing {
         unsafe { self.ring.submission().push(&entry) }.expect("as many entries as slots");
         self.unsubmitted += 1;
         self.slots[index as usize] = Some(slot);
-    }
-
-    fn enter(&mut self, counters: &Counters) {
-        while self.unsubmitted > 0 {
-            counters.syscalls.bump();
-            match self.ring.submit() {
-                Ok(count) => self.unsubmitted -= count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
-                    ) =>
-                {
-                    return;
-                }
-                Err(error) => panic!("io_uring refuses its own arguments: {error}"),
-            }
-        }
     }
 
     /// Collects completions; what has further steps goes on.
