@@ -2,7 +2,7 @@
 
 use super::Mode;
 use super::block::{Aligned, Target, Way};
-use super::outbox::STAMP_BYTES;
+use super::socket::STAMP_BYTES;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::Rng;

@@ -13,9 +13,9 @@ mod load;
 pub mod machine;
 mod nbd;
 mod nvme;
-mod outbox;
 mod report;
 mod servers;
+mod socket;
 
 use crate::control::client::Client;
 use crate::failure::Failure;

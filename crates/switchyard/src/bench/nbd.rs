@@ -2,18 +2,15 @@
 //! load generator needs; it shares the protocol's numbers with the server but none of its code.
 
 use super::load::Client;
-use super::outbox::{self, Outbox};
+use super::socket::{self, Outbox};
 use anyhow::{Context, bail};
 use std::io::{BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::net::TcpStream;
 use wire::nbd::proto::{
     CHUNK_BYTES, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command,
     handshake_flags, info, option, option_reply, transmission_flags,
 };
 
-/// A server that does not answer this long is given up.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest option reply that is read: an information or an error text.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
 
@@ -67,18 +64,7 @@ impl Connection {
     /// Connects and attaches to the export.
     pub fn open(address: &Address) -> anyhow::Result<Self> {
         let server = &address.server;
-        let resolved = server
-            .to_socket_addrs()
-            .with_context(|| format!("{server} is not an address"))?;
-        let mut stream = None;
-        for candidate in resolved {
-            stream = TcpStream::connect_timeout(&candidate, Duration::from_secs(5)).ok();
-            if stream.is_some() {
-                break;
-            }
-        }
-        let stream = stream.with_context(|| format!("no NBD server answers at {server}"))?;
-        outbox::prepare(&stream, TIMEOUT)?;
+        let stream = socket::connect(server, "NBD server")?;
         let mut connection = Self {
             reader: BufReader::with_capacity(256 << 10, stream.try_clone()?),
             writer: stream,
@@ -200,7 +186,7 @@ impl Client for Connection {
     }
 
     fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
-        if data.len() < outbox::BYTES_MIN {
+        if data.len() < socket::APART_BYTES_MIN {
             return self.queue_write(cookie, offset, data);
         }
         self.push(command::WRITE, cookie, offset, data.len() as u32);
@@ -218,7 +204,7 @@ impl Client for Connection {
         let mut from = 0;
         for (at, number, length) in self.apart.drain(..) {
             while from < at {
-                from += outbox::send(&self.writer, &self.out[from..at], true)?;
+                from += socket::send(&self.writer, &self.out[from..at], true)?;
             }
             let mut sent = 0;
             while sent < length {

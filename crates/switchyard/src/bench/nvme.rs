@@ -2,17 +2,14 @@
 //! and one I/O queue.
 
 use super::load::Client;
-use super::outbox::{self, Outbox};
+use super::socket::{self, Outbox};
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::net::TcpStream;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe};
 
-/// A target that does not answer this long is given up.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes read from a socket at once.
 const READ_BYTES: usize = 256 << 10;
 /// Entries of the I/O queue, what Linux asks for: the deepest case needs no more, as there is no flow control.
@@ -63,18 +60,7 @@ struct Queue {
 
 impl Queue {
     fn open(server: &str, options: HostOptions) -> anyhow::Result<Self> {
-        let resolved = server
-            .to_socket_addrs()
-            .with_context(|| format!("{server} is not an address"))?;
-        let mut stream = None;
-        for candidate in resolved {
-            stream = TcpStream::connect_timeout(&candidate, Duration::from_secs(5)).ok();
-            if stream.is_some() {
-                break;
-            }
-        }
-        let stream = stream.with_context(|| format!("no NVMe/TCP target answers at {server}"))?;
-        outbox::prepare(&stream, TIMEOUT)?;
+        let stream = socket::connect(server, "NVMe/TCP target")?;
         let mut queue = Self {
             stream,
             host: Host::new(options),
@@ -99,7 +85,7 @@ impl Queue {
                     self.outbox
                         .send(&self.stream, usize::from(due.cid), offset, length)?
                 }
-                _ => outbox::send(&self.stream, bytes, due.is_some())?,
+                _ => socket::send(&self.stream, bytes, due.is_some())?,
             };
             self.host.sent(sent);
         }
@@ -209,7 +195,7 @@ impl Connection {
         );
         let options = HostOptions {
             sq_flow: false,
-            apart_bytes: Some(outbox::BYTES_MIN as u32),
+            apart_bytes: Some(socket::APART_BYTES_MIN as u32),
             ..HostOptions::admin(&address.nqn, &host)
         };
         let mut admin = Queue::open(server, options.clone())
@@ -236,7 +222,7 @@ impl Connection {
     }
 
     fn push(&mut self, cookie: u64, (sqe, data): (Sqe, Data), payload: &[u8]) {
-        let is_apart = payload.len() >= outbox::BYTES_MIN;
+        let is_apart = payload.len() >= socket::APART_BYTES_MIN;
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         if !is_apart {

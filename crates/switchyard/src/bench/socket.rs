@@ -1,12 +1,18 @@
-//! Payload of large writes, sent from where it lies: clients that copied it would load themselves rather than the
-//! server. (Pages of a file in memory could be spliced, but on the loopback that makes receivers drop segments.)
+//! What both clients' sockets have: how they connect, and how payload of large writes is sent from where it lies, since
+//! clients that copied it would load themselves rather than the server. (Pages of a file in memory could be spliced, but
+//! on the loopback that makes receivers drop segments.)
 
+use anyhow::Context;
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+/// Who does not take a connection this long is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that does not answer this long is given up.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Writes at least as long go this way; for shorter ones a copy is cheaper than a system call more.
-pub const BYTES_MIN: usize = 32 << 10;
+pub const APART_BYTES_MIN: usize = 32 << 10;
 /// The first bytes of a payload, which alone differ between the writes of a connection.
 pub const STAMP_BYTES: usize = 8;
 /// Places for writes; one that comes later than this many before it may share the place of one under way.
@@ -54,14 +60,20 @@ pub fn send(stream: &TcpStream, bytes: &[u8], more: bool) -> io::Result<usize> {
     Ok(rustix::net::send(stream, bytes, flags | SendFlags::NOSIGNAL)?)
 }
 
-/// Prepares a client's socket: no delays, and on the loopback, where there is no path to probe, Reno instead of BBR,
-/// which costs bandwidth there. A refusal leaves the default.
-pub fn prepare(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+/// Connects to a server that speaks `protocol`. The socket has no delays, and on the loopback, where there is no path to
+/// probe, Reno instead of BBR, which costs bandwidth there. A refusal of that leaves the default.
+pub fn connect(server: &str, protocol: &str) -> anyhow::Result<TcpStream> {
+    let mut resolved = server
+        .to_socket_addrs()
+        .with_context(|| format!("{server} is not an address"))?;
+    let stream = resolved
+        .find_map(|candidate| TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT).ok())
+        .with_context(|| format!("no {protocol} answers at {server}"))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     if stream.peer_addr()?.ip().is_loopback() {
-        let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
+        let _ = rustix::net::sockopt::set_tcp_congestion(&stream, "reno");
     }
-    Ok(())
+    Ok(stream)
 }
