@@ -90,10 +90,9 @@ pub(crate) struct Frontend {
     slots: Vec<Option<Connection>>,
     generations: Vec<u16>,
     free: Vec<usize>,
-    /// Connections that could go on, by class.
     /// The connection whose answers are sent next, without a turn of its own.
     sent_next: Option<usize>,
-    /// By [`Line`].
+    /// Connections that could go on, by [`Line`].
     lines: [VecDeque<usize>; 3],
     /// Connections that wait for room.
     blocked: Vec<usize>,

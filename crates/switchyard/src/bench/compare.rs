@@ -10,7 +10,7 @@ use super::load::{self, Case, Group, Outcome};
 use super::machine;
 use super::report;
 use super::servers::{Protocol, Server, System};
-use super::{Mode, bar_of};
+use super::{Mode, bar_of, median};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
@@ -243,12 +243,6 @@ impl Run {
             idle_cpu_percent,
         }
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Scenarios by name, each with its groups for a round.

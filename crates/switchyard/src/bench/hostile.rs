@@ -10,7 +10,7 @@ use super::compare::{CompareArgs, check};
 use super::load::{self, Case, Client, Group};
 use super::nbd::{Address, Connection};
 use super::servers::{Protocol, Server, System};
-use super::{Mode, machine};
+use super::{Mode, machine, median};
 use anyhow::Context;
 use blockswitch::Policy;
 use clap::Args;
@@ -206,14 +206,9 @@ pub fn run(args: &HostileArgs) -> anyhow::Result<()> {
     for seed in 0..args.compare.rounds as u64 {
         rounds.push(round(args, seed)?);
     }
-    let median = |of: &dyn Fn(&Round) -> f64| {
-        let mut values: Vec<f64> = rounds.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let alone = [0, 1, 2].map(|at| median(&|round| round.alone[at]));
-    let beside = [0, 1, 2].map(|at| median(&|round| round.beside[at]));
-    let resident = [0, 1].map(|at| median(&|round| round.resident[at] as f64));
+    let alone = [0, 1, 2].map(|at| median(rounds.iter().map(|round| round.alone[at])));
+    let beside = [0, 1, 2].map(|at| median(rounds.iter().map(|round| round.beside[at])));
+    let resident = [0, 1].map(|at| median(rounds.iter().map(|round| round.resident[at] as f64)));
     let about = machine::about();
     if args.compare.json {
         let value = serde_json::json!({

@@ -172,7 +172,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     let mut rows = Vec::new();
     for case in cases(args) {
-        let outcome = median(args, &target, &case)?;
+        let outcome = median_run(args, &target, &case)?;
         if !args.json {
             print_row(&case, &outcome, rows.is_empty());
         }
@@ -278,7 +278,7 @@ fn bar_of(json: bool) -> indicatif::ProgressBar {
     indicatif::ProgressBar::new(100).with_style(style)
 }
 
-fn median(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<Outcome> {
+fn median_run(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<Outcome> {
     let bar = bar(args);
     let mut outcomes = Vec::new();
     for number in 0..args.runs {
@@ -292,6 +292,13 @@ fn median(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<Outc
     bar.finish_and_clear();
     outcomes.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
     Ok(outcomes.swap_remove(outcomes.len() / 2))
+}
+
+/// The median of at least one value.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn print_row(case: &Case, outcome: &Outcome, is_first: bool) {
