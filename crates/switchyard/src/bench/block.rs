@@ -61,24 +61,24 @@ impl Target {
             )));
         };
         let size = match &kind {
-            Kind::Nbd(address) => nbd::Connection::open(address)?.size_bytes,
-            Kind::Nvme(address) => nvme::Connection::open(address)?.size_bytes,
+            Kind::Nbd(address) => nbd::Connection::open(address, false)?.size_bytes,
+            Kind::Nvme(address) => nvme::Connection::open(address, false)?.size_bytes,
             Kind::File(path) => open_file(path, false)?.seek(SeekFrom::End(0))?,
         };
         let span_bytes = span.map_or(size, |span| span.min(size));
         Ok(Self { kind, span_bytes })
     }
 
-    /// Another way to the target.
-    pub fn way(&self, writes: bool) -> anyhow::Result<Way> {
+    /// Another way to the target, whose client `polls` for answers or sleeps.
+    pub fn way(&self, writes: bool, polls: bool) -> anyhow::Result<Way> {
         let (client, is_read_only): (Box<dyn Client>, bool) = match &self.kind {
             Kind::Nbd(address) => {
-                let connection = nbd::Connection::open(address)?;
+                let connection = nbd::Connection::open(address, polls)?;
                 let is_read_only = connection.is_read_only();
                 (Box::new(connection), is_read_only)
             }
             Kind::Nvme(address) => {
-                let connection = nvme::Connection::open(address)?;
+                let connection = nvme::Connection::open(address, polls)?;
                 let is_read_only = connection.is_read_only;
                 (Box::new(connection), is_read_only)
             }

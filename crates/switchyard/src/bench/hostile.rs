@@ -61,7 +61,7 @@ fn bad_client(address: &Address, kind: usize) -> anyhow::Result<Bad> {
     if kind == 0 {
         return Ok(Bad::Silent(TcpStream::connect(&address.server)?));
     }
-    let mut connection = Connection::open(address)?;
+    let mut connection = Connection::open(address, false)?;
     let (mut asks, asks_much) = (Vec::new(), reads(&mut connection, FLOOD_DEPTH, 4096));
     match kind {
         1 => {
@@ -141,6 +141,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
         bs: 128 << 10,
         qd: 16,
         conns: 1,
+        polls: false,
         write_share: 1.0,
         time: Duration::ZERO,
         seed,
@@ -170,7 +171,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
     for index in 0..args.clients {
         bad.push(bad_client(&address, index % 5).with_context(|| format!("bad client {index}"))?);
     }
-    let ask = reads(&mut Connection::open(&address)?, 256, 4096);
+    let ask = reads(&mut Connection::open(&address, false)?, 256, 4096);
     let stop = AtomicBool::new(false);
     let beside = std::thread::scope(|scope| {
         let cpu = compare.client_cpu;

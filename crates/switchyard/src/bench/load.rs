@@ -48,6 +48,8 @@ pub struct Case {
     pub qd: usize,
     /// Connections.
     pub conns: usize,
+    /// Clients poll for answers instead of sleeping: each on a core of its own.
+    pub polls: bool,
     /// Of randrw.
     pub write_share: f64,
     /// How long.
@@ -62,6 +64,9 @@ impl fmt::Display for Case {
         write!(f, "{} {size} qd {}", self.mode.name(), self.qd)?;
         if self.conns > 1 {
             write!(f, " × {} connections", self.conns)?;
+        }
+        if self.polls {
+            write!(f, ", polling")?;
         }
         Ok(())
     }
@@ -250,7 +255,7 @@ fn open(target: &Target, groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Wa
             case.conns * case.qd
         };
         for thread in 0..ways {
-            let way = target.way(case.mode.writes())?;
+            let way = target.way(case.mode.writes(), case.polls)?;
             opened.push((index, thread as u64 % case.conns as u64, way));
         }
     }
@@ -394,7 +399,7 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
     let mut places = Places::new(&case, target.span_bytes, 0)?;
     bar.set_message("filling");
     bar.set_length(places.blocks);
-    let mut way = target.way(true)?;
+    let mut way = target.way(true, false)?;
     let mut buffer = Aligned::new(case.bs);
     let mut under_way = 0;
     for block in 0..places.blocks {
@@ -440,6 +445,7 @@ mod tests {
             bs: 4096,
             qd: 4,
             conns: 1,
+            polls: false,
             write_share: 0.5,
             time: Duration::from_millis(60),
             seed: 7,

@@ -104,6 +104,9 @@ pub struct BenchArgs {
     /// Connections, each with a thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub conns: usize,
+    /// Clients poll for answers instead of sleeping; needs a core for each connection
+    #[arg(long)]
+    pub poll: bool,
     /// Share of writes in randrw
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub write_share: f64,
@@ -244,6 +247,7 @@ fn case(args: &BenchArgs, mode: Mode, qd: usize) -> Case {
         bs: args.bs.0 as usize,
         qd,
         conns: args.conns,
+        polls: args.poll,
         write_share: args.write_share,
         time: Duration::from_secs_f64(args.seconds),
         seed: args.seed,

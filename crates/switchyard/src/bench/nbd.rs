@@ -2,7 +2,7 @@
 //! load generator needs; it shares the protocol's numbers with the server but none of its code.
 
 use super::load::Client;
-use super::socket::{self, Outbox};
+use super::socket::{self, Inbox, Outbox};
 use anyhow::{Context, bail};
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
 
 /// One connection in the transmission phase.
 pub struct Connection {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Inbox>,
     writer: TcpStream,
     out: Vec<u8>,
     /// Payload of large writes, by their number; where in `out` it goes, and how much.
@@ -62,11 +62,11 @@ impl Address {
 
 impl Connection {
     /// Connects and attaches to the export.
-    pub fn open(address: &Address) -> anyhow::Result<Self> {
+    pub fn open(address: &Address, polls: bool) -> anyhow::Result<Self> {
         let server = &address.server;
         let stream = socket::connect(server, "NBD server")?;
         let mut connection = Self {
-            reader: BufReader::with_capacity(256 << 10, stream.try_clone()?),
+            reader: BufReader::with_capacity(256 << 10, Inbox::new(stream.try_clone()?, polls)),
             writer: stream,
             out: Vec::with_capacity(256 << 10),
             outbox: Outbox::new(),

@@ -2,7 +2,7 @@
 //! and one I/O queue.
 
 use super::load::Client;
-use super::socket::{self, Outbox};
+use super::socket::{self, Inbox, Outbox};
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -52,6 +52,7 @@ impl Address {
 /// A socket and its queue.
 struct Queue {
     stream: TcpStream,
+    inbox: Inbox,
     host: Host,
     buffer: Vec<u8>,
     /// Payload of large writes, by command id.
@@ -59,9 +60,10 @@ struct Queue {
 }
 
 impl Queue {
-    fn open(server: &str, options: HostOptions) -> anyhow::Result<Self> {
+    fn open(server: &str, options: HostOptions, polls: bool) -> anyhow::Result<Self> {
         let stream = socket::connect(server, "NVMe/TCP target")?;
         let mut queue = Self {
+            inbox: Inbox::new(stream.try_clone()?, polls),
             stream,
             host: Host::new(options),
             buffer: vec![0; READ_BYTES],
@@ -93,7 +95,7 @@ impl Queue {
 
     /// Reads once.
     fn receive(&mut self, sink: &mut dyn Sink) -> anyhow::Result<()> {
-        let count = self.stream.read(&mut self.buffer)?;
+        let count = self.inbox.read(&mut self.buffer)?;
         if count == 0 {
             bail!("the target closed the connection");
         }
@@ -187,7 +189,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to a subsystem.
-    pub fn open(address: &Address) -> anyhow::Result<Self> {
+    pub fn open(address: &Address, polls: bool) -> anyhow::Result<Self> {
         let server = &address.server;
         let host = format!(
             "nqn.2014-08.org.nvmexpress:uuid:{:08x}-0000-4000-8000-000000000000",
@@ -198,7 +200,7 @@ impl Connection {
             apart_bytes: Some(socket::APART_BYTES_MIN as u32),
             ..HostOptions::admin(&address.nqn, &host)
         };
-        let mut admin = Queue::open(server, options.clone())
+        let mut admin = Queue::open(server, options.clone(), false)
             .with_context(|| format!("{server} does not let us connect to {}", address.nqn))?;
         // CC: enabled, entries of 64 and 16 bytes (Base §3.1.3.5).
         admin.command(Sqe::set_property(0x14, 1 | 6 << 16 | 4 << 20))?;
@@ -206,7 +208,7 @@ impl Connection {
         // NSZE, NSATTR and the first LBA format's LBADS (NVM Command Set §4.1.5.1).
         let blocks = u64::from_le_bytes(namespace[..8].try_into().expect("eight bytes"));
         let size_bytes = blocks << namespace[130];
-        let io = Queue::open(server, options.io(admin.host.cntlid(), 1, ENTRIES))?;
+        let io = Queue::open(server, options.io(admin.host.cntlid(), 1, ENTRIES), polls)?;
         Ok(Self {
             _admin: admin,
             io,

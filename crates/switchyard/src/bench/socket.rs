@@ -3,9 +3,10 @@
 //! on the loopback that makes receivers drop segments.)
 
 use anyhow::Context;
-use std::io::{self, Write};
+use rustix::net::{RecvFlags, SendFlags};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Who does not take a connection this long is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,6 +18,37 @@ pub const APART_BYTES_MIN: usize = 32 << 10;
 pub const STAMP_BYTES: usize = 8;
 /// Places for writes; one that comes later than this many before it may share the place of one under way.
 const PLACES: usize = 128;
+
+/// A client that polls asks for this long before it sleeps.
+const POLLS_FOR: Duration = Duration::from_millis(2);
+
+/// Where a connection's answers come from.
+pub struct Inbox {
+    stream: TcpStream,
+    polls: bool,
+}
+
+impl Inbox {
+    /// One that sleeps until there is something or, if it `polls`, asks again and again: who sends to one that sleeps
+    /// has to wake it up, which on a virtual machine takes as long as copying tens of kilobytes.
+    pub fn new(stream: TcpStream, polls: bool) -> Self {
+        Self { stream, polls }
+    }
+}
+
+impl Read for Inbox {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let since = Instant::now();
+        while self.polls && since.elapsed() < POLLS_FOR {
+            match rustix::net::recv(&self.stream, &mut *target, RecvFlags::DONTWAIT) {
+                Ok((count, _)) => return Ok(count),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => std::hint::spin_loop(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stream.read(target)
+    }
+}
 
 /// The payload of a connection's large writes.
 pub struct Outbox {
@@ -55,7 +87,6 @@ impl Outbox {
 
 /// Sends some of `bytes`; with `more`, payload follows and the kernel may wait for it.
 pub fn send(stream: &TcpStream, bytes: &[u8], more: bool) -> io::Result<usize> {
-    use rustix::net::SendFlags;
     let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
     Ok(rustix::net::send(stream, bytes, flags | SendFlags::NOSIGNAL)?)
 }
