@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use base::Page;
+use base::limits::PAGE_BYTES;
 
 /// Bytes to send: either small ones that the session owns, or part of a page.
 #[derive(Clone, Debug)]
@@ -41,5 +42,23 @@ impl<'a> Segment<'a> {
             Self::Bytes(_) => None,
             Self::Page(page, _) => Some(page),
         }
+    }
+}
+
+/// Shows the bytes `range` of `pages`, counted from the start of the first one, page by page to `visitor` until it returns
+/// false.
+pub(crate) fn visit_places(
+    pages: &[Page],
+    range: Range<usize>,
+    visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool,
+) {
+    let mut at = range.start;
+    while at < range.end {
+        let stop = range.end.min((at / PAGE_BYTES + 1) * PAGE_BYTES);
+        let place = at % PAGE_BYTES;
+        if !visitor(&pages[at / PAGE_BYTES], place..place + stop - at) {
+            return;
+        }
+        at = stop;
     }
 }

@@ -769,6 +769,46 @@ fn by_cookie(out: &[u8], picks: &[(u8, u8, u8)]) -> (Vec<OptionReply>, Vec<Answe
     (options, replies)
 }
 
+/// Feeds a stream as a world does that reads payload straight into its pages, `piece_max` bytes at a time; returns how
+/// many bytes went that way.
+fn feed_straight(server: &mut Server, stream: &[u8], piece_max: usize) -> usize {
+    let (mut rest, mut straight) = (stream, 0);
+    while !rest.is_empty() {
+        let piece = &rest[..rest.len().min(piece_max)];
+        let mut filled = 0;
+        server.session.payload_room(&mut |page, range| {
+            let count = range.len().min(piece.len() - filled);
+            page.with_mut(|page| {
+                page[range.start..range.start + count].copy_from_slice(&piece[filled..filled + count])
+            });
+            filled += count;
+            filled < piece.len()
+        });
+        server.session.payload_filled(filled);
+        straight += filled;
+        let left = server.feed(&piece[filled..]).len();
+        rest = &rest[piece.len() - left..];
+    }
+    straight
+}
+
+#[test]
+fn payload_may_be_read_straight_into_its_pages() {
+    for piece_max in [28, 700, 5000, usize::MAX] {
+        let mut server = Server::started("disk", false);
+        for (offset, length) in [(512u64, 8192u32), (7 * 512, 12_288), (0, 4096)] {
+            let data: Vec<u8> = (0..length).map(|at| (at * 31 + length) as u8).collect();
+            let mut stream = request(0, command::WRITE, 5, offset, length);
+            feed_straight(&mut server, &stream, piece_max);
+            stream = [data.clone(), request(0, command::FLUSH, 6, 0, 0)].concat();
+            let straight = feed_straight(&mut server, &stream, piece_max);
+            assert_eq!(straight, length as usize, "all of it, and nothing of the flush");
+            assert_eq!(server.replies(), [ok(5), ok(6)]);
+            assert_eq!(server.disk[offset as usize..][..length as usize], data);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -20,6 +20,11 @@ use wire::nvme::{self, Segment};
 /// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
 pub(super) const SEGMENTS_MAX: usize = 256;
 
+/// A payload with as much to come is large.
+const BULK_BYTES: usize = 32 << 10;
+/// Read where the header of a large write is expected: headers of both protocols, with some payload behind them.
+const HEADER_BYTES_MAX: usize = 512;
+
 /// What a connection speaks.
 pub(super) enum Protocol {
     Nbd {
@@ -58,26 +63,21 @@ impl Protocol {
     fn payload_room(&self, iovecs: &mut [libc::iovec], bytes_max: usize) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         let places_max = iovecs.len() - 1;
-        if let Self::Nvme { session, .. } = self {
-            session.payload_room(&mut |page, range| {
-                let length = range.len().min(bytes_max - bytes);
-                iovecs[count] = libc::iovec {
-                    iov_base: page.as_ptr().wrapping_add(range.start).cast(),
-                    iov_len: length,
-                };
-                count += 1;
-                bytes += length;
-                count < places_max && bytes < bytes_max
-            });
-        }
+        session!(self, session => session.payload_room(&mut |page, range| {
+            let length = range.len().min(bytes_max - bytes);
+            iovecs[count] = libc::iovec {
+                iov_base: page.as_ptr().wrapping_add(range.start).cast(),
+                iov_len: length,
+            };
+            count += 1;
+            bytes += length;
+            count < places_max && bytes < bytes_max
+        }));
         (count, bytes)
     }
 
     fn payload_filled(&mut self, bytes: usize) {
-        match self {
-            Self::Nbd { .. } => {}
-            Self::Nvme { session, .. } => session.payload_filled(bytes),
-        }
+        session!(self, session => session.payload_filled(bytes));
     }
 
     fn poll(&mut self) -> Option<BlockRequest> {
@@ -230,6 +230,8 @@ pub(super) struct Connection {
     pub line: Line,
     /// Its last turn brought whole requests, and few.
     pub is_sparse: bool,
+    /// Its last read was for the payload of a large write: another one may follow.
+    writes_bulk: bool,
     pub is_blocked: bool,
     /// Turns that it passed over in a row, because it has work enough waiting.
     pub passed: u8,
@@ -257,6 +259,7 @@ impl Connection {
             is_ready: false,
             line: Line::Sparse,
             is_sparse: true,
+            writes_bulk: false,
             is_blocked: false,
             passed: 0,
         }
@@ -299,7 +302,15 @@ impl Connection {
     ) -> bool {
         assert!(self.held.is_empty(), "a blocked connection is not read");
         let (places, room) = self.protocol.payload_room(iovecs, scratch.len());
-        let behind = &mut scratch[room..];
+        // Behind a large payload, or where one is to be expected, comes a header: what is read with it is copied.
+        let is_bulk = room >= BULK_BYTES || self.writes_bulk;
+        self.writes_bulk = room >= BULK_BYTES || places > 0 && self.writes_bulk;
+        let behind_bytes = if is_bulk {
+            HEADER_BYTES_MAX
+        } else {
+            scratch.len() - room
+        };
+        let behind = &mut scratch[..behind_bytes];
         iovecs[places] = libc::iovec {
             iov_base: behind.as_mut_ptr().cast(),
             iov_len: behind.len(),
@@ -329,11 +340,11 @@ impl Connection {
                 return false;
             }
         };
-        self.can_read = count == scratch.len() || self.is_ending;
+        self.can_read = count == room + behind_bytes || self.is_ending;
         counters.client_bytes_in.add(count as u64);
         let placed = count.min(room);
         self.protocol.payload_filled(placed);
-        let rest = &scratch[room..][..count - placed];
+        let rest = &scratch[..count - placed];
         let taken = self.protocol.receive(now, rest);
         self.held.extend_from_slice(&rest[taken..]);
         self.held_from = 0;

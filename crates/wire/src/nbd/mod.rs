@@ -21,7 +21,8 @@
 //! - Requests under way and replies queued are at most [`SessionLimits::in_flight_max`] together, and their payload
 //!   is at most [`SessionLimits::in_flight_bytes_max`], whatever the client does and however slowly it reads.
 //! - The pages of a write are taken all at once or not at all, so two half-received writes never wait for each other.
-//! - Write payload is copied once, from the receive buffer into pool pages; read payload is not copied.
+//! - Read payload is not copied. Write payload is not either where the world reads it to where
+//!   [`Session::payload_room`] shows; what it gives to `receive` is copied once, into pool pages.
 //! - The tag of a request is the session's own (slot and generation): clients may repeat a cookie.
 //!
 //! Assumes a pool of production pages (eight sectors of 512 bytes).

@@ -1,11 +1,14 @@
 //! The transmission phase: requests, their checks, and their answers (proto.md "Transmission phase").
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Pages};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Page, Pages};
+use core::ops::Range;
 
 use super::handshake::CONTEXT_ID;
 use super::output::{EXTENTS_MAX, Reply};
 use super::proto::{Errno, RequestHeader, command, command_flags as flag};
+use crate::segment::visit_places;
+
 use super::{CloseReason, Event, Extent, Flow, Opened, Phase, Session, StatusRequest};
 
 /// A place for one request under way.
@@ -294,6 +297,32 @@ impl Session {
         let write = self.write.take().map(|write| Event::Request(write.request));
         self.events.extend(write);
         (step, Flow::Again)
+    }
+
+    /// Shows where the next bytes of the stream go, in order, to `visitor` until it returns false: places in pages that
+    /// nobody else holds, for a world that reads its socket straight into them. Nothing is shown unless the payload of a
+    /// write comes next, and nothing beyond it.
+    pub fn payload_room(&self, visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool) {
+        if let Some(WritePayload { request, filled }) = &self.write {
+            let skip = (request.offset % PAGE_BYTES as u64) as usize;
+            let range = skip + *filled as usize..skip + request.length as usize;
+            visit_places(&request.pages, range, visitor);
+        }
+    }
+
+    /// The next `bytes` bytes of the stream are where [`Session::payload_room`] said. Call [`Session::receive`] after it,
+    /// with what came behind them, or with nothing.
+    ///
+    /// # Panics
+    /// If there was less room.
+    pub fn payload_filled(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let write = self.write.as_mut().expect("there was room for payload");
+        let left = (write.request.length - write.filled) as usize;
+        assert!(bytes <= left, "no more is filled than there was room for");
+        write.filled += bytes as u32;
     }
 
     /// Drains the payload of a refused write; the error is sent when it is gone.

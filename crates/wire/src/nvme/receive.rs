@@ -16,6 +16,7 @@ use super::proto::{
 };
 use super::session::{Flow, Phase, Session};
 use super::{Access, CloseReason, IN_CAPSULE_BYTES_MIN};
+use crate::segment::visit_places;
 
 /// Offsets of fields in a PDU's header, for the `FEI` field of a termination request.
 const KIND_AT: u32 = 0;
@@ -290,16 +291,8 @@ impl Session {
         let work = work.expect("its command is under way");
         // Data of the control path goes elsewhere.
         let left = if work.pages.is_empty() { 0 } else { incoming.left };
-        let mut at = (work.plan.offset % PAGE_BYTES as u64) as usize + work.filled as usize;
-        let end = at + left as usize;
-        while at < end {
-            let stop = end.min((at / PAGE_BYTES + 1) * PAGE_BYTES);
-            let place = at % PAGE_BYTES;
-            if !visitor(&work.pages[at / PAGE_BYTES], place..place + stop - at) {
-                return;
-            }
-            at = stop;
-        }
+        let at = (work.plan.offset % PAGE_BYTES as u64) as usize + work.filled as usize;
+        visit_places(&work.pages, at..at + left as usize, visitor);
     }
 
     /// The next `bytes` bytes of the stream are where [`Session::payload_room`] said. Call [`Session::receive`] after it,
