@@ -99,6 +99,10 @@ const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 /// Requests of one turn of a connection that asks much at a time, where turns are shared.
 const TURN_REQUESTS_MAX: usize = 16;
+/// The same while there are clients that ask little at a time: about as much work as one of their requests is.
+const TURN_REQUESTS_BESIDE_SPARSE: usize = 4;
+/// How long after their last request they are still there.
+const SPARSE_LINGER: Duration = Duration::from_millis(1);
 /// What a bulk request costs besides its bytes, in bytes: about a microsecond.
 const REQUEST_BYTES: usize = 4 << 10;
 /// What an answer takes besides its data, about.
@@ -168,6 +172,8 @@ pub(crate) struct Core {
     nvme: Vec<Arc<NvmeTarget>>,
     /// The targets' generations, together, that the sessions have been told of.
     nvme_seen: u64,
+    /// When a client that asks little at a time was last here.
+    sparse_at: Instant,
     phase: Phase,
     drain: Duration,
     pool: Pool,
@@ -218,6 +224,7 @@ impl Core {
             next_core: 0,
             nvme: Vec::new(),
             nvme_seen: 0,
+            sparse_at: Instant::ZERO,
             cells: Vec::new(),
             poller,
             wake,
@@ -529,6 +536,9 @@ impl Core {
     fn attend(&mut self) -> bool {
         let one_if = |bounded: bool| if bounded { 1 } else { usize::MAX };
         let (sparse, _) = self.take_in(Line::Sparse, usize::MAX);
+        if sparse {
+            self.sparse_at = now();
+        }
         let (latency, _) = self.take_in(Line::Latency, one_if(self.switch.slices()));
         let (bulk, sent) = self.take_in(Line::Throughput, one_if(self.switch.prioritises()));
         sparse | latency | bulk | self.execute(sent)
@@ -542,13 +552,14 @@ impl Core {
         if waiting == 0 {
             return (false, 0);
         }
+        let mut at = now();
         let is_bulk = line == Line::Throughput;
         let requests_max = if line == Line::Latency && self.switch.slices() {
-            TURN_REQUESTS_MAX
+            let is_shared = at.since(self.sparse_at) < SPARSE_LINGER;
+            [TURN_REQUESTS_MAX, TURN_REQUESTS_BESIDE_SPARSE][usize::from(is_shared)]
         } else {
             usize::MAX
         };
-        let mut at = now();
         // Who can go on after its turn stands in line again, for the next round.
         for _ in 0..count.min(waiting) {
             let Some(slot) = self.frontend.next_ready(line) else {
@@ -569,7 +580,13 @@ impl Core {
                 }
             }
             worked |= reads || requests > 0;
-            self.frontend.note_turn(slot, reads, requests);
+            // A turn that was cut short says nothing of how few there were.
+            let told = if requests == requests_max {
+                usize::MAX
+            } else {
+                requests
+            };
+            self.frontend.note_turn(slot, reads, told);
             self.frontend.set_class(slot, self.switch.class_of(slot));
             // What waits is sent with its slices.
             let waits = self.switch.waiting_of(slot) > 0;
