@@ -106,6 +106,37 @@ fn payload_may_be_put_straight_into_its_pages() {
 }
 
 #[test]
+fn no_more_data_is_asked_for_at_once_than_the_limit() {
+    let mut rig = Rig::new();
+    let (_admin, mut io) = rig.io(Rig::options());
+    let data = bytes(9, 24 << 10);
+    let writes: Vec<u16> = (0..8u64)
+        .map(|at| rig.submit(&mut io, Sqe::write(at * (24 << 10), 24 << 10, false), &data))
+        .collect();
+    let mut asked = Vec::new();
+    while io.host.in_flight() > 0 {
+        io.heard = Some(Vec::new());
+        let stream = io.host.outgoing().to_vec();
+        io.host.sent(stream.len());
+        assert_eq!(io.session.receive(rig.now, &stream, &rig.target), stream.len());
+        rig.serve(&mut io.session);
+        assert!(io.deliver(), "every step brings data or answers");
+        let heard = io.heard.take().expect("kept above");
+        let ready = heard.chunks_exact(24).filter(|pdu| pdu[0] == pdu::R2T);
+        asked.push(ready.count());
+    }
+    assert_eq!(asked, [2, 2, 2, 2, 0], "of 24 KiB each, 64 KiB at once");
+    for cid in writes {
+        assert_eq!(io.mail.ended[&cid].status, Status::SUCCESS);
+    }
+    assert!(
+        rig.disk[..192 << 10]
+            .chunks_exact(24 << 10)
+            .all(|written| written == data)
+    );
+}
+
+#[test]
 fn flush_reaches_the_volume() {
     let mut rig = Rig::new();
     let (_admin, mut io) = rig.io(Rig::options());

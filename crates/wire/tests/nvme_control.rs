@@ -10,7 +10,8 @@ use wire::nvme::proto::{
     CNTLID_DYNAMIC, DISCOVERY_NQN, DataHeader, Sqe, Status, admin, cns, feature, log, property,
 };
 use wire::nvme::{
-    Address, AnaState, CloseReason, Family, Session, Subsystem, Target, TargetError, TargetOptions,
+    Address, AnaState, CloseReason, Family, Session, SessionLimits, Subsystem, Target, TargetError,
+    TargetOptions,
 };
 
 const NAMESPACE_CHANGED: u64 = 0x04_00_02;
@@ -888,7 +889,11 @@ fn what_is_over_the_share_waits_until_that_has_grown_and_a_flush_goes_on() {
 
 #[test]
 fn a_capsule_with_data_finds_room_while_data_that_was_asked_for_is_missing() {
-    let mut rig = Rig::new();
+    let limits = SessionLimits {
+        asked_bytes_max: u32::MAX,
+        ..limits()
+    };
+    let mut rig = Rig::with(limits, POOL_PAGES);
     let (_admin, mut io) = rig.io(Rig::options());
     let mut bytes = Vec::new();
     for cid in 0..8 {

@@ -26,6 +26,8 @@ pub(super) struct Slot {
 pub(super) enum Stage {
     /// It waits for room.
     Waiting,
+    /// It has room, and its data is to be asked for.
+    Granted,
     /// Its data is on the way.
     Receiving,
     /// The volume was asked.
@@ -72,6 +74,8 @@ pub(super) struct Work {
     pub damaged: bool,
     /// Bytes of data that have come.
     pub filled: u32,
+    /// Of these, what the host was asked for; a capsule brings its own.
+    pub asked_bytes: u32,
     /// Bytes that count against the session's limit.
     pub counted_bytes: u32,
     /// Where the data goes, of writes and compares.
@@ -346,6 +350,7 @@ impl Session {
             stage,
             damaged: false,
             filled: 0,
+            asked_bytes: 0,
             counted_bytes,
             pages,
             extra,
@@ -355,10 +360,9 @@ impl Session {
 
     /// Lets commands that wait go on, in order, as far as there is room.
     pub(super) fn grant(&mut self) {
-        if self.paused {
-            return;
-        }
-        while let Some(&index) = self.waiting.front() {
+        while !self.paused
+            && let Some(&index) = self.waiting.front()
+        {
             let slot = &self.slots[index as usize];
             let tag = u64::from(slot.generation) << 32 | u64::from(index);
             let plan = slot
@@ -375,7 +379,7 @@ impl Session {
                 (0, 0)
             };
             let Some(pages) = self.room(&plan, pages_reserve, bytes_reserve) else {
-                return;
+                break;
             };
             self.waiting.pop_front();
             self.bytes_in_flight += u64::from(plan.payload_bytes());
@@ -387,8 +391,27 @@ impl Session {
                 self.ask(tag);
                 continue;
             }
-            work.stage = Stage::Receiving;
+            work.stage = Stage::Granted;
             self.receiving += 1;
+            self.granted.push_back(index);
+        }
+        self.ask_for_data();
+    }
+
+    /// Asks the host for data of commands that have room, in order, as much as is to be on its way at once.
+    fn ask_for_data(&mut self) {
+        while let Some(&index) = self.granted.front() {
+            let work = self.slots[index as usize].work.as_mut();
+            let work = work.expect("a command that has room is under way");
+            let plan = work.plan;
+            let asked = self.asked_bytes + plan.data_bytes;
+            if self.asked_bytes > 0 && asked > self.limits.asked_bytes_max {
+                return;
+            }
+            work.stage = Stage::Receiving;
+            work.asked_bytes = plan.data_bytes;
+            self.asked_bytes = asked;
+            self.granted.pop_front();
             let header = DataHeader {
                 cid: plan.cid,
                 tag: index as u16,
@@ -421,7 +444,9 @@ impl Session {
         }
         let (damaged, plan) = (work.damaged, work.plan);
         work.stage = Stage::Asked;
+        self.asked_bytes -= work.asked_bytes;
         self.receiving -= 1;
+        self.ask_for_data();
         if damaged {
             // The command may be sent again (TCP §3.3.2).
             self.vacate(tag);

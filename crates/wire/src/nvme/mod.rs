@@ -96,6 +96,9 @@ pub struct SessionLimits {
     /// Payload bytes of those commands; at the limit reads wait, and data is not asked for. Also bounds the largest
     /// transfer announced.
     pub in_flight_bytes_max: u64,
+    /// Data that is asked for at once (R2T), if more than one command's: what lies in the socket for long has left the
+    /// processor's caches, and comes before other commands.
+    pub asked_bytes_max: u32,
     /// Free pages of the pool that writes leave to others (reads and packets under way).
     pub pages_reserve: usize,
     /// Data that a command capsule may carry, at least [`IN_CAPSULE_BYTES_MIN`], a multiple of 16.
@@ -105,11 +108,12 @@ pub struct SessionLimits {
 }
 
 impl Default for SessionLimits {
-    /// 128 commands (what Linux asks for), 8 MiB, 64 pages left to others.
+    /// 128 commands (what Linux asks for), 8 MiB, of which 1 MiB is asked for at once, 64 pages left to others.
     fn default() -> Self {
         Self {
             in_flight_max: 128,
             in_flight_bytes_max: 8 << 20,
+            asked_bytes_max: 1 << 20,
             pages_reserve: 64,
             in_capsule_bytes: IN_CAPSULE_BYTES_MIN,
             transfer_bytes_max: TRANSFER_BYTES_MAX,

@@ -90,8 +90,12 @@ pub struct Session {
     pub(super) free: Vec<u32>,
     /// Slots whose payload does not fit yet, in order.
     pub(super) waiting: VecDeque<u32>,
-    /// Commands whose data was asked for and has not come.
+    /// Commands that have room and whose data has not come.
     pub(super) receiving: usize,
+    /// Those of them whose data is still to be asked for.
+    pub(super) granted: VecDeque<u32>,
+    /// Data of the others that was asked for.
+    pub(super) asked_bytes: u32,
     pub(super) bytes_in_flight: u64,
     pub(super) share_bytes: u64,
     pub(super) share_wanted: u64,
@@ -138,6 +142,8 @@ impl Session {
             free: (0..entries as u32).rev().collect(),
             waiting: VecDeque::with_capacity(entries),
             receiving: 0,
+            granted: VecDeque::new(),
+            asked_bytes: 0,
             bytes_in_flight: 0,
             share_bytes: u64::MAX,
             share_wanted: 0,
@@ -499,7 +505,8 @@ impl Session {
             self.vacate(request.tag);
         }
         self.waiting.clear();
-        self.receiving = 0;
+        self.granted.clear();
+        (self.receiving, self.asked_bytes) = (0, 0);
         for index in 0..self.slots.len() as u32 {
             let slot = &self.slots[index as usize];
             let held = slot.work.as_ref().is_some_and(|work| work.stage != Stage::Asked);

@@ -100,6 +100,7 @@ pub fn limits() -> SessionLimits {
     SessionLimits {
         in_flight_max: 16,
         in_flight_bytes_max: 320 << 10,
+        asked_bytes_max: 64 << 10,
         pages_reserve: 2,
         ..SessionLimits::default()
     }
