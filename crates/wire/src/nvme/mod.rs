@@ -108,12 +108,12 @@ pub struct SessionLimits {
 }
 
 impl Default for SessionLimits {
-    /// 128 commands (what Linux asks for), 8 MiB, of which 1 MiB is asked for at once, 64 pages left to others.
+    /// 128 commands (what Linux asks for), 8 MiB, of which 512 KiB are asked for at once, 64 pages left to others.
     fn default() -> Self {
         Self {
             in_flight_max: 128,
             in_flight_bytes_max: 8 << 20,
-            asked_bytes_max: 1 << 20,
+            asked_bytes_max: 512 << 10,
             pages_reserve: 64,
             in_capsule_bytes: IN_CAPSULE_BYTES_MIN,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
