@@ -33,7 +33,7 @@ pub struct Place {
 pub enum Rule {
     /// RackBlox §3.6, to the letter: if λ exceeds 1 + γ, the place of the most wear and that of the lowest rate.
     Extremes,
-    /// Each place that will be worn more than the mean by a third of γ at the next look, beginning with the worst,
+    /// Each place that will be worn more than the mean by a quarter of γ at the next look, beginning with the worst,
     /// and the one that will be worn least, if that has the slower load.
     Projected,
 }
@@ -68,10 +68,10 @@ impl Level {
         period_min: DAY.saturating_mul(56),
         ..Self::RACKBLOX_LOCAL
     };
-    /// Ours between the SSDs of a server: as rarely as RackBlox from the ninth month on.
+    /// Ours between the SSDs of a server: as rarely as RackBlox from the second year on.
     pub const LOCAL: Self = Self {
         period_min: DAY,
-        age_share: 0.05,
+        age_share: 0.03,
         rule: Rule::Projected,
         ..Self::RACKBLOX_LOCAL
     };
@@ -79,6 +79,7 @@ impl Level {
     pub const GLOBAL: Self = Self {
         period: Self::RACKBLOX_GLOBAL.period,
         period_min: DAY.saturating_mul(4),
+        age_share: 0.05,
         ..Self::LOCAL
     };
 
@@ -114,7 +115,7 @@ impl Level {
         let days = self.wait(age).as_secs_f64() / DAY.as_secs_f64();
         let wear = |place: &Place| place.wear + place.rate * days;
         let mean = places.iter().map(wear).sum::<f64>() / places.len() as f64;
-        let limit = mean * (1.0 + self.gamma / 3.0);
+        let limit = mean * (1.0 + self.gamma / 4.0);
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by(|&a, &b| wear(&places[a]).total_cmp(&wear(&places[b])));
         let mut order = std::collections::VecDeque::from(order);
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn waits_grow_with_age_up_to_the_period() {
         assert_eq!(Level::LOCAL.wait(Duration::ZERO), DAY);
-        assert_eq!(Level::LOCAL.wait(DAY * 100), DAY * 5);
+        assert_eq!(Level::GLOBAL.wait(DAY * 100), DAY * 5);
         assert_eq!(Level::LOCAL.wait(DAY * 1000), DAY * 12);
         assert_eq!(Level::RACKBLOX_GLOBAL.wait(DAY), DAY * 56);
     }

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::ycsb;
+use crate::eval::{wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -40,6 +40,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig9",
         about: "RackBlox Figure 9: P99.9 latency by share of writes, for every system",
         run: ycsb::fig9,
+    },
+    Experiment {
+        name: "fig22",
+        about: "RackBlox Figure 22: wear imbalance between the SSDs of a server over five years",
+        run: wear::fig22,
+    },
+    Experiment {
+        name: "fig23",
+        about: "RackBlox Figure 23: wear imbalance across the rack over five years",
+        run: wear::fig23,
     },
     Experiment {
         name: "speed",

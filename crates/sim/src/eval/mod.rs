@@ -6,6 +6,7 @@
 //! warms the flash up until collection is steady, and measures.
 
 mod figure;
+pub mod wear;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
