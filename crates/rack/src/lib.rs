@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod control;
 pub mod dedup;
+pub mod exchange;
 pub mod gc;
 pub mod placement;
 pub mod predictor;

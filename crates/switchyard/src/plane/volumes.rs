@@ -396,6 +396,7 @@ mod tests {
                 pages: 2,
                 channels: 1,
                 replicas: vec![ReplicaRecord { vssd: 4, node: 2 }],
+                ..SetRecord::default()
             }],
         }
     }
