@@ -4,7 +4,8 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, Medium, NodeId, Page, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
-use rack::control::Open;
+use rack::control::{Intent, Open};
+use rack::replica::Membership;
 use wire::rack::{Code, Header, Op, Packet};
 
 const GEOMETRY: Geometry = Geometry {
@@ -53,10 +54,10 @@ impl World {
     fn fresh() -> Self {
         let mut world = Self::start(Self::blank());
         let open = Open {
-            create: true,
+            intent: Intent::Create,
             pages: 500,
             channels: 1,
-            peers: Vec::new(),
+            membership: Membership::default(),
         };
         world.send(Packet::with_record(world.header(Op::Open, 0), open.emit()));
         assert!(world.node.units().all(host::node::Unit::is_serving));

@@ -1,81 +1,116 @@
 //! Control records between gateway and node. Layouts: `docs/format/rack-packet.md`.
 
-use crate::replica::Member;
-use base::{Addr, NodeId, VssdId, limits::REPLICAS_MAX};
+use crate::replica::{Member, Membership, PEERS_MAX};
+use base::{Addr, NodeId, VssdId};
 use serde::{Deserialize, Serialize};
+
+/// What is wanted of a vSSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Serve; answered when it does. One that does not exist is an error, as its data is gone.
+    Serve,
+    /// Serve, and be made first if it does not exist.
+    Create,
+    /// Be made if it does not exist; answered when that is durable, whether it serves or not.
+    Prepare,
+    /// Serve, and join once more if this is how the membership is learnt: for the replica that is to coordinate from now
+    /// on, in place of another one.
+    TakeOver,
+}
+
+impl Intent {
+    const ALL: [Self; 4] = [Self::Serve, Self::Create, Self::Prepare, Self::TakeOver];
+
+    /// True if a missing vSSD is made.
+    pub const fn creates(self) -> bool {
+        matches!(self, Self::Create | Self::Prepare)
+    }
+}
 
 /// What an `open` packet carries: make sure that the vSSD exists, with these peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Create it if it does not exist; else a missing vSSD is an error, as its data is gone.
-    pub create: bool,
+    /// What is wanted.
+    pub intent: Intent,
     /// Pages that it exposes.
     pub pages: u32,
     /// Channels that it takes.
     pub channels: u32,
     /// The other replicas.
-    pub peers: Vec<Member>,
+    pub membership: Membership,
 }
 
 const MEMBER_BYTES: usize = 11;
+const GENERATION_BYTES: usize = 4;
 
 impl Open {
     /// The record's bytes.
     pub fn emit(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.create)];
+        let mut bytes = vec![self.intent as u8];
         bytes.extend_from_slice(&self.pages.to_be_bytes());
         bytes.extend_from_slice(&self.channels.to_be_bytes());
-        bytes.extend_from_slice(&emit_members(&self.peers));
+        bytes.extend_from_slice(&self.membership.emit());
         bytes
     }
 
     /// Reads a record, `None` if it is malformed.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (create, rest) = bytes.split_first()?;
+        let (intent, rest) = bytes.split_first()?;
         let (pages, rest) = rest.split_first_chunk()?;
         let (channels, rest) = rest.split_first_chunk()?;
-        let peers = parse_members(rest)?;
-        let create = match create {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
         Some(Self {
-            create,
+            intent: *Intent::ALL.get(usize::from(*intent))?,
             pages: u32::from_be_bytes(*pages),
             channels: u32::from_be_bytes(*channels),
-            peers,
+            membership: Membership::parse(rest)?,
         })
     }
 }
 
-/// A vSSD's peers as the node's superblock keeps them.
-pub fn emit_members(members: &[Member]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(members.len() * MEMBER_BYTES);
-    for member in members {
-        bytes.extend_from_slice(&member.vssd.0.to_be_bytes());
-        bytes.push(member.node.0);
-        bytes.extend_from_slice(&member.addr.ip.to_be_bytes());
-        bytes.extend_from_slice(&member.addr.port.to_be_bytes());
+impl Membership {
+    /// As the `open` record carries it and a node's superblock keeps it: the peers, and before them the generation, if
+    /// there was a change since the set was made.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(GENERATION_BYTES + self.peers.len() * MEMBER_BYTES);
+        if self.generation > 0 {
+            bytes.extend_from_slice(&self.generation.to_be_bytes());
+        }
+        for member in &self.peers {
+            bytes.extend_from_slice(&member.vssd.0.to_be_bytes());
+            bytes.push(member.node.0);
+            bytes.extend_from_slice(&member.addr.ip.to_be_bytes());
+            bytes.extend_from_slice(&member.addr.port.to_be_bytes());
+        }
+        bytes
     }
-    bytes
-}
 
-/// Reads what [`emit_members`] wrote, `None` if it is malformed.
-pub fn parse_members(bytes: &[u8]) -> Option<Vec<Member>> {
-    let chunks = bytes.chunks_exact(MEMBER_BYTES);
-    if !chunks.remainder().is_empty() || chunks.len() >= REPLICAS_MAX {
-        return None;
+    /// Reads what [`emit`](Membership::emit) wrote, `None` if it is malformed.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (generation, members) = match bytes.len() % MEMBER_BYTES {
+            0 => (0, bytes),
+            GENERATION_BYTES => {
+                let (generation, rest) = bytes.split_first_chunk()?;
+                (u32::from_be_bytes(*generation), rest)
+            }
+            _ => return None,
+        };
+        let chunks = members.chunks_exact(MEMBER_BYTES);
+        if chunks.len() > PEERS_MAX {
+            return None;
+        }
+        let member = |chunk: &[u8]| Member {
+            vssd: VssdId(u32::from_be_bytes([chunk[0], chunk[1], chunk[2], chunk[3]])),
+            node: NodeId(chunk[4]),
+            addr: Addr::new(
+                [chunk[5], chunk[6], chunk[7], chunk[8]],
+                u16::from_be_bytes([chunk[9], chunk[10]]),
+            ),
+        };
+        Some(Self {
+            generation,
+            peers: chunks.map(member).collect(),
+        })
     }
-    let member = |chunk: &[u8]| Member {
-        vssd: VssdId(u32::from_be_bytes([chunk[0], chunk[1], chunk[2], chunk[3]])),
-        node: NodeId(chunk[4]),
-        addr: Addr::new(
-            [chunk[5], chunk[6], chunk[7], chunk[8]],
-            u16::from_be_bytes([chunk[9], chunk[10]]),
-        ),
-    };
-    Some(chunks.map(member).collect())
 }
 
 /// A node's answer to a `status` packet, as JSON: it is for people and the placement.
@@ -115,6 +150,9 @@ pub struct NodeStatus {
     pub damaged_pages: u64,
     /// The lowest share of free blocks of any vSSD here.
     pub free_ratio_min: f64,
+    /// Mean erases of a block of the vSSDs here: their wear.
+    #[serde(default)]
+    pub erase_count_mean: f64,
 }
 
 #[cfg(test)]
@@ -128,18 +166,23 @@ mod tests {
             node: NodeId(2),
             addr: Addr::new([10, 0, 0, 2], 8888),
         };
-        for peers in [vec![], vec![peer], vec![peer, peer]] {
-            let open = Open {
-                create: true,
-                pages: 77,
-                channels: 3,
-                peers,
-            };
-            assert_eq!(Open::parse(&open.emit()), Some(open));
+        for peers in [vec![], vec![peer], vec![peer; PEERS_MAX]] {
+            for (generation, intent) in [0, 1, u32::MAX].into_iter().zip(Intent::ALL) {
+                let open = Open {
+                    intent,
+                    pages: 77,
+                    channels: 3,
+                    membership: Membership {
+                        generation,
+                        peers: peers.clone(),
+                    },
+                };
+                assert_eq!(Open::parse(&open.emit()), Some(open));
+            }
         }
         assert_eq!(Open::parse(&[]), None);
-        assert_eq!(Open::parse(&[2, 0, 0, 0, 1, 0, 0, 0, 1]), None);
-        assert_eq!(parse_members(&[0; 10]), None);
-        assert_eq!(parse_members(&[0; 33]), None, "more peers than a set has");
+        assert_eq!(Open::parse(&[4, 0, 0, 0, 1, 0, 0, 0, 1]), None);
+        assert_eq!(Membership::parse(&[0; 10]), None);
+        assert_eq!(Membership::parse(&[0; 44]), None, "more peers than a set has");
     }
 }

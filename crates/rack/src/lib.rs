@@ -1,5 +1,5 @@
 //! The rack's policy, pure: ToR tables and workflow, server workflow, I/O schedulers, predictor, write cache,
-//! replication, duplicate suppression, placement and the registry's records.
+//! replication, duplicate suppression, placement, wear levelling and the registry's records.
 //!
 //! Nothing here sends, waits or stores: crate `host` composes these into machines.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod control;
 pub mod dedup;
+pub mod exchange;
 pub mod gc;
 pub mod placement;
 pub mod predictor;
@@ -15,3 +16,4 @@ pub mod replica;
 pub mod sched;
 pub mod sync;
 pub mod tor;
+pub mod wear;

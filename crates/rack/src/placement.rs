@@ -119,6 +119,7 @@ fn split(
             pages: taken,
             channels,
             replicas,
+            ..SetRecord::default()
         });
         left -= u64::from(taken);
     }

@@ -27,8 +27,30 @@ pub struct ReplicaRecord {
     pub node: u8,
 }
 
+/// A vSSD that is being made elsewhere, to take a replica's place ([`crate::exchange`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoiningRecord {
+    /// The new vSSD's number.
+    pub vssd: u32,
+    /// The node that is to have it.
+    pub node: u8,
+    /// The vSSD whose place it is to take.
+    pub replaces: u32,
+}
+
+/// A vSSD that is a replica no more and is to be deleted ([`crate::exchange`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeavingRecord {
+    /// The vSSD's number.
+    pub vssd: u32,
+    /// The node that has it.
+    pub node: u8,
+    /// It was the primary until now.
+    pub was_primary: bool,
+}
+
 /// Replicas of one part of a volume. The first is the primary: it orders the writes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetRecord {
     /// Pages of 4096 bytes that clients see of this set.
     pub pages: u32,
@@ -36,6 +58,26 @@ pub struct SetRecord {
     pub channels: u32,
     /// The replicas.
     pub replicas: Vec<ReplicaRecord>,
+    /// Changes of the members so far.
+    #[serde(default)]
+    pub generation: u32,
+    /// A change that is being prepared, and is undone if it is not completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joining: Option<JoiningRecord>,
+    /// What a change that is decided has still to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<LeavingRecord>,
+}
+
+impl SetRecord {
+    /// Every vSSD of the set and its node, also one that joins or leaves.
+    pub fn vssds(&self) -> impl Iterator<Item = (VssdId, NodeId)> {
+        let replicas = self.replicas.iter().map(|replica| (replica.vssd, replica.node));
+        let joining = self.joining.iter().map(|joining| (joining.vssd, joining.node));
+        let leaving = self.leaving.iter().map(|leaving| (leaving.vssd, leaving.node));
+        let all = replicas.chain(joining).chain(leaving);
+        all.map(|(vssd, node)| (VssdId(vssd), NodeId(node)))
+    }
 }
 
 /// A volume: an ordered list of replica sets.
@@ -68,11 +110,9 @@ impl VolumeRecord {
 
     /// Every vSSD of the volume with its set and the node that has it.
     pub fn vssds(&self) -> impl Iterator<Item = (VssdId, NodeId, &SetRecord)> {
-        self.sets.iter().flat_map(|set| {
-            set.replicas
-                .iter()
-                .map(move |replica| (VssdId(replica.vssd), NodeId(replica.node), set))
-        })
+        self.sets
+            .iter()
+            .flat_map(|set| set.vssds().map(move |(vssd, node)| (vssd, node, set)))
     }
 }
 

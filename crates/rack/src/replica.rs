@@ -11,10 +11,13 @@
 //! coordinator replays the newer write and answers its client when all have that; each of them then holds the
 //! client's write or a newer one, which is all that Trans waits for.
 //!
-//! Membership: the members are fixed, their incarnations are not. The epoch is a hash of all members' boot counts;
-//! messages of another epoch are ignored, so nothing sent to or by an earlier incarnation has an effect. A member
-//! that starts is `Joining` ([`crate::sync`]): it takes part in writes, but serves clients only when it holds
-//! everything its peers hold.
+//! Membership: who the members are has a generation ([`Membership`]), and each member has incarnations. The epoch is a
+//! hash of the generation and of all members' boot counts; messages of another epoch are ignored, so nothing sent to or
+//! by an earlier incarnation, or under an earlier membership, has an effect. A member that starts, or is new, is `Joining`
+//! ([`crate::sync`]): it takes part in writes, but serves clients only when it holds everything its peers hold. A
+//! member is taken out in three steps, in this order: it is deleted, so that it serves nobody any more; the others learn
+//! the membership without it ([`Replica::change_members`]); a new coordinator joins again, to know what its predecessor
+//! left undecided.
 //!
 //! A replica whose medium has failed and whose memory is full acknowledges writes as `Latched` without taking them, so
 //! that the write fails but nobody waits; from then on it is not read. A new start makes it whole again.
@@ -24,7 +27,8 @@
 
 use crate::cache::Cached;
 use crate::sync::Sync;
-use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Version, VssdId, limits::SECTORS_PER_PAGE};
+use base::limits::{REPLICAS_MAX, SECTORS_PER_PAGE};
+use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Version, VssdId};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -64,6 +68,29 @@ pub struct Member {
     pub node: NodeId,
     /// Its node's address.
     pub addr: Addr,
+}
+
+/// Who replicates, beside the replica itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Grows with each change of the members.
+    pub generation: u32,
+    /// The others, at most [`PEERS_MAX`].
+    pub peers: Vec<Member>,
+}
+
+/// Other members of a replica set: one more than its other replicas while one of these is being replaced.
+pub const PEERS_MAX: usize = REPLICAS_MAX;
+
+/// A start of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    /// Its vSSD.
+    pub vssd: VssdId,
+    /// Its node.
+    pub node: NodeId,
+    /// Starts of the node.
+    pub boot: u32,
 }
 
 /// What is to be made durable, and what follows.
@@ -166,15 +193,27 @@ pub(crate) struct Peer {
     pub(crate) serving: Option<u32>,
 }
 
+impl Peer {
+    fn new(member: Member) -> Self {
+        Self {
+            member,
+            boot: None,
+            serving: None,
+        }
+    }
+}
+
 /// One replica.
 #[derive(Debug)]
 pub struct Replica {
-    node: NodeId,
-    boot: u32,
+    me: Incarnation,
+    generation: u32,
     pub(crate) peers: Vec<Peer>,
     pub(crate) epoch: Option<u32>,
     pub(crate) continuity: u32,
     serving: bool,
+    /// It has served since it started: it holds in memory what was acknowledged.
+    has_served: bool,
     missed: bool,
     pub(crate) sync: Sync,
     slots: Vec<Option<Key>>,
@@ -195,25 +234,18 @@ pub enum Readiness {
 }
 
 impl Replica {
-    /// The replica on `node`, in its incarnation `boot`, with its peers (none for a single copy).
-    pub fn new(now: Instant, node: NodeId, boot: u32, members: &[Member]) -> Self {
-        let peers = members
-            .iter()
-            .map(|&member| Peer {
-                member,
-                boot: None,
-                serving: None,
-            })
-            .collect();
+    /// A replica with its peers (none for a single copy).
+    pub fn new(now: Instant, me: Incarnation, membership: &Membership) -> Self {
         let mut replica = Self {
-            node,
-            boot,
-            peers,
+            me,
+            generation: membership.generation,
+            peers: membership.peers.iter().copied().map(Peer::new).collect(),
             epoch: None,
             continuity: 0,
             serving: false,
+            has_served: false,
             missed: false,
-            sync: Sync::new(members.len()),
+            sync: Sync::new(membership.peers.len()),
             slots: Vec::new(),
             free: Vec::new(),
             index: Map::new(),
@@ -249,9 +281,53 @@ impl Replica {
         self.continuity
     }
 
-    /// Index of the peer at this address.
-    pub fn peer_of(&self, addr: Addr) -> Option<usize> {
-        self.peers.iter().position(|peer| peer.member.addr == addr)
+    /// Index of the peer that sent this.
+    pub fn peer_of(&self, header: &Header) -> Option<usize> {
+        self.peers.iter().position(|peer| {
+            u64::from(peer.member.vssd.0) == header.request && peer.member.addr == header.source
+        })
+    }
+
+    /// The members of a later generation take the place of those of an earlier one. With `again` this replica joins
+    /// once more before it serves: what a member that is no more has left undecided is known then.
+    ///
+    /// # Panics
+    /// If the generation is not a later one.
+    pub fn change_members(&mut self, now: Instant, membership: &Membership, again: bool) {
+        assert!(
+            membership.generation > self.generation,
+            "a membership is changed once"
+        );
+        self.generation = membership.generation;
+        let mut left = core::mem::take(&mut self.peers);
+        left.retain(|peer| {
+            membership
+                .peers
+                .iter()
+                .any(|member| member.vssd == peer.member.vssd)
+        });
+        // Those that stay keep their order, so that what is under way to them finds them.
+        let known = left.len();
+        for &member in &membership.peers {
+            match left[..known]
+                .iter_mut()
+                .find(|peer| peer.member.vssd == member.vssd)
+            {
+                Some(peer) => peer.member = member,
+                None => left.push(Peer::new(member)),
+            }
+        }
+        self.peers = left;
+        self.sync = Sync::new(self.peers.len());
+        self.serving &= !again;
+        if !self.serving {
+            self.epoch = None;
+        }
+        self.hello_at = Some(now);
+        self.form_epoch(now);
+        if self.peers.is_empty() {
+            self.start_serving();
+        }
     }
 
     /// The same peers, in the same order, are at other addresses.
@@ -335,7 +411,7 @@ impl Replica {
         store: &mut impl Store,
     ) {
         let lpn = lpn_of(&header);
-        let version = store.newest(lpn).next(self.node);
+        let version = store.newest(lpn).next(self.me.node);
         let cached = Cached {
             version,
             crc,
@@ -393,8 +469,9 @@ impl Replica {
     pub(crate) fn to_peer(&self, op: Op, member: &Member, lpn: Lpn) -> Header {
         Header {
             lba: u64::from(lpn.0) * SECTORS_PER_PAGE as u64,
+            request: u64::from(self.me.vssd.0),
             epoch: self.epoch(),
-            session: self.boot,
+            session: self.me.boot,
             target: member.addr,
             ..Header::new(op, member.vssd)
         }
@@ -421,6 +498,10 @@ impl Replica {
         store: &mut impl Store,
     ) -> Option<Packet> {
         let header = packet.header;
+        if peer >= self.peers.len() {
+            // It waited for room, and its sender is no member any more.
+            return None;
+        }
         if header.op == Op::Hello {
             self.receive_hello(now, peer, &packet);
             return None;
@@ -606,6 +687,8 @@ impl Replica {
             self.sync.replay_started(lpn);
         }
         match (why, data) {
+            // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
+            (Fetch::Push(peer), _) if peer >= self.peers.len() => {}
             (Fetch::Push(peer), Ok(data)) => self.push_page(peer, lpn, data),
             (Fetch::Push(peer), Err(version)) => {
                 let mut header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
@@ -666,18 +749,18 @@ impl Replica {
         Effect::Send(Packet::bare(header))
     }
 
-    /// Says whether this replica serves, and under which continuity.
+    /// Says whether this replica has kept its memory since it served, and under which continuity.
     pub(crate) fn tell_continuity(&self, header: &mut Header) {
         header.floor = self.continuity;
-        header.code = if self.serving && !self.missed {
+        header.code = if self.has_served && !self.missed {
             Code::SoftOrOk
         } else {
             Code::Busy
         };
     }
 
-    /// What a peer said by [`tell_continuity`](Replica::tell_continuity). A replica that serves does so until it starts
-    /// anew, so a message that says otherwise is late.
+    /// What a peer said by [`tell_continuity`](Replica::tell_continuity). A replica that has served has done so until it
+    /// starts anew, so a message that says otherwise is late.
     pub(crate) fn hear_continuity(&mut self, peer: usize, header: &Header) {
         if header.code == Code::SoftOrOk {
             self.peers[peer].serving = Some(header.floor);
@@ -704,14 +787,15 @@ impl Replica {
 
     /// Rule 8: all acknowledgements start over in the new epoch.
     fn form_epoch(&mut self, now: Instant) {
-        let mut boots = vec![(self.node, self.boot)];
+        let mut boots = vec![(self.me.vssd, self.me.boot)];
         for peer in &self.peers {
             let Some(boot) = peer.boot else { return };
-            boots.push((peer.member.node, boot));
+            boots.push((peer.member.vssd, boot));
         }
         boots.sort_unstable();
-        let epoch = boots.iter().fold(0x5357_5944u64, |hash, (node, boot)| {
-            (hash ^ u64::from(node.0) << 32 ^ u64::from(*boot))
+        let seed = 0x5357_5944 ^ u64::from(self.generation) << 32;
+        let epoch = boots.iter().fold(seed, |hash, (vssd, boot)| {
+            (hash ^ u64::from(vssd.0) << 32 ^ u64::from(*boot))
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
                 .rotate_left(29)
         });
@@ -728,15 +812,20 @@ impl Replica {
                 key.pending = all;
                 key.sent_at = now;
                 self.broadcast(slot);
+                if all == 0 {
+                    self.settle(slot);
+                }
             }
         }
     }
 
     /// Everything the peers hold is here.
     pub(crate) fn start_serving(&mut self) {
-        let kept = self.peers.iter().find_map(|peer| peer.serving);
-        self.continuity = kept.unwrap_or(self.epoch());
-        self.serving = true;
+        if !self.has_served {
+            let kept = self.peers.iter().find_map(|peer| peer.serving);
+            self.continuity = kept.unwrap_or(self.epoch());
+        }
+        (self.serving, self.has_served) = (true, true);
         self.hello_at = None;
     }
 

@@ -15,7 +15,9 @@
 
 use base::{Addr, Duration, Instant, Lpn, NodeId, Version, VssdId};
 use rack::cache::Cached;
-use rack::replica::{Effect, Member, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica, Store};
+use rack::replica::{
+    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica, Store,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use wire::rack::{Code, Header, Op, Packet, flags};
@@ -117,7 +119,16 @@ fn replica(now: Instant, index: usize, boot: u32) -> Replica {
         node: NodeId(peer as u8 + 1),
         addr: addr(peer),
     };
-    Replica::new(now, NodeId(index as u8 + 1), boot, &[member])
+    let me = Incarnation {
+        vssd: VssdId(index as u32),
+        node: NodeId(index as u8 + 1),
+        boot,
+    };
+    let membership = Membership {
+        generation: 0,
+        peers: vec![member],
+    };
+    Replica::new(now, me, &membership)
 }
 
 impl World {

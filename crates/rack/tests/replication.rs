@@ -5,7 +5,7 @@
 
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
 use rack::cache::Cached;
-use rack::replica::{Effect, Member, Readiness, Replica, Store};
+use rack::replica::{Effect, Incarnation, Member, Membership, Readiness, Replica, Store};
 use wire::rack::{Code, Header, Op, Packet};
 
 const PAGES: u32 = 4;
@@ -103,11 +103,24 @@ fn members(of: usize, count: usize) -> Vec<Member> {
         .collect()
 }
 
+fn replica(now: Instant, index: usize, boot: u32, count: usize) -> Replica {
+    let me = Incarnation {
+        vssd: VssdId(index as u32),
+        node: NodeId(index as u8 + 1),
+        boot,
+    };
+    let membership = Membership {
+        generation: 0,
+        peers: members(index, count),
+    };
+    Replica::new(now, me, &membership)
+}
+
 impl World {
     fn new(seed: u64, count: usize) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let server = |index| Server {
-            replica: Replica::new(now, NodeId(index as u8 + 1), 1, &members(index, count)),
+            replica: replica(now, index, 1, count),
             store: Memory::default(),
             boot: 1,
         };
@@ -176,10 +189,7 @@ impl World {
             self.wire.push((to, packet.clone()));
         }
         let server = &mut self.servers[to];
-        let peer = server
-            .replica
-            .peer_of(packet.header.source)
-            .expect("only peers send");
+        let peer = server.replica.peer_of(&packet.header).expect("only peers send");
         assert!(
             server
                 .replica
@@ -262,12 +272,7 @@ impl World {
         let server = &mut self.servers[index];
         server.boot += 1;
         server.store.crash();
-        server.replica = Replica::new(
-            self.now,
-            NodeId(index as u8 + 1),
-            server.boot,
-            &members(index, count),
-        );
+        server.replica = replica(self.now, index, server.boot, count);
         if index == 0 {
             // Its clients ask again; what was under way may or may not have happened.
             for page in &mut self.pages {

@@ -2,6 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
+use crate::eval::{wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -34,6 +35,21 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "gc-tail",
         about: "Tail latency beside garbage collection: uncoordinated, through the ToR, preemptible, and without any",
         run: gc_tail::run,
+    },
+    Experiment {
+        name: "fig9",
+        about: "RackBlox Figure 9: P99.9 latency by share of writes, for every system",
+        run: ycsb::fig9,
+    },
+    Experiment {
+        name: "fig22",
+        about: "RackBlox Figure 22: wear imbalance between the SSDs of a server over five years",
+        run: wear::fig22,
+    },
+    Experiment {
+        name: "fig23",
+        about: "RackBlox Figure 23: wear imbalance across the rack over five years",
+        run: wear::fig23,
     },
     Experiment {
         name: "speed",

@@ -5,17 +5,20 @@
 //! their own, as clients may be farther away.
 
 use crate::check::Violation;
+use crate::exchange::{Gateways, Operator};
 use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::run::{Fleet, Role};
-use crate::world::Site;
+use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VssdId};
+use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
+use host::gateway::VolumeState;
 use host::node::{Unit, UnitConfig};
 use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig};
+use rack::exchange::ChangeState;
 use rack::gc::TOR_LEASE;
-use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
+use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
@@ -113,7 +116,7 @@ pub struct RackOptions {
 #[derive(Debug)]
 pub struct RackFleet {
     options: RackOptions,
-    records: Vec<VolumeRecord>,
+    operator: Operator,
 }
 
 impl RackFleet {
@@ -137,6 +140,7 @@ impl RackFleet {
                     pages: layout.pages_per_set,
                     channels: layout.channels,
                     replicas: (0..layout.replicas).map(replica).collect(),
+                    ..SetRecord::default()
                 });
                 vssd += layout.replicas;
                 first_node += 1;
@@ -151,7 +155,24 @@ impl RackFleet {
                 sets,
             });
         }
-        Self { options, records }
+        let operator = Operator::new(Snapshot {
+            next_vssd: vssd,
+            volumes: records,
+            ..Snapshot::default()
+        });
+        Self { options, operator }
+    }
+
+    /// Lets vSSDs exchange places, (begin, limit) in ns; each node gets room for it.
+    pub fn plan_exchanges(&mut self, seed: u64, plan: &[(u64, u64)]) {
+        let channels = self.options.volumes.iter().map(|layout| layout.channels);
+        self.options.geometry.channels += channels.max().unwrap_or(0);
+        self.operator.plan(seed, plan);
+    }
+
+    /// Who looks after the fleet.
+    pub fn operator(&self) -> &Operator {
+        &self.operator
     }
 
     /// The options.
@@ -161,7 +182,7 @@ impl RackFleet {
 
     /// The volumes' records.
     pub fn records(&self) -> &[VolumeRecord] {
-        &self.records
+        &self.operator.snapshot.volumes
     }
 
     /// Index of the ToR.
@@ -224,9 +245,9 @@ impl RackFleet {
             request_timeout: self.options.request_timeout,
         };
         let mut gateway = Gateway::new(config, pool.clone());
-        for (volume, record) in self.records.iter().enumerate() {
+        for (volume, record) in self.records().iter().enumerate() {
             if self.gateway_of(volume) == index {
-                gateway.open_volume(now, record.clone(), true);
+                gateway.open_volume(now, record.clone(), !record.ready);
             }
         }
         gateway
@@ -276,6 +297,7 @@ impl Fleet for RackFleet {
                 Ok(RackHost::Tor(Box::new(Tor::new(config))))
             }
             None => {
+                self.operator.restart();
                 let gateway = self.open_gateway(index, boot, now, pool);
                 Ok(RackHost::Gateway(Box::new(gateway)))
             }
@@ -291,7 +313,7 @@ impl Fleet for RackFleet {
     }
 
     fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
-        let sets = self.records.iter().flat_map(|record| &record.sets);
+        let sets = self.records().iter().flat_map(|record| &record.sets);
         sets.map(|set| {
             set.replicas
                 .iter()
@@ -302,9 +324,30 @@ impl Fleet for RackFleet {
     }
 
     fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool {
-        let record = &self.records[volume];
+        let record = &self.records()[volume];
         let set = &record.sets[(page / u64::from(self.options.volumes[volume].pages_per_set)) as usize];
         set.replicas.iter().any(|r| !lost[r.node as usize])
+    }
+
+    fn is_changing(&self, volume: usize, page: u64) -> bool {
+        let set = &self.records()[volume].sets
+            [(page / u64::from(self.options.volumes[volume].pages_per_set)) as usize];
+        set.joining.is_some() || set.leaving.is_some()
+    }
+
+    fn attend_at(&self, now: Instant) -> Option<Instant> {
+        self.operator.attend_at(now)
+    }
+
+    fn attend(&mut self, world: &mut World<RackHost>) {
+        let first = self.gateway(0);
+        let mut gateways = GatewaysOf {
+            first,
+            count: self.options.gateways as usize,
+            world,
+        };
+        let now = gateways.world.now();
+        self.operator.attend(now, &mut gateways);
     }
 
     fn corruptible(&self, index: usize) -> core::ops::Range<u64> {
@@ -339,11 +382,12 @@ impl Fleet for RackFleet {
     }
 
     fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
+        self.no_strays(hosts)?;
         let unit = |r: &ReplicaRecord| match hosts[r.node as usize] {
             Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
             _ => None,
         };
-        for set in self.records.iter().flat_map(|record| &record.sets) {
+        for set in self.records().iter().flat_map(|record| &record.sets) {
             let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
             let whole = |u: &&Unit| u.is_serving() && !u.is_latched();
             if units.len() < set.replicas.len() || !units.iter().all(whole) {
@@ -360,12 +404,70 @@ impl Fleet for RackFleet {
             Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
             _ => None,
         };
-        for set in self.records.iter().flat_map(|record| &record.sets) {
+        for set in self.records().iter().flat_map(|record| &record.sets) {
             let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
             assert_eq!(units.len(), set.replicas.len(), "a vSSD is found on its medium");
             units_agree(&units, set.pages)?;
         }
         Ok(())
+    }
+}
+
+impl RackFleet {
+    /// What has left or was undone is gone.
+    fn no_strays(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
+        let known: Vec<VssdId> = self
+            .records()
+            .iter()
+            .flat_map(|record| record.vssds().map(|(vssd, ..)| vssd))
+            .collect();
+        for (host, up) in hosts.iter().enumerate() {
+            let Some(RackHost::Node(node)) = up else { continue };
+            if let Some(stray) = node.units().find(|unit| !known.contains(&unit.identity().vssd)) {
+                let what = format!("vSSD {} belongs to no volume", stray.identity().vssd.0);
+                return Err(Violation::Accounts { host, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The gateways of a world: volume `i` belongs to gateway `i` modulo their number.
+struct GatewaysOf<'a> {
+    world: &'a mut World<RackHost>,
+    first: usize,
+    count: usize,
+}
+
+impl GatewaysOf<'_> {
+    fn of(&self, volume: VolumeId) -> usize {
+        self.first + (volume.0 as usize - 1) % self.count
+    }
+}
+
+impl Gateways for GatewaysOf<'_> {
+    fn is_ready(&self, volume: VolumeId) -> bool {
+        match self.world.host(self.of(volume)) {
+            Some(RackHost::Gateway(gateway)) => gateway.volume_state(volume) == Some(VolumeState::Ready),
+            _ => false,
+        }
+    }
+
+    fn state(&self, volume: VolumeId) -> Option<ChangeState> {
+        match self.world.host(self.of(volume)) {
+            Some(RackHost::Gateway(gateway)) => Some(gateway.change_state(volume)),
+            _ => None,
+        }
+    }
+
+    fn change(&mut self, record: &VolumeRecord) {
+        let index = self.of(record.volume());
+        // One that is down opens its volumes by their records when it starts.
+        self.world.call(index, |host, now| {
+            if let RackHost::Gateway(gateway) = host {
+                gateway.change_sets(now, record);
+            }
+        });
     }
 }
 

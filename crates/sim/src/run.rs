@@ -50,6 +50,16 @@ pub trait Fleet {
     }
     /// True if some replica of this page of the volume (by index) is on a node that is not in `lost`.
     fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool;
+    /// True if this page's replicas change places: a node that is lost may then have held more, or less, than is known.
+    fn is_changing(&self, _volume: usize, _page: u64) -> bool {
+        false
+    }
+    /// When the fleet's operator looks after it next; `None` when there is nothing left to do.
+    fn attend_at(&self, _now: Instant) -> Option<Instant> {
+        None
+    }
+    /// The operator looks after the fleet.
+    fn attend(&mut self, _world: &mut World<Self::Host>) {}
     /// Bytes of the host's medium in which a flipped bit must be survived.
     fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
         0..0
@@ -198,6 +208,7 @@ const TOKEN_FAULT: u64 = 2 << 56;
 const TOKEN_START: u64 = 3 << 56;
 const TOKEN_WHOLE: u64 = 4 << 56;
 const TOKEN_CALM: u64 = 5 << 56;
+const TOKEN_ATTEND: u64 = 6 << 56;
 const TOKEN_KIND: u64 = 0xff << 56;
 
 /// A run under way.
@@ -250,9 +261,13 @@ impl<F: Fleet> Run<F> {
             world.wake_at(Instant::from_nanos(fault.0), TOKEN_FAULT | index as u64);
         }
         world.wake_at(Instant::from_nanos(spec.calm_ns), TOKEN_CALM);
+        let attend_at = fleet.attend_at(Instant::ZERO);
+        if let Some(at) = attend_at {
+            world.wake_at(at, TOKEN_ATTEND);
+        }
         let mut run = Self {
             gc,
-            troubles: spec.faults.len() + 1 + sites.len(),
+            troubles: spec.faults.len() + 1 + sites.len() + usize::from(attend_at.is_some()),
             boots: vec![0; sites.len()],
             at_risk: vec![false; sites.len()],
             whole_at: vec![0; sites.len()],
@@ -486,6 +501,13 @@ impl<F: Fleet> Run<F> {
                 self.world.net().set_faults(NetFaults::default());
                 self.ease();
             }
+            TOKEN_ATTEND => {
+                self.fleet.attend(&mut self.world);
+                match self.fleet.attend_at(self.world.now()) {
+                    Some(at) => self.world.wake_at(at, token),
+                    None => self.ease(),
+                }
+            }
             _ => panic!("an alarm nobody set: {token:x}"),
         }
     }
@@ -591,7 +613,9 @@ impl<F: Fleet> Run<F> {
                     let page = block / SECTORS_PER_PAGE as u64;
                     if fleet.has_replica_outside(volume, page, at_risk) {
                         Loss::None
-                    } else if fleet.has_replica_outside(volume, page, &down) {
+                    } else if fleet.is_changing(volume, page)
+                        || fleet.has_replica_outside(volume, page, &down)
+                    {
                         Loss::Possible
                     } else {
                         Loss::Certain

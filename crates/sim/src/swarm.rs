@@ -148,9 +148,24 @@ fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
 pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
     let options = draw_rack(&mut rng.fork());
-    let fleet = RackFleet::new(options);
+    let mut fleet = RackFleet::new(options);
     let spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
+    draw_exchanges(&mut fleet, &spec, &mut rng.fork());
     (fleet, spec)
+}
+
+/// In some runs vSSDs exchange their places. A node whose medium failed may refuse its part until it starts again, so
+/// there none do.
+fn draw_exchanges(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
+    let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
+    if media_fail || spec.world.canary != Canary::None || rng.chance(0.5) {
+        return;
+    }
+    let mut plan: Vec<(u64, u64)> = (0..rng.between(1, 3))
+        .map(|_| (rng.below(spec.calm_ns), pick(rng, &[1, 30, 1_000]) * MILLISECOND))
+        .collect();
+    plan.sort_unstable();
+    fleet.plan_exchanges(rng.next_u64(), &plan);
 }
 
 fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {

@@ -336,6 +336,14 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         Ok(())
     }
 
+    /// Calls into a host, as a control plane does; `None` if it is down.
+    pub fn call<R>(&mut self, index: usize, call: impl FnOnce(&mut H, Instant) -> R) -> Option<R> {
+        let result = call(self.hosts[index].as_mut()?, self.core.now);
+        self.core.fold(index as u64, 0xca11, 0);
+        self.drain(index);
+        Some(result)
+    }
+
     /// Runs until something concerns the driver, or returns `None` with the time at `until`, or earlier when nothing
     /// at all is left to happen.
     pub fn next(&mut self, until: Instant) -> Option<Happening> {

@@ -233,6 +233,7 @@ pub fn stop_early(plane: Arc<Plane>, server: Server, says: &Says) -> anyhow::Res
 /// Ends the control server, then the rack.
 fn stop(plane: Arc<Plane>, server: impl Into<Option<Server>>, says: &Says) -> anyhow::Result<()> {
     says.note("stopping");
+    plane.stopping.store(true, std::sync::atomic::Ordering::Relaxed);
     drop(server.into());
     // A request of the control server may still hold the plane for a moment.
     let until = Instant::now() + Duration::from_secs(2);

@@ -6,7 +6,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Offer, Parts, Plane, open_registered};
+use crate::plane::{About, At, Offer, Parts, Plane, load_decided, open_registered};
 use crate::rackup::create_demo;
 use crate::registry::FileRegistry;
 use anyhow::bail;
@@ -256,7 +256,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
 
 /// The nodes of the command line replace the registry's of the same number.
 fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
-    let mut snapshot = registry.load()?;
+    let mut snapshot = load_decided(registry)?;
     let before = snapshot.nodes.clone();
     for (id, addr) in nodes {
         let record = NodeRecord {

@@ -7,7 +7,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Offer, Parts, Plane, open_registered};
+use crate::plane::{About, At, Offer, Parts, Plane, load_decided, open_registered};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -74,7 +74,7 @@ fn storage(config: &Config) -> anyhow::Result<(Option<DataDir>, Box<dyn Registry
 
 /// Checks that every node which holds something is there, and records the nodes' addresses.
 fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Snapshot> {
-    let mut snapshot = registry.load()?;
+    let mut snapshot = load_decided(registry)?;
     for volume in &snapshot.volumes {
         if let Some((_, node, _)) = volume.vssds().find(|(_, node, _)| node.0 > config.nodes) {
             bail!(Failure::Usage(format!(

@@ -96,10 +96,14 @@ fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
         Ok(snapshot) => Finding {
             path,
             summary: format!(
-                "{} nodes, {} volumes, epoch {}",
+                "{} nodes, {} volumes, epoch {}{}",
                 snapshot.nodes.len(),
                 snapshot.volumes.len(),
-                snapshot.epoch
+                snapshot.epoch,
+                match snapshot.exchanging().next() {
+                    Some(_) => "; an exchange of vSSDs is undone or completed at the next start",
+                    None => "",
+                }
             ),
             problems: Vec::new(),
         },

@@ -1,7 +1,7 @@
 //! `switchyard volume`: volumes of a running rack.
 
 use crate::cli::VolumeArgs;
-use crate::control::api::{Create, Resize, Volume};
+use crate::control::api::{Create, Exchange, Resize, Volume};
 use crate::control::client::Client;
 use crate::failure::Failure;
 use crate::size::Size;
@@ -45,6 +45,17 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
+    /// Let two vSSDs exchange their nodes while clients go on, for example to even out wear; returns when it is over
+    #[command(
+        after_help = "`volume show` names vSSDs. Both nodes need free channels for a second copy meanwhile.\n\nExample:\n  \
+        switchyard volume swap 1 6"
+    )]
+    Swap {
+        /// Number of a vSSD
+        a: u32,
+        /// Number of one of another replica set and the same size
+        b: u32,
+    },
     /// Delete a volume and its data
     Delete {
         /// Its name
@@ -79,6 +90,18 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
         VolumeCommand::List => list(&client.volumes()?, json),
         VolumeCommand::Show { name } => show(&client.volume(&name)?, json),
         VolumeCommand::Resize { name, size } => show(&client.resize(&name, Resize { size })?, json),
+        VolumeCommand::Swap { a, b } => {
+            let over = Client::patient(&args.target.control).exchange(Exchange { a, b })?;
+            if json {
+                println!("{}", serde_json::to_string(&over)?);
+            } else {
+                println!(
+                    "vSSDs {a} and {b} have exchanged their nodes in {:.1} s",
+                    over.seconds
+                );
+            }
+            Ok(())
+        }
         VolumeCommand::Delete { name, yes } => {
             // Asks the rack first, so that a wrong name is told before the question.
             let volume = client.volume(&name)?;

@@ -1,21 +1,37 @@
 //! The gateway's control work: opening and deleting vSSDs on nodes, asking nodes for their status. Each request is
 //! repeated until it is answered.
 
-use base::{Addr, Duration, Instant, NodeId, VssdId};
+use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
 use rack::control::{NodeStatus, Open};
 use wire::rack::{Code, Header, Op, Packet};
 
+/// A request is sent again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// A node that is at it is asked again after this.
+const BUSY_AGAIN: Duration = Duration::from_millis(5);
+
+/// What a request to a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// To see how the nodes are.
+    Nodes,
+    /// The opening or the end of a volume.
+    Volume(VolumeId),
+    /// A change of a volume's set of this index.
+    Change(VolumeId, usize),
+}
 
 /// One request to a node.
 #[derive(Debug)]
 struct Ask {
     number: u64,
-    volume: u32,
+    owner: Owner,
     vssd: VssdId,
     node: Addr,
     op: Op,
     record: Vec<u8>,
+    /// There is no other way: one that is refused is asked again, too.
+    insists: bool,
     again_at: Instant,
 }
 
@@ -37,8 +53,8 @@ pub struct Control {
     next: u64,
     /// The nodes.
     pub nodes: Vec<NodeAnswer>,
-    /// Volumes some of whose vSSDs were refused, with why.
-    pub failures: Vec<(u32, VssdId, Code)>,
+    /// What nodes refused, and why.
+    pub failures: Vec<(Owner, VssdId, Code)>,
     send_at: Option<Instant>,
 }
 
@@ -73,49 +89,66 @@ impl Control {
             .map(|answer| answer.addr)
     }
 
-    fn ask(&mut self, now: Instant, volume: u32, vssd: VssdId, node: Addr, op: Op, record: Vec<u8>) {
+    fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr, op: Op, record: Vec<u8>) {
         self.next += 1;
         self.asks.push(Ask {
             number: self.next | CONTROL_BIT,
-            volume,
+            owner,
             vssd,
             node,
             op,
             record,
+            insists: false,
             again_at: now,
         });
         self.send_at = Some(now);
     }
 
     /// Opens a vSSD.
-    pub fn open(&mut self, now: Instant, volume: u32, vssd: VssdId, node: Addr, open: &Open) {
-        self.ask(now, volume, vssd, node, Op::Open, open.emit());
+    pub fn open(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr, open: &Open) {
+        self.ask(now, owner, vssd, node, Op::Open, open.emit());
     }
 
     /// Deletes a vSSD.
-    pub fn delete(&mut self, now: Instant, volume: u32, vssd: VssdId, node: Addr) {
-        self.ask(now, volume, vssd, node, Op::Delete, Vec::new());
+    pub fn delete(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr) {
+        self.ask(now, owner, vssd, node, Op::Delete, Vec::new());
+    }
+
+    /// Makes durable what a vSSD holds.
+    pub fn flush(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr) {
+        self.ask(now, owner, vssd, node, Op::Flush, Vec::new());
     }
 
     /// Asks every node for its status.
     pub fn ask_status(&mut self, now: Instant) {
         self.asks.retain(|ask| ask.op != Op::Status);
         for addr in self.nodes.iter().map(|node| node.addr).collect::<Vec<_>>() {
-            self.ask(now, 0, VssdId(0), addr, Op::Status, Vec::new());
+            self.ask(now, Owner::Nodes, VssdId(0), addr, Op::Status, Vec::new());
         }
     }
 
-    /// True while requests for this volume are unanswered.
-    pub fn is_pending(&self, volume: u32) -> bool {
-        self.asks
-            .iter()
-            .any(|ask| ask.volume == volume && ask.op != Op::Status)
+    /// What is asked for this is asked until it is done, refused or not.
+    pub fn insist(&mut self, owner: Owner) {
+        for ask in self.asks.iter_mut().filter(|ask| ask.owner == owner) {
+            ask.insists = true;
+        }
     }
 
-    /// Forgets what is asked for a volume.
-    pub fn cancel(&mut self, volume: u32) {
-        self.asks.retain(|ask| ask.volume != volume);
-        self.failures.retain(|(failed, ..)| *failed != volume);
+    /// True while requests for this are unanswered.
+    pub fn is_pending(&self, owner: Owner) -> bool {
+        self.asks.iter().any(|ask| ask.owner == owner)
+    }
+
+    /// What was refused first of this.
+    pub fn failure(&self, owner: Owner) -> Option<(VssdId, Code)> {
+        let failure = self.failures.iter().find(|failure| failure.0 == owner);
+        failure.map(|&(_, vssd, code)| (vssd, code))
+    }
+
+    /// Forgets what is asked for this.
+    pub fn cancel(&mut self, owner: Owner) {
+        self.asks.retain(|ask| ask.owner != owner);
+        self.failures.retain(|failure| failure.0 != owner);
     }
 
     /// Takes an answer.
@@ -124,13 +157,25 @@ impl Control {
         let Some(index) = self.asks.iter().position(|ask| ask.number == header.request) else {
             return;
         };
+        let ask = &self.asks[index];
+        let (owner, vssd, insists) = (ask.owner, ask.vssd, ask.insists);
         match header.code {
-            // Under way: ask again.
-            Code::Busy => return,
-            Code::SoftOrOk => {}
-            code => self
-                .failures
-                .push((self.asks[index].volume, self.asks[index].vssd, code)),
+            Code::Busy => {
+                let again_at = now + BUSY_AGAIN;
+                self.asks[index].again_at = again_at;
+                self.send_at = Some(self.send_at.map_or(again_at, |at| at.min(again_at)));
+                return;
+            }
+            code => {
+                self.failures
+                    .retain(|failure| (failure.0, failure.1) != (owner, vssd));
+                if code != Code::SoftOrOk {
+                    self.failures.push((owner, vssd, code));
+                    if insists {
+                        return;
+                    }
+                }
+            }
         }
         self.asks.swap_remove(index);
         if header.op == Op::Status

@@ -6,6 +6,7 @@
 //!
 //! One gateway serves a volume at a time: the order of mutations of a page is its own.
 
+mod change;
 mod control;
 pub(crate) mod merge;
 mod overdue;
@@ -20,6 +21,7 @@ use base::{
     Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
     Pages, Pool, Version, VolumeId, VssdId, limits, time::earliest,
 };
+use change::Change;
 use control::{CONTROL_BIT, Control};
 use hdrhistogram::Histogram;
 use merge::{Merged, Part, merge};
@@ -156,6 +158,8 @@ pub struct Gateway {
     /// Pages whose merge waits for memory.
     starved: Vec<Starved>,
     flushing: Map<u32, Vec<Flushing>>,
+    /// Changes of sets' members.
+    changes: Vec<Change>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
     stats: GatewayStats,
@@ -198,6 +202,7 @@ impl Gateway {
             operations_free: Vec::new(),
             starved: Vec::new(),
             flushing: Map::new(),
+            changes: Vec::new(),
             scan_at: None,
             out: VecDeque::new(),
             stats: GatewayStats::default(),
@@ -416,7 +421,7 @@ impl Gateway {
             .iter()
             .flat_map(|volume| volume.sets.iter().enumerate())
             .filter(|(_, set)| set.is_dirty())
-            .map(|(index, set)| (index, set.replicas.len(), set.acked))
+            .map(|(index, set)| (index, set.copies().count(), set.acked))
             .collect();
         let count = dirty.iter().map(|(_, replicas, _)| *replicas as u32).sum();
         let entry = self.requests[request as usize].as_mut().expect("just added");
@@ -452,11 +457,12 @@ impl Gateway {
 
     /// Adds an operation and sends it if its set has a place in flight.
     fn start(&mut self, now: Instant, volume: usize, set: usize, lpn: u32, kind: Kind) {
-        let replicas = &self.set(volume, set).replicas;
-        let vssd = match &kind {
-            Kind::Flush { replica, .. } => replicas[*replica],
-            _ => replicas[0],
+        let copy = match &kind {
+            Kind::Flush { replica, .. } => *replica,
+            _ => 0,
         };
+        let vssd = self.set(volume, set).copies().nth(copy);
+        let vssd = vssd.expect("a set has copies");
         // What is to be changed is read where changes are ordered: elsewhere one under way might not be seen.
         let pinned = matches!(kind, Kind::ReadForMerge { .. });
         let operation = Operation {
@@ -495,12 +501,12 @@ impl Gateway {
         let (volume, set) = (operation.volume, operation.set);
         let slot_number =
             SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
-        let fenced = self.volumes[volume]
+        let takes_mutations = self.volumes[volume]
             .as_ref()
-            .is_some_and(|volume| volume.sets[set].fenced);
+            .is_some_and(|volume| volume.sets[set].takes_mutations());
         let number = match operation.kind {
             Kind::Flush { .. } => Some(slot_number),
-            Kind::ReadForMerge { .. } | Kind::Mutate { .. } if !fenced => None,
+            Kind::ReadForMerge { .. } | Kind::Mutate { .. } if !takes_mutations => None,
             Kind::Read { .. } | Kind::ReadForMerge { .. } => {
                 let set = self.set(volume, set);
                 (set.reads_in_flight < READS_MAX).then(|| {
@@ -594,7 +600,8 @@ impl Gateway {
         }
         if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
             self.control.answered(now, &packet);
-            return self.fenced(now, &header);
+            self.fenced(now, &header);
+            return self.advance_changes(now);
         }
         let slot = if header.request & SLOT_BIT != 0 {
             Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
@@ -681,16 +688,21 @@ impl Gateway {
     /// A primary answered the opening of its vSSD: what waited for that may go out.
     fn fenced(&mut self, now: Instant, header: &Header) {
         let place = self.primaries.get(&header.vssd.0).copied();
-        let Some((volume, set)) = place.filter(|_| header.op == Op::Open) else {
+        let Some((volume, set_index)) = place.filter(|_| header.op == Op::Open) else {
             return;
         };
         let Some(volume_entry) = self.volumes[volume].as_mut() else {
             return;
         };
-        let set = &mut volume_entry.sets[set];
-        if core::mem::replace(&mut set.fenced, true) {
-            return;
+        let set = &mut volume_entry.sets[set_index];
+        if !core::mem::replace(&mut set.fenced, true) {
+            self.launch_waiting(now, volume, set_index);
         }
+    }
+
+    /// What waited for the set may go out.
+    fn launch_waiting(&mut self, now: Instant, volume: usize, set: usize) {
+        let set = self.set(volume, set);
         let mut waiting = core::mem::take(&mut set.waiting_reads);
         waiting.append(&mut set.waiting_mutations);
         for slot in waiting {

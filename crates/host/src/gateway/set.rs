@@ -16,6 +16,10 @@ const RTO_MAX: Duration = Duration::from_secs(2);
 pub struct Set {
     /// The replicas; the first orders the writes.
     pub replicas: Vec<VssdId>,
+    /// A joining replica that is whole: it is flushed with the others.
+    pub joined: Option<VssdId>,
+    /// Another primary takes over: nothing is changed meanwhile.
+    pub taking_over: bool,
     /// First page of the volume that is here.
     pub first_page: u64,
     /// The primary knows of this start of the gateway, so that nothing an earlier one has sent changes data any more.
@@ -52,6 +56,8 @@ impl Set {
     pub fn new(replicas: Vec<VssdId>, first_page: u64) -> Self {
         Self {
             replicas,
+            joined: None,
+            taking_over: false,
             first_page,
             fenced: false,
             epoch: 0,
@@ -69,6 +75,16 @@ impl Set {
             dirty_continuity: None,
             lost: false,
         }
+    }
+
+    /// True when pages may be changed, and read to be changed in part.
+    pub fn takes_mutations(&self) -> bool {
+        self.fenced && !self.taking_over
+    }
+
+    /// Every copy that a flush is for.
+    pub fn copies(&self) -> impl Iterator<Item = VssdId> {
+        self.replicas.iter().copied().chain(self.joined)
     }
 
     /// A number for the next mutation, `None` if too many are in flight or the window is full.

@@ -1,12 +1,12 @@
 //! Opening, growing, closing and deleting volumes.
 
+use super::control::Owner;
 use super::set::Set;
 use super::{Gateway, Volume};
-use base::{Addr, Instant, Map, NodeId, VolumeId, VssdId};
+use base::{Instant, Map, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
-use rack::control::Open;
+use rack::control::Intent;
 use rack::registry::VolumeRecord;
-use rack::replica::Member;
 use wire::nbd::Export;
 use wire::rack::Code;
 
@@ -60,38 +60,21 @@ impl Gateway {
 
     fn add_sets(&mut self, now: Instant, index: usize, record: VolumeRecord, create: bool) {
         let known = self.volume(index).sets.len();
+        let intent = if create { Intent::Create } else { Intent::Serve };
         let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
         for (number, set) in record.sets.iter().enumerate().skip(known) {
-            let members: Vec<Member> = set
-                .replicas
-                .iter()
-                .map(|replica| {
-                    let node = NodeId(replica.node);
-                    Member {
-                        vssd: VssdId(replica.vssd),
-                        node,
-                        addr: self.control.addr(node).unwrap_or(Addr::NONE),
-                    }
-                })
-                .collect();
-            for me in &members {
-                let peers = members
-                    .iter()
-                    .copied()
-                    .filter(|peer| peer.vssd != me.vssd)
-                    .collect();
-                let open = Open {
-                    create,
-                    pages: set.pages,
-                    channels: set.channels,
-                    peers,
-                };
-                self.control.open(now, record.id, me.vssd, me.addr, &open);
-            }
-            self.primaries.insert(members[0].vssd.0, (index, number));
-            let replicas = members.iter().map(|member| member.vssd).collect();
+            let replicas: Vec<VssdId> = set.replicas.iter().map(|replica| VssdId(replica.vssd)).collect();
+            self.primaries.insert(replicas[0].0, (index, number));
             self.volume(index).sets.push(Set::new(replicas, first_page));
             first_page += u64::from(set.pages);
+            if set.leaving.is_some() {
+                self.resume_change(now, index, record.volume(), number, set);
+                continue;
+            }
+            for replica in &set.replicas {
+                let (vssd, node) = (VssdId(replica.vssd), NodeId(replica.node));
+                self.open(now, Owner::Volume(record.volume()), set, (vssd, node), intent);
+            }
         }
         self.volume(index).record = record;
         self.send_control(now);
@@ -99,7 +82,8 @@ impl Gateway {
 
     /// Stops serving a volume. Requests in flight are answered first.
     pub fn close_volume(&mut self, id: VolumeId) {
-        self.control.cancel(id.0);
+        self.control.cancel(Owner::Volume(id));
+        self.cancel_changes(id);
         let Some(index) = self.find(id) else { return };
         self.volume(index).closing = true;
         self.drop_if_closed(index);
@@ -110,7 +94,8 @@ impl Gateway {
         self.close_volume(record.volume());
         for (vssd, node, _) in record.vssds() {
             if let Some(addr) = self.control.addr(node) {
-                self.control.delete(now, record.id, vssd, addr);
+                self.control
+                    .delete(now, Owner::Volume(record.volume()), vssd, addr);
             }
         }
         self.send_control(now);
@@ -118,16 +103,17 @@ impl Gateway {
 
     /// True when nothing is under way for this volume any more: it is deleted.
     pub fn is_gone(&self, id: VolumeId) -> bool {
-        self.find(id).is_none() && !self.control.is_pending(id.0)
+        self.find(id).is_none() && !self.control.is_pending(Owner::Volume(id))
     }
 
     /// Where a volume stands, `None` if it is not open.
     pub fn volume_state(&self, id: VolumeId) -> Option<VolumeState> {
         self.find(id)?;
-        let failure = self.control.failures.iter().find(|(volume, ..)| *volume == id.0);
+        let owner = Owner::Volume(id);
+        let failure = self.control.failure(owner).or_else(|| self.resume_failure(id));
         Some(match failure {
-            Some(&(_, vssd, code)) => VolumeState::Failed(vssd, code),
-            None if self.control.is_pending(id.0) => VolumeState::Opening,
+            Some((vssd, code)) => VolumeState::Failed(vssd, code),
+            None if self.control.is_pending(owner) || self.is_resuming(id) => VolumeState::Opening,
             None => VolumeState::Ready,
         })
     }

@@ -17,7 +17,8 @@ use base::{
     time::earliest,
 };
 use flash::{GcMode, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig, VssdEntry};
-use rack::control::{NodeStatus, Open, emit_members, parse_members};
+use rack::control::{Intent, NodeStatus, Open};
+use rack::replica::Membership;
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use thiserror::Error;
@@ -29,6 +30,8 @@ const REGISTER_EVERY: Duration = Duration::from_secs(1);
 const REGISTER_FIRST: Duration = Duration::from_millis(50);
 /// Media operations carry the unit's index above this bit.
 const UNIT_SHIFT: u32 = 48;
+/// Deleted vSSDs that are remembered: far more than requests that can be under way.
+const DELETED_MAX: usize = 256;
 /// Index of the node's own media operations.
 const NODE_UNIT: u64 = 0xffff;
 
@@ -129,6 +132,8 @@ pub struct Node {
     index: Map<u32, u32>,
     jobs: VecDeque<Job>,
     writing: Option<Writing>,
+    /// The last vSSDs that were deleted: a late request to make one is refused.
+    deleted: VecDeque<VssdId>,
     registered: bool,
     register_at: Instant,
     out: VecDeque<Output>,
@@ -153,6 +158,7 @@ impl Node {
             index: Map::new(),
             jobs: VecDeque::new(),
             writing: None,
+            deleted: VecDeque::new(),
             registered: false,
             register_at: now,
             out: VecDeque::new(),
@@ -164,8 +170,8 @@ impl Node {
             let (flash, report) = Vssd::recover(config, node.pool.clone(), medium)
                 .map_err(|error| NodeError::Recover(entry.id, error))?;
             node.reports.push((entry.id, report));
-            let peers = parse_members(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            node.start_unit(now, entry.id, peers, flash);
+            let membership = Membership::parse(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            node.start_unit(now, entry.id, membership, flash);
         }
         Ok(node)
     }
@@ -178,14 +184,14 @@ impl Node {
         config
     }
 
-    fn start_unit(&mut self, now: Instant, vssd: VssdId, peers: Vec<rack::replica::Member>, flash: Vssd) {
+    fn start_unit(&mut self, now: Instant, vssd: VssdId, membership: Membership, flash: Vssd) {
         let identity = Identity {
             vssd,
             node: self.config.id,
             addr: self.config.addr,
             tor: self.config.tor,
             boot: self.ssd.boot(),
-            peers,
+            membership,
         };
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
         assert!(
@@ -253,8 +259,11 @@ impl Node {
             free_ratio_min: 1.0,
             ..NodeStatus::default()
         };
+        let (mut erases, mut blocks) = (0.0, 0.0);
         for unit in self.units() {
             let (stats, flash) = (unit.stats(), unit.flash().stats());
+            erases += flash.erase_count_mean * f64::from(flash.blocks);
+            blocks += f64::from(flash.blocks);
             status.vssds += 1;
             status.serving += u32::from(unit.is_serving());
             status.collecting += u32::from(unit.is_collecting());
@@ -268,6 +277,7 @@ impl Node {
             status.damaged_pages += stats.damaged;
             status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
         }
+        status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
         status
     }
 
@@ -289,10 +299,12 @@ impl Node {
         }
         match header.op {
             Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
-            Op::Open => self.open_vssd(&packet),
+            Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
+                // Nothing is begun any more of what is being deleted.
+                Some(&index) if self.is_closing(index) => {}
                 Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
                 None if !header.has(flags::REPLY)
                     && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
@@ -302,6 +314,11 @@ impl Node {
                 None => {}
             },
         }
+    }
+
+    fn is_closing(&self, index: u32) -> bool {
+        let slot = self.units[index as usize].as_ref();
+        slot.is_some_and(|slot| slot.closing.is_some())
     }
 
     /// Calls a unit and stamps the media operations that it asks for.
@@ -339,34 +356,62 @@ impl Node {
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
-    fn open_vssd(&mut self, packet: &Packet) {
+    fn open_vssd(&mut self, now: Instant, packet: &Packet) {
         let header = packet.header;
         let Some(open) = Open::parse(packet.record()) else {
             return self.answer(&header, Code::Refused);
         };
         if let Some(&index) = self.index.get(&header.vssd.0) {
-            if let Some(slot) = self.units[index as usize].as_mut() {
-                slot.unit.fence(&header);
-            }
-            let code = match &self.units[index as usize] {
-                Some(slot) if slot.closing.is_some() => Code::Busy,
-                Some(slot) if slot.unit.flash().logical_pages() != open.pages => Code::Refused,
-                Some(slot) if slot.unit.identity().peers != open.peers => {
-                    return self.move_peers(header, open);
-                }
-                Some(slot) if !slot.unit.is_serving() => Code::Busy,
-                _ => Code::SoftOrOk,
-            };
-            return self.answer(&header, code);
+            return self.open_known(now, header, open, index as usize);
         }
-        if !open.create {
+        if !open.intent.creates() {
             return self.answer(&header, Code::NoVssd);
+        }
+        if self.deleted.contains(&header.vssd) {
+            return self.answer(&header, Code::Refused);
         }
         let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
         if !self.jobs.iter().any(known) && !self.writing.as_ref().is_some_and(|writing| known(&writing.job)) {
             self.jobs.push_back(Job::Open(header, open));
             self.next_job();
         }
+    }
+
+    fn open_known(&mut self, now: Instant, header: Header, open: Open, index: usize) {
+        let changing = self.is_changing(header.vssd);
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
+        slot.unit.fence(&header);
+        let known = &slot.unit.identity().membership;
+        let code = if slot.closing.is_some() {
+            Code::Busy
+        } else if slot.unit.flash().logical_pages() != open.pages
+            || open.membership.generation < known.generation
+        {
+            Code::Refused
+        } else if open.membership.generation > known.generation {
+            return self.change_members(now, header, open, index);
+        } else if known.peers != open.membership.peers {
+            return self.move_peers(header, open);
+        } else if changing || open.intent != Intent::Prepare && !slot.unit.is_serving() {
+            Code::Busy
+        } else {
+            Code::SoftOrOk
+        };
+        self.answer(&header, code);
+    }
+
+    /// The replica set has other members from now on. The gateway asks again, and is answered when that is durable.
+    fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
+        let (membership, again) = (open.membership.clone(), open.intent == Intent::TakeOver);
+        self.with_unit(index, |unit, out| {
+            unit.change_members(now, membership, again, out)
+        });
+        self.registered = false;
+        self.register_at = now;
+        self.jobs.push_back(Job::Move(header, open));
+        self.next_job();
     }
 
     /// The peers are the same, at other addresses: take these. The gateway asks again and is answered then.
@@ -377,7 +422,7 @@ impl Node {
             .copied()
             .expect("the caller found it") as usize;
         let slot = self.units[index].as_mut().expect("an indexed unit exists");
-        if !slot.unit.move_peers(&open.peers) {
+        if !slot.unit.move_peers(&open.membership.peers) {
             return self.answer(&header, Code::Refused);
         }
         self.registered = false;
@@ -397,13 +442,25 @@ impl Node {
     fn delete_vssd(&mut self, header: Header) {
         match self.index.get(&header.vssd.0) {
             None if self.is_changing(header.vssd) => {}
-            None => self.answer(&header, Code::SoftOrOk),
+            None => {
+                self.remember_deleted(header.vssd);
+                self.answer(&header, Code::SoftOrOk);
+            }
             Some(&index) => {
                 if let Some(slot) = self.units[index as usize].as_mut() {
                     slot.closing = Some(header);
                 }
                 self.close_if_quiet(index as usize);
             }
+        }
+    }
+
+    fn remember_deleted(&mut self, vssd: VssdId) {
+        if !self.deleted.contains(&vssd) {
+            if self.deleted.len() == DELETED_MAX {
+                self.deleted.pop_front();
+            }
+            self.deleted.push_back(vssd);
         }
     }
 
@@ -420,6 +477,7 @@ impl Node {
         let (header, vssd) = (*header, unit.identity().vssd);
         self.units[index] = None;
         self.index.remove(&vssd.0);
+        self.remember_deleted(vssd);
         self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
         self.jobs.push_back(Job::Delete(header));
         self.next_job();
@@ -436,9 +494,9 @@ impl Node {
         let changed = match &job {
             Job::Open(header, open) => self
                 .ssd
-                .create(header.vssd, open.channels, open.pages, emit_members(&open.peers))
+                .create(header.vssd, open.channels, open.pages, open.membership.emit())
                 .map(|_| ()),
-            Job::Move(header, open) => self.ssd.set_config(header.vssd, emit_members(&open.peers)),
+            Job::Move(header, open) => self.ssd.set_config(header.vssd, open.membership.emit()),
             Job::Delete(header) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
@@ -511,7 +569,7 @@ impl Node {
                     .cloned();
                 let entry = entry.expect("created before it was written");
                 let flash = Vssd::create(self.vssd_config(&entry), self.pool.clone());
-                self.start_unit(now, header.vssd, open.peers, flash);
+                self.start_unit(now, header.vssd, open.membership, flash);
                 self.register(now);
                 self.answer(&header, Code::Busy);
             }
@@ -532,7 +590,7 @@ impl Node {
             .map(|unit| {
                 let identity = unit.identity();
                 let mut replicas = [None; 2];
-                for (place, peer) in replicas.iter_mut().zip(&identity.peers) {
+                for (place, peer) in replicas.iter_mut().zip(&identity.membership.peers) {
                     *place = Some((peer.vssd, peer.addr));
                 }
                 Registration {

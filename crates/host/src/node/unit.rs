@@ -13,7 +13,7 @@ use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
-use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
+use rack::replica::{Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{Policy, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use wire::rack::{Code, Header, Op, Packet};
@@ -54,7 +54,7 @@ pub struct Identity {
     /// The node's incarnation.
     pub boot: u32,
     /// The other replicas.
-    pub peers: Vec<Member>,
+    pub membership: Membership,
 }
 
 #[derive(Debug)]
@@ -176,7 +176,12 @@ macro_rules! view {
 impl Unit {
     /// Serves `flash`, which is fresh or recovered.
     pub fn new(now: Instant, identity: Identity, config: UnitConfig, flash: Vssd) -> Self {
-        let replica = Replica::new(now, identity.node, identity.boot, &identity.peers);
+        let me = Incarnation {
+            vssd: identity.vssd,
+            node: identity.node,
+            boot: identity.boot,
+        };
+        let replica = Replica::new(now, me, &identity.membership);
         Self {
             cache: Cache::new(config.cache_pages),
             agent: Agent::new(config.gc),
@@ -324,7 +329,7 @@ impl Unit {
                     // A follower sees no other sign of its clients.
                     self.agent.note_request(now);
                 }
-                if let Some(peer) = self.replica.peer_of(header.source) {
+                if let Some(peer) = self.replica.peer_of(&header) {
                     self.peer_packet(now, peer, packet);
                 }
             }
@@ -774,7 +779,7 @@ impl Unit {
             self.damaged.insert(lpn.0, self.flash.version(lpn));
             self.stats.damaged += 1;
         }
-        for peer in 0..self.identity.peers.len() {
+        for peer in 0..self.identity.membership.peers.len() {
             self.replica.pull(peer, lpn);
         }
         self.answer(header, Code::Damaged, out);
@@ -930,7 +935,7 @@ impl Unit {
 
     /// The peers are at other addresses; false if they are other peers.
     pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.peers;
+        let known = &mut self.identity.membership.peers;
         let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
         if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
             return false;
@@ -938,6 +943,19 @@ impl Unit {
         known.copy_from_slice(peers);
         self.replica.move_peers(peers);
         true
+    }
+
+    /// The replica set has other members from now on; see [`Replica::change_members`].
+    pub fn change_members(
+        &mut self,
+        now: Instant,
+        membership: Membership,
+        again: bool,
+        out: &mut VecDeque<Output>,
+    ) {
+        self.replica.change_members(now, &membership, again);
+        self.identity.membership = membership;
+        self.pump(now, out);
     }
 
     /// Newest version of a page, for probes.

@@ -216,6 +216,23 @@ pub struct Resize {
     pub size: Size,
 }
 
+/// Asks for an exchange of the nodes of two vSSDs.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// Number of the one vSSD.
+    pub a: u32,
+    /// Number of the other one, of another replica set and of the same size.
+    pub b: u32,
+}
+
+/// An exchange that is over.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// How long it took.
+    pub seconds: f64,
+}
+
 /// Why a request was not carried out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Problem {

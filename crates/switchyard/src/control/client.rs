@@ -1,6 +1,6 @@
 //! The commands' side of the control API.
 
-use super::api::{Create, Problem, Resize, Status, Volume};
+use super::api::{Create, Exchange, Exchanged, Problem, Resize, Status, Volume};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -11,6 +11,8 @@ use ureq::{Agent, Body};
 
 /// The longest a rack may take to answer: creating a volume waits for its nodes.
 const TIMEOUT: Duration = Duration::from_secs(90);
+/// An exchange copies two vSSDs first.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// A running rack, as the commands see it.
 #[derive(Debug)]
@@ -22,13 +24,22 @@ pub struct Client {
 impl Client {
     /// Of the rack whose control address is `base`, with or without `http://`.
     pub fn new(base: &str) -> Self {
+        Self::waiting(base, TIMEOUT)
+    }
+
+    /// As [`new`](Client::new), for an exchange.
+    pub fn patient(base: &str) -> Self {
+        Self::waiting(base, EXCHANGE_TIMEOUT)
+    }
+
+    fn waiting(base: &str, timeout: Duration) -> Self {
         let base = match base.contains("://") {
             true => base.trim_end_matches('/').to_owned(),
             false => format!("http://{}", base.trim_end_matches('/')),
         };
         let agent = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(TIMEOUT))
+            .timeout_global(Some(timeout))
             .timeout_connect(Some(Duration::from_secs(3)))
             .proxy(None)
             .build()
@@ -64,6 +75,11 @@ impl Client {
     /// Deletes a volume.
     pub fn delete(&self, name: &str) -> anyhow::Result<()> {
         self.ask(Method::DELETE, &path(name)?, ())
+    }
+
+    /// Lets two vSSDs exchange their nodes.
+    pub fn exchange(&self, exchange: Exchange) -> anyhow::Result<Exchanged> {
+        self.ask(Method::POST, "/v1/exchanges", exchange)
     }
 
     fn ask<T: DeserializeOwned>(

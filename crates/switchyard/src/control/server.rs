@@ -1,7 +1,7 @@
 //! The HTTP server: one thread with a single-threaded tokio beside the cores. Work on the rack waits for cores and
 //! nodes, so each request's work runs on tokio's blocking threads.
 
-use super::api::{Create, Problem, Resize};
+use super::api::{Create, Exchange, Problem, Resize};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::plane::{Plane, Refusal};
@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -100,7 +100,7 @@ fn routes(plane: Arc<Plane>) -> Router {
     Router::new()
         .route(
             "/",
-            get(async || "Switchyard: /v1/status, /v1/volumes, /metrics\n"),
+            get(async || "Switchyard: /v1/status, /v1/volumes, /v1/exchanges, /metrics\n"),
         )
         .route(
             "/v1/status",
@@ -108,9 +108,10 @@ fn routes(plane: Arc<Plane>) -> Router {
         )
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .route("/v1/exchanges", post(exchange))
         .route("/metrics", get(scrape))
         .fallback(async || {
-            let error = "no such resource: see /v1/status, /v1/volumes, /metrics".to_owned();
+            let error = "no such resource: see /v1/status, /v1/volumes, /v1/exchanges, /metrics".to_owned();
             (StatusCode::NOT_FOUND, Json(Problem { error }))
         })
         .with_state(plane)
@@ -134,6 +135,10 @@ async fn resize(plane: Shared, Path(name): Path<String>, Json(resize): Json<Resi
 
 async fn delete(plane: Shared, Path(name): Path<String>) -> Response {
     run(plane, move |plane| plane.delete_volume(&name)).await
+}
+
+async fn exchange(plane: Shared, Json(exchange): Json<Exchange>) -> Response {
+    run(plane, move |plane| plane.exchange(exchange)).await
 }
 
 async fn scrape(State(plane): Shared) -> Response {
@@ -161,7 +166,7 @@ async fn run<T: serde::Serialize + Send + 'static>(
 
 fn answer(refusal: Refusal) -> Response {
     let code = match &refusal {
-        Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+        Refusal::Invalid(_) | Refusal::Exchange(_) => StatusCode::BAD_REQUEST,
         Refusal::Unknown(_) => StatusCode::NOT_FOUND,
         Refusal::Exists(_) => StatusCode::CONFLICT,
         Refusal::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,

@@ -1,13 +1,16 @@
 //! The control plane of one process: the cores that run here, which hosts they have, and the registry. Everything the
 //! control API and the metrics know comes from here.
 //!
-//! Invariants: changes of volumes are made one at a time (the registry's lock is held for a whole change); a host is
+//! Invariants: changes of volumes are made one at a time (the registry's lock is held for a whole change, and an exchange
+//! of vSSDs holds it for each of its steps); a host is
 //! only touched on its own core, through [`runtime::CoreHandle::call`].
 
+mod exchange;
 mod nvme;
 mod observe;
 mod volumes;
 
+pub use exchange::load_decided;
 pub use nvme::Offer;
 pub use observe::stages_of;
 pub use volumes::open_registered;
@@ -15,12 +18,14 @@ pub use volumes::open_registered;
 use crate::control::api;
 use base::{Instant, NodeId};
 use host::{Gateway, Node, Tor};
+use rack::exchange::ExchangeError;
 use rack::placement::PlacementError;
 use rack::registry::{Durability, Registry, RegistryError};
 use runtime::{CoreHandle, Stopped};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use thiserror::Error;
 
 /// Where a host runs.
@@ -58,6 +63,8 @@ pub struct Plane {
     registry: Option<Mutex<Box<dyn Registry + Send>>>,
     nvme: Offer,
     started: std::time::Instant,
+    /// Work that takes long is broken off.
+    pub stopping: AtomicBool,
 }
 
 /// Why the control plane did not do what it was asked.
@@ -75,6 +82,9 @@ pub enum Refusal {
     /// It does not fit.
     #[error(transparent)]
     NoRoom(#[from] PlacementError),
+    /// Two vSSDs cannot exchange their places.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// A node refused or did not answer.
     #[error("{0}")]
     Failed(String),
@@ -120,6 +130,7 @@ impl Plane {
             registry: parts.registry.map(Mutex::new),
             nvme: parts.nvme,
             started: std::time::Instant::now(),
+            stopping: AtomicBool::new(false),
         }
     }
 

@@ -25,7 +25,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Deleted ones are waited for this long.
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 
-type Guard<'a> = MutexGuard<'a, Box<dyn Registry + Send>>;
+pub(super) type Guard<'a> = MutexGuard<'a, Box<dyn Registry + Send>>;
 
 /// Opens every volume of the registry at the start of a gateway; those that were not made completely are made.
 pub fn open_registered(gateway: &mut Gateway, now: base::Instant, snapshot: &Snapshot) {
@@ -64,7 +64,7 @@ fn wait(within: Duration, done: impl Fn() -> Result<bool, Refusal>) -> Result<bo
     Ok(true)
 }
 
-fn reason(code: Code) -> &'static str {
+pub(super) fn reason(code: Code) -> &'static str {
     match code {
         Code::NoVssd => "it is not there: the node's medium was replaced or lost",
         Code::NoSpace => "the node has no free channels or flash for it",
@@ -90,7 +90,7 @@ fn problem(record: &VolumeRecord, vssd: base::VssdId, code: Code) -> String {
 }
 
 impl Plane {
-    fn registry(&self) -> Result<Guard<'_>, Refusal> {
+    pub(super) fn registry(&self) -> Result<Guard<'_>, Refusal> {
         let registry = self.registry.as_ref().ok_or(Refusal::NoGateway)?;
         Ok(registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -248,9 +248,11 @@ impl Plane {
         Ok(())
     }
 
-    /// The volumes' states after a start: those whose creation was cut short and is now complete are noted.
+    /// The volumes' states after a start: those whose creation was cut short and is now complete are noted, and so is an
+    /// exchange.
     pub fn settle(&self) -> Result<Vec<api::Volume>, Refusal> {
         let mut registry = self.registry()?;
+        self.finish_exchange(&mut registry)?;
         for record in registry.load()?.volumes {
             if !record.ready && self.state(&record)? == Some(VolumeState::Ready) {
                 self.mark_ready(&mut registry, record.id)?;
@@ -396,6 +398,7 @@ mod tests {
                 pages: 2,
                 channels: 1,
                 replicas: vec![ReplicaRecord { vssd: 4, node: 2 }],
+                ..SetRecord::default()
             }],
         }
     }

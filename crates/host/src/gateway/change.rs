@@ -1,0 +1,319 @@
+//! Changes of a replica set's members while clients go on: one vSSD takes another one's place (`rack::exchange`).
+//!
+//! A record that says `joining` asks for the preparation, step by step, each for as long as it takes:
+//!
+//! 1. `Create`: the new vSSD is made. Until it exists nothing else changes, so that a node that is away does no harm.
+//! 2. `Join`: every member learns the membership with the new one; that takes part in writes at once, pulls what it lacks,
+//!    and answers when it serves. Flushes are for the old members: their copies are what a loss of power must find.
+//! 3. `Flush`: flushes are for the new one, too; what it had before is flushed by us. Then it is `Joined`.
+//!
+//! A record that says `leaving` tells the decision. It is carried out however often it is begun:
+//!
+//! 4. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
+//!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
+//! 5. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
+//!    every write that its predecessor left undecided, as a primary does that has started again.
+
+use super::control::Owner;
+use super::set::sooner;
+use super::{Gateway, Kind};
+use base::{Addr, Instant, NodeId, VolumeId, VssdId};
+use rack::control::{Intent, Open};
+use rack::exchange::ChangeState;
+use rack::registry::{LeavingRecord, SetRecord, VolumeRecord};
+use rack::replica::{Member, Membership};
+use wire::rack::Code;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create,
+    Join,
+    Flush,
+    Joined,
+    Retire(LeavingRecord),
+    Settle(LeavingRecord),
+}
+
+/// A change under way.
+#[derive(Debug)]
+pub(super) struct Change {
+    volume: VolumeId,
+    set: usize,
+    step: Step,
+    /// It was begun by an earlier start: the volume is not open before it is over.
+    resumed: bool,
+}
+
+impl Change {
+    fn owner(&self) -> Owner {
+        Owner::Change(self.volume, self.set)
+    }
+}
+
+impl Gateway {
+    /// Begins what the sets of a volume's new record ask for; [`change_state`](Gateway::change_state) tells how far it is.
+    pub fn change_sets(&mut self, now: Instant, record: &VolumeRecord) {
+        let id = record.volume();
+        let Some(index) = self.find(id) else { return };
+        for (number, set) in record.sets.iter().enumerate() {
+            if set.generation <= self.volume(index).record.sets[number].generation {
+                continue;
+            }
+            self.changes
+                .retain(|change| (change.volume, change.set) != (id, number));
+            self.control.cancel(Owner::Change(id, number));
+            let step = match (set.joining, set.leaving) {
+                (Some(_), _) => Step::Create,
+                (None, Some(leaving)) => Step::Retire(leaving),
+                (None, None) => continue,
+            };
+            self.volume(index).record.sets[number] = set.clone();
+            self.begin(now, index, number, step, false);
+        }
+        self.send_control(now);
+    }
+
+    /// Goes on, at a start, with a change that was decided before.
+    pub(super) fn resume_change(
+        &mut self,
+        now: Instant,
+        index: usize,
+        id: VolumeId,
+        number: usize,
+        set: &SetRecord,
+    ) {
+        let Some(leaving) = set.leaving else { return };
+        self.set(index, number).taking_over = true;
+        let change = Change {
+            volume: id,
+            set: number,
+            step: Step::Retire(leaving),
+            resumed: true,
+        };
+        self.retire(now, change.owner(), leaving);
+        self.changes.push(change);
+    }
+
+    /// How far the changes of a volume are.
+    pub fn change_state(&self, id: VolumeId) -> ChangeState {
+        if self.find(id).is_none() {
+            return ChangeState::Busy;
+        }
+        let mut state = ChangeState::Done;
+        for change in self.changes.iter().filter(|change| change.volume == id) {
+            if let Some((vssd, code)) = self.control.failure(change.owner()) {
+                return ChangeState::Failed(vssd, code);
+            }
+            state = match (state, change.step) {
+                (ChangeState::Done | ChangeState::Joined, Step::Joined) => ChangeState::Joined,
+                _ => ChangeState::Busy,
+            };
+        }
+        state
+    }
+
+    /// What keeps a volume from being opened.
+    pub(super) fn resume_failure(&self, id: VolumeId) -> Option<(VssdId, Code)> {
+        let mut resumed = self
+            .changes
+            .iter()
+            .filter(|change| change.volume == id && change.resumed);
+        resumed.find_map(|change| self.control.failure(change.owner()))
+    }
+
+    /// True while a volume is not open because of what an earlier start has left.
+    pub(super) fn is_resuming(&self, id: VolumeId) -> bool {
+        self.changes
+            .iter()
+            .any(|change| change.volume == id && change.resumed)
+    }
+
+    pub(super) fn cancel_changes(&mut self, id: VolumeId) {
+        for change in self.changes.iter().filter(|change| change.volume == id) {
+            self.control.cancel(change.owner());
+        }
+        self.changes.retain(|change| change.volume != id);
+    }
+
+    /// Takes the next step wherever the last one is done.
+    pub(super) fn advance_changes(&mut self, now: Instant) {
+        for at in 0..self.changes.len() {
+            let change = &self.changes[at];
+            let (owner, id, number, step) = (change.owner(), change.volume, change.set, change.step);
+            let idle = !self.control.is_pending(owner) && step != Step::Joined;
+            let Some(index) = self.find(id).filter(|_| idle) else {
+                continue;
+            };
+            if self.control.failure(owner).is_some() {
+                // It cannot be done, and waits for that decision.
+                continue;
+            }
+            let next = match step {
+                Step::Create => Step::Join,
+                Step::Join => Step::Flush,
+                Step::Flush | Step::Joined => Step::Joined,
+                Step::Retire(leaving) => Step::Settle(leaving),
+                Step::Settle(_) => {
+                    self.changes.remove(at);
+                    self.set(index, number).taking_over = false;
+                    self.launch_waiting(now, index, number);
+                    // The places of the others have changed.
+                    return self.advance_changes(now);
+                }
+            };
+            self.changes[at].step = next;
+            self.enter(now, index, number, owner, next);
+        }
+        self.send_control(now);
+    }
+
+    fn begin(&mut self, now: Instant, index: usize, number: usize, step: Step, resumed: bool) {
+        let change = Change {
+            volume: self.volume(index).record.volume(),
+            set: number,
+            step,
+            resumed,
+        };
+        let owner = change.owner();
+        self.changes.push(change);
+        self.enter(now, index, number, owner, step);
+    }
+
+    /// What a step changes here, and what it asks of nodes.
+    fn enter(&mut self, now: Instant, index: usize, number: usize, owner: Owner, step: Step) {
+        match step {
+            Step::Flush => {
+                let joining = self.volume(index).record.sets[number].joining;
+                self.set(index, number).joined = joining.map(|joining| VssdId(joining.vssd));
+            }
+            Step::Retire(leaving) => self.set(index, number).taking_over |= leaving.was_primary,
+            Step::Settle(leaving) => self.replace(now, index, number, leaving),
+            Step::Create | Step::Join | Step::Joined => {}
+        }
+        self.ask(now, index, number, owner, step);
+    }
+
+    fn ask(&mut self, now: Instant, index: usize, number: usize, owner: Owner, step: Step) {
+        let set = self.volume(index).record.sets[number].clone();
+        let joining = set
+            .joining
+            .map(|joining| (VssdId(joining.vssd), NodeId(joining.node)));
+        match (step, joining) {
+            (Step::Create, Some(joining)) => self.open(now, owner, &set, joining, Intent::Prepare),
+            (Step::Join, _) => {
+                for member in set.vssds() {
+                    self.open(now, owner, &set, member, Intent::Serve);
+                }
+            }
+            (Step::Flush, Some((vssd, node))) => {
+                let addr = self.addr(node);
+                self.control.flush(now, owner, vssd, addr);
+            }
+            (Step::Retire(leaving), _) => self.retire(now, owner, leaving),
+            (Step::Settle(leaving), _) => {
+                for (place, replica) in set.replicas.iter().enumerate() {
+                    let takes_over = leaving.was_primary && place == 0;
+                    let intent = if takes_over {
+                        Intent::TakeOver
+                    } else {
+                        Intent::Serve
+                    };
+                    let member = (VssdId(replica.vssd), NodeId(replica.node));
+                    self.open(now, owner, &set, member, intent);
+                }
+                self.control.insist(owner);
+            }
+            (Step::Create | Step::Flush | Step::Joined, _) => {}
+        }
+    }
+
+    fn retire(&mut self, now: Instant, owner: Owner, leaving: LeavingRecord) {
+        let addr = self.addr(NodeId(leaving.node));
+        self.control.delete(now, owner, VssdId(leaving.vssd), addr);
+        self.control.insist(owner);
+    }
+
+    /// Where a node is; nowhere if it is not known, so that what is asked of it waits.
+    fn addr(&self, node: NodeId) -> Addr {
+        self.control.addr(node).unwrap_or(Addr::NONE)
+    }
+
+    /// Opens a vSSD of a set, whose other members are its peers: replicas, and one that joins.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        set: &SetRecord,
+        (vssd, node): (VssdId, NodeId),
+        intent: Intent,
+    ) {
+        let leaving = set.leaving.map(|leaving| VssdId(leaving.vssd));
+        let others = set
+            .vssds()
+            .filter(|&(other, _)| other != vssd && Some(other) != leaving);
+        let peers = others.map(|(vssd, node)| Member {
+            vssd,
+            node,
+            addr: self.addr(node),
+        });
+        let open = Open {
+            intent,
+            pages: set.pages,
+            channels: set.channels,
+            membership: Membership {
+                generation: set.generation,
+                peers: peers.collect(),
+            },
+        };
+        self.control.open(now, owner, vssd, self.addr(node), &open);
+    }
+
+    /// A vSSD is no more: what is under way to it goes to the one in its place.
+    fn replace(&mut self, now: Instant, index: usize, number: usize, leaving: LeavingRecord) {
+        let replicas = &self.volume(index).record.sets[number].replicas;
+        let new: Vec<VssdId> = replicas.iter().map(|replica| VssdId(replica.vssd)).collect();
+        let set = self.set(index, number);
+        set.joined = None;
+        let old = core::mem::replace(&mut set.replicas, new.clone());
+        let gone = VssdId(leaving.vssd);
+        // After an undone change it was none of them, and any will do.
+        let place = old.iter().position(|&vssd| vssd == gone).unwrap_or(0);
+        self.primaries.remove(&old[0].0);
+        self.primaries.insert(new[0].0, (index, number));
+        for slot in 0..self.operations.len() as u32 {
+            let Some(operation) = self.operations[slot as usize].as_mut() else {
+                continue;
+            };
+            if (operation.volume, operation.set, operation.vssd) != (index, number, gone) {
+                continue;
+            }
+            operation.vssd = new[place];
+            operation.attempts = 0;
+            operation.again_at = now;
+            sooner(&mut self.scan_at, now);
+            let sent = core::mem::take(&mut operation.number);
+            if sent == 0 {
+                continue;
+            }
+            // Numbered anew: an answer of the one that is gone is not taken for one of its successor.
+            match operation.kind {
+                Kind::Mutate { .. } => {
+                    let set = self.set(index, number);
+                    set.end_mutation(sent);
+                    set.waiting_mutations.push_back(slot);
+                }
+                Kind::ReadForMerge { .. } | Kind::Read { .. } => {
+                    self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+                    let set = self.set(index, number);
+                    set.reads_in_flight -= 1;
+                    set.waiting_reads.push_back(slot);
+                }
+                Kind::Flush { .. } => {
+                    self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+                    self.launch(now, slot);
+                }
+            }
+        }
+        self.launch_waiting(now, index, number);
+    }
+}

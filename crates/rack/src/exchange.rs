@@ -1,0 +1,395 @@
+//! Two vSSDs exchange their nodes while clients go on (RackBlox §3.6): the records' side of it.
+//!
+//! For each of the two a new vSSD is made on the other one's node and joins its replica set as one member more. When both
+//! hold everything, durably, one change of the registry decides for both; then the old ones are deleted. All changes go
+//! through [`Snapshot`]s, which a registry stores as a whole, and every snapshot can be the last one before a crash:
+//!
+//! | stored | after a crash |
+//! | --- | --- |
+//! | [`planned`](Snapshot::plan_exchange): `joining` | [undone](Snapshot::undo_exchange): the new vSSDs leave |
+//! | [`committed`](Snapshot::commit_exchange) or undone: `leaving` | what leaves is deleted, then this is finished |
+//! | [finished](Snapshot::finish_exchange) | nothing is left to do |
+//!
+//! Each of these makes a new generation of the sets' membership, so that nothing that was sent under an earlier one has an
+//! effect.
+
+use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use base::{VolumeId, VssdId};
+use thiserror::Error;
+use wire::rack::Code;
+
+/// Why two vSSDs cannot exchange their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ExchangeError {
+    /// No volume has it.
+    #[error("no volume has a vSSD {0}: `switchyard volume show NAME` names a volume's")]
+    Unknown(u32),
+    /// Its volume was not made completely.
+    #[error("the volume of vSSD {0} is not ready")]
+    NotReady(u32),
+    /// They are copies of the same data, or the same vSSD.
+    #[error("vSSDs {0} and {1} are copies of the same data: choose two of different sets")]
+    SameSet(u32, u32),
+    /// They are on the same node, or one's data has another copy on the other's.
+    #[error("a node would hold two copies of the same data, or both are on one node: choose other vSSDs")]
+    Collocated,
+    /// One needs more than the other.
+    #[error("vSSDs {0} and {1} are not of the same size")]
+    Sizes(u32, u32),
+    /// Another exchange has not been finished.
+    #[error("another exchange is not finished: some nodes do not answer, `switchyard status` shows which")]
+    Unfinished,
+}
+
+/// How far a volume's sets are with what their records ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeState {
+    /// Under way.
+    Busy,
+    /// Every joining vSSD holds everything, durably.
+    Joined,
+    /// A node refused: it cannot be done.
+    Failed(VssdId, Code),
+    /// Nothing is under way; what was to leave is gone.
+    Done,
+}
+
+impl Snapshot {
+    fn find(&self, vssd: u32) -> Option<(usize, usize, usize)> {
+        self.volumes.iter().enumerate().find_map(|(v, volume)| {
+            volume.sets.iter().enumerate().find_map(|(s, set)| {
+                let replica = set.replicas.iter().position(|replica| replica.vssd == vssd)?;
+                Some((v, s, replica))
+            })
+        })
+    }
+
+    fn sets(&mut self) -> impl Iterator<Item = &mut SetRecord> {
+        self.volumes.iter_mut().flat_map(|volume| &mut volume.sets)
+    }
+
+    /// Volumes with a vSSD that joins or leaves.
+    pub fn exchanging(&self) -> impl Iterator<Item = &VolumeRecord> {
+        let changes = |set: &SetRecord| set.joining.is_some() || set.leaving.is_some();
+        self.volumes
+            .iter()
+            .filter(move |volume| volume.sets.iter().any(changes))
+    }
+
+    /// Notes that the data of two vSSDs are to exchange nodes.
+    pub fn plan_exchange(&mut self, a: VssdId, b: VssdId) -> Result<(), ExchangeError> {
+        if self.exchanging().next().is_some() {
+            return Err(ExchangeError::Unfinished);
+        }
+        let at_a = self.find(a.0).ok_or(ExchangeError::Unknown(a.0))?;
+        let at_b = self.find(b.0).ok_or(ExchangeError::Unknown(b.0))?;
+        for (vssd, at) in [(a, at_a), (b, at_b)] {
+            if !self.volumes[at.0].ready {
+                return Err(ExchangeError::NotReady(vssd.0));
+            }
+        }
+        let set = |at: (usize, usize, usize)| &self.volumes[at.0].sets[at.1];
+        let node = |at: (usize, usize, usize)| set(at).replicas[at.2].node;
+        if (at_a.0, at_a.1) == (at_b.0, at_b.1) {
+            return Err(ExchangeError::SameSet(a.0, b.0));
+        }
+        if (set(at_a).pages, set(at_a).channels) != (set(at_b).pages, set(at_b).channels) {
+            return Err(ExchangeError::Sizes(a.0, b.0));
+        }
+        let has = |at, node| set(at).replicas.iter().any(|replica| replica.node == node);
+        if has(at_a, node(at_b)) || has(at_b, node(at_a)) {
+            return Err(ExchangeError::Collocated);
+        }
+        for (vssd, at, node) in [(a, at_a, node(at_b)), (b, at_b, node(at_a))] {
+            self.next_vssd += 1;
+            let next = self.next_vssd;
+            let set = &mut self.volumes[at.0].sets[at.1];
+            set.generation += 1;
+            set.joining = Some(JoiningRecord {
+                vssd: next,
+                node,
+                replaces: vssd.0,
+            });
+        }
+        Ok(())
+    }
+
+    /// The joining vSSDs take the places that they were made for.
+    pub fn commit_exchange(&mut self) {
+        for set in self.sets() {
+            let Some(joining) = set.joining.take() else {
+                continue;
+            };
+            let place = set
+                .replicas
+                .iter()
+                .position(|replica| replica.vssd == joining.replaces);
+            let place = place.expect("a record's own replica is replaced");
+            let new = ReplicaRecord {
+                vssd: joining.vssd,
+                node: joining.node,
+            };
+            let old = core::mem::replace(&mut set.replicas[place], new);
+            set.generation += 1;
+            set.leaving = Some(LeavingRecord {
+                vssd: old.vssd,
+                node: old.node,
+                was_primary: place == 0,
+            });
+        }
+    }
+
+    /// The joining vSSDs, as far as they were made, are not wanted. True if there were any.
+    pub fn undo_exchange(&mut self) -> bool {
+        let mut any = false;
+        for set in self.sets() {
+            let Some(joining) = set.joining.take() else {
+                continue;
+            };
+            set.generation += 1;
+            set.leaving = Some(LeavingRecord {
+                vssd: joining.vssd,
+                node: joining.node,
+                was_primary: false,
+            });
+            any = true;
+        }
+        any
+    }
+
+    /// What was to leave is gone.
+    pub fn finish_exchange(&mut self) {
+        for set in self.sets() {
+            set.leaving = None;
+        }
+    }
+}
+
+/// What to do next in an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Look again when something has happened.
+    Wait,
+    /// Store the snapshot durably, then hand the volumes' records to the gateway.
+    Store,
+    /// Store the snapshot durably: it is over. True if the places were exchanged.
+    Over(bool),
+}
+
+/// An exchange under way. Whoever drives it stores snapshots and hands records on, as [`Next`] says; if a snapshot cannot
+/// be stored, the exchange stays where it is until the next start.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    volumes: Vec<VolumeId>,
+    /// Decided: true if the places are exchanged.
+    decided: Option<bool>,
+}
+
+impl Exchange {
+    /// Plans an exchange; the snapshot is to be stored, and the records handed on.
+    pub fn plan(snapshot: &mut Snapshot, a: VssdId, b: VssdId) -> Result<Self, ExchangeError> {
+        snapshot.plan_exchange(a, b)?;
+        Ok(Self {
+            volumes: snapshot.exchanging().map(VolumeRecord::volume).collect(),
+            decided: None,
+        })
+    }
+
+    /// What an earlier start has left, `None` if nothing. One that was not decided is undone: then the snapshot is changed
+    /// and is to be stored before anything else, which the flag says.
+    pub fn resume(snapshot: &mut Snapshot) -> Option<(Self, bool)> {
+        let undone = snapshot.undo_exchange();
+        let volumes: Vec<VolumeId> = snapshot.exchanging().map(VolumeRecord::volume).collect();
+        let exchange = Self {
+            volumes,
+            decided: Some(!undone),
+        };
+        (!exchange.volumes.is_empty()).then_some((exchange, undone))
+    }
+
+    /// The volumes that it concerns.
+    pub fn volumes(&self) -> &[VolumeId] {
+        &self.volumes
+    }
+
+    /// True if it cannot be undone any more, or is undone.
+    pub fn is_decided(&self) -> bool {
+        self.decided.is_some()
+    }
+
+    /// What to do next, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.
+    pub fn next(
+        &mut self,
+        snapshot: &mut Snapshot,
+        hurry: bool,
+        state: impl Fn(VolumeId) -> ChangeState,
+    ) -> Next {
+        let mut states = self.volumes.iter().map(|&volume| state(volume));
+        match self.decided {
+            Some(exchanged) => {
+                if !states.all(|state| state == ChangeState::Done) {
+                    return Next::Wait;
+                }
+                snapshot.finish_exchange();
+                Next::Over(exchanged)
+            }
+            None if hurry
+                || states
+                    .clone()
+                    .any(|state| matches!(state, ChangeState::Failed(..))) =>
+            {
+                snapshot.undo_exchange();
+                self.decided = Some(false);
+                Next::Store
+            }
+            None if states.all(|state| state == ChangeState::Joined) => {
+                snapshot.commit_exchange();
+                self.decided = Some(true);
+                Next::Store
+            }
+            None => Next::Wait,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two volumes of two sets of two replicas on four nodes, round robin: vSSDs 1 to 8.
+    fn snapshot() -> Snapshot {
+        let set = |first: u32| SetRecord {
+            pages: 100,
+            channels: 1,
+            replicas: [first, first + 1]
+                .map(|vssd| ReplicaRecord {
+                    vssd,
+                    node: ((vssd - 1) % 4 + 1) as u8,
+                })
+                .to_vec(),
+            ..SetRecord::default()
+        };
+        let volume = |id: u32| VolumeRecord {
+            id,
+            name: format!("v{id}"),
+            size_bytes: 200 * 4096,
+            durability: Default::default(),
+            read_only: false,
+            ready: true,
+            sets: vec![set(id * 4 - 3), set(id * 4 - 1)],
+        };
+        Snapshot {
+            next_vssd: 8,
+            volumes: vec![volume(1), volume(2)],
+            ..Snapshot::default()
+        }
+    }
+
+    fn places(snapshot: &Snapshot) -> Vec<Vec<u8>> {
+        let sets = snapshot.volumes.iter().flat_map(|volume| &volume.sets);
+        sets.map(|set| set.replicas.iter().map(|replica| replica.node).collect())
+            .collect()
+    }
+
+    #[test]
+    fn a_committed_exchange_swaps_two_nodes_and_nothing_else() {
+        let mut now = snapshot();
+        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        assert_eq!(exchange.volumes(), [VolumeId(1), VolumeId(2)]);
+        assert_eq!(places(&now), places(&snapshot()), "planned is not done");
+        assert_eq!(exchange.next(&mut now, false, |_| ChangeState::Busy), Next::Wait);
+        assert_eq!(
+            exchange.next(&mut now, false, |_| ChangeState::Joined),
+            Next::Store
+        );
+        assert_eq!(places(&now), [[4, 2], [3, 4], [1, 2], [3, 1]]);
+        let leaving: Vec<LeavingRecord> = now.sets().filter_map(|set| set.leaving).collect();
+        let (one, eight) = (leaving[0], leaving[1]);
+        assert_eq!((one.vssd, one.node, one.was_primary), (1, 1, true));
+        assert_eq!((eight.vssd, eight.node, eight.was_primary), (8, 4, false));
+        assert_eq!(exchange.next(&mut now, true, |_| ChangeState::Busy), Next::Wait);
+        assert_eq!(
+            exchange.next(&mut now, false, |_| ChangeState::Done),
+            Next::Over(true)
+        );
+        assert_eq!(now.exchanging().count(), 0);
+        assert_eq!(now.next_vssd, 10);
+    }
+
+    #[test]
+    fn a_refusal_or_a_restart_before_the_decision_undoes_it() {
+        let refuse: fn(&mut Exchange, &mut Snapshot) = |exchange, now| {
+            let failed = |_| ChangeState::Failed(VssdId(9), Code::NoSpace);
+            assert_eq!(exchange.next(now, false, failed), Next::Store);
+        };
+        let restart: fn(&mut Exchange, &mut Snapshot) = |exchange, now| {
+            let (resumed, undone) = Exchange::resume(now).unwrap();
+            assert!(undone);
+            *exchange = resumed;
+        };
+        for cause in [refuse, restart] {
+            let mut now = snapshot();
+            let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+            cause(&mut exchange, &mut now);
+            assert_eq!(places(&now), places(&snapshot()));
+            let leaving: Vec<u32> = now.sets().filter_map(|set| set.leaving).map(|l| l.vssd).collect();
+            assert_eq!(leaving, [9, 10]);
+            assert_eq!(
+                exchange.next(&mut now, false, |_| ChangeState::Done),
+                Next::Over(false)
+            );
+            assert!(Exchange::resume(&mut now).is_none());
+            assert!(now.sets().all(|set| set.generation == 0 || set.generation == 2));
+        }
+    }
+
+    #[test]
+    fn a_restart_after_the_decision_completes_it() {
+        let mut now = snapshot();
+        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        assert_eq!(
+            exchange.next(&mut now, false, |_| ChangeState::Joined),
+            Next::Store
+        );
+        let committed = places(&now);
+        let (mut resumed, undone) = Exchange::resume(&mut now).unwrap();
+        assert!(!undone && resumed.is_decided());
+        assert_eq!(
+            resumed.next(&mut now, false, |_| ChangeState::Done),
+            Next::Over(true)
+        );
+        assert_eq!(places(&now), committed);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let plan = |a, b| snapshot().plan_exchange(VssdId(a), VssdId(b));
+        assert_eq!(plan(1, 99), Err(ExchangeError::Unknown(99)));
+        assert_eq!(plan(1, 2), Err(ExchangeError::SameSet(1, 2)));
+        assert_eq!(plan(1, 1), Err(ExchangeError::SameSet(1, 1)));
+        assert_eq!(plan(1, 5), Err(ExchangeError::Collocated), "both are on node 1");
+        assert_eq!(
+            plan(1, 6),
+            Err(ExchangeError::Collocated),
+            "node 2 has a copy already"
+        );
+        let mut small = snapshot();
+        small.volumes[1].sets[1].pages = 99;
+        assert_eq!(
+            small.plan_exchange(VssdId(1), VssdId(8)),
+            Err(ExchangeError::Sizes(1, 8))
+        );
+        let mut unready = snapshot();
+        unready.volumes[1].ready = false;
+        assert_eq!(
+            unready.plan_exchange(VssdId(1), VssdId(8)),
+            Err(ExchangeError::NotReady(8))
+        );
+        let mut now = snapshot();
+        now.plan_exchange(VssdId(1), VssdId(8)).unwrap();
+        assert_eq!(
+            now.plan_exchange(VssdId(3), VssdId(6)),
+            Err(ExchangeError::Unfinished)
+        );
+    }
+}

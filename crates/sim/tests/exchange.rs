@@ -1,0 +1,267 @@
+//! vSSDs exchange their places while clients go on, and whatever can crash does so at every moment of it.
+
+use base::{Duration, Instant};
+use flash::{GcMode, Geometry, Profile};
+use host::node::UnitConfig;
+use rack::gc::{Coordination, TOR_LEASE};
+use rack::registry::Durability;
+use rack::sched::Policy;
+use sim::client::{ClientVolume, LoadSpec, Pace, Shape};
+use sim::exchange::Counts;
+use sim::media::{CutFate, MediaModel};
+use sim::net::{Delay, LinkModel, NetFaults};
+use sim::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use sim::swarm::{SwarmOptions, draw};
+use sim::workload::{Mix, Pattern};
+use sim::world::{Canary, Cut, WorldOptions};
+
+const MILLISECOND: u64 = 1_000_000;
+const PAGES: u32 = 40;
+const NODES: u32 = 4;
+/// The exchange begins when the volumes are made, in the midst of the load.
+const BEGIN_NS: u64 = 120 * MILLISECOND;
+/// It is long decided by then; one that hangs on a node that is away is undone.
+const LIMIT_NS: u64 = 1_000 * MILLISECOND;
+/// How long a host is away: longer and shorter than most of the exchange's steps.
+const DOWN_NS: u64 = 3 * MILLISECOND;
+
+/// Volumes of one and two copies, one of them durable at each write.
+fn rack() -> RackFleet {
+    let geometry = Geometry {
+        channels: 3,
+        chips_per_channel: 1,
+        planes_per_chip: 1,
+        blocks_per_plane: 20,
+        pages_per_block: 4,
+    };
+    let spare = 1.0 - f64::from(PAGES) / f64::from(geometry.pages_per_channel());
+    let mut gc = rack::gc::Config::for_spare(spare);
+    gc.check_every = Duration::from_millis(1);
+    gc.coordination = Coordination::Rack;
+    let layout = |replicas, durability| Layout {
+        sets: 1,
+        pages_per_set: PAGES,
+        replicas,
+        channels: 1,
+        durability,
+    };
+    RackFleet::new(RackOptions {
+        nodes: NODES,
+        gateways: 1,
+        geometry,
+        timing: Profile::built_in("optane").expect("optane is built in"),
+        gc_mode: GcMode::Preemptible { step_pages: 2 },
+        checkpoint_every_programs: 64,
+        unit: UnitConfig {
+            policy: Policy::Coordinated,
+            cache_pages: 16,
+            read_depth: 4,
+            write_depth: 4,
+            dirty_ratio_low: 0.25,
+            gc,
+        },
+        request_timeout: Duration::from_secs(30),
+        client_link: link(),
+        volumes: vec![
+            layout(2, Durability::Memory),
+            layout(1, Durability::Memory),
+            layout(2, Durability::Media),
+        ],
+    })
+}
+
+fn link() -> LinkModel {
+    LinkModel {
+        delay: Delay::Constant(5_000),
+        ..LinkModel::default()
+    }
+}
+
+fn spec(fleet: &RackFleet, seed: u64) -> RunSpec {
+    let volumes: Vec<ClientVolume> = fleet
+        .records()
+        .iter()
+        .map(|record| ClientVolume {
+            id: record.volume(),
+            pages: u64::from(PAGES),
+            check: true,
+            durability: true,
+            durable_writes: record.durability == Durability::Media,
+        })
+        .collect();
+    let load = |volume| LoadSpec {
+        pace: Pace::Open {
+            per_second: 8_000.0,
+            outstanding_max: 64,
+        },
+        pattern: Pattern::Uniform,
+        mix: Mix {
+            flush: 0.02,
+            trim: 0.05,
+            ..Mix::writes(0.7)
+        },
+        shape: Shape {
+            sub_page: 0.3,
+            multi_page: 0.1,
+            pages_max: 3,
+        },
+        fua: 0.1,
+        start: Instant::from_nanos(BEGIN_NS - 5 * MILLISECOND),
+        ..LoadSpec::new(fleet.gateway_of(volume), volume, 500)
+    };
+    RunSpec {
+        world: WorldOptions {
+            seed,
+            link: link(),
+            media: MediaModel {
+                page_bytes: SIM_PAGE_BYTES,
+                sector_bytes: SECTOR_BYTES,
+                io_ns: 10_000,
+                flush_ns: 100_000,
+                volatile: true,
+                loses_flushes: false,
+            },
+            wire_check: true,
+            canary: Canary::None,
+            cut: None,
+        },
+        loads: (0..volumes.len()).map(load).collect(),
+        volumes,
+        faults: Vec::new(),
+        net_faults: NetFaults::default(),
+        calm_ns: 200 * MILLISECOND,
+        answer_ns: 20_000 * MILLISECOND,
+        resync_ns: 3_000 * MILLISECOND,
+        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
+        pool_pages: 1 << 12,
+        read_back: true,
+        exam: true,
+        probe: true,
+        errors_are_violations: false,
+        at_cut: AtCut::Rack,
+    }
+}
+
+/// Nodes of every replica, by set.
+fn places(fleet: &RackFleet) -> Vec<Vec<u8>> {
+    let sets = fleet.records().iter().flat_map(|record| &record.sets);
+    sets.map(|set| set.replicas.iter().map(|replica| replica.node).collect())
+        .collect()
+}
+
+/// One exchange under load with what `change` adds to the run.
+fn exchange(seed: u64, change: impl FnOnce(&mut RunSpec)) -> (Outcome, Counts) {
+    let mut fleet = rack();
+    let before = places(&fleet);
+    let mut spec = spec(&fleet, seed);
+    fleet.plan_exchanges(seed, &[(BEGIN_NS, LIMIT_NS)]);
+    change(&mut spec);
+    let mut run = Run::new(fleet, spec);
+    let outcome = run.execute();
+    let counts = run.fleet().operator().counts();
+    assert_eq!(
+        counts.exchanged + counts.undone,
+        1,
+        "it came to an end: {counts:?}"
+    );
+    assert_eq!(run.fleet().operator().snapshot.exchanging().count(), 0);
+    // Two sets have exchanged one node each, or nothing has changed.
+    let moved: Vec<(u8, u8)> = before
+        .iter()
+        .flatten()
+        .zip(places(run.fleet()).iter().flatten())
+        .filter(|(old, new)| old != new)
+        .map(|(old, new)| (*old, *new))
+        .collect();
+    match moved[..] {
+        [] => assert_eq!(counts.exchanged, 0),
+        [(a, b), (c, d)] => assert_eq!((counts.exchanged, (a, b)), (1, (d, c))),
+        _ => panic!("half an exchange: {moved:?}"),
+    }
+    (outcome, counts)
+}
+
+/// An exchange without trouble takes so long, in ns; it is decided after two thirds.
+const SPAN_NS: u64 = 18 * MILLISECOND;
+/// Write boundaries that are cut per fate, over the whole run.
+const CUTS: u64 = 120;
+
+#[test]
+fn an_exchange_under_load_costs_no_request() {
+    for seed in 0..20 {
+        let (outcome, counts) = exchange(seed, |spec| spec.errors_are_violations = true);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert_eq!(counts.exchanged, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn any_host_may_crash_at_any_moment_of_an_exchange() {
+    let (mut exchanged, mut undone) = (0, 0);
+    let hosts = 1 + NODES as usize + 1;
+    for host in 0..=hosts {
+        for at in (0..SPAN_NS).step_by(MILLISECOND as usize / 2) {
+            let seed = at / (MILLISECOND / 2);
+            let fault = match host {
+                _ if host == hosts => Fault::PowerLoss { down_ns: DOWN_NS },
+                host => Fault::Crash {
+                    host,
+                    down_ns: DOWN_NS,
+                },
+            };
+            let (outcome, counts) = exchange(seed, |spec| spec.faults = vec![(BEGIN_NS + at, fault)]);
+            assert_eq!(outcome.violations, [], "seed {seed}: {fault:?} after {at} ns");
+            exchanged += counts.exchanged;
+            undone += counts.undone;
+        }
+    }
+    // Before the decision and after it.
+    assert!(
+        exchanged > 50 && undone > 10,
+        "{exchanged} exchanged, {undone} undone"
+    );
+}
+
+#[test]
+fn power_is_lost_at_write_boundaries_of_an_exchange() {
+    let mut counts_all = Counts::default();
+    // The last exam is no part of what is cut.
+    let whole = exchange(7, |spec| (spec.exam, spec.probe) = (false, false));
+    let stride = whole.0.world.boundaries / (CUTS + 1);
+    for (index, fate) in CutFate::ALL.into_iter().enumerate() {
+        for cut in 0..CUTS {
+            let boundary = cut * stride + index as u64 * stride / 3;
+            let at_cut = [AtCut::Rack, AtCut::Host][cut as usize % 2];
+            let (outcome, counts) = exchange(7, |spec| {
+                spec.world.cut = Some(Cut { boundary, fate });
+                spec.at_cut = at_cut;
+            });
+            assert_eq!(outcome.violations, [], "{fate:?} at {boundary}");
+            counts_all.exchanged += counts.exchanged;
+            counts_all.undone += counts.undone;
+        }
+    }
+    assert!(
+        counts_all.exchanged > 50 && counts_all.undone > 10,
+        "{counts_all:?}"
+    );
+}
+
+#[test]
+fn the_swarm_exchanges_too() {
+    let mut counts = Counts::default();
+    for seed in 0..100 {
+        let options = SwarmOptions {
+            failing_media: false,
+            ..SwarmOptions::default()
+        };
+        let (fleet, spec) = draw(seed, options);
+        let mut run = Run::new(fleet, spec);
+        assert_eq!(run.execute().violations, [], "seed {seed}");
+        let of = run.fleet().operator().counts();
+        counts.exchanged += of.exchanged;
+        counts.undone += of.undone;
+    }
+    assert!(counts.exchanged > 10 && counts.undone > 10, "{counts:?}");
+}
