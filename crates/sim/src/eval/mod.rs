@@ -47,8 +47,10 @@ pub struct Hardware {
     pub dirty_ratio_low: f64,
     /// Reads in a vSSD's flash at once.
     pub read_depth: usize,
-    /// Write-backs in a vSSD's flash at once.
+    /// Write-backs in a vSSD's flash or waiting for it at once.
     pub write_depth: usize,
+    /// Reads and write-backs in a vSSD's flash at once: the rest wait in its scheduler.
+    pub device_depth: usize,
     /// Between the servers and the ToR.
     pub server_link: LinkModel,
     /// Between the clients and the ToR.
@@ -77,6 +79,7 @@ impl Default for Hardware {
             dirty_ratio_low: 0.25,
             read_depth: 64,
             write_depth: 8,
+            device_depth: 72,
             server_link: LinkModel {
                 delay: Delay::Constant(2_000),
                 ..LinkModel::default()
@@ -121,6 +124,7 @@ impl Hardware {
             "dirty_ratio_low": self.dirty_ratio_low,
             "read_depth": self.read_depth,
             "write_depth": self.write_depth,
+            "device_depth": self.device_depth,
             "server_link": link(&self.server_link),
             "client_link": link(&self.client_link),
         })
@@ -367,6 +371,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             cache_pages: hardware.cache_pages,
             read_depth: hardware.read_depth,
             write_depth: hardware.write_depth,
+            device_depth: hardware.device_depth,
             dirty_ratio_low: hardware.dirty_ratio_low,
             gc,
         },
