@@ -16,6 +16,8 @@ const BURSTY_SHARE: f64 = 0.02;
 /// Level and standard deviation of the delay inside a bursty segment, in µs: the trace's highest level and its bursty
 /// segment's deviation, which together put the 99th percentile and those beyond where the trace has them.
 const BURSTY_US: (f64, f64) = (225.5, 58.0);
+/// A near client's delay is this part of a far one's, as RackBlox's networks are to each other here.
+const NEAR_PART: u64 = 4;
 /// Least and greatest delay of the trace, in µs.
 const TRACE_US: (f64, f64) = (90.0, 450.0);
 /// Quantiles of the segments' levels, in µs.
@@ -69,8 +71,12 @@ pub struct LinkModel {
     pub ns_per_kilobyte: u32,
     /// Packets do not overtake each other.
     pub fifo: bool,
-    /// Clients that share the link and take turns, each over a path whose delay has segments of its own; 0 is one.
+    /// Clients that share the link and take turns, each over a path of its own. A path's level is the same both ways
+    /// (RackBlox §3.4 predicts the way back from ways here), and lasts for 1000 packets each way. With 0 and 1 there is
+    /// one client, whose two ways have nothing to do with each other.
     pub paths: u32,
+    /// So many of them are near: their delays are a quarter of the model's.
+    pub near_paths: u32,
 }
 
 /// Random misfortunes, each a probability per packet.
@@ -114,17 +120,20 @@ pub enum Fate {
 #[derive(Clone, Debug, Default)]
 struct Link {
     model: LinkModel,
-    /// As many as the model says, one at least.
-    paths: Vec<Path>,
+    path: Path,
+    /// Where several clients share the link, theirs. Each has numbers of its own, so that the n-th packet of a path
+    /// takes as long whatever happens elsewhere.
+    paths: Vec<(Path, Rng)>,
     free_at: u64,
     last_at: u64,
 }
 
 impl Link {
-    fn new(model: LinkModel) -> Self {
+    fn new(model: LinkModel, rng: &mut Rng) -> Self {
+        let clients = if model.paths > 1 { model.paths } else { 0 };
         Self {
             model,
-            paths: vec![Path::default(); model.paths.max(1) as usize],
+            paths: (0..clients).map(|_| (Path::default(), rng.fork())).collect(),
             ..Self::default()
         }
     }
@@ -158,9 +167,9 @@ struct Cut {
 
 impl Network {
     /// A network between `hosts` hosts whose links all follow `model`.
-    pub fn new(hosts: usize, model: LinkModel, rng: Rng) -> Self {
+    pub fn new(hosts: usize, model: LinkModel, mut rng: Rng) -> Self {
         Self {
-            links: vec![Link::new(model); hosts * hosts],
+            links: (0..hosts * hosts).map(|_| Link::new(model, &mut rng)).collect(),
             hosts,
             faults: NetFaults::default(),
             calm: true,
@@ -172,7 +181,7 @@ impl Network {
 
     /// Gives the link from `from` to `to` a model of its own.
     pub fn set_link(&mut self, from: usize, to: usize, model: LinkModel) {
-        self.links[from * self.hosts + to] = Link::new(model);
+        self.links[from * self.hosts + to] = Link::new(model, &mut self.rng);
     }
 
     /// Sets the random misfortunes, for packets sent from now on.
@@ -207,11 +216,8 @@ impl Network {
                 link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
             at = link.free_at;
         }
-        let path = match link.paths.len() {
-            1 => 0,
-            paths => (request % paths as u64) as usize,
-        };
-        at += delay_ns(link.model.delay, &mut link.paths[path], &mut self.rng);
+        at += self.path_ns(from, to, request);
+        let link = &mut self.links[from * self.hosts + to];
         if link.model.fifo {
             at = at.max(link.last_at);
             link.last_at = at;
@@ -224,6 +230,29 @@ impl Network {
             };
         }
         self.misfortune(at)
+    }
+
+    fn path_ns(&mut self, from: usize, to: usize, request: u64) -> u64 {
+        let link = from * self.hosts + to;
+        let model = self.links[link].model;
+        if model.paths <= 1 {
+            return delay_ns(
+                model.delay,
+                SEGMENT_PACKETS,
+                &mut self.links[link].path,
+                &mut self.rng,
+            );
+        }
+        let both_ways = from.min(to) * self.hosts + from.max(to);
+        let paths = &mut self.links[both_ways].paths;
+        let path = (request % paths.len() as u64) as usize;
+        let part = if path < model.near_paths as usize {
+            NEAR_PART
+        } else {
+            1
+        };
+        let (path, rng) = &mut paths[path];
+        delay_ns(model.delay, 2 * SEGMENT_PACKETS, path, rng) / part
     }
 
     fn is_cut(&self, now_ns: u64, from: usize, to: usize) -> bool {
@@ -250,13 +279,13 @@ impl Network {
     }
 }
 
-fn delay_ns(delay: Delay, path: &mut Path, rng: &mut Rng) -> u64 {
+fn delay_ns(delay: Delay, segment_packets: u32, path: &mut Path, rng: &mut Rng) -> u64 {
     match delay {
         Delay::None => 0,
         Delay::Constant(ns) => ns,
         Delay::Trace(scale) => {
             if path.packets_left == 0 {
-                path.packets_left = SEGMENT_PACKETS;
+                path.packets_left = segment_packets;
                 path.bursty = rng.chance(BURSTY_SHARE);
                 path.level_us = if path.bursty {
                     BURSTY_US.0
@@ -348,6 +377,35 @@ mod tests {
         }
         let share = near as f64 / (delays.len() - 100) as f64;
         assert!((0.93..0.97).contains(&share), "{share} instead of 0.949");
+    }
+
+    #[test]
+    fn clients_that_share_a_link_have_levels_of_their_own_that_are_the_same_both_ways() {
+        let model = LinkModel {
+            delay: Delay::MEDIUM,
+            paths: 8,
+            near_paths: 1,
+            ..LinkModel::default()
+        };
+        let mut net = Network::new(2, model, Rng::new(4));
+        let mut us = |from, request| match net.carry(Instant::ZERO, from, 1 - from, 100, request) {
+            Fate::Arrives { at, .. } => at.as_nanos() as f64 / 1000.0,
+            Fate::Lost => panic!("a calm network loses nothing"),
+        };
+        let mean = |sum: f64| sum / 100.0;
+        let mut levels = Vec::new();
+        for path in 0..8 {
+            let there = mean((0..100).map(|turn| us(0, path + 8 * turn)).sum());
+            let back = mean((0..100).map(|turn| us(1, path + 8 * turn)).sum());
+            assert!((there - back).abs() < 10.0, "{there} there, {back} back");
+            levels.push(there);
+        }
+        assert!(
+            levels[0] < 65.0,
+            "the near one is at most a quarter of the trace's highest level: {levels:?}"
+        );
+        levels[1..].sort_by(f64::total_cmp);
+        assert!(levels[1] > 90.0 && levels[7] > levels[1] + 40.0, "{levels:?}");
     }
 
     #[test]

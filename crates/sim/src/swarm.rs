@@ -253,6 +253,7 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
         ns_per_kilobyte: pick(rng, &[0, 80]),
         fifo: rng.chance(0.3),
         paths: pick(rng, &[1, 1, 4]),
+        near_paths: rng.below(3) as u32,
     }
 }
 

@@ -403,7 +403,10 @@ impl Unit {
         if self.damaged.get(&lpn.0).is_some_and(|&lost| lost > version) {
             return self.read_failed(&header, out);
         }
-        let (net_ns, predicted_ns) = (u64::from(header.lat_ns), self.predict_read.predict_ns());
+        let (net_ns, predicted_ns) = (
+            u64::from(header.lat_ns),
+            self.predict_read.predict_ns(header.lat_ns),
+        );
         let slot = self.start_reading(Reading::Client {
             packet,
             version,
@@ -788,7 +791,7 @@ impl Unit {
                             arrived,
                             issued,
                             now,
-                            self.predict_read.predict_ns(),
+                            self.predict_read.predict_ns(header.lat_ns),
                             self.agent.is_collecting(),
                         );
                         self.answer_read(&header, data.page, data.crc, out);

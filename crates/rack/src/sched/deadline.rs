@@ -3,8 +3,9 @@
 //! order of pages; each new batch begins with the direction's oldest request if that has waited for too long, or if
 //! nothing lies ahead.
 //!
-//! Coordinated, age is end-to-end time: the oldest request is the one with the longest Net_time + Storage_time +
-//! Predict_time, and that is what its deadline counts.
+//! Coordinated, reads are in order of end-to-end time throughout, batches too ("reorders requests in each queue using
+//! network latencies", RackBlox §4.5.1): flash gains nothing from the order of pages. Their deadline then decides
+//! nothing, as the oldest read is always the next. Write-backs have no network time to go by and keep the order of pages.
 
 use super::{Kind, Room, Targets, Waiting};
 use base::{Duration, Instant};
@@ -32,15 +33,18 @@ struct Direction {
     /// Page of the last request issued.
     latest_page: u32,
     expire_ns: i64,
+    /// By key throughout.
+    by_key_alone: bool,
 }
 
 impl Direction {
-    fn new(expire: Duration, capacity: usize) -> Self {
+    fn new(expire: Duration, by_key_alone: bool, capacity: usize) -> Self {
         Self {
             by_page: Vec::with_capacity(capacity),
             by_key: VecDeque::with_capacity(capacity),
             latest_page: 0,
             expire_ns: expire.as_nanos() as i64,
+            by_key_alone,
         }
     }
 
@@ -56,8 +60,11 @@ impl Direction {
             .partition_point(|(other, waiting)| (*other, waiting.sequence) < (page, sequence))
     }
 
-    /// Index in `by_page` of the next request in ascending order (`deadline_next_request`).
+    /// Index in `by_page` of the request that continues a batch (`deadline_next_request`).
     fn ahead(&self) -> Option<usize> {
+        if self.by_key_alone {
+            return self.oldest();
+        }
         let place = self.place_of(self.latest_page, 0);
         (place < self.by_page.len()).then_some(place)
     }
@@ -104,8 +111,8 @@ pub(super) struct Deadline {
 impl Deadline {
     pub(super) fn new(targets: Targets, capacity: usize) -> Self {
         Self {
-            reads: Direction::new(targets.read, capacity),
-            writes: Direction::new(targets.write, capacity),
+            reads: Direction::new(targets.read, targets.coordinated, capacity),
+            writes: Direction::new(targets.write, false, capacity),
             writing: true,
             batched: 0,
             starved: 0,
@@ -248,39 +255,16 @@ mod tests {
     }
 
     #[test]
-    fn coordinated_the_deadline_counts_from_when_the_request_was_sent_less_the_way_back() {
-        // Both arrive at 1000 µs, 9 behind the sweep's 10. With 400 + 200 µs of network its deadline of 1500 µs is
-        // 900 µs later.
-        let order = |coordinated, now| {
+    fn coordinated_a_batch_is_in_order_of_end_to_end_time() {
+        let order = |coordinated| {
             let mut queue = rackblox(coordinated);
-            queue.push(at(999), read(10, 0, 0));
-            assert_eq!(queue.pop(at(999), BOTH), Some((Kind::Read, 10)));
-            // The batch ends with a write.
-            queue.push(at(999), write(1));
-            assert_eq!(
-                queue.pop(
-                    at(999),
-                    Room {
-                        read: false,
-                        write: true
-                    }
-                ),
-                Some((Kind::Write, 1))
-            );
-            queue.push(at(1000), read(11, 0, 0));
-            queue.push(
-                at(1000),
-                Request {
-                    page: 9,
-                    ..read(9, 400_000, 200_000)
-                },
-            );
-            drain(&mut queue, now)
+            queue.push(at(1_000), read(1, 100_000, 100_000)); // its key is 800 µs
+            queue.push(at(1_010), read(2, 400_000, 200_000)); // 410 µs
+            queue.push(at(1_020), read(3, 200_000, 100_000)); // 720 µs
+            queue.push(at(1_030), write(4));
+            drain(&mut queue, 1_040)
         };
-        assert_eq!(order(true, 1899), [11, 9]);
-        assert_eq!(order(true, 1900), [9, 11]);
-        // Alone, 11 came first and is the first to expire, after 500 µs.
-        assert_eq!(order(false, 1499), [11, 9]);
-        assert_eq!(order(false, 1900), [11, 9]);
+        assert_eq!(order(false), [4, 1, 2, 3]);
+        assert_eq!(order(true), [4, 2, 3, 1]);
     }
 }

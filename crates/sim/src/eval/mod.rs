@@ -6,6 +6,7 @@
 //! warms the flash up until collection is steady, and measures.
 
 mod figure;
+pub mod schedulers;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
@@ -104,7 +105,7 @@ impl Hardware {
     }
 
     fn to_json(&self) -> Value {
-        let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte });
+        let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte, "paths": link.paths.max(1), "near_paths": link.near_paths });
         json!({
             "nodes": self.nodes,
             "sets": self.sets,
@@ -308,7 +309,7 @@ impl Case {
 
 /// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
 pub fn plans() -> Vec<Plan> {
-    vec![ycsb::sweep("fig9")]
+    vec![ycsb::sweep("fig9"), schedulers::plan()]
 }
 
 /// Fills the volume, warms up, measures.
