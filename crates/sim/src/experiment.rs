@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{wear, ycsb};
+use crate::eval::{schedulers, wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -50,6 +50,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig23",
         about: "RackBlox Figure 23: wear imbalance across the rack over five years",
         run: wear::fig23,
+    },
+    Experiment {
+        name: "fig17",
+        about: "RackBlox Figure 17: read latency with FIFO, Deadline and Kyber, by arrival and coordinated",
+        run: schedulers::fig17,
+    },
+    Experiment {
+        name: "predictor",
+        about: "Share of packets whose latency is predicted within 25 µs (RackBlox §3.4)",
+        run: schedulers::predictor,
     },
     Experiment {
         name: "speed",

@@ -16,6 +16,8 @@ const BURSTY_SHARE: f64 = 0.02;
 /// Level and standard deviation of the delay inside a bursty segment, in µs: the trace's highest level and its bursty
 /// segment's deviation, which together put the 99th percentile and those beyond where the trace has them.
 const BURSTY_US: (f64, f64) = (225.5, 58.0);
+/// A near client's delay is this part of a far one's, as RackBlox's networks are to each other here.
+const NEAR_PART: u64 = 4;
 /// Least and greatest delay of the trace, in µs.
 const TRACE_US: (f64, f64) = (90.0, 450.0);
 /// Quantiles of the segments' levels, in µs.
@@ -69,6 +71,12 @@ pub struct LinkModel {
     pub ns_per_kilobyte: u32,
     /// Packets do not overtake each other.
     pub fifo: bool,
+    /// Clients that share the link and take turns, each over a path of its own. A path's level is the same both ways
+    /// (RackBlox §3.4 predicts the way back from ways here), and lasts for 1000 packets each way. With 0 and 1 there is
+    /// one client, whose two ways have nothing to do with each other.
+    pub paths: u32,
+    /// So many of them are near: their delays are a quarter of the model's.
+    pub near_paths: u32,
 }
 
 /// Random misfortunes, each a probability per packet.
@@ -109,14 +117,34 @@ pub enum Fate {
     },
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Link {
     model: LinkModel,
+    path: Path,
+    /// Where several clients share the link, theirs. Each has numbers of its own, so that the n-th packet of a path
+    /// takes as long whatever happens elsewhere.
+    paths: Vec<(Path, Rng)>,
+    free_at: u64,
+    last_at: u64,
+}
+
+impl Link {
+    fn new(model: LinkModel, rng: &mut Rng) -> Self {
+        let clients = if model.paths > 1 { model.paths } else { 0 };
+        Self {
+            model,
+            paths: (0..clients).map(|_| (Path::default(), rng.fork())).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Where a path is in its delay's segments.
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
     level_us: f64,
     packets_left: u32,
     bursty: bool,
-    free_at: u64,
-    last_at: u64,
 }
 
 /// The links between all hosts.
@@ -139,13 +167,9 @@ struct Cut {
 
 impl Network {
     /// A network between `hosts` hosts whose links all follow `model`.
-    pub fn new(hosts: usize, model: LinkModel, rng: Rng) -> Self {
-        let link = Link {
-            model,
-            ..Link::default()
-        };
+    pub fn new(hosts: usize, model: LinkModel, mut rng: Rng) -> Self {
         Self {
-            links: vec![link; hosts * hosts],
+            links: (0..hosts * hosts).map(|_| Link::new(model, &mut rng)).collect(),
             hosts,
             faults: NetFaults::default(),
             calm: true,
@@ -157,10 +181,7 @@ impl Network {
 
     /// Gives the link from `from` to `to` a model of its own.
     pub fn set_link(&mut self, from: usize, to: usize, model: LinkModel) {
-        self.links[from * self.hosts + to] = Link {
-            model,
-            ..Link::default()
-        };
+        self.links[from * self.hosts + to] = Link::new(model, &mut self.rng);
     }
 
     /// Sets the random misfortunes, for packets sent from now on.
@@ -181,8 +202,9 @@ impl Network {
         self.cut_last = self.cut_last.max(until.as_nanos());
     }
 
-    /// What becomes of a packet of `bytes` bytes sent now.
-    pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32) -> Fate {
+    /// What becomes of a packet of `bytes` bytes sent now. Requests of equal number take the same path, and successive
+    /// ones take turns.
+    pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32, request: u64) -> Fate {
         let now_ns = now.as_nanos();
         if now_ns < self.cut_last && self.is_cut(now_ns, from, to) {
             return Fate::Lost;
@@ -194,7 +216,8 @@ impl Network {
                 link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
             at = link.free_at;
         }
-        at += delay_ns(link, &mut self.rng);
+        at += self.path_ns(from, to, request);
+        let link = &mut self.links[from * self.hosts + to];
         if link.model.fifo {
             at = at.max(link.last_at);
             link.last_at = at;
@@ -207,6 +230,29 @@ impl Network {
             };
         }
         self.misfortune(at)
+    }
+
+    fn path_ns(&mut self, from: usize, to: usize, request: u64) -> u64 {
+        let link = from * self.hosts + to;
+        let model = self.links[link].model;
+        if model.paths <= 1 {
+            return delay_ns(
+                model.delay,
+                SEGMENT_PACKETS,
+                &mut self.links[link].path,
+                &mut self.rng,
+            );
+        }
+        let both_ways = from.min(to) * self.hosts + from.max(to);
+        let paths = &mut self.links[both_ways].paths;
+        let path = (request % paths.len() as u64) as usize;
+        let part = if path < model.near_paths as usize {
+            NEAR_PART
+        } else {
+            1
+        };
+        let (path, rng) = &mut paths[path];
+        delay_ns(model.delay, 2 * SEGMENT_PACKETS, path, rng) / part
     }
 
     fn is_cut(&self, now_ns: u64, from: usize, to: usize) -> bool {
@@ -233,27 +279,27 @@ impl Network {
     }
 }
 
-fn delay_ns(link: &mut Link, rng: &mut Rng) -> u64 {
-    match link.model.delay {
+fn delay_ns(delay: Delay, segment_packets: u32, path: &mut Path, rng: &mut Rng) -> u64 {
+    match delay {
         Delay::None => 0,
         Delay::Constant(ns) => ns,
         Delay::Trace(scale) => {
-            if link.packets_left == 0 {
-                link.packets_left = SEGMENT_PACKETS;
-                link.bursty = rng.chance(BURSTY_SHARE);
-                link.level_us = if link.bursty {
+            if path.packets_left == 0 {
+                path.packets_left = segment_packets;
+                path.bursty = rng.chance(BURSTY_SHARE);
+                path.level_us = if path.bursty {
                     BURSTY_US.0
                 } else {
                     quantile(&LEVELS_US, rng.unit())
                 };
             }
-            link.packets_left -= 1;
-            let residual = if link.bursty {
+            path.packets_left -= 1;
+            let residual = if path.bursty {
                 BURSTY_US.1 * normal(rng)
             } else {
                 quantile(&RESIDUALS_US, rng.unit())
             };
-            let us = (link.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
+            let us = (path.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
             (us * scale * 1000.0) as u64
         }
     }
@@ -288,7 +334,7 @@ mod tests {
         };
         let mut net = Network::new(2, model, Rng::new(11));
         (0..packets)
-            .map(|_| match net.carry(Instant::ZERO, 0, 1, 100) {
+            .map(|_| match net.carry(Instant::ZERO, 0, 1, 100, 0) {
                 Fate::Arrives { at, .. } => at.as_nanos() as f64 / 1000.0,
                 Fate::Lost => panic!("a calm network loses nothing"),
             })
@@ -334,12 +380,41 @@ mod tests {
     }
 
     #[test]
+    fn clients_that_share_a_link_have_levels_of_their_own_that_are_the_same_both_ways() {
+        let model = LinkModel {
+            delay: Delay::MEDIUM,
+            paths: 8,
+            near_paths: 1,
+            ..LinkModel::default()
+        };
+        let mut net = Network::new(2, model, Rng::new(4));
+        let mut us = |from, request| match net.carry(Instant::ZERO, from, 1 - from, 100, request) {
+            Fate::Arrives { at, .. } => at.as_nanos() as f64 / 1000.0,
+            Fate::Lost => panic!("a calm network loses nothing"),
+        };
+        let mean = |sum: f64| sum / 100.0;
+        let mut levels = Vec::new();
+        for path in 0..8 {
+            let there = mean((0..100).map(|turn| us(0, path + 8 * turn)).sum());
+            let back = mean((0..100).map(|turn| us(1, path + 8 * turn)).sum());
+            assert!((there - back).abs() < 10.0, "{there} there, {back} back");
+            levels.push(there);
+        }
+        assert!(
+            levels[0] < 65.0,
+            "the near one is at most a quarter of the trace's highest level: {levels:?}"
+        );
+        levels[1..].sort_by(f64::total_cmp);
+        assert!(levels[1] > 90.0 && levels[7] > levels[1] + 40.0, "{levels:?}");
+    }
+
+    #[test]
     fn a_partition_cuts_one_way_or_both_until_it_ends() {
         let mut net = Network::new(2, LinkModel::default(), Rng::new(1));
         net.partition(1, Instant::from_nanos(50), true, false);
-        assert_eq!(net.carry(Instant::from_nanos(49), 0, 1, 1), Fate::Lost);
-        assert_ne!(net.carry(Instant::from_nanos(49), 1, 0, 1), Fate::Lost);
-        assert_ne!(net.carry(Instant::from_nanos(50), 0, 1, 1), Fate::Lost);
+        assert_eq!(net.carry(Instant::from_nanos(49), 0, 1, 1, 0), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(49), 1, 0, 1, 0), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(50), 0, 1, 1, 0), Fate::Lost);
     }
 
     #[test]
@@ -349,7 +424,7 @@ mod tests {
             ..LinkModel::default()
         };
         let mut net = Network::new(2, model, Rng::new(1));
-        let mut at = |_| match net.carry(Instant::ZERO, 0, 1, 4000) {
+        let mut at = |_| match net.carry(Instant::ZERO, 0, 1, 4000, 0) {
             Fate::Arrives { at, .. } => at.as_nanos(),
             Fate::Lost => 0,
         };
@@ -368,7 +443,7 @@ mod tests {
         });
         let (mut lost, mut twice) = (0, 0);
         for _ in 0..100_000 {
-            match net.carry(Instant::ZERO, 0, 1, 1) {
+            match net.carry(Instant::ZERO, 0, 1, 1, 0) {
                 Fate::Lost => lost += 1,
                 Fate::Arrives { again, .. } => twice += u32::from(again.is_some()),
             }

@@ -6,6 +6,7 @@
 //! warms the flash up until collection is steady, and measures.
 
 mod figure;
+pub mod schedulers;
 pub mod wear;
 pub mod ycsb;
 
@@ -48,8 +49,10 @@ pub struct Hardware {
     pub dirty_ratio_low: f64,
     /// Reads in a vSSD's flash at once.
     pub read_depth: usize,
-    /// Write-backs in a vSSD's flash at once.
+    /// Write-backs in a vSSD's flash or waiting for it at once.
     pub write_depth: usize,
+    /// Reads and write-backs in a vSSD's flash at once: the rest wait in its scheduler.
+    pub device_depth: usize,
     /// Between the servers and the ToR.
     pub server_link: LinkModel,
     /// Between the clients and the ToR.
@@ -78,6 +81,7 @@ impl Default for Hardware {
             dirty_ratio_low: 0.25,
             read_depth: 64,
             write_depth: 8,
+            device_depth: 72,
             server_link: LinkModel {
                 delay: Delay::Constant(2_000),
                 ..LinkModel::default()
@@ -102,7 +106,7 @@ impl Hardware {
     }
 
     fn to_json(&self) -> Value {
-        let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte });
+        let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte, "paths": link.paths.max(1), "near_paths": link.near_paths });
         json!({
             "nodes": self.nodes,
             "sets": self.sets,
@@ -122,6 +126,7 @@ impl Hardware {
             "dirty_ratio_low": self.dirty_ratio_low,
             "read_depth": self.read_depth,
             "write_depth": self.write_depth,
+            "device_depth": self.device_depth,
             "server_link": link(&self.server_link),
             "client_link": link(&self.client_link),
         })
@@ -305,7 +310,7 @@ impl Case {
 
 /// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
 pub fn plans() -> Vec<Plan> {
-    vec![ycsb::sweep("fig9")]
+    vec![ycsb::sweep("fig9"), schedulers::plan()]
 }
 
 /// Fills the volume, warms up, measures.
@@ -368,6 +373,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             cache_pages: hardware.cache_pages,
             read_depth: hardware.read_depth,
             write_depth: hardware.write_depth,
+            device_depth: hardware.device_depth,
             dirty_ratio_low: hardware.dirty_ratio_low,
             gc,
         },
