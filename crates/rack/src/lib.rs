@@ -15,3 +15,4 @@ pub mod replica;
 pub mod sched;
 pub mod sync;
 pub mod tor;
+pub mod vdc;

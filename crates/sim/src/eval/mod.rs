@@ -377,6 +377,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
         },
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
+        controller: None,
         volumes: vec![Layout {
             sets: hardware.sets,
             pages_per_set: hardware.pages_per_set,
