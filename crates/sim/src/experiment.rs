@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{schedulers, wear, ycsb};
+use crate::eval::{netsched, schedulers, wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -38,7 +38,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment {
         name: "fig9",
-        about: "RackBlox Figure 9: P99.9 latency by share of writes, for every system",
+        about: "RackBlox Figure 9: P99.9 latency by share of writes",
         run: ycsb::fig9,
     },
     Experiment {
@@ -60,6 +60,36 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "predictor",
         about: "Share of packets whose latency is predicted within 25 µs (RackBlox §3.4)",
         run: schedulers::predictor,
+    },
+    Experiment {
+        name: "fig10",
+        about: "RackBlox Figure 10: P99 latency by share of writes",
+        run: ycsb::fig10,
+    },
+    Experiment {
+        name: "fig11",
+        about: "RackBlox Figure 11: mean latency by share of writes",
+        run: ycsb::fig11,
+    },
+    Experiment {
+        name: "fig12",
+        about: "RackBlox Figure 12: throughput of closed loops by share of writes",
+        run: ycsb::fig12,
+    },
+    Experiment {
+        name: "fig15",
+        about: "RackBlox Figure 15: P99.9 latency in the servers and in all, with scheduling alone and with collection",
+        run: ycsb::fig15,
+    },
+    Experiment {
+        name: "fig16",
+        about: "RackBlox Figure 16: distribution of read latency",
+        run: ycsb::fig16,
+    },
+    Experiment {
+        name: "fig18",
+        about: "RackBlox Figure 18: P99.9 latency of reads by the switch's network policy, with and without coordination",
+        run: netsched::fig18,
     },
     Experiment {
         name: "speed",

@@ -161,6 +161,8 @@ pub fn options(case: &Case) -> RackOptions {
             delay: Delay::FAST,
             ..LinkModel::default()
         },
+        egress: None,
+        controller: None,
         volumes: vec![Layout {
             sets: GC_SETS,
             pages_per_set: GC_SET_PAGES,

@@ -126,6 +126,8 @@ struct Link {
     paths: Vec<(Path, Rng)>,
     free_at: u64,
     last_at: u64,
+    /// Draws of the link's own, if it has any.
+    rng: Option<Rng>,
 }
 
 impl Link {
@@ -184,6 +186,15 @@ impl Network {
         self.links[from * self.hosts + to] = Link::new(model, &mut self.rng);
     }
 
+    /// Gives each link delays of its own, drawn from `seed`, as paths have anyway: what is sent on one link then changes no delay on another,
+    /// and two runs that send alike on a link meet alike delays on it (common random numbers).
+    pub fn separate(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed);
+        for link in &mut self.links {
+            link.rng = Some(rng.fork());
+        }
+    }
+
     /// Sets the random misfortunes, for packets sent from now on.
     pub fn set_faults(&mut self, faults: NetFaults) {
         self.calm = faults.are_none();
@@ -236,12 +247,9 @@ impl Network {
         let link = from * self.hosts + to;
         let model = self.links[link].model;
         if model.paths <= 1 {
-            return delay_ns(
-                model.delay,
-                SEGMENT_PACKETS,
-                &mut self.links[link].path,
-                &mut self.rng,
-            );
+            let Link { path, rng, .. } = &mut self.links[link];
+            let rng = rng.as_mut().unwrap_or(&mut self.rng);
+            return delay_ns(model.delay, SEGMENT_PACKETS, path, rng);
         }
         let both_ways = from.min(to) * self.hosts + from.max(to);
         let paths = &mut self.links[both_ways].paths;

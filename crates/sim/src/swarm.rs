@@ -239,6 +239,8 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             REQUEST_TIMEOUT
         },
         client_link: draw_link(rng),
+        egress: None,
+        controller: None,
         volumes,
     }
 }

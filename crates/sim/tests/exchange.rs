@@ -63,6 +63,8 @@ fn rack() -> RackFleet {
             gc,
         },
         request_timeout: Duration::from_secs(30),
+        controller: None,
+        egress: None,
         client_link: link(),
         volumes: vec![
             layout(2, Durability::Memory),

@@ -165,6 +165,7 @@ fn tor(addrs: &[Addr], place: SocketAddrV4) -> HostSpec {
     let config = TorConfig {
         addr: addrs[0],
         gc_lease: rack::gc::TOR_LEASE,
+        egress: None,
     };
     spec(place, None, move |_| Ok(Box::new(Tor::new(config))))
 }
@@ -176,6 +177,7 @@ fn gateway(options: &RackOptions, addrs: &[Addr], place: SocketAddrV4) -> HostSp
         session: 1,
         nodes: (1..).map(NodeId).zip(addrs[NODES..].iter().copied()).collect(),
         request_timeout: options.request_timeout,
+        shaping: None,
     };
     let record = RackFleet::new(options.clone()).records()[0].clone();
     spec(place, None, move |site| {

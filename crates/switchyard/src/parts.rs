@@ -78,6 +78,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
             let config = TorConfig {
                 addr,
                 gc_lease: rack::gc::TOR_LEASE,
+                egress: None,
             };
             Ok(Box::new(Tor::new(config)))
         }),
@@ -207,6 +208,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         session: dir.next_session()?,
         nodes,
         request_timeout: config.request_timeout,
+        shaping: None,
     };
     let is_first = snapshot.next_volume == 0;
     let nvme = Offer::new(config.nvme, &snapshot);

@@ -197,6 +197,7 @@ fn tor(config: &Config) -> HostSpec {
             let config = TorConfig {
                 addr,
                 gc_lease: rack::gc::TOR_LEASE,
+                egress: None,
             };
             Ok(Box::new(Tor::new(config)))
         }),
@@ -215,6 +216,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             .map(|id| (NodeId(id), node_addr(config, id)))
             .collect(),
         request_timeout: config.request_timeout,
+        shaping: None,
     };
     HostSpec {
         bind: Some(runtime::socket_addr(addr)),

@@ -4,6 +4,7 @@
 //! the superblock (create, delete) are written one after the other, each followed by a flush, before they are
 //! answered.
 
+mod proxy;
 mod stages;
 mod unit;
 mod view;
@@ -17,6 +18,7 @@ use base::{
     time::earliest,
 };
 use flash::{GcMode, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig, VssdEntry};
+use proxy::Proxy;
 use rack::control::{Intent, NodeStatus, Open};
 use rack::replica::Membership;
 use rack::tor::Registration;
@@ -44,6 +46,9 @@ pub struct NodeConfig {
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
+    /// A central controller, which is told of the vSSDs. With [`rack::gc::Coordination::Controller`] it decides about
+    /// collection instead of the ToR.
+    pub controller: Option<Addr>,
     /// Emulated device time.
     pub timing: Profile,
     /// What collection does to the vSSD's other work.
@@ -64,6 +69,7 @@ impl NodeConfig {
             id,
             addr,
             tor,
+            controller: None,
             timing: Profile::none(),
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
@@ -135,6 +141,7 @@ pub struct Node {
     writing: Option<Writing>,
     /// The last vSSDs that were deleted: a late request to make one is refused.
     deleted: VecDeque<VssdId>,
+    proxy: Proxy,
     registered: bool,
     register_at: Instant,
     out: VecDeque<Output>,
@@ -160,6 +167,7 @@ impl Node {
             jobs: VecDeque::new(),
             writing: None,
             deleted: VecDeque::new(),
+            proxy: Proxy::default(),
             registered: false,
             register_at: now,
             out: VecDeque::new(),
@@ -191,6 +199,7 @@ impl Node {
             node: self.config.id,
             addr: self.config.addr,
             tor: self.config.tor,
+            controller: self.config.controller,
             boot: self.ssd.boot(),
             membership,
         };
@@ -294,19 +303,25 @@ impl Node {
             return;
         }
         // Answers that a node awaits; any other would be taken for a request.
-        let awaited = matches!(header.op, Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello);
+        let awaited = matches!(
+            header.op,
+            Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Read
+        );
         if header.has(flags::REPLY) && !awaited {
             return;
         }
         match header.op {
-            Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
+            Op::Read if header.has(flags::REPLY) => self.relay(packet),
+            Op::CreateVssd if header.has(flags::REPLY) => {
+                self.registered |= Some(header.source) != self.config.controller;
+            }
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
                 Some(&index) if self.is_closing(index) => {}
-                Some(&index) => self.with_unit(index as usize, |unit, out| unit.packet(now, packet, out)),
+                Some(&index) => self.unit_packet(now, index as usize, packet),
                 None if !header.has(flags::REPLY)
                     && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
                 {
@@ -320,6 +335,25 @@ impl Node {
     fn is_closing(&self, index: u32) -> bool {
         let slot = self.units[index as usize].as_ref();
         slot.is_some_and(|slot| slot.closing.is_some())
+    }
+
+    fn unit_packet(&mut self, now: Instant, index: usize, mut packet: Packet) {
+        let unit = self.units[index].as_ref().map(|slot| &slot.unit);
+        match unit.and_then(|unit| unit.elsewhere(&packet.header)) {
+            Some(peer) => {
+                self.proxy
+                    .ask(&mut packet, self.config.addr, self.ssd.boot(), &peer);
+                self.send(packet);
+            }
+            None => self.with_unit(index, |unit, out| unit.packet(now, packet, out)),
+        }
+    }
+
+    /// A replica answers a read that was sent on.
+    fn relay(&mut self, mut packet: Packet) {
+        if self.proxy.answer(&mut packet, self.ssd.boot()) {
+            self.send(packet);
+        }
     }
 
     /// Calls a unit and stamps the media operations that it asks for.
@@ -604,6 +638,12 @@ impl Node {
         for registration in registrations {
             let header = Header::new(Op::CreateVssd, registration.vssd);
             self.send(Packet::with_record(header, registration.emit()));
+            if let Some(target) = self.config.controller {
+                self.send(Packet::with_record(
+                    Header { target, ..header },
+                    registration.emit(),
+                ));
+            }
         }
     }
 }

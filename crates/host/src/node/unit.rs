@@ -4,6 +4,8 @@
 //! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
+mod peers;
+
 use crate::Output;
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
@@ -13,7 +15,7 @@ use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
-use rack::replica::{Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica, lpn_of};
+use rack::replica::{Effect, Fetch, Incarnation, Membership, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use wire::rack::{Code, Header, Op, Packet};
@@ -53,6 +55,8 @@ pub struct Identity {
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
+    /// A central controller, if there is one.
+    pub controller: Option<Addr>,
     /// The node's incarnation.
     pub boot: u32,
     /// The other replicas.
@@ -141,6 +145,8 @@ pub struct Unit {
     agent: Agent,
     /// Number of the last packet to the ToR about collection.
     gc_asked: u64,
+    /// Under a controller, the replica that it named when it let this one collect.
+    away: Option<VssdId>,
     scheduler: Scheduler,
     readings: Vec<Option<Reading>>,
     readings_free: Vec<u32>,
@@ -191,6 +197,7 @@ impl Unit {
             cache: Cache::new(config.cache_pages),
             agent: Agent::new(config.gc),
             gc_asked: 0,
+            away: None,
             scheduler: Scheduler::new(config.policy, 1024),
             readings: Vec::new(),
             readings_free: Vec::new(),
@@ -328,6 +335,9 @@ impl Unit {
             Op::Flush => self.flush(&header, out),
             // A late answer to an earlier request, or to an earlier start of the node, says nothing any more.
             Op::GcOp if (header.session, header.request) == (self.identity.boot, self.gc_asked) => {
+                if header.code == Code::Accept && self.arbiter() == Some(header.source) {
+                    self.away = u32::try_from(header.lba).ok().filter(|&id| id != 0).map(VssdId);
+                }
                 self.agent.answered(now, header.code);
             }
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
@@ -630,6 +640,7 @@ impl Unit {
                         code,
                         request: self.gc_asked,
                         session: self.identity.boot,
+                        target: self.arbiter().unwrap_or(Addr::NONE),
                         ..Header::new(Op::GcOp, self.identity.vssd)
                     };
                     self.send(Packet::bare(header), out);
@@ -720,7 +731,10 @@ impl Unit {
         while let Some(event) = self.flash.poll() {
             match event {
                 Event::Media(op) => out.push_back(Output::Media(op)),
-                Event::GcDone => self.agent.finished(now),
+                Event::GcDone => {
+                    self.away = None;
+                    self.agent.finished(now);
+                }
                 Event::GcForced => self.agent.forced(now),
                 Event::Done { tag, result } => {
                     progress = true;
@@ -974,31 +988,6 @@ impl Unit {
     /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
     pub fn fence(&mut self, header: &Header) {
         self.dedup.fence(header.source, header.session);
-    }
-
-    /// The peers are at other addresses; false if they are other peers.
-    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.membership.peers;
-        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
-        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
-            return false;
-        }
-        known.copy_from_slice(peers);
-        self.replica.move_peers(peers);
-        true
-    }
-
-    /// The replica set has other members from now on; see [`Replica::change_members`].
-    pub fn change_members(
-        &mut self,
-        now: Instant,
-        membership: Membership,
-        again: bool,
-        out: &mut VecDeque<Output>,
-    ) {
-        self.replica.change_members(now, &membership, again);
-        self.identity.membership = membership;
-        self.pump(now, out);
     }
 
     /// Newest version of a page, for probes.

@@ -16,6 +16,7 @@ use base::{Instant, Rng};
 use flash::{GcMode, Geometry, Profile};
 use hdrhistogram::Histogram;
 use rack::gc::Coordination;
+use rack::port::Discipline;
 use rack::predictor::{Predictor, WINDOW_PACKETS};
 use rack::sched::{Policy, Targets};
 use serde_json::{Map, Value, json};
@@ -88,12 +89,15 @@ pub fn plan() -> Plan {
             coordination: Coordination::None,
             gc_mode: GcMode::Free,
             scheduler,
+            shaped: false,
+            network: Discipline::Fifo,
         },
         workload: Workload {
             pace: Pace::Closed { depth: CLIENTS_DEPTH },
             ..Workload::writes(f64::from(percent) / 100.0, 0.0)
         },
         parameters: Map::from_iter([("write_percent".to_owned(), json!(percent))]),
+        cdf: false,
     };
     let schedulers = || SCHEDULERS.into_iter();
     let pairs =
