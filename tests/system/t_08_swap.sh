@@ -65,4 +65,4 @@ start_rack "$work/rack"
 python3 "$here/nbd_log.py" check "$target" "$work/state" || fail "after the last round: promises broken"
 stop_rack
 "$SWITCHYARD" verify "$work/rack" >"$work/verify" 2>&1 || { cat "$work/verify" >&2; fail "verify after kills"; }
-echo "· $swaps swaps under load, $undone of $rounds cut short by a kill, $(cut -d ' ' -f 1 "$work/wrote" | paste -sd+ | bc) writes"
+echo "· $swaps swaps under load, $undone of $rounds cut short by a kill, $(awk '{ sum += $1 } END { print sum }' "$work/wrote") writes"

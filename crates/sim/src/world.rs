@@ -645,6 +645,7 @@ impl Core {
             code: Code::SoftOrOk,
             flags: 0,
             vssd: writer.map_or(inv.vssd, |(vssd, _)| *vssd),
+            request: u64::from(inv.vssd.0),
             length: 0,
             payload_crc: 0,
             session: self.places[to].session,
