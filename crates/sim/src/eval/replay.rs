@@ -62,3 +62,74 @@ pub fn figure(hardware: &Hardware, seed: u64, trace: &str, format: &str, speed: 
     }
     figure
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::System;
+    use crate::trace::{Format, Replay, ReplayOptions, TraceReader};
+    use flash::Geometry;
+    use std::fmt::Write;
+
+    fn small() -> Hardware {
+        Hardware {
+            pages_per_set: 2_048,
+            geometry: Geometry {
+                blocks_per_plane: 16,
+                ..Hardware::default().geometry
+            },
+            ..Hardware::default()
+        }
+    }
+
+    /// `count` requests, every third a write, one every millisecond.
+    fn trace(count: u64) -> String {
+        (0..count).fold(String::new(), |mut text, i| {
+            let kind = if i % 3 == 0 { 'W' } else { 'R' };
+            writeln!(text, "1,{kind},{},4096,{}", i * 7919 % 100_000 * 4096, i * 1000)
+                .expect("a string takes all");
+            text
+        })
+    }
+
+    fn run(text: &str, speed: f64) -> Replayed {
+        let hardware = small();
+        let reader = TraceReader::new(text.as_bytes(), "t", Format::Alibaba, false);
+        let options = ReplayOptions {
+            speed,
+            ..ReplayOptions::new(Format::Alibaba, hardware.pages())
+        };
+        // A stream outlives what it reads from only if it owns it.
+        let records: Vec<_> = reader.collect();
+        let stream = Replay::new(records.into_iter(), options);
+        replay(&hardware, &System::RackBlox.policies(), "t", Box::new(stream), 1)
+    }
+
+    #[test]
+    fn a_replay_keeps_the_traces_requests_and_its_rate_scaled() {
+        let text = trace(3_000);
+        for (speed, rate) in [(1.0, 1_000.0), (2.0, 2_000.0)] {
+            let replayed = run(&text, speed);
+            assert!(replayed.violations.is_empty(), "{:?}", replayed.violations);
+            let row = replayed.row;
+            assert_eq!(
+                (row.read.count, row.write.count, replayed.shed),
+                (2_000, 1_000, 0)
+            );
+            assert!((row.iops / rate - 1.0).abs() < 0.02, "{row:?}");
+            assert!(row.read.p50_us > 0.0 && row.write.p50_us > 0.0, "{row:?}");
+        }
+        assert_eq!(run(&text, 1.0).row, run(&text, 1.0).row, "a replay repeats");
+    }
+
+    #[test]
+    fn what_the_rack_is_too_slow_for_is_shed_and_told() {
+        let replayed = run(&trace(20_000), 10_000.0);
+        assert!(replayed.violations.is_empty(), "{:?}", replayed.violations);
+        let answered = replayed.row.read.count + replayed.row.write.count;
+        assert!(
+            replayed.shed > 0 && answered + replayed.shed == 20_000,
+            "{replayed:?}"
+        );
+    }
+}
