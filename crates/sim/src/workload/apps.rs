@@ -3,8 +3,8 @@
 //! **From the paper**: the shares of writes, and that AuctionMark has "a long sequence of writes followed by a sequence
 //! of reads" (§4.3). **From BenchBase** (VLDB'13, its descriptions and sample configurations): which transactions there
 //! are and their weights. **From the systems below**: a database page of 8 KiB (PostgreSQL), 128 KiB of read-ahead
-//! (Linux). **Our own**: all else, that is the shares of log, heap and index, the sizes of their regions, the length of
-//! runs and bursts, and the rates. The paper does not publish its block traces, nor the database it used.
+//! (Linux). **Our own**: all else, that is the shares of log, heap and index, the sizes of their regions and how they are
+//! scattered, the length of runs and bursts, and the rates. The paper does not publish its block traces, nor the database it used.
 //!
 //! Everything is a table, [`APPS`]; [`AppStream`] draws from it. An application writes far more at its block device than
 //! its transactions suggest, as most of its reads end in the database's memory.
@@ -18,6 +18,9 @@ use base::limits::SECTORS_PER_PAGE;
 const DB_PAGES: u64 = 2;
 /// Pages of a full read-ahead: 128 KiB, Linux' default.
 const READ_AHEAD_PAGES: u64 = 32;
+
+/// Pages of an extent, 256 KiB. Extents lie scattered over the volume, so that no replica set holds one table alone.
+const EXTENT_PAGES: u64 = 64;
 
 /// How a [`Part`] goes through its region, in steps of its requests' size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +49,7 @@ pub struct Part {
     pub place: Place,
     /// Pages of a request.
     pub pages: u64,
-    /// The part of the volume that it touches: from and to, in 0 to 1.
+    /// The part of the application's data that it touches: from and to, in 0 to 1.
     pub region: (f64, f64),
 }
 
@@ -205,11 +208,7 @@ pub const APPS: [App; 5] = [
         write_share: 0.9786,
         write_run: None,
         rate: 1.0,
-        burst: Burst {
-            run_mean: 1.0,
-            duty: 0.8,
-            period_ns: 500_000_000,
-        },
+        burst: STEADY,
         reads: &[part(
             "users and old tweets",
             1.0,
@@ -218,9 +217,9 @@ pub const APPS: [App; 5] = [
             (0.05, 1.0),
         )],
         writes: &[
-            part("log", 0.2, Place::Ring, DB_PAGES, (0.0, 0.05)),
+            part("log", 0.5, Place::Ring, 1, (0.0, 0.05)),
             part("tweets", 0.1, Place::Ring, DB_PAGES, (0.7, 1.0)),
-            part("indexes and users", 0.7, Place::Skewed, DB_PAGES, (0.05, 0.7)),
+            part("indexes and users", 0.4, Place::Skewed, DB_PAGES, (0.05, 0.7)),
         ],
     },
 ];
@@ -245,7 +244,11 @@ struct Cursor {
 
 impl Cursor {
     fn new(part: Part, pages: u64) -> Self {
-        let at = |share: f64| (share * pages as f64) as u64;
+        let at = |share: f64| (share * pages as f64) as u64 / EXTENT_PAGES * EXTENT_PAGES;
+        assert!(
+            EXTENT_PAGES.is_multiple_of(part.pages),
+            "a request does not leave its extent"
+        );
         let (from, to) = part.region;
         let steps = (at(to) - at(from)) / part.pages;
         assert!(steps > 0, "{}: a request fits its region", part.what);
@@ -264,7 +267,7 @@ impl Cursor {
         }
     }
 
-    /// First page of the next request.
+    /// First page of the next request, among the application's data.
     fn draw(&mut self, rng: &mut Rng) -> u64 {
         let step = match self.part.place {
             Place::Scan { requests } => {
@@ -281,11 +284,40 @@ impl Cursor {
     }
 }
 
+/// Where extents lie on a volume.
+#[derive(Clone, Copy, Debug)]
+struct Scatter {
+    extents: u64,
+    stride: u64,
+}
+
+impl Scatter {
+    fn new(pages: u64) -> Self {
+        let extents = pages / EXTENT_PAGES;
+        assert!(extents > 0, "a volume has an extent");
+        // Neighbours are about 0.618 of the volume apart, so that any few in a row are spread evenly.
+        let golden = (extents as f64 * 0.618_034) as u64;
+        let coprime = |&stride: &u64| gcd(stride, extents) == 1;
+        let stride = (golden.max(1)..).find(coprime).expect("a prime is found");
+        Self { extents, stride }
+    }
+
+    /// The volume's page that holds an application's page.
+    fn place(&self, page: u64) -> u64 {
+        (page / EXTENT_PAGES * self.stride % self.extents) * EXTENT_PAGES + page % EXTENT_PAGES
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// An application's requests.
 #[derive(Clone, Debug)]
 pub struct AppStream {
     app: &'static App,
     per_second: f64,
+    scatter: Scatter,
     reads: Vec<Cursor>,
     writes: Vec<Cursor>,
     steady_ns: f64,
@@ -303,6 +335,7 @@ impl AppStream {
         Self {
             app,
             per_second: per_second * app.rate,
+            scatter: Scatter::new(pages),
             reads: cursors(app.reads),
             writes: cursors(app.writes),
             steady_ns: 0.0,
@@ -345,7 +378,7 @@ impl Stream for AppStream {
         Some(Request {
             due_ns: self.app.burst.place(self.steady_ns as u64),
             write,
-            block: cursor.draw(rng) * SECTORS_PER_PAGE as u64,
+            block: self.scatter.place(cursor.draw(rng)) * SECTORS_PER_PAGE as u64,
             blocks: cursor.part.pages * SECTORS_PER_PAGE as u64,
         })
     }
@@ -362,6 +395,19 @@ mod tests {
     fn draw(app: &'static App, seed: u64) -> Vec<Request> {
         let (mut stream, mut rng) = (AppStream::new(app, PAGES, 2_000.0), Rng::new(seed));
         (0..DRAWN).filter_map(|_| stream.next(&mut rng)).collect()
+    }
+
+    /// As [`draw`], with the pages of the application's data.
+    fn draw_unscattered(app: &'static App, seed: u64) -> Vec<Request> {
+        let scatter = Scatter::new(PAGES);
+        let block = SECTORS_PER_PAGE as u64;
+        let origin: BTreeMap<u64, u64> = (0..PAGES).map(|page| (scatter.place(page), page)).collect();
+        assert_eq!(origin.len() as u64, PAGES, "each page has its own place");
+        let back = |request: Request| Request {
+            block: origin[&(request.block / block)] * block,
+            ..request
+        };
+        draw(app, seed).into_iter().map(back).collect()
     }
 
     /// Mean length of runs of writes.
@@ -423,26 +469,26 @@ mod tests {
             let share = draw(app, 7).iter().filter(within).count() as f64 / DRAWN as f64;
             assert!(share == 1.0, "{}: {share}", app.name);
         }
-        assert!(APPS[0].burst.duty < 1.0 && APPS[4].burst.duty < 1.0 && APPS[3].burst.duty == 1.0);
+        assert!(APPS[0].burst.duty < 1.0 && APPS[3].burst.duty == 1.0);
     }
 
     #[test]
     fn skew_scans_and_rings_are_where_the_table_says() {
         let block = SECTORS_PER_PAGE as u64;
-        let scans: Vec<Request> = draw(&APPS[0], 9)
+        let scans: Vec<Request> = draw_unscattered(&APPS[0], 9)
             .into_iter()
             .filter(|request| !request.write && request.blocks == READ_AHEAD_PAGES * block)
             .collect();
         let next = |pair: &&[Request]| pair[1].block == pair[0].block + pair[0].blocks;
         let sequential = scans.windows(2).filter(next).count() as f64 / scans.len() as f64;
         assert!((0.975..0.99).contains(&sequential), "63 of 64: {sequential}");
-        let twitter = draw(&APPS[4], 9);
-        let log_end = (0.05 * PAGES as f64) as u64 * block;
+        let twitter = draw_unscattered(&APPS[4], 9);
+        let log_end = (0.05 * PAGES as f64) as u64 / EXTENT_PAGES * EXTENT_PAGES * block;
         let (log, rest): (Vec<Request>, Vec<Request>) = twitter
             .into_iter()
             .filter(|r| r.write)
             .partition(|r| r.block < log_end);
-        assert!((log.len() as f64 / (log.len() + rest.len()) as f64 - 0.2).abs() < 0.01);
+        assert!((log.len() as f64 / (log.len() + rest.len()) as f64 - 0.5).abs() < 0.01);
         let steps = log.windows(2).filter(next).count();
         assert!(steps * 100 > log.len() * 99, "a log goes on where it ended");
         let mut places = BTreeMap::new();
@@ -454,6 +500,22 @@ mod tests {
             most as usize * 100 > rest.len() * 2,
             "the first of a zipfian has 3.8 % of 7/8: {most}"
         );
+    }
+
+    #[test]
+    fn every_quarter_of_the_volume_has_its_part_of_the_writes() {
+        for app in &APPS {
+            let mut quarters = [0u64; 4];
+            for request in draw(app, 11).iter().filter(|request| request.write) {
+                quarters[(request.block / SECTORS_PER_PAGE as u64 * 4 / PAGES) as usize] += 1;
+            }
+            let mean = quarters.iter().sum::<u64>() / 4;
+            assert!(
+                quarters.iter().all(|&q| q > mean * 8 / 10 && q < mean * 12 / 10),
+                "{}: {quarters:?}",
+                app.name
+            );
+        }
     }
 
     #[test]
