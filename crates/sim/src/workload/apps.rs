@@ -2,8 +2,8 @@
 //!
 //! **From the paper**: the shares of writes, and that AuctionMark has "a long sequence of writes followed by a sequence
 //! of reads" (§4.3). **From BenchBase** (VLDB'13, its descriptions and sample configurations): which transactions there
-//! are and their weights. **From the systems below**: a database page of 8 KiB (PostgreSQL), 128 KiB of read-ahead
-//! (Linux). **Our own**: all else, that is the shares of log, heap and index, the sizes of their regions and how they are
+//! are and their weights. **From the systems below**: 128 KiB of read-ahead (Linux); from RackBlox's artifact: requests of
+//! 4 KiB. **Our own**: all else, that is the shares of log, heap and index, the sizes of their regions and how they are
 //! scattered, the length of runs and bursts, and the rates. The paper does not publish its block traces, nor the database it used.
 //!
 //! Everything is a table, [`APPS`]; [`AppStream`] draws from it. An application writes far more at its block device than
@@ -14,8 +14,8 @@ use super::{Burst, Chooser, Pattern};
 use base::Rng;
 use base::limits::SECTORS_PER_PAGE;
 
-/// Pages of a database page: 8 KiB, PostgreSQL's block.
-const DB_PAGES: u64 = 2;
+/// Pages of a database page: 4 KiB, what the clients of RackBlox's artifact ask for.
+const DB_PAGES: u64 = 1;
 /// Pages of a full read-ahead: 128 KiB, Linux' default.
 const READ_AHEAD_PAGES: u64 = 32;
 
@@ -204,7 +204,7 @@ pub const APPS: [App; 5] = [
         name: "twitter",
         about: "Micro-blogging: 99 % of the transactions read, but what is read is recent and in memory, so that at the \
                 block device nearly all is the writing of tweets: log, heap, and indexes over users, of whom few have most \
-                of the followers. Write-back comes in waves.",
+                of the followers.",
         write_share: 0.9786,
         write_run: None,
         rate: 1.0,
@@ -217,9 +217,9 @@ pub const APPS: [App; 5] = [
             (0.05, 1.0),
         )],
         writes: &[
-            part("log", 0.5, Place::Ring, 1, (0.0, 0.05)),
+            part("log", 0.25, Place::Ring, DB_PAGES, (0.0, 0.05)),
             part("tweets", 0.1, Place::Ring, DB_PAGES, (0.7, 1.0)),
-            part("indexes and users", 0.4, Place::Skewed, DB_PAGES, (0.05, 0.7)),
+            part("indexes and users", 0.65, Place::Skewed, DB_PAGES, (0.05, 0.7)),
         ],
     },
 ];
@@ -488,7 +488,7 @@ mod tests {
             .into_iter()
             .filter(|r| r.write)
             .partition(|r| r.block < log_end);
-        assert!((log.len() as f64 / (log.len() + rest.len()) as f64 - 0.5).abs() < 0.01);
+        assert!((log.len() as f64 / (log.len() + rest.len()) as f64 - 0.25).abs() < 0.01);
         let steps = log.windows(2).filter(next).count();
         assert!(steps * 100 > log.len() * 99, "a log goes on where it ended");
         let mut places = BTreeMap::new();
