@@ -6,7 +6,7 @@ use clap::Args;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use sim::eval::{Figure, Hardware, System, replay};
+use sim::eval::{Figure, Hardware, System, replay, ycsb};
 use sim::trace::{Counts, Format, Replay, ReplayOptions, ReplayStatus, TraceReader};
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -94,7 +94,7 @@ struct Held {
 /// Carries it out.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let systems = systems(&args.policy)?;
-    let hardware = Hardware::default();
+    let hardware = ycsb::hardware();
     let name = args.file.display().to_string();
     let mut figure = replay::figure(&hardware, args.seed, &name, args.format.name(), args.speed);
     let (mut held, mut shed) = (None, Vec::new());

@@ -9,7 +9,7 @@ use serde_json::json;
 /// Pieces outstanding at most; what comes while there are more is shed.
 const OUTSTANDING_MAX: u32 = 4_096;
 /// The warm-up: single zipfian pages, half of them writes, at this rate a second.
-const WARM_RATE: f64 = 2_000.0;
+const WARM_RATE: f64 = 9_500.0;
 
 /// What became of a replay.
 #[derive(Debug)]

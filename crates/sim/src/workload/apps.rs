@@ -2,9 +2,9 @@
 //!
 //! **From the paper**: the shares of writes, and that AuctionMark has "a long sequence of writes followed by a sequence
 //! of reads" (§4.3). **From BenchBase** (VLDB'13, its descriptions and sample configurations): which transactions there
-//! are and their weights. **From the systems below**: 128 KiB of read-ahead (Linux); from RackBlox's artifact: requests of
-//! 4 KiB. **Our own**: all else, that is the shares of log, heap and index, the sizes of their regions and how they are
-//! scattered, the length of runs and bursts, and the rates. The paper does not publish its block traces, nor the database it used.
+//! are and their weights. **From RackBlox's artifact**: requests of 4 KiB. **Our own**: all else, that is the shares of
+//! log, heap and index, the sizes of their regions and how they are scattered, the length of runs and bursts, and the
+//! rates. The paper does not publish its block traces, nor the database it used.
 //!
 //! Everything is a table, [`APPS`]; [`AppStream`] draws from it. An application writes far more at its block device than
 //! its transactions suggest, as most of its reads end in the database's memory.
@@ -16,8 +16,8 @@ use base::limits::SECTORS_PER_PAGE;
 
 /// Pages of a database page: 4 KiB, what the clients of RackBlox's artifact ask for.
 const DB_PAGES: u64 = 1;
-/// Pages of a full read-ahead: 128 KiB, Linux' default.
-const READ_AHEAD_PAGES: u64 = 32;
+/// Pages of a range: 32 KiB. Linux' read-ahead begins with 16 KiB and grows to 128 KiB.
+const RANGE_PAGES: u64 = 8;
 
 /// Pages of an extent, 256 KiB. Extents lie scattered over the volume, so that no replica set holds one table alone.
 const EXTENT_PAGES: u64 = 64;
@@ -96,32 +96,27 @@ pub const APPS: [App; 5] = [
     App {
         name: "tpc-h",
         about: "Ad-hoc queries over 22 templates. They scan the large tables, which read-ahead turns into long reads, look \
-                dimensions up by index, and write where sorts and joins spill. A query's scans come at once, then it computes.",
+                dimensions up by index, and write where sorts and joins spill. Queries read, then compute. Nearly all is \
+                reading, so the rate is several times that of the others.",
         write_share: 0.0227,
         write_run: None,
-        rate: 1.0,
+        rate: 4.2,
         burst: Burst {
             run_mean: 1.0,
             duty: 0.5,
-            period_ns: 100_000_000,
+            period_ns: 50_000_000,
         },
         reads: &[
             part(
                 "scans",
                 0.25,
                 Place::Scan { requests: 64 },
-                READ_AHEAD_PAGES,
+                RANGE_PAGES,
                 (0.1, 0.9),
             ),
             part("index and dimensions", 0.75, Place::Skewed, DB_PAGES, (0.0, 0.1)),
         ],
-        writes: &[part(
-            "spilled runs",
-            1.0,
-            Place::Ring,
-            READ_AHEAD_PAGES / 4,
-            (0.9, 1.0),
-        )],
+        writes: &[part("spilled runs", 1.0, Place::Ring, DB_PAGES, (0.9, 1.0))],
     },
     App {
         name: "seats",
@@ -204,10 +199,10 @@ pub const APPS: [App; 5] = [
         name: "twitter",
         about: "Micro-blogging: 99 % of the transactions read, but what is read is recent and in memory, so that at the \
                 block device nearly all is the writing of tweets: log, heap, and indexes over users, of whom few have most \
-                of the followers.",
+                of the followers. Every request makes work for collection, so the rate is less than that of the others.",
         write_share: 0.9786,
         write_run: None,
-        rate: 1.0,
+        rate: 0.75,
         burst: STEADY,
         reads: &[part(
             "users and old tweets",
@@ -223,6 +218,21 @@ pub const APPS: [App; 5] = [
         ],
     },
 ];
+
+impl App {
+    /// Mean pages of a request.
+    pub fn mean_pages(&self) -> f64 {
+        let mean = |parts: &[Part]| {
+            let total: f64 = parts.iter().map(|part| part.weight).sum();
+            parts
+                .iter()
+                .map(|part| part.weight * part.pages as f64)
+                .sum::<f64>()
+                / total
+        };
+        self.write_share * mean(self.writes) + (1.0 - self.write_share) * mean(self.reads)
+    }
+}
 
 /// The application of this name.
 pub fn find(name: &str) -> Option<&'static App> {
@@ -477,7 +487,7 @@ mod tests {
         let block = SECTORS_PER_PAGE as u64;
         let scans: Vec<Request> = draw_unscattered(&APPS[0], 9)
             .into_iter()
-            .filter(|request| !request.write && request.blocks == READ_AHEAD_PAGES * block)
+            .filter(|request| !request.write && request.blocks == RANGE_PAGES * block)
             .collect();
         let next = |pair: &&[Request]| pair[1].block == pair[0].block + pair[0].blocks;
         let sequential = scans.windows(2).filter(next).count() as f64 / scans.len() as f64;

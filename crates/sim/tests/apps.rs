@@ -1,0 +1,44 @@
+//! What Figures 13 and 14 are to show, on fixed seeds.
+
+use sim::eval::apps::plan;
+use sim::eval::{Row, System};
+
+/// The row of an application under a system, as the figures have it.
+fn row(application: &str, system: System, seed: u64) -> Row {
+    let cases = plan().cases;
+    let case = cases
+        .iter()
+        .find(|case| case.workload.name == application && case.policies.name == system.name());
+    case.expect("the plan has every application and system").run(seed)
+}
+
+fn tails(application: &str, seed: u64) -> [f64; 3] {
+    [System::Vdc, System::RackBloxCoordIo, System::RackBlox]
+        .map(|system| row(application, system, seed).read.p999_us)
+}
+
+#[test]
+fn twitters_gain_is_that_of_collection_in_turns() {
+    for seed in [1, 2, 3, 4] {
+        let [vdc, scheduled, rackblox] = tails("twitter", seed);
+        assert!(vdc / rackblox >= 7.9, "seed {seed}: {vdc} {rackblox}");
+        assert!(
+            vdc / scheduled < 1.3 && scheduled / rackblox > 5.0,
+            "seed {seed}: {scheduled}"
+        );
+    }
+}
+
+#[test]
+fn tpc_hs_gain_is_that_of_scheduling() {
+    for seed in [1, 2, 3, 4] {
+        let [vdc, scheduled, rackblox] = tails("tpc-h", seed);
+        println!("{vdc} {scheduled} {rackblox}");
+        assert!(vdc / scheduled > 1.02, "seed {seed}: {vdc} {scheduled}");
+        let rest = scheduled / rackblox;
+        assert!(
+            (0.97..1.03).contains(&rest),
+            "seed {seed}: {scheduled} {rackblox}"
+        );
+    }
+}
