@@ -6,6 +6,7 @@
 //! request was due, or a closed-loop one was issued.
 
 use crate::check::{Checker, Stamp, Violation};
+use crate::workload::stream::{Request, Stream};
 use crate::workload::{Action, Burst, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
 use crate::world::World;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
@@ -172,6 +173,9 @@ struct Load {
     /// Of an open loop, when the next request would be due without bursts, in ns from the start.
     steady_ns: u64,
     last: Option<Action>,
+    /// Where the requests come from, if they are not drawn from the mix, and the next one.
+    stream: Option<Box<dyn Stream>>,
+    upcoming: Option<Request>,
     /// An alarm is set: do not set another.
     paused: bool,
 }
@@ -252,9 +256,27 @@ impl Clients {
             due: spec.start,
             steady_ns: 0,
             last: None,
+            stream: None,
+            upcoming: None,
             paused: true,
         });
         (self.loads.len() - 1, spec.start)
+    }
+
+    /// Adds a load whose requests and their times come from a stream, until it ends or [`LoadSpec::requests`] are drawn.
+    ///
+    /// # Panics
+    /// If its pace is a closed loop's.
+    pub fn add_stream(&mut self, spec: LoadSpec, stream: Box<dyn Stream>, seed: u64) -> (usize, Instant) {
+        assert!(
+            matches!(spec.pace, Pace::Open { .. }),
+            "a stream has its own times"
+        );
+        let (index, start) = self.add(spec, seed);
+        let load = &mut self.loads[index];
+        load.stream = Some(stream);
+        load.draw();
+        (index, start)
     }
 
     /// Loads that were added.
@@ -366,6 +388,9 @@ impl Clients {
                 per_second,
                 outstanding_max,
             } => {
+                if self.loads[at].stream.is_some() {
+                    return self.advance_stream(world, at, outstanding_max);
+                }
                 while self.loads[at].left > 0 && self.loads[at].due <= now {
                     let due = self.loads[at].due;
                     if self.loads[at].outstanding >= outstanding_max || !self.issue(world, at, due) {
@@ -381,6 +406,33 @@ impl Clients {
                 (self.loads[at].left > 0).then(|| self.loads[at].due)
             }
         }
+    }
+
+    fn advance_stream<H>(&mut self, world: &mut World<H>, at: usize, outstanding_max: u32) -> Option<Instant>
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        while self.loads[at].left > 0 {
+            let load = &self.loads[at];
+            let request = load.upcoming.expect("there is one while any are left");
+            let due = Instant::from_nanos(load.spec.start.as_nanos().saturating_add(request.due_ns));
+            if due > world.now() {
+                return Some(due);
+            }
+            let (op, kind) = match request.write {
+                true => (BlockOp::Write, Kind::Write),
+                false => (BlockOp::Read, Kind::Read),
+            };
+            let range = (request.block, request.blocks);
+            let taken = load.outstanding < outstanding_max && world.is_up(load.spec.gateway);
+            if !taken || !self.submit(world, at, due, op, kind, range, false) {
+                self.stats.shed += 1;
+            }
+            let load = &mut self.loads[at];
+            load.left -= 1;
+            load.draw();
+        }
+        None
     }
 
     /// Issues one request; false if that must wait.
@@ -621,6 +673,19 @@ impl Clients {
         let volume = self.loads[pending.load as usize].spec.volume;
         if let Some(checker) = &mut self.volumes[volume].1 {
             checker.read_failed(pending.start, pending.first, pending.count);
+        }
+    }
+}
+
+impl Load {
+    /// Draws the next request of the stream; without one, nothing is left.
+    fn draw(&mut self) {
+        self.upcoming = match (&mut self.stream, self.left) {
+            (Some(stream), 1..) => stream.next(&mut self.rng),
+            _ => None,
+        };
+        if self.upcoming.is_none() {
+            self.left = 0;
         }
     }
 }

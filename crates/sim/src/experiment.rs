@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{netsched, schedulers, wear, ycsb};
+use crate::eval::{apps, netsched, schedulers, wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -75,6 +75,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig12",
         about: "RackBlox Figure 12: throughput of closed loops by share of writes",
         run: ycsb::fig12,
+    },
+    Experiment {
+        name: "fig13",
+        about: "RackBlox Figure 13: P99.9 latency of five applications",
+        run: apps::fig13,
+    },
+    Experiment {
+        name: "fig14",
+        about: "RackBlox Figure 14: throughput of five applications",
+        run: apps::fig14,
     },
     Experiment {
         name: "fig15",

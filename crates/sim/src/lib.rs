@@ -3,9 +3,10 @@
 //!
 //! [`world`] drives hosts (crate `host`) through their inputs and outputs only, so that what it exercises is what the
 //! runtime ships. [`net`] and [`media`] are the models and their misfortunes; [`client`] and [`workload`] make the
-//! load; [`check`] holds the checkers; [`run`] puts one run together. [`rack`] puts the real hosts in; [`swarm`] draws
-//! whole runs from seeds, [`exchange`] lets vSSDs exchange their places meanwhile, [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`]
-//! holds the named measurements, [`eval`] those of the rack's paper.
+//! load, [`trace`] reads recorded ones; [`check`] holds the checkers; [`run`] puts one run together. [`rack`] puts the
+//! real hosts in; [`swarm`] draws whole runs from seeds, [`exchange`] lets vSSDs exchange their places meanwhile,
+//! [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`] holds the named
+//! measurements, [`eval`] those of the rack's paper.
 //!
 //! A run is a function of its seed: the same seed gives the same event log hash, in any process.
 #![forbid(unsafe_code)]
@@ -26,5 +27,6 @@ pub mod run;
 pub mod swarm;
 pub mod switch;
 pub mod threads;
+pub mod trace;
 pub mod workload;
 pub mod world;

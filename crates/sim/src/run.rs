@@ -6,6 +6,7 @@ use crate::check::{GcChecker, Loss, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
 use crate::media::SimMedium;
 use crate::net::{LinkModel, NetFaults};
+use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::limits::SECTORS_PER_PAGE;
@@ -302,6 +303,14 @@ impl<F: Fleet> Run<F> {
         let now = self.world.now();
         let load = LoadSpec { start: now, ..load };
         let (index, at) = self.clients.add(load, self.rng.next_u64());
+        self.world.wake_at(at, TOKEN_LOAD | index as u64);
+    }
+
+    /// As [`Run::add_load`], with requests from a stream, see [`Clients::add_stream`].
+    pub fn add_stream(&mut self, load: LoadSpec, stream: Box<dyn Stream>) {
+        let now = self.world.now();
+        let load = LoadSpec { start: now, ..load };
+        let (index, at) = self.clients.add_stream(load, stream, self.rng.next_u64());
         self.world.wake_at(at, TOKEN_LOAD | index as u64);
     }
 

@@ -1,7 +1,11 @@
-//! Which page a request touches, and what it does: YCSB's distributions and mixes at block level.
+//! Which page a request touches, and what it does: YCSB's distributions and mixes at block level. Applications are in
+//! [`apps`].
 //!
 //! Zipfian draws follow Gray et al. ("Quickly generating billion-record synthetic databases", SIGMOD'94) as YCSB uses
 //! them: θ = 0.99, and in scrambled form over 10¹⁰ items whose ranks are spread by FNV-1a 64.
+
+pub mod apps;
+pub mod stream;
 
 use base::Rng;
 

@@ -31,6 +31,7 @@ mod parts;
 mod plane;
 mod rackup;
 mod registry;
+mod replay;
 mod serve;
 mod simulate;
 mod size;

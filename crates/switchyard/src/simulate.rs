@@ -3,6 +3,7 @@
 
 use crate::emulated;
 use crate::failure::Failure;
+use crate::replay::{self, ReplayArgs};
 use anyhow::bail;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,6 +46,8 @@ pub enum SimCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Replay a block trace on a simulated rack, under several policies side by side
+    Replay(ReplayArgs),
     /// Run many whole racks with faults drawn from their seeds, and check that every promise was kept
     #[command(
         after_help = "Each seed is run twice; its event logs must be equal.\n\nExamples:\n  \
@@ -92,6 +95,7 @@ pub fn run(command: SimCommand) -> anyhow::Result<()> {
             real,
             json,
         } => experiment(&name, seed, real, json),
+        SimCommand::Replay(args) => replay::run(&args),
         SimCommand::Swarm {
             seeds,
             seed,

@@ -5,8 +5,10 @@
 //! policies meet the same [`Hardware`] for the same workload, which [`Plan::is_fair`] tells. A run fills the volumes,
 //! warms the flash up until collection is steady, and measures.
 
+pub mod apps;
 mod figure;
 pub mod netsched;
+pub mod replay;
 pub mod schedulers;
 pub mod wear;
 pub mod ycsb;
@@ -18,6 +20,8 @@ use crate::experiment::{Progress, run_spec};
 use crate::net::{Delay, LinkModel};
 use crate::rack::{Central, Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
+use crate::workload::apps::{App, AppStream};
+use crate::workload::stream::Stream;
 use crate::workload::{Burst, Mix, Pattern};
 use base::{Duration, Instant, VolumeId};
 use flash::{GcMode, Geometry, Profile};
@@ -256,6 +260,8 @@ pub struct Workload {
     pub burst: Burst,
     /// How uneven the last client host's requests are, if it differs.
     pub last_burst: Option<Burst>,
+    /// An application whose requests these are, at the open loop's rate: it decides mix, pattern, shape and burst.
+    pub app: Option<&'static App>,
     /// Requests that bring the flash into a steady state, after it was filled.
     pub warm: u64,
     /// Requests that are measured.
@@ -276,9 +282,26 @@ impl Workload {
             },
             burst: Burst::default(),
             last_burst: None,
+            app: None,
             warm: 40_000,
             measured: 60_000,
         }
+    }
+
+    /// An application, on a rack that would serve `per_second` single zipfian pages.
+    pub fn app(app: &'static App, per_second: f64) -> Self {
+        Self {
+            name: app.name.to_owned(),
+            app: Some(app),
+            ..Self::writes(app.write_share, per_second)
+        }
+    }
+
+    fn stream(&self, pages: u64) -> Option<Box<dyn Stream>> {
+        let (app, Pace::Open { per_second, .. }) = (self.app?, self.pace) else {
+            return None;
+        };
+        Some(Box::new(AppStream::new(app, pages, per_second)))
     }
 }
 
@@ -355,6 +378,7 @@ pub fn plans() -> Vec<Plan> {
         ycsb::distribution(),
         netsched::plan(),
         schedulers::plan(),
+        apps::plan(),
     ]
 }
 
@@ -364,7 +388,29 @@ pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) 
 }
 
 /// As [`run`], with policies of one's own, and with all latencies.
+///
+/// # Panics
+/// If a request was not answered well, which without faults does not happen.
 pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> (Row, Latencies) {
+    let stream = || workload.stream(hardware.pages());
+    let (row, outcome) = measure_streams(hardware, policies, workload, seed, [stream(), stream()]);
+    assert!(
+        outcome.violations.is_empty(),
+        "without faults nothing goes wrong: {:?}",
+        outcome.violations
+    );
+    (row, outcome.latencies)
+}
+
+/// As [`measure`], with the requests of the warm-up and of what is measured from streams, where there are any; what went
+/// wrong is in the outcome.
+fn measure_streams(
+    hardware: &Hardware,
+    policies: &Policies,
+    workload: &Workload,
+    seed: u64,
+    [warm, measured]: [Option<Box<dyn Stream>>; 2],
+) -> (Row, Outcome) {
     let fleet = RackFleet::new(options(hardware, policies));
     let mut spec = run_spec(seed, hardware.pages());
     spec.world.link = hardware.server_link;
@@ -383,25 +429,27 @@ pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, se
     let mut run = Run::new(fleet, spec);
     run.world().net().separate(seed);
     run.execute();
-    for load in loads(&gateways, workload, workload.warm) {
-        run.add_load(LoadSpec {
-            record_after: Instant::FAR_FUTURE,
-            ..load
-        });
+    let mut quiet = loads(&gateways, workload, workload.warm);
+    for load in &mut quiet {
+        load.record_after = Instant::FAR_FUTURE;
     }
+    add(&mut run, quiet, warm);
     run.execute();
     let before = Servers::of(&mut run);
-    for load in loads(&gateways, workload, workload.measured) {
-        run.add_load(load);
-    }
+    add(&mut run, loads(&gateways, workload, workload.measured), measured);
     let outcome = run.execute();
-    assert!(
-        outcome.violations.is_empty(),
-        "without faults nothing goes wrong: {:?}",
-        outcome.violations
-    );
     let during = Servers::of(&mut run).since(&before);
-    (row(policies, workload, &outcome, &during), outcome.latencies)
+    (row(policies, workload, &outcome, &during), outcome)
+}
+
+/// Adds every client's load. A stream is the first one's.
+fn add(run: &mut Run<RackFleet>, loads: Vec<LoadSpec>, mut stream: Option<Box<dyn Stream>>) {
+    for load in loads {
+        match stream.take() {
+            Some(stream) => run.add_stream(load, stream),
+            None => run.add_load(load),
+        }
+    }
 }
 
 /// What the servers did.

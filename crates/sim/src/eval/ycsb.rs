@@ -125,17 +125,22 @@ pub fn distribution() -> Plan {
     plan
 }
 
-/// The sweep's rows by seed: three figures show them, so they are made once.
-static SWEEPS: Mutex<BTreeMap<u64, Arc<OnceLock<Figure>>>> = Mutex::new(BTreeMap::new());
+/// Rows that several figures show, by plan and seed, so that they are made once.
+static SHARED: Mutex<BTreeMap<(&str, u64), Arc<OnceLock<Figure>>>> = Mutex::new(BTreeMap::new());
 
 fn swept(name: &str, shows: &str, seed: u64, progress: Progress<'_>) -> Report {
-    let entry = SWEEPS
+    shared(&sweep(), name, shows, seed, progress)
+}
+
+/// The figure of this name, of a plan that others have, too.
+pub(super) fn shared(plan: &Plan, name: &str, shows: &str, seed: u64, progress: Progress<'_>) -> Report {
+    let entry = SHARED
         .lock()
         .expect("no holder panics")
-        .entry(seed)
+        .entry((plan.name, seed))
         .or_default()
         .clone();
-    let mut figure = entry.get_or_init(|| sweep().run(seed, progress)).clone();
+    let mut figure = entry.get_or_init(|| plan.run(seed, progress)).clone();
     figure.experiment = name.to_owned();
     figure.parameters.insert("shows".to_owned(), Value::from(shows));
     figure.report()
@@ -218,7 +223,7 @@ mod tests {
         let mut known = Figure::new("ycsb-sweep", u64::MAX);
         known.parameters.insert("made".to_owned(), json!("before"));
         shown.set(known).expect("it is new");
-        SWEEPS.lock().unwrap().insert(u64::MAX, shown);
+        SHARED.lock().unwrap().insert(("ycsb-sweep", u64::MAX), shown);
         for (report, name) in [
             (fig9(u64::MAX, &mut |_| {}), "fig9"),
             (fig11(u64::MAX, &mut |_| {}), "fig11"),

@@ -1,0 +1,73 @@
+//! The applications (RackBlox §4.3, Figures 13 and 14), on the rack of the YCSB figures.
+//!
+//! `rackblox-coord-io` splits the gain: what it has over `vdc` comes from scheduling, what `rackblox` has over it from
+//! collection in turns.
+
+use super::{Case, Hardware, Plan, System, Workload, ycsb};
+use crate::experiment::Progress;
+use crate::report::Report;
+use crate::workload::apps::{APPS, App};
+use serde_json::Map;
+
+/// Requests a second of single pages that the rack is meant for, as in the YCSB figures; each application has its own
+/// rate in relation to it.
+const RATE: f64 = 9_500.0;
+/// Writes of a warm-up that brings the flash into a steady state.
+const WARM_WRITES: f64 = 20_000.0;
+/// Reads that are measured, at least, so that the 99.9th percentile is of several.
+const READS_MIN: f64 = 6_000.0;
+/// Requests that are measured, at least.
+const MEASURED_MIN: u64 = 60_000;
+/// Pages of a warm-up, and of what is measured, at most: what reads long ranges has fewer requests.
+const PAGES_MAX: f64 = 300_000.0;
+
+/// The rack of the YCSB figures, but a vSSD's flash has no more operations at a time than planes: what is more waits in
+/// the scheduler, which can tell requests apart. TPC-H alone has so much to read that it matters.
+pub fn hardware() -> Hardware {
+    let ycsb = ycsb::hardware();
+    let planes = ycsb.channels * ycsb.geometry.units_per_channel();
+    Hardware {
+        device_depth: planes as usize,
+        ..ycsb
+    }
+}
+
+fn workload(app: &'static App) -> Workload {
+    let requests_max = (PAGES_MAX / app.mean_pages()) as u64;
+    Workload {
+        warm: ((WARM_WRITES / app.write_share) as u64).min(requests_max),
+        measured: ((READS_MIN / (1.0 - app.write_share)) as u64)
+            .max(MEASURED_MIN)
+            .min(requests_max),
+        ..Workload::app(app, RATE)
+    }
+}
+
+fn case(app: &'static App, system: System) -> Case {
+    Case {
+        hardware: hardware(),
+        policies: system.policies(),
+        workload: workload(app),
+        parameters: Map::new(),
+        cdf: false,
+    }
+}
+
+/// Every system for every application.
+pub fn plan() -> Plan {
+    let of_app = |app| System::ALL.map(|system| case(app, system));
+    Plan {
+        name: "applications",
+        cases: APPS.iter().flat_map(of_app).collect(),
+    }
+}
+
+/// P99.9 latency.
+pub fn fig13(seed: u64, progress: Progress<'_>) -> Report {
+    ycsb::shared(&plan(), "fig13", "p999_us", seed, progress)
+}
+
+/// Throughput.
+pub fn fig14(seed: u64, progress: Progress<'_>) -> Report {
+    ycsb::shared(&plan(), "fig14", "iops", seed, progress)
+}
