@@ -14,7 +14,7 @@ pub use controller::{Controller, ControllerConfig};
 pub use disk::{Disk, DiskConfig, DiskEntry, DiskError};
 pub use gateway::{Gateway, GatewayConfig};
 pub use node::{Node, NodeConfig};
-pub use tor::{Tor, TorConfig};
+pub use tor::{Egress, Tor, TorConfig};
 
 use base::{Addr, BlockReply, BlockRequest, MediaDone, MediaOp};
 use wire::rack::Packet;

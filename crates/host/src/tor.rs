@@ -2,9 +2,10 @@
 
 use crate::{Input, Output};
 use base::{Addr, Duration, Instant, Machine};
+use rack::port::{Discipline, Port};
 use rack::tor::{Stats, Verdict};
-use std::collections::VecDeque;
-use wire::rack::{Packet, Payload};
+use std::collections::{BTreeMap, VecDeque};
+use wire::rack::{HEADER_BYTES, Op, Packet, Payload};
 
 /// How a ToR is set up.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +14,25 @@ pub struct TorConfig {
     pub addr: Addr,
     /// GC bits lapse this long after they were last set.
     pub gc_lease: Duration,
+    /// Links of limited rate towards the servers, and who goes first there.
+    pub egress: Option<Egress>,
+}
+
+/// A ToR's ports towards servers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Egress {
+    /// Who goes first.
+    pub discipline: Discipline,
+    /// Nanoseconds that a kilobyte (1000 bytes) occupies a link.
+    pub ns_per_kilobyte: u32,
 }
 
 /// A ToR switch. It starts with empty tables; the nodes fill them.
 pub struct Tor {
     config: TorConfig,
     tables: rack::tor::Tor,
+    /// Of each server that has registered, in order of address, if links are limited.
+    ports: BTreeMap<Addr, Port<Packet>>,
     out: VecDeque<Output>,
 }
 
@@ -28,7 +42,31 @@ impl Tor {
         Self {
             tables: rack::tor::Tor::new(config.gc_lease),
             config,
+            ports: BTreeMap::new(),
             out: VecDeque::new(),
+        }
+    }
+
+    /// Sends a packet, or queues it at the port of its server.
+    fn send(&mut self, now: Instant, to: Addr, packet: Packet) {
+        match self.ports.get_mut(&to) {
+            Some(port) => {
+                let bytes = HEADER_BYTES as u32 + packet.header.length;
+                port.push(now, packet.header.source, bytes, packet);
+                self.carry(now);
+            }
+            None => self.out.push_back(Output::Send { to, packet }),
+        }
+    }
+
+    /// Lets the ports send what they can. The time that a packet waited is the network's (RackBlox §3.4).
+    fn carry(&mut self, now: Instant) {
+        for (&to, port) in &mut self.ports {
+            while let Some((mut packet, waited)) = port.pop(now) {
+                let waited_ns = u32::try_from(waited.as_nanos()).unwrap_or(u32::MAX);
+                packet.header.lat_ns = packet.header.lat_ns.saturating_add(waited_ns);
+                self.out.push_back(Output::Send { to, packet });
+            }
         }
     }
 
@@ -57,6 +95,10 @@ impl Machine for Tor {
             return;
         }
         let request = packet.header;
+        if let (Op::CreateVssd, Some(egress)) = (request.op, self.config.egress) {
+            let port = || Port::new(egress.discipline, egress.ns_per_kilobyte);
+            self.ports.entry(request.source).or_insert_with(port);
+        }
         match self
             .tables
             .process(now, &mut packet.header, packet.payload.record())
@@ -71,7 +113,7 @@ impl Machine for Tor {
                     packet = Packet::bare(packet.header);
                     packet.header.source = self.config.addr;
                 }
-                self.out.push_back(Output::Send { to, packet });
+                self.send(now, to, packet);
             }
         }
     }
@@ -81,8 +123,10 @@ impl Machine for Tor {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        self.ports.values().filter_map(Port::deadline).min()
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        self.carry(now);
+    }
 }

@@ -9,6 +9,7 @@ pub mod control;
 pub mod dedup;
 pub mod gc;
 pub mod placement;
+pub mod port;
 pub mod predictor;
 pub mod registry;
 pub mod replica;

@@ -288,6 +288,7 @@ fn rack_options() -> RackOptions {
             delay: Delay::Constant(5_000),
             ..LinkModel::default()
         },
+        egress: None,
         controller: None,
         volumes: vec![layout(Durability::Memory), layout(Durability::Media)],
     }

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::ycsb;
+use crate::eval::{netsched, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -65,6 +65,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig16",
         about: "RackBlox Figure 16: distribution of read latency",
         run: ycsb::fig16,
+    },
+    Experiment {
+        name: "fig18",
+        about: "RackBlox Figure 18: P99.9 latency of reads by the switch's network policy, with and without coordination",
+        run: netsched::fig18,
     },
     Experiment {
         name: "speed",

@@ -161,6 +161,7 @@ pub fn options(case: &Case) -> RackOptions {
             delay: Delay::FAST,
             ..LinkModel::default()
         },
+        egress: None,
         controller: None,
         volumes: vec![Layout {
             sets: GC_SETS,

@@ -15,7 +15,8 @@ use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
 use host::gateway::Shaping;
 use host::node::{Unit, UnitConfig};
 use host::{
-    Controller, ControllerConfig, Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig,
+    Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor,
+    TorConfig,
 };
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
@@ -124,6 +125,8 @@ pub struct RackOptions {
     pub request_timeout: Duration,
     /// Between a gateway and the ToR.
     pub client_link: LinkModel,
+    /// The ToR's ports towards the servers, if their links are limited.
+    pub egress: Option<Egress>,
     /// A controller on a server of its own, behind a link like a client's.
     pub controller: Option<Central>,
     /// Volumes.
@@ -306,6 +309,7 @@ impl Fleet for RackFleet {
                 let config = TorConfig {
                     addr: self.addr(index),
                     gc_lease: TOR_LEASE,
+                    egress: self.options.egress,
                 };
                 Ok(RackHost::Tor(Box::new(Tor::new(config))))
             }

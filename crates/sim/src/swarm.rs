@@ -14,7 +14,7 @@ use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant, Rng};
 use flash::{GcMode, Geometry, Profile};
 use host::node::UnitConfig;
-use rack::gc::TOR_LEASE;
+use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -187,14 +187,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let physical = f64::from(channels * geometry.pages_per_channel());
     let mut gc = rack::gc::Config::for_spare(1.0 - f64::from(pages_per_set) / physical);
     gc.check_every = Duration::from_millis(rng.between(1, 20));
-    gc.coordination = pick(
-        rng,
-        &[
-            rack::gc::Coordination::Rack,
-            rack::gc::Coordination::Rack,
-            rack::gc::Coordination::None,
-        ],
-    );
+    gc.coordination = pick(rng, &[Coordination::Rack, Coordination::Rack, Coordination::None]);
     RackOptions {
         nodes,
         gateways,
@@ -224,6 +217,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             REQUEST_TIMEOUT
         },
         client_link: draw_link(rng),
+        egress: None,
         controller: None,
         volumes,
     }

@@ -152,6 +152,7 @@ fn tor(addrs: &[Addr], place: SocketAddrV4) -> HostSpec {
     let config = TorConfig {
         addr: addrs[0],
         gc_lease: rack::gc::TOR_LEASE,
+        egress: None,
     };
     spec(place, None, move |_| Ok(Box::new(Tor::new(config))))
 }

@@ -78,6 +78,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
             let config = TorConfig {
                 addr,
                 gc_lease: rack::gc::TOR_LEASE,
+                egress: None,
             };
             Ok(Box::new(Tor::new(config)))
         }),

@@ -197,6 +197,7 @@ fn tor(config: &Config) -> HostSpec {
             let config = TorConfig {
                 addr,
                 gc_lease: rack::gc::TOR_LEASE,
+                egress: None,
             };
             Ok(Box::new(Tor::new(config)))
         }),

@@ -4,6 +4,8 @@
 //! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
+mod peers;
+
 use crate::Output;
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
@@ -11,12 +13,12 @@ use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdI
 use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
-use rack::gc::{Action, Agent, Coordination};
+use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
-use wire::rack::{Code, Header, Op, Packet, flags};
+use wire::rack::{Code, Header, Op, Packet};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
 const BACKLOG_MAX: usize = 4096;
@@ -426,27 +428,6 @@ impl Unit {
             item: slot,
         };
         self.scheduler.push(now, request);
-    }
-
-    /// Where a read is to go instead while this vSSD collects, if the controller named a replica. What is in the write
-    /// cache is read here, and nothing is sent on twice.
-    pub(super) fn elsewhere(&self, header: &Header) -> Option<Member> {
-        let stays = header.flags & (flags::PINNED | flags::REDIRECTED | flags::REPLY) != 0;
-        if header.op != Op::Read
-            || stays
-            || !self.agent.is_collecting()
-            || self.cache.get(lpn_of(header)).is_some()
-        {
-            return None;
-        }
-        let away = self.away?;
-        self.identity.peers.iter().find(|peer| peer.vssd == away).copied()
-    }
-
-    /// Who decides about collection instead of the ToR.
-    fn arbiter(&self) -> Option<Addr> {
-        let decides = self.config.gc.coordination == Coordination::Controller;
-        self.identity.controller.filter(|_| decides)
     }
 
     fn start_reading(&mut self, reading: Reading) -> u32 {
@@ -999,18 +980,6 @@ impl Unit {
     /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
     pub fn fence(&mut self, header: &Header) {
         self.dedup.fence(header.source, header.session);
-    }
-
-    /// The peers are at other addresses; false if they are other peers.
-    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.peers;
-        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
-        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
-            return false;
-        }
-        known.copy_from_slice(peers);
-        self.replica.move_peers(peers);
-        true
     }
 
     /// Newest version of a page, for probes.

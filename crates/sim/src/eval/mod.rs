@@ -6,21 +6,24 @@
 //! warms the flash up until collection is steady, and measures.
 
 mod figure;
+pub mod netsched;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
 
-use crate::client::{Latencies, LoadSpec, Pace, Shape};
+use crate::client::{ClientVolume, Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
 use crate::net::{Delay, LinkModel};
 use crate::rack::{Central, Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
 use crate::workload::{Burst, Mix, Pattern};
-use base::{Duration, Instant};
+use base::{Duration, Instant, VolumeId};
 use flash::{GcMode, Geometry, Profile};
 use hdrhistogram::Histogram;
+use host::Egress;
 use host::node::{Stages, UnitConfig};
 use rack::gc::Coordination;
+use rack::port::Discipline;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use rack::vdc;
@@ -37,7 +40,9 @@ const VDC_NETWORK_BYTES: u64 = 6_250_000_000;
 pub struct Hardware {
     /// Storage servers.
     pub nodes: u32,
-    /// Replica sets of the volume, round robin over the servers.
+    /// Client hosts, each with a volume of its own.
+    pub clients: u32,
+    /// Replica sets of each volume, round robin over the servers.
     pub sets: u32,
     /// Replicas of each set.
     pub replicas: u32,
@@ -64,6 +69,8 @@ pub struct Hardware {
     pub gc_slice_ratio: f64,
     /// Between the servers and the ToR.
     pub server_link: LinkModel,
+    /// Nanoseconds that a kilobyte (1000 bytes) occupies the ToR's port to a server; 0 is no limit.
+    pub port_ns_per_kilobyte: u32,
     /// Between the clients and the ToR.
     pub client_link: LinkModel,
 }
@@ -74,6 +81,7 @@ impl Default for Hardware {
     fn default() -> Self {
         Self {
             nodes: 4,
+            clients: 1,
             sets: 4,
             replicas: 2,
             pages_per_set: 8_192,
@@ -96,6 +104,7 @@ impl Default for Hardware {
                 delay: Delay::Constant(2_000),
                 ..LinkModel::default()
             },
+            port_ns_per_kilobyte: 0,
             client_link: LinkModel {
                 delay: Delay::FAST,
                 ..LinkModel::default()
@@ -105,7 +114,7 @@ impl Default for Hardware {
 }
 
 impl Hardware {
-    /// Pages of the volume.
+    /// Pages of a volume.
     pub fn pages(&self) -> u64 {
         u64::from(self.sets) * u64::from(self.pages_per_set)
     }
@@ -119,6 +128,7 @@ impl Hardware {
         let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte });
         json!({
             "nodes": self.nodes,
+            "clients": self.clients,
             "sets": self.sets,
             "replicas": self.replicas,
             "pages_per_set": self.pages_per_set,
@@ -139,6 +149,7 @@ impl Hardware {
             "device_depth": self.device_depth,
             "gc_slice_ratio": self.gc_slice_ratio,
             "server_link": link(&self.server_link),
+            "port_ns_per_kilobyte": self.port_ns_per_kilobyte,
             "client_link": link(&self.client_link),
         })
     }
@@ -204,6 +215,7 @@ impl System {
             gc_mode,
             scheduler,
             shaped,
+            network: Discipline::Fifo,
         }
     }
 }
@@ -221,6 +233,8 @@ pub struct Policies {
     pub scheduler: Policy,
     /// A central controller shapes flows (VDC).
     pub shaped: bool,
+    /// Who goes first at the ToR's ports, where these are limited.
+    pub network: Discipline,
 }
 
 /// What clients do.
@@ -238,6 +252,8 @@ pub struct Workload {
     pub pace: Pace,
     /// How uneven in time.
     pub burst: Burst,
+    /// How uneven the last client host's requests are, if it differs.
+    pub last_burst: Option<Burst>,
     /// Requests that bring the flash into a steady state, after it was filled.
     pub warm: u64,
     /// Requests that are measured.
@@ -257,6 +273,7 @@ impl Workload {
                 outstanding_max: 20_000,
             },
             burst: Burst::default(),
+            last_burst: None,
             warm: 40_000,
             measured: 60_000,
         }
@@ -334,6 +351,7 @@ pub fn plans() -> Vec<Plan> {
         ycsb::throughput(),
         ycsb::breakdown(),
         ycsb::distribution(),
+        netsched::plan(),
     ]
 }
 
@@ -345,20 +363,34 @@ pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) 
 /// As [`run`], with policies of one's own, and with all latencies.
 pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> (Row, Latencies) {
     let fleet = RackFleet::new(options(hardware, policies));
-    let gateway = fleet.gateway(0);
     let mut spec = run_spec(seed, hardware.pages());
     spec.world.link = hardware.server_link;
-    spec.loads = vec![fill(gateway, hardware.pages())];
+    let client = spec.volumes[0];
+    spec.volumes = (1..=hardware.clients)
+        .map(|id| ClientVolume {
+            id: VolumeId(id),
+            ..client
+        })
+        .collect();
+    let gateways: Vec<usize> = (0..hardware.clients)
+        .map(|client| fleet.gateway(client))
+        .collect();
+    let fill = |(volume, &gateway)| fill(gateway, volume, hardware.pages());
+    spec.loads = gateways.iter().enumerate().map(fill).collect();
     let mut run = Run::new(fleet, spec);
     run.world().net().separate(seed);
     run.execute();
-    run.add_load(LoadSpec {
-        record_after: Instant::FAR_FUTURE,
-        ..load(gateway, workload, workload.warm)
-    });
+    for load in loads(&gateways, workload, workload.warm) {
+        run.add_load(LoadSpec {
+            record_after: Instant::FAR_FUTURE,
+            ..load
+        });
+    }
     run.execute();
     let before = Servers::of(&mut run);
-    run.add_load(load(gateway, workload, workload.measured));
+    for load in loads(&gateways, workload, workload.measured) {
+        run.add_load(load);
+    }
     let outcome = run.execute();
     assert!(
         outcome.violations.is_empty(),
@@ -431,7 +463,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
     gc.restore_ratio = gc.soft_ratio + hardware.gc_slice_ratio;
     RackOptions {
         nodes: hardware.nodes,
-        gateways: 1,
+        gateways: hardware.clients,
         geometry: hardware.geometry,
         timing: hardware.timing.clone(),
         gc_mode: policies.gc_mode,
@@ -447,14 +479,21 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
         },
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
+        egress: (hardware.port_ns_per_kilobyte > 0).then_some(Egress {
+            discipline: policies.network,
+            ns_per_kilobyte: hardware.port_ns_per_kilobyte,
+        }),
         controller: central(hardware, policies),
-        volumes: vec![Layout {
-            sets: hardware.sets,
-            pages_per_set: hardware.pages_per_set,
-            replicas: hardware.replicas,
-            channels: hardware.channels,
-            durability: Durability::Memory,
-        }],
+        volumes: vec![
+            Layout {
+                sets: hardware.sets,
+                pages_per_set: hardware.pages_per_set,
+                replicas: hardware.replicas,
+                channels: hardware.channels,
+                durability: Durability::Memory,
+            };
+            hardware.clients as usize
+        ],
     }
 }
 
@@ -485,25 +524,41 @@ fn central(hardware: &Hardware, policies: &Policies) -> Option<Central> {
     })
 }
 
-fn fill(gateway: usize, pages: u64) -> LoadSpec {
+fn fill(gateway: usize, volume: usize, pages: u64) -> LoadSpec {
     LoadSpec {
         pattern: Pattern::Sequential,
         mix: Mix::writes(1.0),
         pace: Pace::Closed { depth: 256 },
         record_after: Instant::FAR_FUTURE,
-        ..LoadSpec::new(gateway, 0, pages)
+        ..LoadSpec::new(gateway, volume, pages)
     }
 }
 
-fn load(gateway: usize, workload: &Workload, requests: u64) -> LoadSpec {
-    LoadSpec {
+/// The workload, in equal parts of `requests` and of its rate for each client host. A closed loop's depth is each one's.
+fn loads(gateways: &[usize], workload: &Workload, requests: u64) -> Vec<LoadSpec> {
+    let clients = gateways.len();
+    let pace = match workload.pace {
+        Pace::Open {
+            per_second,
+            outstanding_max,
+        } => Pace::Open {
+            per_second: per_second / clients as f64,
+            outstanding_max,
+        },
+        closed @ Pace::Closed { .. } => closed,
+    };
+    let load = |(volume, &gateway): (usize, &usize)| LoadSpec {
         pattern: workload.pattern,
         mix: workload.mix,
         shape: workload.shape,
-        pace: workload.pace,
-        burst: workload.burst,
-        ..LoadSpec::new(gateway, 0, requests)
-    }
+        pace,
+        burst: workload
+            .last_burst
+            .filter(|_| volume + 1 == clients)
+            .unwrap_or(workload.burst),
+        ..LoadSpec::new(gateway, volume, requests / clients as u64)
+    };
+    gateways.iter().enumerate().map(load).collect()
 }
 
 #[cfg(test)]
