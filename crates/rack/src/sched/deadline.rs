@@ -168,7 +168,7 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{at, read, write};
-    use super::super::{Policy, Request, Scheduler};
+    use super::super::{Policy, Scheduler};
     use super::*;
 
     const BOTH: Room = Room {
