@@ -125,8 +125,9 @@ pub fn distribution() -> Plan {
     plan
 }
 
+type Shared = BTreeMap<(&'static str, u64), Arc<OnceLock<Figure>>>;
 /// Rows that several figures show, by plan and seed, so that they are made once.
-static SHARED: Mutex<BTreeMap<(&str, u64), Arc<OnceLock<Figure>>>> = Mutex::new(BTreeMap::new());
+static SHARED: Mutex<Shared> = Mutex::new(BTreeMap::new());
 
 fn swept(name: &str, shows: &str, seed: u64, progress: Progress<'_>) -> Report {
     shared(&sweep(), name, shows, seed, progress)
