@@ -609,12 +609,6 @@ impl Unit {
         deadline
     }
 
-    fn wants_gc_check(&self) -> bool {
-        self.written_since_gc
-            && self.stop == Stop::No
-            && self.flash.free_ratio() < self.config.gc.background_ratio
-    }
-
     /// Carries everything on that can go on now.
     fn pump(&mut self, now: Instant, out: &mut VecDeque<Output>) {
         loop {
@@ -983,11 +977,6 @@ impl Unit {
         self.stats.reads += 1;
         let header = self.reply_header(request, Code::SoftOrOk);
         self.send(Packet::with_page(header, page, crc), out);
-    }
-
-    /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
-    pub fn fence(&mut self, header: &Header) {
-        self.dedup.fence(header.source, header.session);
     }
 
     /// Newest version of a page, for probes.

@@ -35,6 +35,12 @@ impl Unit {
         self.identity.controller.filter(|_| decides)
     }
 
+    pub(super) fn wants_gc_check(&self) -> bool {
+        self.written_since_gc
+            && self.stop == Stop::No
+            && self.flash.free_ratio() < self.config.gc.background_ratio
+    }
+
     /// The peers are at other addresses; false if they are other peers.
     pub fn move_peers(&mut self, peers: &[Member]) -> bool {
         let known = &mut self.identity.membership.peers;
@@ -58,5 +64,10 @@ impl Unit {
         self.replica.change_members(now, &membership, again);
         self.identity.membership = membership;
         self.pump(now, out);
+    }
+
+    /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
+    pub fn fence(&mut self, header: &Header) {
+        self.dedup.fence(header.source, header.session);
     }
 }
