@@ -1,6 +1,6 @@
 //! What a vSSD knows of other servers: its replicas', and who decides about collection.
 
-use super::Unit;
+use super::{Stop, Unit};
 use crate::Output;
 use base::{Addr, Instant};
 use rack::gc::Coordination;
