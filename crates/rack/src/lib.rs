@@ -4,10 +4,12 @@
 //! Nothing here sends, waits or stores: crate `host` composes these into machines.
 #![forbid(unsafe_code)]
 
+pub mod bucket;
 pub mod cache;
 pub mod control;
 pub mod dedup;
 pub mod gc;
+pub mod gc_group;
 pub mod placement;
 pub mod predictor;
 pub mod registry;
