@@ -100,16 +100,14 @@ impl Layout {
         at(rows.start)..at(rows.end)
     }
 
-    /// The most logical pages of a vSSD of these rows on `channels` channels: what collection can serve, and what a
+    /// The most logical pages of a vSSD of so many rows on `channels` channels: what collection can serve, and what a
     /// checkpoint has room for.
-    pub(crate) fn logical_pages_max(&self, channels: u32, isolation: Isolation) -> u32 {
-        let rows = isolation.rows(self.geometry.units_per_channel());
-        let units = channels * (rows.end - rows.start);
-        let served = self.geometry.logical_pages_max_of_units(units);
+    pub(crate) fn logical_pages_max(&self, channels: u32, rows: u32) -> u32 {
+        let served = self.geometry.logical_pages_max_of_units(channels * rows);
         let room = self.page_bytes - PIECE_HEADER_BYTES;
         let blocks = channels * self.geometry.blocks_per_channel();
         let table = blocks.div_ceil((room / BLOCK_BYTES) as u32);
-        let pages = self.checkpoint_pages(channels, &rows);
+        let pages = self.checkpoint_pages(channels, &(0..rows));
         let map = (pages.end - pages.start).saturating_sub(1 + table);
         served.min(map.saturating_mul((room / MAPPED_BYTES) as u32))
     }
@@ -325,7 +323,7 @@ mod tests {
         for (first, count) in [(0, 1), (1, 2)] {
             let isolation = Isolation::Software { first, count };
             let share = Share::new(&geometry, 128, 0b11, isolation);
-            let logical = layout.logical_pages_max(2, isolation);
+            let logical = layout.logical_pages_max(2, count);
             assert!(logical > 0);
             let (map, blocks) = share.pieces(logical);
             for piece in 0..1 + map + blocks {

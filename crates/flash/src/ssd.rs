@@ -412,8 +412,9 @@ impl Ssd {
     pub fn logical_pages_max(&self, channels: u32, isolation: Isolation) -> u32 {
         match isolation {
             Isolation::Hardware => self.geometry.logical_pages_max(channels),
-            Isolation::Software { .. } => {
-                Layout::new(&self.geometry, self.page_bytes).logical_pages_max(channels, isolation)
+            Isolation::Software { count, .. } => {
+                let (geometry, page_bytes) = (&self.geometry, self.page_bytes);
+                geometry.logical_pages_max_shared(channels, count, page_bytes)
             }
         }
     }

@@ -286,6 +286,16 @@ impl Vssd {
         f64::from(self.blocks.free_count()) / f64::from(self.blocks.owned().max(1))
     }
 
+    /// What it is made of.
+    pub fn config(&self) -> &VssdConfig {
+        &self.config
+    }
+
+    /// Free blocks, and all that no other member of its group has.
+    pub fn free_blocks(&self) -> (u32, u32) {
+        (self.blocks.free_count(), self.blocks.owned())
+    }
+
     /// The timing model's estimate of when the work now queued is finished; never earlier than the last call's `now`.
     pub fn busy_until(&self) -> Instant {
         Instant::from_nanos(self.nand.busy_until_ns()).max(self.now)

@@ -56,6 +56,7 @@ impl World {
             create: true,
             pages: 500,
             channels: 1,
+            rows: 0,
             peers: Vec::new(),
         };
         world.send(Packet::with_record(world.header(Op::Open, 0), open.emit()));

@@ -42,14 +42,24 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes a token if there is one.
-    pub fn take(&mut self, now: Instant) -> bool {
+    /// True if there is a token.
+    pub fn has_token(&mut self, now: Instant) -> bool {
         self.refill(now);
-        let there = self.tokens >= 1.0;
-        if there {
-            self.tokens -= 1.0;
-        }
-        there
+        !self.is_empty()
+    }
+
+    /// True if there was none when it was last looked at.
+    pub fn is_empty(&self) -> bool {
+        self.tokens < 1.0
+    }
+
+    /// Takes a token.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn take(&mut self) {
+        assert!(!self.is_empty(), "a token that is there is taken");
+        self.tokens -= 1.0;
     }
 
     /// When there is a token again: now, if there is one.
@@ -65,6 +75,14 @@ impl Bucket {
 mod tests {
     use super::*;
 
+    fn take(bucket: &mut Bucket, now: Instant) -> bool {
+        let there = bucket.has_token(now);
+        if there {
+            bucket.take();
+        }
+        there
+    }
+
     fn at(us: u64) -> Instant {
         Instant::from_nanos(us * 1000)
     }
@@ -76,11 +94,11 @@ mod tests {
             burst: 5.0,
         };
         let mut bucket = Bucket::new(at(0), rate);
-        let first = (0..20).filter(|_| bucket.take(at(0))).count();
+        let first = (0..20).filter(|_| take(&mut bucket, at(0))).count();
         assert_eq!(first, 5);
-        let taken = (0..10_000).filter(|us| bucket.take(at(*us))).count();
+        let taken = (0..10_000).filter(|us| take(&mut bucket, at(*us))).count();
         assert!((99..=100).contains(&taken), "{taken} in 10 ms");
-        assert!(bucket.take(at(1_000_000)), "and it fills again");
+        assert!(take(&mut bucket, at(1_000_000)), "and it fills again");
     }
 
     #[test]
@@ -94,10 +112,12 @@ mod tests {
                 },
             );
             for _ in 0..100 {
-                while bucket.take(bucket.at) {}
+                while !bucket.is_empty() {
+                    bucket.take();
+                }
                 let ready = bucket.ready_at();
                 assert!(ready > bucket.at);
-                assert!(bucket.take(ready), "at {per_second} a second");
+                assert!(take(&mut bucket, ready), "at {per_second} a second");
             }
         }
     }

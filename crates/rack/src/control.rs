@@ -13,18 +13,23 @@ pub struct Open {
     pub pages: u32,
     /// Channels that it takes.
     pub channels: u32,
+    /// Rows of units that it takes of a channel group of so many channels, 0 for channels of its own; below 2¹⁶.
+    pub rows: u32,
     /// The other replicas.
     pub peers: Vec<Member>,
 }
 
 const MEMBER_BYTES: usize = 11;
+/// Where the rows are in the number of channels: a node that knows nothing of them has too few channels.
+const ROWS_SHIFT: u32 = 16;
 
 impl Open {
     /// The record's bytes.
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.create)];
         bytes.extend_from_slice(&self.pages.to_be_bytes());
-        bytes.extend_from_slice(&self.channels.to_be_bytes());
+        let channels = self.rows << ROWS_SHIFT | self.channels;
+        bytes.extend_from_slice(&channels.to_be_bytes());
         bytes.extend_from_slice(&emit_members(&self.peers));
         bytes
     }
@@ -43,7 +48,8 @@ impl Open {
         Some(Self {
             create,
             pages: u32::from_be_bytes(*pages),
-            channels: u32::from_be_bytes(*channels),
+            channels: u32::from_be_bytes(*channels) & ((1 << ROWS_SHIFT) - 1),
+            rows: u32::from_be_bytes(*channels) >> ROWS_SHIFT,
             peers,
         })
     }
@@ -133,6 +139,7 @@ mod tests {
                 create: true,
                 pages: 77,
                 channels: 3,
+                rows: 5,
                 peers,
             };
             assert_eq!(Open::parse(&open.emit()), Some(open));

@@ -118,6 +118,7 @@ fn split(
         sets.push(SetRecord {
             pages: taken,
             channels,
+            rows: 0,
             replicas,
         });
         left -= u64::from(taken);

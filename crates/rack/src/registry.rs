@@ -34,8 +34,15 @@ pub struct SetRecord {
     pub pages: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Rows of units of each software-isolated vSSD in its channel group; 0 when its channels are its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rows: u32,
     /// The replicas.
     pub replicas: Vec<ReplicaRecord>,
+}
+
+fn is_zero(rows: &u32) -> bool {
+    *rows == 0
 }
 
 /// A volume: an ordered list of replica sets.

@@ -265,6 +265,7 @@ fn rack_options() -> RackOptions {
         pages_per_set: PAGES,
         replicas: 2,
         channels: 1,
+        rows: 0,
         durability,
     };
     RackOptions {
@@ -274,6 +275,7 @@ fn rack_options() -> RackOptions {
         timing: Profile::built_in("optane").expect("optane is built in"),
         gc_mode: GcMode::Preemptible { step_pages: 2 },
         checkpoint_every_programs: 64,
+        borrow_blocks: 8,
         unit: UnitConfig {
             policy: Policy::Coordinated,
             cache_pages: 16,

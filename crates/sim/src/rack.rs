@@ -80,6 +80,8 @@ pub struct Layout {
     pub replicas: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Rows of units of a software-isolated vSSD on these, which it shares; 0 for hardware isolation.
+    pub rows: u32,
     /// When writes are acknowledged.
     pub durability: Durability,
 }
@@ -99,6 +101,8 @@ pub struct RackOptions {
     pub gc_mode: GcMode,
     /// Programs between two checkpoints.
     pub checkpoint_every_programs: u64,
+    /// Blocks that software-isolated vSSDs lend each other at once.
+    pub borrow_blocks: u32,
     /// How vSSDs are served.
     pub unit: UnitConfig,
     /// A request unanswered this long fails.
@@ -136,6 +140,7 @@ impl RackFleet {
                 sets.push(SetRecord {
                     pages: layout.pages_per_set,
                     channels: layout.channels,
+                    rows: layout.rows,
                     replicas: (0..layout.replicas).map(replica).collect(),
                 });
                 vssd += layout.replicas;
@@ -208,6 +213,7 @@ impl RackFleet {
             timing: self.options.timing.clone(),
             gc_mode: self.options.gc_mode,
             checkpoint_every_programs: self.options.checkpoint_every_programs,
+            borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
         };

@@ -178,6 +178,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             pages_per_set,
             replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
             channels,
+            rows: 0,
             durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
         })
         .collect();
@@ -195,7 +196,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             rack::gc::Coordination::None,
         ],
     );
-    RackOptions {
+    let mut options = RackOptions {
         nodes,
         gateways,
         geometry,
@@ -209,6 +210,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             ],
         ),
         checkpoint_every_programs: pick(rng, &[64, 500, 1 << 20]),
+        borrow_blocks: 8,
         unit: UnitConfig {
             policy: pick(rng, &[Policy::Fifo, Policy::Coordinated]),
             cache_pages: pick(rng, &[4, 16, 64]),
@@ -224,7 +226,30 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         },
         client_link: draw_link(rng),
         volumes,
+    };
+    if rng.chance(0.3) {
+        share_channels(&mut options, share, rng);
     }
+    options
+}
+
+/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest.
+fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
+    options.geometry.chips_per_channel = rng.between(2, 3) as u32;
+    options.borrow_blocks = rng.between(1, 6) as u32;
+    let geometry = options.geometry;
+    let channels = options.volumes[0].channels;
+    let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
+    let pages = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    for layout in &mut options.volumes {
+        (layout.rows, layout.pages_per_set) = (1, pages);
+    }
+    let physical = channels * geometry.blocks_per_plane * geometry.pages_per_block;
+    options.unit.gc = rack::gc::Config {
+        coordination: options.unit.gc.coordination,
+        check_every: options.unit.gc.check_every,
+        ..rack::gc::Config::for_spare(1.0 - f64::from(pages) / f64::from(physical))
+    };
 }
 
 fn draw_link(rng: &mut Rng) -> LinkModel {

@@ -84,6 +84,7 @@ impl Gateway {
                     create,
                     pages: set.pages,
                     channels: set.channels,
+                    rows: set.rows,
                     peers,
                 };
                 self.control.open(now, record.id, me.vssd, me.addr, &open);

@@ -4,11 +4,15 @@
 //! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
+mod member;
+
 use crate::Output;
+use crate::node::collector::{Collector, Report};
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
 use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
 use flash::{Data, Event, Request, Vssd, VssdError};
+use rack::bucket::Bucket;
 use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
@@ -136,7 +140,9 @@ pub struct Unit {
     cache: Cache,
     replica: Replica,
     dedup: Dedup,
-    agent: Agent,
+    agent: Collector,
+    /// Keeps a software-isolated vSSD to its share of its channels.
+    share: Option<Bucket>,
     /// Number of the last packet to the ToR about collection.
     gc_asked: u64,
     reads_waiting: Scheduler<u32>,
@@ -179,7 +185,8 @@ impl Unit {
         let replica = Replica::new(now, identity.node, identity.boot, &identity.peers);
         Self {
             cache: Cache::new(config.cache_pages),
-            agent: Agent::new(config.gc),
+            agent: Collector::Alone(Agent::new(config.gc)),
+            share: None,
             gc_asked: 0,
             reads_waiting: Scheduler::new(config.policy, 1024),
             readings: Vec::new(),
@@ -556,6 +563,7 @@ impl Unit {
     pub fn tick(&mut self, now: Instant, out: &mut VecDeque<Output>) {
         self.flash.tick(now);
         self.agent.tick(now);
+        self.share_allows(now);
         let mut put = false;
         self.replica.tick(now, &view!(self, put));
         self.pump(now, out);
@@ -568,6 +576,7 @@ impl Unit {
         if !self.cache.is_empty() && self.writes_in_flight == 0 && !self.latched {
             deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
         }
+        deadline = earliest(deadline, self.share_deadline());
         if self.wants_gc_check() {
             deadline = earliest(deadline, self.agent.check_deadline());
         }
@@ -630,8 +639,10 @@ impl Unit {
     /// Issues waiting reads, write-backs and flushes to the flash.
     fn issue(&mut self, now: Instant) {
         while self.reads_in_flight < self.config.read_depth
+            && self.share_allows(now)
             && let Some(slot) = self.reads_waiting.pop()
         {
+            self.take_share();
             let Some(Reading::Client { packet, issued, .. }) = &mut self.readings[slot as usize] else {
                 unreachable!("only clients' reads wait");
             };
@@ -648,8 +659,10 @@ impl Unit {
         }
         while self.writes_in_flight < self.config.write_depth
             && self.wants_write_back(now)
+            && self.share_allows(now)
             && let Some((lpn, cached)) = self.cache.next_write()
         {
+            self.take_share();
             let tag = TAG_WRITE | u64::from(lpn.0);
             self.writes_in_flight += 1;
             self.flash.submit(
@@ -684,6 +697,8 @@ impl Unit {
                 Event::Media(op) => out.push_back(Output::Media(op)),
                 Event::GcDone => self.agent.finished(now),
                 Event::GcForced => self.agent.forced(now),
+                Event::Borrow => self.agent.exchange(Report::Borrow),
+                Event::Return => self.agent.exchange(Report::Return),
                 Event::Done { tag, result } => {
                     progress = true;
                     match tag & !TAG_VALUE {

@@ -395,6 +395,7 @@ mod tests {
             sets: vec![SetRecord {
                 pages: 2,
                 channels: 1,
+                rows: 0,
                 replicas: vec![ReplicaRecord { vssd: 4, node: 2 }],
             }],
         }
