@@ -709,12 +709,12 @@ impl Disk {
         while self.budget > 0
             && self.writes_in_flight < self.config.write_depth
             && self.wants_write_back()
-            && let Some((lpn, cached)) = self.cache.next_write()
+            && let Some((lpn, _)) = self.cache.next_write()
         {
             self.budget -= 1;
             self.writes_in_flight += 1;
             let tag = TAG_WRITE | u64::from(lpn.0);
-            let Cached { version, crc, page } = cached;
+            let Cached { version, crc, page } = self.cache.begin(lpn);
             let request = match page {
                 Some(page) => Request::Write {
                     tag,

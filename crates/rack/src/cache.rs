@@ -22,8 +22,10 @@ struct Entry {
     data: Cached,
     /// Mark of the oldest data in here that is not being written.
     dirty: Option<u64>,
-    /// Mark of the data that is being written.
+    /// Mark of the data that is being written, or is about to be.
     writing: Option<u64>,
+    /// That write has begun: newer data needs another one.
+    begun: bool,
 }
 
 /// A write cache.
@@ -71,7 +73,7 @@ impl Cache {
             Some(entry) => {
                 assert!(data.version >= entry.data.version, "versions of a page only grow");
                 entry.data = data;
-                if entry.dirty.is_some() {
+                if entry.dirty.is_some() || entry.writing.is_some() && !entry.begun {
                     return;
                 }
                 entry.dirty = Some(mark);
@@ -83,6 +85,7 @@ impl Cache {
                         data,
                         dirty: Some(mark),
                         writing: None,
+                        begun: false,
                     },
                 );
                 self.queue.push_back(lpn);
@@ -129,27 +132,38 @@ impl Cache {
         }
     }
 
-    /// The next page to write back; [`wrote`](Cache::wrote) ends it.
-    pub fn next_write(&mut self) -> Option<(Lpn, Cached)> {
+    /// The next page to write back, and whether it is all zeros so far. It waits for [`begin`](Cache::begin).
+    pub fn next_write(&mut self) -> Option<(Lpn, bool)> {
         while let Some(lpn) = self.queue.pop_front() {
-            let Some(entry) = self.entries.get_mut(&lpn.0) else {
-                continue;
-            };
-            if entry.writing.is_none() && entry.dirty.is_some() {
+            if let Some(entry) = self.entries.get_mut(&lpn.0)
+                && entry.writing.is_none()
+                && entry.dirty.is_some()
+            {
                 entry.writing = entry.dirty.take();
-                return Some((lpn, entry.data.clone()));
+                entry.begun = false;
+                return Some((lpn, entry.data.page.is_none()));
             }
         }
         None
     }
 
-    /// A page handed out by [`next_write`](Cache::next_write) is written.
+    /// What to write of a page that [`next_write`](Cache::next_write) named; [`wrote`](Cache::wrote) ends it.
+    pub fn begin(&mut self, lpn: Lpn) -> Cached {
+        let entry = self
+            .entries
+            .get_mut(&lpn.0)
+            .expect("a page to be written stays in the cache");
+        entry.begun = true;
+        entry.data.clone()
+    }
+
+    /// A page whose write [`begin`](Cache::begin) began is written.
     pub fn wrote(&mut self, lpn: Lpn) {
         let entry = self
             .entries
             .get_mut(&lpn.0)
             .expect("a page being written stays in the cache");
-        let mark = entry.writing.take().expect("wrote follows next_write");
+        let mark = entry.writing.take().expect("wrote follows begin");
         if entry.dirty.is_some() {
             self.queue.push_back(lpn);
         } else {
@@ -190,13 +204,20 @@ mod tests {
         }
     }
 
+    /// Begins the next write, which is of this version.
+    fn write_next(cache: &mut Cache, counter: u64) -> Lpn {
+        let lpn = cache.next_write().unwrap().0;
+        assert_eq!(cache.begin(lpn).version, Version(counter << 8));
+        lpn
+    }
+
     #[test]
     fn an_overwrite_is_written_once() {
         let mut cache = Cache::new(2);
         cache.put(Lpn(1), data(1));
         cache.put(Lpn(1), data(2));
-        let (lpn, cached) = cache.next_write().unwrap();
-        assert_eq!((lpn, cached.version), (Lpn(1), Version(2 << 8)));
+        let lpn = write_next(&mut cache, 2);
+        assert_eq!(lpn, Lpn(1));
         assert!(cache.next_write().is_none());
         cache.wrote(lpn);
         assert!(cache.is_empty() && cache.is_written_below(cache.mark()));
@@ -206,13 +227,26 @@ mod tests {
     fn a_page_changed_while_it_is_written_is_written_again() {
         let mut cache = Cache::new(2);
         cache.put(Lpn(1), data(1));
-        let (lpn, _) = cache.next_write().unwrap();
+        let lpn = write_next(&mut cache, 1);
         let before = cache.mark();
         cache.put(Lpn(1), data(2));
         assert!(cache.next_write().is_none(), "one write of a page at a time");
         cache.wrote(lpn);
         assert!(cache.is_written_below(before) && cache.mark_of(Lpn(1)) == Some(before));
-        assert_eq!(cache.next_write().unwrap().1.version, Version(2 << 8));
+        write_next(&mut cache, 2);
+    }
+
+    #[test]
+    fn a_page_changed_before_its_write_begins_is_written_once() {
+        let mut cache = Cache::new(2);
+        cache.put(Lpn(1), data(1));
+        let lpn = cache.next_write().unwrap().0;
+        cache.put(Lpn(1), data(2));
+        let mark = cache.mark();
+        assert_eq!(cache.begin(lpn).version, Version(2 << 8));
+        assert!(!cache.is_written_below(mark) && cache.next_write().is_none());
+        cache.wrote(lpn);
+        assert!(cache.is_written_below(mark) && cache.is_empty());
     }
 
     #[test]
@@ -230,12 +264,12 @@ mod tests {
         }
         let mark = cache.mark();
         cache.expedite(Lpn(3));
-        let (third, _) = cache.next_write().unwrap();
+        let third = write_next(&mut cache, 1);
         assert_eq!(third, Lpn(3));
         cache.wrote(third);
         assert!(cache.is_written_at(2) && cache.mark_of(Lpn(3)).is_none() && !cache.is_written_below(mark));
         for lpn in [Lpn(1), Lpn(2)] {
-            assert_eq!(cache.next_write().unwrap().0, lpn);
+            assert_eq!(write_next(&mut cache, 1), lpn);
             cache.wrote(lpn);
         }
         assert!(cache.is_written_below(mark) && cache.next_write().is_none());

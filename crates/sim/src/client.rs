@@ -6,7 +6,7 @@
 //! request was due, or a closed-loop one was issued.
 
 use crate::check::{Checker, Stamp, Violation};
-use crate::workload::{Action, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
+use crate::workload::{Action, Burst, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
 use crate::world::World;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Rng, VolumeId};
@@ -87,6 +87,8 @@ pub struct LoadSpec {
     pub mix: Mix,
     /// Which ranges.
     pub shape: Shape,
+    /// How uneven in time.
+    pub burst: Burst,
     /// Share of writes, trims and zeroes that are durable before they are acknowledged.
     pub fua: f64,
     /// Requests in all.
@@ -107,6 +109,7 @@ impl LoadSpec {
             pattern: Pattern::Uniform,
             mix: Mix::writes(0.5),
             shape: Shape::PAGE,
+            burst: Burst::default(),
             fua: 0.0,
             requests,
             start: Instant::ZERO,
@@ -166,6 +169,9 @@ struct Load {
     left: u64,
     outstanding: u32,
     due: Instant,
+    /// Of an open loop, when the next request would be due without bursts, in ns from the start.
+    steady_ns: u64,
+    last: Option<Action>,
     /// An alarm is set: do not set another.
     paused: bool,
 }
@@ -244,6 +250,8 @@ impl Clients {
             left: spec.requests,
             outstanding: 0,
             due: spec.start,
+            steady_ns: 0,
+            last: None,
             paused: true,
         });
         (self.loads.len() - 1, spec.start)
@@ -366,7 +374,9 @@ impl Clients {
                     }
                     let load = &mut self.loads[at];
                     let gap = load.rng.exponential(1e9 / per_second);
-                    load.due = Instant::from_nanos(due.as_nanos() + gap as u64);
+                    load.steady_ns += gap as u64;
+                    let placed = load.spec.burst.place(load.steady_ns);
+                    load.due = Instant::from_nanos(load.spec.start.as_nanos() + placed);
                 }
                 (self.loads[at].left > 0).then(|| self.loads[at].due)
             }
@@ -383,7 +393,8 @@ impl Clients {
         }
         let pages = self.volumes[self.loads[at].spec.volume].0.pages;
         let load = &mut self.loads[at];
-        let action = load.spec.mix.draw(&mut load.rng);
+        let action = load.spec.burst.next(&load.spec.mix, load.last, &mut load.rng);
+        load.last = Some(action);
         let (first, count) = range(load, action, pages);
         let fua = load.spec.fua > 0.0 && load.rng.chance(load.spec.fua);
         let issued = match action {

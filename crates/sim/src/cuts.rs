@@ -281,6 +281,7 @@ fn rack_options() -> RackOptions {
             cache_pages: 16,
             read_depth: 4,
             write_depth: 4,
+            device_depth: usize::MAX,
             dirty_ratio_low: 0.25,
             gc,
         },

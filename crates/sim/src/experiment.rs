@@ -2,6 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
+use crate::eval::{isolation, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -34,6 +35,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "gc-tail",
         about: "Tail latency beside garbage collection: uncoordinated, through the ToR, preemptible, and without any",
         run: gc_tail::run,
+    },
+    Experiment {
+        name: "fig9",
+        about: "RackBlox Figure 9: P99.9 latency by share of writes, for every system",
+        run: ycsb::fig9,
+    },
+    Experiment {
+        name: "fig21",
+        about: "RackBlox Figure 21: tail latency of software- and hardware-isolated vSSDs",
+        run: isolation::fig21,
     },
     Experiment {
         name: "speed",

@@ -153,6 +153,7 @@ pub fn options(case: &Case) -> RackOptions {
             cache_pages: 1024,
             read_depth: 64,
             write_depth: 8,
+            device_depth: 72,
             dirty_ratio_low: 0.25,
             gc,
         },

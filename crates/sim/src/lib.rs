@@ -5,7 +5,7 @@
 //! runtime ships. [`net`] and [`media`] are the models and their misfortunes; [`client`] and [`workload`] make the
 //! load; [`check`] holds the checkers; [`run`] puts one run together. [`rack`] puts the real hosts in; [`swarm`] draws
 //! whole runs from seeds, [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`]
-//! holds the named measurements.
+//! holds the named measurements, [`eval`] those of the rack's paper.
 //!
 //! A run is a function of its seed: the same seed gives the same event log hash, in any process.
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@
 pub mod check;
 pub mod client;
 pub mod cuts;
+pub mod eval;
 pub mod experiment;
 pub mod gc_tail;
 pub mod media;

@@ -69,6 +69,8 @@ pub struct LinkModel {
     pub ns_per_kilobyte: u32,
     /// Packets do not overtake each other.
     pub fifo: bool,
+    /// Clients that share the link and take turns, each over a path whose delay has segments of its own; 0 is one.
+    pub paths: u32,
 }
 
 /// Random misfortunes, each a probability per packet.
@@ -109,14 +111,31 @@ pub enum Fate {
     },
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Link {
     model: LinkModel,
+    /// As many as the model says, one at least.
+    paths: Vec<Path>,
+    free_at: u64,
+    last_at: u64,
+}
+
+impl Link {
+    fn new(model: LinkModel) -> Self {
+        Self {
+            model,
+            paths: vec![Path::default(); model.paths.max(1) as usize],
+            ..Self::default()
+        }
+    }
+}
+
+/// Where a path is in its delay's segments.
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
     level_us: f64,
     packets_left: u32,
     bursty: bool,
-    free_at: u64,
-    last_at: u64,
 }
 
 /// The links between all hosts.
@@ -140,12 +159,8 @@ struct Cut {
 impl Network {
     /// A network between `hosts` hosts whose links all follow `model`.
     pub fn new(hosts: usize, model: LinkModel, rng: Rng) -> Self {
-        let link = Link {
-            model,
-            ..Link::default()
-        };
         Self {
-            links: vec![link; hosts * hosts],
+            links: vec![Link::new(model); hosts * hosts],
             hosts,
             faults: NetFaults::default(),
             calm: true,
@@ -157,10 +172,7 @@ impl Network {
 
     /// Gives the link from `from` to `to` a model of its own.
     pub fn set_link(&mut self, from: usize, to: usize, model: LinkModel) {
-        self.links[from * self.hosts + to] = Link {
-            model,
-            ..Link::default()
-        };
+        self.links[from * self.hosts + to] = Link::new(model);
     }
 
     /// Sets the random misfortunes, for packets sent from now on.
@@ -181,8 +193,9 @@ impl Network {
         self.cut_last = self.cut_last.max(until.as_nanos());
     }
 
-    /// What becomes of a packet of `bytes` bytes sent now.
-    pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32) -> Fate {
+    /// What becomes of a packet of `bytes` bytes sent now. Requests of equal number take the same path, and successive
+    /// ones take turns.
+    pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32, request: u64) -> Fate {
         let now_ns = now.as_nanos();
         if now_ns < self.cut_last && self.is_cut(now_ns, from, to) {
             return Fate::Lost;
@@ -194,7 +207,11 @@ impl Network {
                 link.free_at.max(now_ns) + u64::from(bytes) * u64::from(link.model.ns_per_kilobyte) / 1000;
             at = link.free_at;
         }
-        at += delay_ns(link, &mut self.rng);
+        let path = match link.paths.len() {
+            1 => 0,
+            paths => (request % paths as u64) as usize,
+        };
+        at += delay_ns(link.model.delay, &mut link.paths[path], &mut self.rng);
         if link.model.fifo {
             at = at.max(link.last_at);
             link.last_at = at;
@@ -233,27 +250,27 @@ impl Network {
     }
 }
 
-fn delay_ns(link: &mut Link, rng: &mut Rng) -> u64 {
-    match link.model.delay {
+fn delay_ns(delay: Delay, path: &mut Path, rng: &mut Rng) -> u64 {
+    match delay {
         Delay::None => 0,
         Delay::Constant(ns) => ns,
         Delay::Trace(scale) => {
-            if link.packets_left == 0 {
-                link.packets_left = SEGMENT_PACKETS;
-                link.bursty = rng.chance(BURSTY_SHARE);
-                link.level_us = if link.bursty {
+            if path.packets_left == 0 {
+                path.packets_left = SEGMENT_PACKETS;
+                path.bursty = rng.chance(BURSTY_SHARE);
+                path.level_us = if path.bursty {
                     BURSTY_US.0
                 } else {
                     quantile(&LEVELS_US, rng.unit())
                 };
             }
-            link.packets_left -= 1;
-            let residual = if link.bursty {
+            path.packets_left -= 1;
+            let residual = if path.bursty {
                 BURSTY_US.1 * normal(rng)
             } else {
                 quantile(&RESIDUALS_US, rng.unit())
             };
-            let us = (link.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
+            let us = (path.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
             (us * scale * 1000.0) as u64
         }
     }
@@ -288,7 +305,7 @@ mod tests {
         };
         let mut net = Network::new(2, model, Rng::new(11));
         (0..packets)
-            .map(|_| match net.carry(Instant::ZERO, 0, 1, 100) {
+            .map(|_| match net.carry(Instant::ZERO, 0, 1, 100, 0) {
                 Fate::Arrives { at, .. } => at.as_nanos() as f64 / 1000.0,
                 Fate::Lost => panic!("a calm network loses nothing"),
             })
@@ -337,9 +354,9 @@ mod tests {
     fn a_partition_cuts_one_way_or_both_until_it_ends() {
         let mut net = Network::new(2, LinkModel::default(), Rng::new(1));
         net.partition(1, Instant::from_nanos(50), true, false);
-        assert_eq!(net.carry(Instant::from_nanos(49), 0, 1, 1), Fate::Lost);
-        assert_ne!(net.carry(Instant::from_nanos(49), 1, 0, 1), Fate::Lost);
-        assert_ne!(net.carry(Instant::from_nanos(50), 0, 1, 1), Fate::Lost);
+        assert_eq!(net.carry(Instant::from_nanos(49), 0, 1, 1, 0), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(49), 1, 0, 1, 0), Fate::Lost);
+        assert_ne!(net.carry(Instant::from_nanos(50), 0, 1, 1, 0), Fate::Lost);
     }
 
     #[test]
@@ -349,7 +366,7 @@ mod tests {
             ..LinkModel::default()
         };
         let mut net = Network::new(2, model, Rng::new(1));
-        let mut at = |_| match net.carry(Instant::ZERO, 0, 1, 4000) {
+        let mut at = |_| match net.carry(Instant::ZERO, 0, 1, 4000, 0) {
             Fate::Arrives { at, .. } => at.as_nanos(),
             Fate::Lost => 0,
         };
@@ -368,7 +385,7 @@ mod tests {
         });
         let (mut lost, mut twice) = (0, 0);
         for _ in 0..100_000 {
-            match net.carry(Instant::ZERO, 0, 1, 1) {
+            match net.carry(Instant::ZERO, 0, 1, 1, 0) {
                 Fate::Lost => lost += 1,
                 Fate::Arrives { again, .. } => twice += u32::from(again.is_some()),
             }

@@ -1,5 +1,6 @@
 //! The result of an experiment: rows of numbers, as JSON and as a text table.
 
+use crate::eval::Figure;
 use core::fmt;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +15,8 @@ pub struct Report {
     pub columns: Vec<String>,
     /// Label and one number per column.
     pub rows: Vec<(String, Vec<f64>)>,
+    /// The figure that it shows, if it shows one: its JSON is the report's.
+    pub figure: Option<Figure>,
 }
 
 impl Report {
@@ -24,6 +27,7 @@ impl Report {
             seed,
             columns: columns.iter().map(|&c| c.to_owned()).collect(),
             rows: Vec::new(),
+            figure: None,
         }
     }
 
@@ -45,6 +49,9 @@ impl Report {
 
     /// As JSON: experiment, seed, and an object per row.
     pub fn to_json(&self) -> Value {
+        if let Some(figure) = &self.figure {
+            return figure.to_json();
+        }
         let row = |(label, values): &(String, Vec<f64>)| {
             let mut object = Map::new();
             object.insert("row".to_owned(), json!(label));
@@ -64,6 +71,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |v: f64| match v.abs() {
+            a if a.is_nan() => "-".to_owned(),
             a if a >= 1000.0 => format!("{v:.0}"),
             a if a >= 10.0 => format!("{v:.1}"),
             _ => format!("{v:.3}"),

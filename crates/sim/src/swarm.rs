@@ -16,7 +16,7 @@ use flash::{GcMode, Geometry, Profile};
 use host::node::UnitConfig;
 use rack::gc::TOR_LEASE;
 use rack::registry::Durability;
-use rack::sched::Policy;
+use rack::sched::{Policy, Targets};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -212,10 +212,11 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         checkpoint_every_programs: pick(rng, &[64, 500, 1 << 20]),
         borrow_blocks: 8,
         unit: UnitConfig {
-            policy: pick(rng, &[Policy::Fifo, Policy::Coordinated]),
+            policy: draw_policy(rng),
             cache_pages: pick(rng, &[4, 16, 64]),
             read_depth: pick(rng, &[1, 4, 32]),
             write_depth: pick(rng, &[1, 4, 32]),
+            device_depth: pick(rng, &[1, 3, 16, usize::MAX]),
             dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
             gc,
         },
@@ -252,6 +253,16 @@ fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
     };
 }
 
+fn draw_policy(rng: &mut Rng) -> Policy {
+    let coordinated = rng.chance(0.5);
+    match rng.below(3) {
+        0 if coordinated => Policy::Coordinated,
+        0 => Policy::Fifo,
+        1 => Policy::Deadline(Targets::deadline(coordinated)),
+        _ => Policy::Kyber(Targets::kyber(coordinated)),
+    }
+}
+
 fn draw_link(rng: &mut Rng) -> LinkModel {
     LinkModel {
         delay: pick(
@@ -266,6 +277,7 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
         ),
         ns_per_kilobyte: pick(rng, &[0, 80]),
         fifo: rng.chance(0.3),
+        paths: pick(rng, &[1, 1, 4]),
     }
 }
 

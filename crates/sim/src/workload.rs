@@ -165,6 +165,48 @@ pub enum Action {
     Zeroes,
 }
 
+/// How uneven requests are in time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Burst {
+    /// Mean number of requests of the same action in a row, if the mix had but that one: 1 draws each anew. The shares
+    /// of the mix stay as they are.
+    pub run_mean: f64,
+    /// Share of each period in which an open loop's requests come, so much faster: 1 is steady.
+    pub duty: f64,
+    /// The period, in ns.
+    pub period_ns: u64,
+}
+
+impl Default for Burst {
+    /// Each request is drawn anew, at a steady rate.
+    fn default() -> Self {
+        Self {
+            run_mean: 1.0,
+            duty: 1.0,
+            period_ns: 0,
+        }
+    }
+}
+
+impl Burst {
+    /// Draws the next action after `last`.
+    pub fn next(&self, mix: &Mix, last: Option<Action>, rng: &mut Rng) -> Action {
+        match last {
+            Some(last) if self.run_mean > 1.0 && rng.chance(1.0 - 1.0 / self.run_mean) => last,
+            _ => mix.draw(rng),
+        }
+    }
+
+    /// The time of a period at which a steady time within it, in ns from the load's start, comes to lie.
+    pub fn place(&self, steady_ns: u64) -> u64 {
+        if self.duty >= 1.0 || self.period_ns == 0 {
+            return steady_ns;
+        }
+        let within = steady_ns % self.period_ns;
+        steady_ns - within + (within as f64 * self.duty) as u64
+    }
+}
+
 /// Shares of the actions; they need not sum to one.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Mix {
@@ -296,6 +338,31 @@ mod tests {
             .filter(|_| Some(chooser.draw(&mut rng)) == newest)
             .count();
         assert!(hits > 1000, "{hits}");
+    }
+
+    #[test]
+    fn runs_of_an_action_keep_its_share_and_bursts_their_requests() {
+        let burst = Burst {
+            run_mean: 20.0,
+            duty: 0.25,
+            period_ns: 1000,
+        };
+        let (mix, mut rng, mut last) = (Mix::writes(0.3), Rng::new(4), None);
+        let (mut writes, mut runs) = (0, 0);
+        for _ in 0..400_000 {
+            let action = burst.next(&mix, last, &mut rng);
+            writes += u32::from(action == Action::Write);
+            runs += u32::from(Some(action) != last);
+            last = Some(action);
+        }
+        assert!((110_000..130_000).contains(&writes), "{writes}");
+        // A new draw ends a run with the other action's share: 2 · 0.3 · 0.7 / 20 of the requests.
+        assert!((7_800..9_000).contains(&runs), "{runs}");
+        assert_eq!(
+            [0, 999, 1000, 1400].map(|at| burst.place(at)),
+            [0, 249, 1000, 1100]
+        );
+        assert_eq!(Burst::default().place(1234), 1234);
     }
 
     #[test]

@@ -495,7 +495,10 @@ impl Core {
             });
         }
         let bytes = HEADER_BYTES as u32 + packet.header.length;
-        match self.net.carry(self.now, from, to as usize, bytes) {
+        match self
+            .net
+            .carry(self.now, from, to as usize, bytes, packet.header.request)
+        {
             Fate::Lost => self.stats.packets_lost += 1,
             Fate::Arrives { at, corrupt, again } => {
                 let from = from as u16;

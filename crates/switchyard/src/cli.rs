@@ -1,7 +1,7 @@
 //! The command line: arguments, help, and which module carries a command out.
 
 use crate::bench::BenchArgs;
-use crate::config::{Collecting, GcPolicy, Options, Scheduling};
+use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
@@ -130,9 +130,21 @@ pub struct NodeArgs {
     /// Share of the flash that clients do not see [default: 0.25]
     #[arg(long, value_name = "SHARE")]
     pub over_provisioning: Option<f64>,
-    /// Order of waiting reads [default: coordinated]
+    /// What chooses among the reads and write-backs that wait for a vSSD's flash [default: fifo]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<Scheduler>,
+    /// Whether it goes by end-to-end time or by arrival [default: coordinated]
     #[arg(long, value_name = "POLICY")]
     pub scheduling: Option<Scheduling>,
+    /// Latency target of reads (kyber), or when they expire (deadline), in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub read_target_us: Option<u64>,
+    /// The same of write-backs, in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub write_target_us: Option<u64>,
+    /// Reads and write-backs in a vSSD's flash at once; the rest wait in the scheduler [default: 128]
+    #[arg(long, value_name = "N")]
+    pub device_depth: Option<usize>,
     /// Who decides when garbage is collected [default: rack]
     #[arg(long, value_name = "POLICY")]
     pub gc: Option<GcPolicy>,
@@ -162,7 +174,11 @@ impl NodeArgs {
             channels: self.channels,
             timing: self.timing.clone(),
             over_provisioning: self.over_provisioning,
+            scheduler: self.scheduler,
             scheduling: self.scheduling,
+            read_target_us: self.read_target_us,
+            write_target_us: self.write_target_us,
+            device_depth: self.device_depth,
             gc: self.gc,
             gc_mode: self.gc_mode,
             pool: self.pool,

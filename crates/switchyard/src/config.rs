@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use flash::{GcMode, Profile};
 use rack::gc::Coordination;
 use rack::registry::Durability;
-use rack::sched::Policy;
+use rack::sched::{Policy, Targets};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -29,14 +29,28 @@ pub enum MediaKind {
     Memory,
 }
 
-/// The order of waiting reads.
+/// What chooses among the reads and write-backs that wait for a vSSD's flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheduler {
+    /// One queue.
+    Fifo,
+    /// As Linux's mq-deadline.
+    Deadline,
+    /// As Linux's Kyber.
+    Kyber,
+}
+
+/// What a scheduler goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheduling {
-    /// By end-to-end time: network so far, waiting, predicted way back (RackBlox §3.4).
+    /// End-to-end time: network so far, waiting, predicted way back (RackBlox §3.4).
     Coordinated,
-    /// By arrival.
-    Fifo,
+    /// The time of arrival.
+    #[serde(alias = "fifo")]
+    #[value(alias = "fifo")]
+    Arrival,
 }
 
 /// What collection does to other work of the vSSD.
@@ -98,9 +112,21 @@ pub struct Options {
     /// Write cache of each vSSD [default: an even part of half the pool, at most 8MiB]
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<Size>,
-    /// Order of waiting reads [default: coordinated]
+    /// What chooses among the reads and write-backs that wait for a vSSD's flash [default: fifo]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<Scheduler>,
+    /// Whether it goes by end-to-end time or by arrival [default: coordinated]
     #[arg(long, value_name = "POLICY")]
     pub scheduling: Option<Scheduling>,
+    /// Latency target of reads (kyber), or when they expire (deadline), in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub read_target_us: Option<u64>,
+    /// The same of write-backs, in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub write_target_us: Option<u64>,
+    /// Reads and write-backs in a vSSD's flash at once; the rest wait in the scheduler [default: 128]
+    #[arg(long, value_name = "N")]
+    pub device_depth: Option<usize>,
     /// Who decides when garbage is collected [default: rack]
     #[arg(long, value_name = "POLICY")]
     pub gc: Option<GcPolicy>,
@@ -164,7 +190,11 @@ impl Options {
             channels,
             over_provisioning,
             cache,
+            scheduler,
             scheduling,
+            read_target_us,
+            write_target_us,
+            device_depth,
             gc,
             gc_mode,
             nbd,
@@ -220,8 +250,10 @@ pub struct Config {
     pub over_provisioning: f64,
     /// Pages of a vSSD's write cache.
     pub cache_pages: usize,
-    /// Order of reads.
-    pub scheduling: Scheduling,
+    /// What chooses among waiting requests.
+    pub policy: Policy,
+    /// Requests in a vSSD's flash at once.
+    pub device_depth: usize,
     /// Who decides on collection.
     pub gc: GcPolicy,
     /// How collection shares the flash.
@@ -250,6 +282,10 @@ pub struct Config {
 pub const NODES_MAX: u8 = 32;
 /// A vSSD's write cache by default, at most.
 const CACHE_PAGES_MAX: usize = 2048;
+/// Requests in a vSSD's flash at once, by default and at most: its reads' and its write-backs' own limits together.
+const DEVICE_DEPTH: usize = 128;
+/// The largest target of a scheduler, in µs: a minute.
+const TARGET_US_MAX: u64 = 60_000_000;
 /// A vSSD's write cache, at least.
 const CACHE_PAGES_MIN: usize = 16;
 /// The smallest medium: below, a channel has too few erase blocks to collect garbage with.
@@ -314,6 +350,7 @@ impl Config {
             return Err(refuse("pool", pool, &why));
         }
         let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
+        let policy = policy(&options)?;
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1)) * channels as usize;
         Ok(Self {
             dir: options.dir.unwrap_or_else(default_dir),
@@ -332,7 +369,13 @@ impl Config {
                 0.9,
             )?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
-            scheduling: options.scheduling.unwrap_or(Scheduling::Coordinated),
+            policy,
+            device_depth: within(
+                "device_depth",
+                options.device_depth.unwrap_or(DEVICE_DEPTH),
+                1,
+                DEVICE_DEPTH,
+            )?,
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
             nbd: options.nbd.unwrap_or(NBD),
@@ -383,10 +426,8 @@ impl Config {
             GcPolicy::Rack => Coordination::Rack,
             GcPolicy::None => Coordination::None,
         };
-        node.unit.policy = match self.scheduling {
-            Scheduling::Coordinated => Policy::Coordinated,
-            Scheduling::Fifo => Policy::Fifo,
-        };
+        node.unit.policy = self.policy;
+        node.unit.device_depth = self.device_depth;
         node.unit.cache_pages = self.cache_pages;
         node
     }
@@ -414,6 +455,45 @@ pub fn durability(key: &str, name: Option<&str>) -> anyhow::Result<Durability> {
         None | Some("memory") => Ok(Durability::Memory),
         Some("media") => Ok(Durability::Media),
         Some(other) => Err(refuse(key, other, "write `memory` or `media`")),
+    }
+}
+
+/// The scheduler with its targets.
+fn policy(options: &Options) -> anyhow::Result<Policy> {
+    let coordinated = options.scheduling.unwrap_or(Scheduling::Coordinated) == Scheduling::Coordinated;
+    let set = |default: Targets| -> anyhow::Result<Targets> {
+        let us = |key: &str, us: Option<u64>, default: Duration| match us {
+            None => Ok(default),
+            Some(us) => within(key, us, 1, TARGET_US_MAX).map(Duration::from_micros),
+        };
+        Ok(Targets {
+            read: us("read_target_us", options.read_target_us, default.read)?,
+            write: us("write_target_us", options.write_target_us, default.write)?,
+            ..default
+        })
+    };
+    match options.scheduler.unwrap_or(Scheduler::Fifo) {
+        Scheduler::Deadline => Ok(Policy::Deadline(set(Targets::deadline(coordinated))?)),
+        Scheduler::Kyber => Ok(Policy::Kyber(set(Targets::kyber(coordinated))?)),
+        Scheduler::Fifo => {
+            for (key, target) in [
+                ("read_target_us", options.read_target_us),
+                ("write_target_us", options.write_target_us),
+            ] {
+                if let Some(us) = target {
+                    return Err(refuse(
+                        key,
+                        us,
+                        "the scheduler fifo has no targets: set scheduler too",
+                    ));
+                }
+            }
+            Ok(if coordinated {
+                Policy::Coordinated
+            } else {
+                Policy::Fifo
+            })
+        }
     }
 }
 
@@ -485,6 +565,23 @@ mod tests {
     }
 
     #[test]
+    fn every_scheduler_can_be_chosen_with_and_without_coordination() {
+        let policy = |toml: &str| config(toml).unwrap().policy;
+        assert_eq!(policy(""), Policy::Coordinated);
+        assert_eq!(policy("scheduling = 'fifo'"), Policy::Fifo);
+        assert_eq!(
+            policy("scheduler = 'deadline'"),
+            Policy::Deadline(Targets::deadline(true))
+        );
+        let kyber = policy("scheduler = 'kyber'\nscheduling = 'arrival'\nwrite_target_us = 5000");
+        let targets = Targets {
+            write: Duration::from_millis(5),
+            ..Targets::kyber(false)
+        };
+        assert_eq!(kyber, Policy::Kyber(targets));
+    }
+
+    #[test]
     fn errors_name_key_value_and_remedy() {
         for (toml, parts) in [
             ("nodes = 0", ["nodes = 0", "1 to 32"]),
@@ -497,6 +594,8 @@ mod tests {
             ("pool = '1MiB'", ["pool = 1 MiB", "at least"]),
             ("cache = '1GiB'", ["cache = 1 GiB", "half the pool"]),
             ("over_provisioning = 0.99", ["over_provisioning = 0.99", "0.9"]),
+            ("device_depth = 0", ["device_depth = 0", "1 to 128"]),
+            ("read_target_us = 5", ["read_target_us = 5", "set scheduler"]),
             ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
         ] {
             let error = config(toml).expect_err(toml).to_string();

@@ -79,6 +79,7 @@ impl NodeConfig {
                 cache_pages: 2048,
                 read_depth: 64,
                 write_depth: 64,
+                device_depth: 128,
                 dirty_ratio_low: 0.5,
                 gc: rack::gc::Config::for_spare(over_provisioning),
             },

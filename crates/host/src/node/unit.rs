@@ -18,7 +18,7 @@ use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
-use rack::sched::{Policy, Scheduler};
+use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -30,14 +30,16 @@ const WRITE_BACK_IDLE: Duration = Duration::from_millis(200);
 /// How a vSSD is served.
 #[derive(Clone, Debug)]
 pub struct UnitConfig {
-    /// Order of waiting reads.
+    /// Order of waiting reads and write-backs.
     pub policy: Policy,
     /// Pages of the write cache.
     pub cache_pages: usize,
     /// Reads in the flash at once.
     pub read_depth: usize,
-    /// Write-backs in the flash at once.
+    /// Write-backs in the flash or waiting for it at once.
     pub write_depth: usize,
+    /// Reads and write-backs in the flash at once: the rest compete for it in the scheduler.
+    pub device_depth: usize,
     /// Write-back starts when the cache is fuller than this.
     pub dirty_ratio_low: f64,
     /// When to collect garbage.
@@ -145,7 +147,7 @@ pub struct Unit {
     share: Option<Bucket>,
     /// Number of the last packet to the ToR about collection.
     gc_asked: u64,
-    reads_waiting: Scheduler<u32>,
+    scheduler: Scheduler,
     readings: Vec<Option<Reading>>,
     readings_free: Vec<u32>,
     predict_read: Predictor,
@@ -156,7 +158,10 @@ pub struct Unit {
     jobs_flushing: Vec<Job>,
     flush_in_flight: bool,
     reads_in_flight: usize,
-    writes_in_flight: usize,
+    /// Write-backs that wait in the scheduler or are in flight.
+    writes_out: usize,
+    /// Reads and write-backs that the scheduler has let go.
+    in_flight: usize,
     written_at: Instant,
     written_since_gc: bool,
     latched: bool,
@@ -188,7 +193,7 @@ impl Unit {
             agent: Collector::Alone(Agent::new(config.gc)),
             share: None,
             gc_asked: 0,
-            reads_waiting: Scheduler::new(config.policy, 1024),
+            scheduler: Scheduler::new(config.policy, 1024),
             readings: Vec::new(),
             readings_free: Vec::new(),
             predict_read: Predictor::default(),
@@ -199,7 +204,8 @@ impl Unit {
             jobs_flushing: Vec::new(),
             flush_in_flight: false,
             reads_in_flight: 0,
-            writes_in_flight: 0,
+            writes_out: 0,
+            in_flight: 0,
             written_at: now,
             written_since_gc: false,
             latched: false,
@@ -258,14 +264,14 @@ impl Unit {
     /// True when a clean stop is complete: nothing is in flight, and a checkpoint of everything is durable. A latched
     /// vSSD can do no more and counts as quiet when nothing is in flight.
     pub fn is_quiet(&self) -> bool {
-        let busy = self.reads_in_flight + self.writes_in_flight > 0 || self.flush_in_flight;
+        let busy = self.in_flight > 0 || self.flush_in_flight;
         !busy && (self.latched || self.stop == Stop::Done && self.is_written_back())
     }
 
     /// True when nothing is left to write back, nor on its way to the medium.
     fn is_written_back(&self) -> bool {
         let waits = !self.backlog.is_empty() || !self.jobs_waiting.is_empty() || !self.jobs_ready.is_empty();
-        let in_flight = self.writes_in_flight > 0 || self.flush_in_flight;
+        let in_flight = self.writes_out > 0 || self.flush_in_flight;
         self.cache.is_empty() && !waits && !in_flight && !self.flash.gc_active()
     }
 
@@ -411,7 +417,14 @@ impl Unit {
             arrived,
             issued: now,
         });
-        self.reads_waiting.push(now, net_ns, predicted_ns, slot);
+        let request = sched::Request {
+            kind: Kind::Read,
+            page: lpn.0,
+            net_ns,
+            predicted_ns,
+            item: slot,
+        };
+        self.scheduler.push(now, request);
     }
 
     fn start_reading(&mut self, reading: Reading) -> u32 {
@@ -564,6 +577,7 @@ impl Unit {
         self.flash.tick(now);
         self.agent.tick(now);
         self.share_allows(now);
+        self.scheduler.tick(now);
         let mut put = false;
         self.replica.tick(now, &view!(self, put));
         self.pump(now, out);
@@ -573,7 +587,10 @@ impl Unit {
     pub fn deadline(&self) -> Option<Instant> {
         let mut deadline = earliest(self.flash.deadline(), self.replica.deadline());
         deadline = earliest(deadline, self.agent.deadline());
-        if !self.cache.is_empty() && self.writes_in_flight == 0 && !self.latched {
+        if let Some(timer) = self.scheduler.deadline() {
+            deadline = earliest(deadline, Some(timer));
+        }
+        if !self.cache.is_empty() && self.writes_out == 0 && !self.latched {
             deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
         }
         deadline = earliest(deadline, self.share_deadline());
@@ -638,56 +655,70 @@ impl Unit {
 
     /// Issues waiting reads, write-backs and flushes to the flash.
     fn issue(&mut self, now: Instant) {
-        while self.reads_in_flight < self.config.read_depth
-            && self.share_allows(now)
-            && let Some(slot) = self.reads_waiting.pop()
-        {
-            self.take_share();
-            let Some(Reading::Client { packet, issued, .. }) = &mut self.readings[slot as usize] else {
-                unreachable!("only clients' reads wait");
-            };
-            *issued = now;
-            let lpn = lpn_of(&packet.header);
-            self.reads_in_flight += 1;
-            self.flash.submit(
-                now,
-                Request::Read {
-                    tag: TAG_READ | u64::from(slot),
-                    lpn,
-                },
-            );
-        }
-        while self.writes_in_flight < self.config.write_depth
+        while self.writes_out < self.config.write_depth
             && self.wants_write_back(now)
-            && self.share_allows(now)
-            && let Some((lpn, cached)) = self.cache.next_write()
+            && let Some((lpn, zero)) = self.cache.next_write()
         {
-            self.take_share();
-            let tag = TAG_WRITE | u64::from(lpn.0);
-            self.writes_in_flight += 1;
-            self.flash.submit(
-                now,
-                match cached.page {
-                    Some(page) => Request::Write {
-                        tag,
-                        lpn,
-                        version: cached.version,
-                        crc: cached.crc,
-                        page,
-                    },
-                    None => Request::Zero {
-                        tag,
-                        lpn,
-                        version: cached.version,
-                    },
-                },
-            );
+            let request = sched::Request {
+                kind: if zero { Kind::Zero } else { Kind::Write },
+                page: lpn.0,
+                net_ns: 0,
+                predicted_ns: 0,
+                item: lpn.0,
+            };
+            self.writes_out += 1;
+            self.scheduler.push(now, request);
+        }
+        while !self.scheduler.is_empty()
+            && self.in_flight < self.config.device_depth
+            && self.share_allows(now)
+        {
+            let room = Room {
+                read: self.reads_in_flight < self.config.read_depth,
+                write: !self.latched,
+            };
+            match self.scheduler.pop(now, room) {
+                Some((Kind::Read, slot)) => self.issue_read(now, slot),
+                Some((Kind::Write | Kind::Zero, lpn)) => self.issue_write(now, Lpn(lpn)),
+                None => break,
+            }
         }
         if !self.flush_in_flight && !self.jobs_ready.is_empty() {
             self.flush_in_flight = true;
             core::mem::swap(&mut self.jobs_flushing, &mut self.jobs_ready);
             self.flash.submit(now, Request::Flush { tag: TAG_FLUSH });
         }
+    }
+
+    fn issue_read(&mut self, now: Instant, slot: u32) {
+        let Some(Reading::Client { packet, issued, .. }) = &mut self.readings[slot as usize] else {
+            unreachable!("only clients' reads wait");
+        };
+        *issued = now;
+        let lpn = lpn_of(&packet.header);
+        let tag = TAG_READ | u64::from(slot);
+        self.take_share();
+        self.reads_in_flight += 1;
+        self.in_flight += 1;
+        self.flash.submit(now, Request::Read { tag, lpn });
+    }
+
+    fn issue_write(&mut self, now: Instant, lpn: Lpn) {
+        let Cached { version, crc, page } = self.cache.begin(lpn);
+        let tag = TAG_WRITE | u64::from(lpn.0);
+        self.take_share();
+        self.in_flight += 1;
+        let request = match page {
+            Some(page) => Request::Write {
+                tag,
+                lpn,
+                version,
+                crc,
+                page,
+            },
+            None => Request::Zero { tag, lpn, version },
+        };
+        self.flash.submit(now, request);
     }
 
     fn drain_flash(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
@@ -703,7 +734,7 @@ impl Unit {
                     progress = true;
                     match tag & !TAG_VALUE {
                         TAG_READ => self.read_done(now, (tag & TAG_VALUE) as u32, result, out),
-                        TAG_WRITE => self.write_done(Lpn((tag & TAG_VALUE) as u32), result, out),
+                        TAG_WRITE => self.write_done(now, Lpn((tag & TAG_VALUE) as u32), result, out),
                         TAG_FLUSH => self.flush_done(result, out),
                         TAG_STOP_FLUSH | TAG_STOP_CHECKPOINT => self.stop_done(now, result, out),
                         _ => unreachable!("the flash echoes tags"),
@@ -761,6 +792,8 @@ impl Unit {
                 issued,
             } => {
                 self.reads_in_flight -= 1;
+                self.in_flight -= 1;
+                self.scheduler.done(now, Kind::Read, slot);
                 let header = packet.header;
                 match data {
                     // Written meanwhile: it may not be decided yet, so look again.
@@ -795,8 +828,16 @@ impl Unit {
         self.answer(header, Code::Damaged, out);
     }
 
-    fn write_done(&mut self, lpn: Lpn, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
-        self.writes_in_flight -= 1;
+    fn write_done(
+        &mut self,
+        now: Instant,
+        lpn: Lpn,
+        result: Result<Data, VssdError>,
+        out: &mut VecDeque<Output>,
+    ) {
+        self.writes_out -= 1;
+        self.in_flight -= 1;
+        self.scheduler.done(now, Kind::Write, lpn.0);
         if result.is_err() {
             return self.latch(out);
         }

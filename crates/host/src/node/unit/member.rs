@@ -83,8 +83,7 @@ impl Unit {
     /// When its share allows a page that waits for it.
     pub(super) fn share_deadline(&self) -> Option<Instant> {
         let share = self.share.as_ref()?;
-        let reads = self.reads_in_flight < self.config.read_depth && !self.reads_waiting.is_empty();
-        let writes = self.writes_in_flight < self.config.write_depth && !self.cache.is_empty();
-        (share.is_empty() && (reads || writes)).then(|| share.ready_at())
+        let waits = !self.scheduler.is_empty() && self.in_flight < self.config.device_depth;
+        (waits && share.is_empty()).then(|| share.ready_at())
     }
 }

@@ -1,0 +1,470 @@
+//! The evaluation of RackBlox (SOSP'23 §4), figure by figure: the published systems, an ideal without garbage
+//! collection and ours, on one modelled rack.
+//!
+//! A figure is a [`Plan`]: cases of hardware, policies and workload, each of which becomes a [`Row`]. Within a plan all
+//! policies meet the same [`Hardware`] for the same workload, which [`Plan::is_fair`] tells. A run fills the volumes,
+//! warms the flash up until collection is steady, and measures.
+
+mod figure;
+pub mod isolation;
+pub mod ycsb;
+
+pub use figure::{Figure, Percentiles, Row};
+
+use crate::client::{LoadSpec, Pace, Shape};
+use crate::experiment::{Progress, run_spec};
+use crate::net::{Delay, LinkModel};
+use crate::rack::{Layout, RackFleet, RackHost, RackOptions, flash_totals};
+use crate::run::{Fleet, Outcome, Run};
+use crate::workload::{Burst, Mix, Pattern};
+use base::{Duration, Instant};
+use flash::{GcMode, Geometry, Profile, VssdStats};
+use host::node::UnitConfig;
+use rack::gc::Coordination;
+use rack::registry::Durability;
+use rack::sched::Policy;
+use serde_json::{Map, Value, json};
+
+/// What a rack is made of: the same for every policy that a figure compares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hardware {
+    /// Storage servers.
+    pub nodes: u32,
+    /// Replica sets of the volume, round robin over the servers.
+    pub sets: u32,
+    /// Replicas of each set.
+    pub replicas: u32,
+    /// Pages of each set.
+    pub pages_per_set: u32,
+    /// Channels of each vSSD.
+    pub channels: u32,
+    /// Rows of units that a software-isolated vSSD has of these; 0 for all.
+    pub rows: u32,
+    /// Blocks that software-isolated vSSDs lend each other at once.
+    pub borrow_blocks: u32,
+    /// The shape of every server's SSD.
+    pub geometry: Geometry,
+    /// Device time.
+    pub timing: Profile,
+    /// Pages of a vSSD's write cache.
+    pub cache_pages: usize,
+    /// Write-back begins when the cache is fuller than this share.
+    pub dirty_ratio_low: f64,
+    /// Reads in a vSSD's flash at once.
+    pub read_depth: usize,
+    /// Write-backs in a vSSD's flash or waiting for it at once.
+    pub write_depth: usize,
+    /// Reads and write-backs in a vSSD's flash at once: the rest wait in its scheduler.
+    pub device_depth: usize,
+    /// Between the servers and the ToR.
+    pub server_link: LinkModel,
+    /// Between the clients and the ToR.
+    pub client_link: LinkModel,
+}
+
+impl Default for Hardware {
+    /// Four servers with P-SSDs, four sets of two replicas, half of the flash behind each as RackBlox's thresholds
+    /// assume, and RackBlox's fast network.
+    fn default() -> Self {
+        Self {
+            nodes: 4,
+            sets: 4,
+            replicas: 2,
+            pages_per_set: 8_192,
+            channels: 4,
+            rows: 0,
+            borrow_blocks: 16,
+            geometry: Geometry {
+                channels: 8,
+                chips_per_channel: 2,
+                planes_per_chip: 1,
+                blocks_per_plane: 64,
+                pages_per_block: 32,
+            },
+            timing: Profile::built_in("p-ssd").expect("p-ssd is built in"),
+            cache_pages: 1024,
+            dirty_ratio_low: 0.25,
+            read_depth: 64,
+            write_depth: 8,
+            device_depth: 72,
+            server_link: LinkModel {
+                delay: Delay::Constant(2_000),
+                ..LinkModel::default()
+            },
+            client_link: LinkModel {
+                delay: Delay::FAST,
+                ..LinkModel::default()
+            },
+        }
+    }
+}
+
+impl Hardware {
+    /// Pages of the volume.
+    pub fn pages(&self) -> u64 {
+        u64::from(self.sets) * u64::from(self.pages_per_set)
+    }
+
+    /// Share of a vSSD's pages that its clients do not see.
+    pub fn spare_ratio(&self) -> f64 {
+        let g = &self.geometry;
+        let rows = if self.rows == 0 { g.units_per_channel() } else { self.rows };
+        let blocks = self.channels * rows * g.blocks_per_plane;
+        1.0 - f64::from(self.pages_per_set) / f64::from(blocks * g.pages_per_block)
+    }
+
+    fn to_json(&self) -> Value {
+        let link = |link: &LinkModel| json!({ "delay": format!("{:?}", link.delay), "ns_per_kilobyte": link.ns_per_kilobyte });
+        json!({
+            "nodes": self.nodes,
+            "sets": self.sets,
+            "replicas": self.replicas,
+            "pages_per_set": self.pages_per_set,
+            "channels_per_vssd": self.channels,
+            "rows_per_vssd": self.rows,
+            "borrow_blocks": self.borrow_blocks,
+            "geometry": {
+                "channels": self.geometry.channels,
+                "chips_per_channel": self.geometry.chips_per_channel,
+                "planes_per_chip": self.geometry.planes_per_chip,
+                "blocks_per_plane": self.geometry.blocks_per_plane,
+                "pages_per_block": self.geometry.pages_per_block,
+            },
+            "spare_ratio": self.spare_ratio(),
+            "device": self.timing.name,
+            "cache_pages": self.cache_pages,
+            "dirty_ratio_low": self.dirty_ratio_low,
+            "read_depth": self.read_depth,
+            "write_depth": self.write_depth,
+            "device_depth": self.device_depth,
+            "server_link": link(&self.server_link),
+            "client_link": link(&self.client_link),
+        })
+    }
+}
+
+/// A published system, the ideal, or ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// A central controller's shares, and nobody knows of collection (Pulsar, OSDI'14; RackBlox §4.1).
+    Vdc,
+    /// VDC with coordinated scheduling, and collection decided by the controller.
+    RackBloxSoftware,
+    /// VDC with coordinated scheduling alone.
+    RackBloxCoordIo,
+    /// Collection decided by the ToR, and coordinated scheduling.
+    RackBlox,
+    /// Collection costs no time.
+    Ideal,
+    /// Ours.
+    Switchyard,
+}
+
+impl System {
+    /// All of them, from the baseline on.
+    pub const ALL: [Self; 6] = [
+        Self::Vdc,
+        Self::RackBloxSoftware,
+        Self::RackBloxCoordIo,
+        Self::RackBlox,
+        Self::Ideal,
+        Self::Switchyard,
+    ];
+
+    /// What its rows are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vdc => "vdc",
+            Self::RackBloxSoftware => "rackblox-software",
+            Self::RackBloxCoordIo => "rackblox-coord-io",
+            Self::RackBlox => "rackblox",
+            Self::Ideal => "ideal",
+            Self::Switchyard => "switchyard",
+        }
+    }
+
+    /// What it consists of.
+    pub fn policies(self) -> Policies {
+        let (coordination, gc_mode, scheduler) = match self {
+            Self::Vdc => (Coordination::None, GcMode::Blocking, Policy::Fifo),
+            Self::RackBloxCoordIo => (Coordination::None, GcMode::Blocking, Policy::Coordinated),
+            Self::RackBloxSoftware | Self::RackBlox => {
+                (Coordination::Rack, GcMode::Blocking, Policy::Coordinated)
+            }
+            Self::Ideal => (Coordination::None, GcMode::Free, Policy::Coordinated),
+            Self::Switchyard => (
+                Coordination::Rack,
+                GcMode::Preemptible { step_pages: 4 },
+                Policy::Coordinated,
+            ),
+        };
+        Policies {
+            name: self.name().to_owned(),
+            coordination,
+            gc_mode,
+            scheduler,
+        }
+    }
+}
+
+/// How a rack decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policies {
+    /// What its rows are called.
+    pub name: String,
+    /// Who decides when to collect.
+    pub coordination: Coordination,
+    /// What collection does to the vSSD's other work.
+    pub gc_mode: GcMode,
+    /// Order of waiting requests.
+    pub scheduler: Policy,
+}
+
+/// What clients do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// What its rows say.
+    pub name: String,
+    /// Shares of the actions.
+    pub mix: Mix,
+    /// Which pages.
+    pub pattern: Pattern,
+    /// Which ranges.
+    pub shape: Shape,
+    /// How fast.
+    pub pace: Pace,
+    /// How uneven in time.
+    pub burst: Burst,
+    /// Requests that bring the flash into a steady state, after it was filled.
+    pub warm: u64,
+    /// Requests that are measured.
+    pub measured: u64,
+}
+
+impl Workload {
+    /// Single zipfian pages, a Poisson process of `per_second` requests, this share of which are writes.
+    pub fn writes(share: f64, per_second: f64) -> Self {
+        Self {
+            name: format!("ycsb-w{:.0}", share * 100.0),
+            mix: Mix::writes(share),
+            pattern: Pattern::Zipfian,
+            shape: Shape::PAGE,
+            pace: Pace::Open {
+                per_second,
+                outstanding_max: 20_000,
+            },
+            burst: Burst::default(),
+            warm: 40_000,
+            measured: 60_000,
+        }
+    }
+}
+
+/// What becomes one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The rack.
+    pub hardware: Hardware,
+    /// Its policies.
+    pub policies: Policies,
+    /// Its clients.
+    pub workload: Workload,
+    /// What the figure varies, by name.
+    pub parameters: Map<String, Value>,
+}
+
+/// What becomes a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The experiment's name.
+    pub name: &'static str,
+    /// The rows to come.
+    pub cases: Vec<Case>,
+}
+
+impl Plan {
+    /// True if, for equal workloads and parameters, all policies have equal hardware.
+    pub fn is_fair(&self) -> bool {
+        let same = |a: &Case, b: &Case| a.workload == b.workload && a.parameters == b.parameters;
+        let differs = |a: &Case| self.cases.iter().any(|b| same(a, b) && a.hardware != b.hardware);
+        !self.cases.iter().any(differs)
+    }
+
+    /// Runs all cases, one after the other.
+    pub fn run(&self, seed: u64, progress: Progress<'_>) -> Figure {
+        let mut figure = Figure::new(self.name, seed);
+        if let Some(case) = self.cases.first() {
+            figure
+                .parameters
+                .insert("hardware".to_owned(), case.hardware.to_json());
+        }
+        for case in &self.cases {
+            progress(&format!(
+                "{}: {} {}",
+                self.name, case.policies.name, case.workload.name
+            ));
+            figure.rows.push(case.run(seed));
+        }
+        figure
+    }
+}
+
+impl Case {
+    /// Runs it.
+    pub fn run(&self, seed: u64) -> Row {
+        let mut row = measure(&self.hardware, &self.policies, &self.workload, seed);
+        row.parameters.extend(self.parameters.clone());
+        row
+    }
+}
+
+/// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
+pub fn plans() -> Vec<Plan> {
+    vec![ycsb::sweep("fig9"), isolation::plan()]
+}
+
+/// Fills the volume, warms up, measures.
+pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) -> Row {
+    measure(hardware, &system.policies(), workload, seed)
+}
+
+/// As [`run`], with policies of one's own.
+pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> Row {
+    let fleet = RackFleet::new(options(hardware, policies));
+    let gateway = fleet.gateway(0);
+    let mut spec = run_spec(seed, hardware.pages());
+    spec.world.link = hardware.server_link;
+    spec.loads = vec![fill(gateway, hardware.pages())];
+    let mut run = Run::new(fleet, spec);
+    run.execute();
+    run.add_load(LoadSpec {
+        record_after: Instant::FAR_FUTURE,
+        ..load(gateway, workload, workload.warm)
+    });
+    run.execute();
+    let before = totals(&mut run);
+    run.add_load(load(gateway, workload, workload.measured));
+    let outcome = run.execute();
+    let after = totals(&mut run);
+    row(policies, workload, &outcome, [before, after])
+}
+
+fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, [before, after]: [VssdStats; 2]) -> Row {
+    let clients = outcome.clients;
+    let seconds = (clients.recorded_to_ns - clients.recorded_from_ns) as f64 / 1e9;
+    let user = (after.user_programs - before.user_programs) as f64;
+    let gc = (after.gc_programs - before.gc_programs) as f64;
+    let answered = outcome.latencies.read.len() + outcome.latencies.write.len();
+    Row {
+        policy: policies.name.clone(),
+        workload: workload.name.clone(),
+        parameters: Map::new(),
+        read: Percentiles::of(&outcome.latencies.read),
+        write: Percentiles::of(&outcome.latencies.write),
+        iops: answered as f64 / seconds,
+        write_amplification: (user + gc) / user,
+        more: Map::new(),
+    }
+}
+
+/// The rack of a run.
+pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
+    let mut gc = rack::gc::Config::for_spare(hardware.spare_ratio());
+    gc.coordination = policies.coordination;
+    RackOptions {
+        nodes: hardware.nodes,
+        gateways: 1,
+        geometry: hardware.geometry,
+        timing: hardware.timing.clone(),
+        gc_mode: policies.gc_mode,
+        checkpoint_every_programs: u64::MAX,
+        borrow_blocks: hardware.borrow_blocks,
+        unit: UnitConfig {
+            policy: policies.scheduler,
+            cache_pages: hardware.cache_pages,
+            read_depth: hardware.read_depth,
+            write_depth: hardware.write_depth,
+            device_depth: hardware.device_depth,
+            dirty_ratio_low: hardware.dirty_ratio_low,
+            gc,
+        },
+        request_timeout: Duration::from_secs(60),
+        client_link: hardware.client_link,
+        volumes: vec![Layout {
+            sets: hardware.sets,
+            pages_per_set: hardware.pages_per_set,
+            replicas: hardware.replicas,
+            channels: hardware.channels,
+            rows: hardware.rows,
+            durability: Durability::Memory,
+        }],
+    }
+}
+
+fn fill(gateway: usize, pages: u64) -> LoadSpec {
+    LoadSpec {
+        pattern: Pattern::Sequential,
+        mix: Mix::writes(1.0),
+        pace: Pace::Closed { depth: 256 },
+        record_after: Instant::FAR_FUTURE,
+        ..LoadSpec::new(gateway, 0, pages)
+    }
+}
+
+fn load(gateway: usize, workload: &Workload, requests: u64) -> LoadSpec {
+    LoadSpec {
+        pattern: workload.pattern,
+        mix: workload.mix,
+        shape: workload.shape,
+        pace: workload.pace,
+        burst: workload.burst,
+        ..LoadSpec::new(gateway, 0, requests)
+    }
+}
+
+fn totals(run: &mut Run<RackFleet>) -> VssdStats {
+    let hosts = run.fleet().sites().len();
+    let world = run.world();
+    let up: Vec<&RackHost> = (0..hosts).filter_map(|i| world.host(i)).collect();
+    flash_totals(up.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_every_figure_all_policies_have_the_same_hardware() {
+        for mut plan in plans() {
+            assert!(plan.is_fair(), "{}", plan.name);
+            plan.cases[0].hardware.cache_pages += 1;
+            assert!(!plan.is_fair(), "{}: a difference is seen", plan.name);
+        }
+    }
+
+    #[test]
+    fn a_run_repeats_and_its_row_is_whole() {
+        let hardware = Hardware {
+            pages_per_set: 2_048,
+            geometry: Geometry {
+                blocks_per_plane: 16,
+                ..Hardware::default().geometry
+            },
+            ..Hardware::default()
+        };
+        let workload = Workload {
+            warm: 4_000,
+            measured: 4_000,
+            ..Workload::writes(0.5, 2_000.0)
+        };
+        let row = run(&hardware, System::RackBlox, &workload, 1);
+        assert_eq!(row.read.count + row.write.count, 4_000);
+        assert!(
+            row.read.p50_us > 0.0 && row.read.p50_us <= row.read.p9999_us,
+            "{row:?}"
+        );
+        assert!((1_500.0..2_500.0).contains(&row.iops), "{row:?}");
+        assert!((1.0..4.0).contains(&row.write_amplification), "{row:?}");
+        assert_eq!(row, run(&hardware, System::RackBlox, &workload, 1));
+    }
+}
