@@ -204,6 +204,8 @@ pub struct VssdStats {
     pub blocks: u32,
     /// Blocks ready to be programmed.
     pub free_blocks: u32,
+    /// Blocks borrowed since start.
+    pub blocks_borrowed: u64,
     /// Blocks of others that it has.
     pub borrowed_blocks: u32,
     /// Own blocks that others have.

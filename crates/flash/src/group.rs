@@ -151,6 +151,7 @@ impl Vssd {
             self.force_collection();
         }
         for loan in loans {
+            self.counters.blocks_borrowed += u64::from(!self.blocks.is_home(loan.block));
             self.blocks.accept(loan);
         }
         if self.collection.active {

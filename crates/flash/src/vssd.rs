@@ -43,6 +43,7 @@ pub(crate) struct Counters {
     pub(crate) reads: u64,
     pub(crate) flushes: u64,
     pub(crate) checkpoints: u64,
+    pub(crate) blocks_borrowed: u64,
 }
 
 /// Operations for which memory is reserved.
@@ -317,6 +318,7 @@ impl Vssd {
             erase_count_mean: self.blocks.erases_mean(),
             blocks: self.blocks.owned(),
             free_blocks: self.blocks.free_count(),
+            blocks_borrowed: c.blocks_borrowed,
             borrowed_blocks: self.blocks.borrowed(),
             lent_blocks: self.blocks.lent(),
             live_pages: self.mapping.mapped_count(),

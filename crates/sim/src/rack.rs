@@ -11,7 +11,7 @@ use crate::run::{Fleet, Role};
 use crate::world::Site;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VssdId};
-use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
+use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
 use host::node::{Unit, UnitConfig};
 use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig};
 use rack::gc::TOR_LEASE;
@@ -341,7 +341,7 @@ impl Fleet for RackFleet {
                 ));
             }
         }
-        Ok(())
+        groups_are_sound(node)
     }
 
     fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
@@ -373,6 +373,34 @@ impl Fleet for RackFleet {
         }
         Ok(())
     }
+}
+
+/// The software-isolated vSSDs of a node collect all or none, and what one borrowed another has lent.
+fn groups_are_sound(node: &Node) -> Result<(), String> {
+    let shared = |unit: &&Unit| unit.flash().config().isolation != Isolation::Hardware;
+    for first in node.units().filter(shared) {
+        let channels = first.flash().config().channels;
+        let members = || {
+            node.units()
+                .filter(|unit| unit.flash().config().channels == channels)
+        };
+        let vssd = first.identity().vssd.0;
+        if members().any(|unit| unit.is_collecting() != first.is_collecting()) {
+            return Err(format!("vSSD {vssd} collects alone, or not at all"));
+        }
+        let (mut borrowed, mut lent) = (0, 0);
+        for unit in members() {
+            let stats = unit.flash().stats();
+            borrowed += stats.borrowed_blocks;
+            lent += stats.lent_blocks;
+        }
+        if borrowed != lent && !members().any(|unit| unit.flash().latched()) {
+            return Err(format!(
+                "the group of vSSD {vssd} borrowed {borrowed} blocks and lent {lent}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The same version of every page.
@@ -409,6 +437,7 @@ pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats 
             total.blocks += stats.blocks;
             total.free_blocks += stats.free_blocks;
             total.live_pages += stats.live_pages;
+            total.blocks_borrowed += stats.blocks_borrowed;
         }
     }
     total

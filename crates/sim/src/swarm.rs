@@ -172,16 +172,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let logical_max = sizing.logical_pages_max(channels);
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
     let pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
-    let volumes: Vec<Layout> = (0..rng.between(1, 2))
-        .map(|_| Layout {
-            sets: rng.between(1, 2) as u32,
-            pages_per_set,
-            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
-            channels,
-            rows: 0,
-            durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
-        })
-        .collect();
+    let volumes = draw_volumes(rng, nodes, channels, pages_per_set);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
     geometry.channels = sets * channels;
@@ -232,6 +223,19 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         share_channels(&mut options, share, rng);
     }
     options
+}
+
+fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) -> Vec<Layout> {
+    (0..rng.between(1, 2))
+        .map(|_| Layout {
+            sets: rng.between(1, 2) as u32,
+            pages_per_set,
+            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
+            channels,
+            rows: 0,
+            durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
+        })
+        .collect()
 }
 
 /// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest.

@@ -5,6 +5,7 @@
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
 mod member;
+mod stop;
 
 use crate::Output;
 use crate::node::collector::{Collector, Report};
@@ -20,6 +21,7 @@ use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
+use stop::Stop;
 use wire::rack::{Code, Header, Op, Packet};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
@@ -82,21 +84,6 @@ enum Reading {
 enum Then {
     Flushed(Header),
     Persisted(Persist),
-}
-
-/// How far a clean stop is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// Not asked for.
-    No,
-    /// The cache is written back, and collection finishes what it began.
-    WriteBack,
-    /// The last flush is in the flash.
-    Flush,
-    /// The checkpoint is in the flash.
-    Checkpoint,
-    /// It is durable: a start finds nothing to replay.
-    Done,
 }
 
 /// Something that waits for the medium.
@@ -259,54 +246,6 @@ impl Unit {
     /// True after a media failure: writes and flushes are refused.
     pub fn is_latched(&self) -> bool {
         self.latched
-    }
-
-    /// True when a clean stop is complete: nothing is in flight, and a checkpoint of everything is durable. A latched
-    /// vSSD can do no more and counts as quiet when nothing is in flight.
-    pub fn is_quiet(&self) -> bool {
-        let busy = self.in_flight > 0 || self.flush_in_flight;
-        !busy && (self.latched || self.stop == Stop::Done && self.is_written_back())
-    }
-
-    /// True when nothing is left to write back, nor on its way to the medium.
-    fn is_written_back(&self) -> bool {
-        let waits = !self.backlog.is_empty() || !self.jobs_waiting.is_empty() || !self.jobs_ready.is_empty();
-        let in_flight = self.writes_out > 0 || self.flush_in_flight;
-        self.cache.is_empty() && !waits && !in_flight && !self.flash.gc_active()
-    }
-
-    /// Carries a clean stop on. What arrives after its checkpoint starts it again.
-    fn step_stop(&mut self, now: Instant) -> bool {
-        if self.latched || !matches!(self.stop, Stop::WriteBack | Stop::Done) {
-            return false;
-        }
-        match (self.stop, self.is_written_back()) {
-            (Stop::WriteBack, true) => {
-                self.stop = Stop::Flush;
-                self.flash.submit(now, Request::Flush { tag: TAG_STOP_FLUSH });
-                true
-            }
-            (Stop::Done, false) => {
-                self.stop = Stop::WriteBack;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The flush or the checkpoint of a clean stop is done.
-    fn stop_done(&mut self, now: Instant, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
-        if result.is_err() {
-            return self.latch(out);
-        }
-        self.stop = match self.stop {
-            Stop::Flush => {
-                self.flash.checkpoint(now, TAG_STOP_CHECKPOINT);
-                Stop::Checkpoint
-            }
-            Stop::Checkpoint => Stop::Done,
-            stop => unreachable!("only a clean stop waits: {stop:?}"),
-        };
     }
 
     /// Takes a packet for this vSSD. Its payload's checksum is right.
@@ -999,15 +938,5 @@ impl Unit {
     /// Newest version of a page, for probes.
     pub fn version(&self, lpn: Lpn) -> Version {
         self.newest(lpn)
-    }
-
-    /// Stops cleanly: writes everything back, flushes, and ends with a checkpoint, so that the next start finds no
-    /// unflushed tail. [`is_quiet`](Unit::is_quiet) tells when it is done. Reads and flushes are still
-    /// served, and writes are not taken any more.
-    pub fn drain(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        if self.stop == Stop::No {
-            self.stop = Stop::WriteBack;
-        }
-        self.pump(now, out);
     }
 }

@@ -32,10 +32,7 @@ pub fn plan() -> Plan {
             });
         }
     }
-    Plan {
-        name: "fig21",
-        cases,
-    }
+    Plan { name: "fig21", cases }
 }
 
 /// P99.9 latency by isolation.
@@ -56,7 +53,11 @@ mod tests {
                 0 => hardware.geometry.units_per_channel(),
                 rows => rows,
             };
-            (hardware.geometry, hardware.channels * rows, hardware.spare_ratio().to_bits())
+            (
+                hardware.geometry,
+                hardware.channels * rows,
+                hardware.spare_ratio().to_bits(),
+            )
         };
         let first = planes(&plan.cases[0]);
         assert!(plan.cases.iter().all(|case| planes(case) == first));

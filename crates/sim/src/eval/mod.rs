@@ -108,7 +108,11 @@ impl Hardware {
     /// Share of a vSSD's pages that its clients do not see.
     pub fn spare_ratio(&self) -> f64 {
         let g = &self.geometry;
-        let rows = if self.rows == 0 { g.units_per_channel() } else { self.rows };
+        let rows = if self.rows == 0 {
+            g.units_per_channel()
+        } else {
+            self.rows
+        };
         let blocks = self.channels * rows * g.blocks_per_plane;
         1.0 - f64::from(self.pages_per_set) / f64::from(blocks * g.pages_per_block)
     }

@@ -42,7 +42,7 @@ impl Unit {
 
     /// True from [`drain`](Unit::drain) on.
     pub(in crate::node) fn is_stopping(&self) -> bool {
-        self.stop != super::Stop::No
+        self.stop != super::stop::Stop::No
     }
 
     pub(in crate::node) fn lend_blocks(&mut self, count: u32) -> Vec<Loan> {
