@@ -280,6 +280,20 @@ impl Ssd {
         self.vssds.iter().fold(0, |taken, vssd| taken | vssd.channels)
     }
 
+    /// Neighbouring rows that are free if all channels are one group; 0 when some vSSD has channels otherwise.
+    pub fn free_rows(&self) -> u32 {
+        let all = self.geometry.units_per_channel();
+        let channels = u64::MAX >> (64 - self.geometry.channels);
+        let fits = |vssd: &VssdEntry| vssd.isolation != Isolation::Hardware && vssd.channels == channels;
+        if all > ROWS_MAX || !self.vssds.iter().all(fits) {
+            return 0;
+        }
+        let longest = (1..=all)
+            .rev()
+            .find(|count| self.free_rows_of(channels, *count).is_some());
+        longest.unwrap_or(0)
+    }
+
     /// Channels that no vSSD owns.
     pub fn free_channels(&self) -> u32 {
         self.geometry.channels - self.channels_taken().count_ones()
@@ -343,7 +357,7 @@ impl Ssd {
         let fitting = groups.filter(|vssd| vssd.channels.count_ones() == channels);
         let found = fitting
             .map(|vssd| vssd.channels)
-            .find_map(|set| Some((set, self.free_rows(set, rows)?)));
+            .find_map(|set| Some((set, self.free_rows_of(set, rows)?)));
         let (set, first) = match found {
             Some(found) => found,
             None if channels <= free => (self.lowest_free(channels), 0),
@@ -354,7 +368,7 @@ impl Ssd {
     }
 
     /// The first row of `count` neighbouring ones of a group that nobody owns.
-    fn free_rows(&self, channels: u64, count: u32) -> Option<u32> {
+    fn free_rows_of(&self, channels: u64, count: u32) -> Option<u32> {
         let all = self.geometry.units_per_channel();
         let members = self.vssds.iter().filter(|vssd| vssd.channels == channels);
         let taken = members.fold(0, |taken, vssd| taken | vssd.row_bits(all));
@@ -708,6 +722,7 @@ mod tests {
             .expect("fits")
             .clone();
         assert_eq!((a.channels, b.channels), (0b110, 0b110));
+        assert_eq!(ssd.free_rows(), 0, "not all channels are one group");
         assert!(a.shares_with(&b) && !a.shares_with(&ssd.vssds()[0]));
         assert_eq!(b.isolation, Isolation::Software { first: 1, count: 1 });
         assert!(matches!(
@@ -722,6 +737,17 @@ mod tests {
             .create_shared(VssdId(4), 2, 1, 32, vec![])
             .expect("its row is free");
         assert_eq!(c.isolation, Isolation::Software { first: 0, count: 1 });
+    }
+
+    #[test]
+    fn rows_that_are_free_are_counted_where_they_are_neighbours() {
+        let mut ssd = Ssd::open(&mut formatted(128), 128).expect("opens");
+        assert_eq!(ssd.free_rows(), 2);
+        ssd.create_shared(VssdId(1), 4, 1, 8, vec![]).expect("fits");
+        assert_eq!((ssd.free_rows(), ssd.free_channels()), (1, 0));
+        ssd.delete(VssdId(1)).expect("exists");
+        ssd.create(VssdId(2), 1, 8, vec![]).expect("fits");
+        assert_eq!(ssd.free_rows(), 0);
     }
 
     #[test]

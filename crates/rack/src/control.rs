@@ -97,6 +97,12 @@ pub struct NodeStatus {
     pub free_channels: u32,
     /// Pages that a vSSD may expose for each of its channels.
     pub pages_per_channel: u32,
+    /// Neighbouring rows of units that are free where software-isolated vSSDs share all channels.
+    #[serde(default)]
+    pub free_rows: u32,
+    /// Pages that such a vSSD may expose for each of its rows.
+    #[serde(default)]
+    pub pages_per_row: u32,
     /// vSSDs here.
     pub vssds: u32,
     /// Of these, how many serve clients.

@@ -271,6 +271,8 @@ impl Node {
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
+            free_rows: self.ssd.free_rows(),
+            pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
             ..NodeStatus::default()
         };
@@ -295,6 +297,14 @@ impl Node {
     fn pages_per_channel(&self) -> u32 {
         let physical = self.ssd.geometry().pages_per_channel() as f64;
         (physical * (1.0 - self.config.over_provisioning)) as u32
+    }
+
+    fn pages_per_row(&self) -> u32 {
+        let geometry = self.ssd.geometry();
+        let physical = geometry.pages() / geometry.units_per_channel();
+        let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
+        let max = geometry.logical_pages_max_shared(geometry.channels, 1, self.pool.page_bytes());
+        visible.min(max)
     }
 
     fn packet(&mut self, now: Instant, packet: Packet) {

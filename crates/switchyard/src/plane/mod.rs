@@ -15,7 +15,7 @@ pub use volumes::open_registered;
 use crate::control::api;
 use base::{Instant, NodeId};
 use host::{Gateway, Node, Tor};
-use rack::placement::PlacementError;
+use rack::placement::{Isolation, PlacementError};
 use rack::registry::{Durability, Registry, RegistryError};
 use runtime::{CoreHandle, Stopped};
 use std::net::SocketAddr;
@@ -45,6 +45,8 @@ pub struct About {
     pub replicas: u8,
     /// Acknowledgement of writes if a request does not say.
     pub durability: Durability,
+    /// Isolation of a volume's vSSDs if a request does not say.
+    pub isolation: Isolation,
 }
 
 /// One process's part of the rack.
