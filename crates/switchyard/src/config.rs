@@ -348,13 +348,7 @@ impl Config {
             );
             return Err(refuse("replicas", replicas, &why));
         }
-        let channels = within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?;
-        let isolation = isolation("isolation", options.isolation.as_deref())?;
-        let chips = match isolation {
-            Isolation::Hardware => 1,
-            Isolation::Software => 8,
-        };
-        let chips = within("chips", options.chips.unwrap_or(chips), 1, 64)?;
+        let (shape, isolation) = flash_shape(&options)?;
         let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
         let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 1)?;
@@ -369,8 +363,8 @@ impl Config {
         }
         let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
         let policy = policy(&options)?;
-        let vssds_max =
-            usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1)) * channels.max(chips) as usize;
+        let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
+            * shape.channels.max(shape.chips) as usize;
         Ok(Self {
             dir: options.dir.unwrap_or_else(default_dir),
             nodes,
@@ -380,7 +374,7 @@ impl Config {
             timing: timing(options.timing.as_deref().unwrap_or("none"))?,
             media: options.media.unwrap_or(MediaKind::File),
             media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
-            shape: Shape { channels, chips },
+            shape,
             isolation,
             over_provisioning: within(
                 "over_provisioning",
@@ -476,6 +470,20 @@ pub fn durability(key: &str, name: Option<&str>) -> anyhow::Result<Durability> {
         Some("media") => Ok(Durability::Media),
         Some(other) => Err(refuse(key, other, "write `memory` or `media`")),
     }
+}
+
+/// The shape of new SSDs, and what vSSDs share on them.
+fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
+    let isolation = isolation("isolation", options.isolation.as_deref())?;
+    let chips = match isolation {
+        Isolation::Hardware => 1,
+        Isolation::Software => 8,
+    };
+    let shape = Shape {
+        channels: within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?,
+        chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
+    };
+    Ok((shape, isolation))
 }
 
 /// What vSSDs share, by name.
