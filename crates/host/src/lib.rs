@@ -1,13 +1,16 @@
-//! One machine, composed of pure policy: a node, a ToR or a gateway of a rack, or a disk of its own.
+//! One machine, composed of pure policy: a node, a ToR, a gateway or a central controller of a rack, or a disk of its
+//! own.
 //!
 //! The worlds (`sim`, `runtime`) drive hosts through [`Input`] and [`Output`] only.
 #![forbid(unsafe_code)]
 
+pub mod controller;
 pub mod disk;
 pub mod gateway;
 pub mod node;
 pub mod tor;
 
+pub use controller::{Controller, ControllerConfig};
 pub use disk::{Disk, DiskConfig, DiskEntry, DiskError};
 pub use gateway::{Gateway, GatewayConfig};
 pub use node::{Node, NodeConfig};

@@ -13,6 +13,9 @@ pub enum Coordination {
     /// Through the ToR (RackBlox).
     #[default]
     Rack,
+    /// Through a controller on a server of its own, which says where reads can go; the server sends them there
+    /// (RackBlox (Software), RackBlox §4.1).
+    Controller,
     /// Each server by itself at the hard threshold: the baseline.
     None,
 }
@@ -160,11 +163,11 @@ impl Agent {
         match (config.coordination, kind) {
             (Coordination::None, _) => self.collect(now, kind),
             // Background collection does not wait for approval (RackBlox §3.5.1).
-            (Coordination::Rack, Code::Background) => {
+            (_, Code::Background) => {
                 self.push(Action::Tell(kind));
                 self.collect(now, kind);
             }
-            (Coordination::Rack, kind) => self.ask(now, kind, 1),
+            (_, kind) => self.ask(now, kind, 1),
         }
     }
 
@@ -209,7 +212,7 @@ impl Agent {
         if matches!(self.state, State::Collecting { .. }) {
             return;
         }
-        if self.config.coordination == Coordination::Rack {
+        if self.config.coordination != Coordination::None {
             self.push(Action::Tell(Code::Regular));
         }
         self.collect(now, Code::Regular);
@@ -217,7 +220,7 @@ impl Agent {
 
     /// Collection is done.
     pub fn finished(&mut self, now: Instant) {
-        if matches!(self.state, State::Collecting { .. }) && self.config.coordination == Coordination::Rack {
+        if matches!(self.state, State::Collecting { .. }) && self.config.coordination != Coordination::None {
             self.push(Action::Tell(Code::Finish));
         }
         self.state = State::Resting;
@@ -256,7 +259,7 @@ impl Agent {
                 _ => self.state = State::Resting,
             },
             State::Collecting { kind, renew_at } if now >= renew_at => {
-                if self.config.coordination == Coordination::Rack {
+                if self.config.coordination != Coordination::None {
                     // A renewal must not be refused: the collection is under way.
                     let renewal = if kind == Code::Background {
                         kind

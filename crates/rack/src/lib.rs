@@ -17,3 +17,4 @@ pub mod replica;
 pub mod sched;
 pub mod sync;
 pub mod tor;
+pub mod vdc;

@@ -159,6 +159,8 @@ impl Tor {
     pub fn process(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let verdict = match header.op {
             _ if header.has(flags::REPLY) => to_target(header),
+            // For a central controller, which decides instead.
+            Op::GcOp | Op::CreateVssd if !header.target.is_none() => to_target(header),
             Op::Read => self.process_read(now, header),
             Op::GcOp => self.process_gc(now, header),
             Op::CreateVssd => self.create(now, header, record),
@@ -183,20 +185,13 @@ impl Tor {
         let Some(row) = self.row(header.vssd) else {
             return Verdict::Unroutable;
         };
-        if !header.has(flags::PINNED) && self.replica[row].gc.is_set(now) {
-            let idle = self.replica[row]
-                .replicas
-                .into_iter()
-                .flatten()
-                .find_map(|replica| {
-                    let other = self.row(replica)?;
-                    (!self.destination[other].gc.is_set(now)).then_some(replica)
-                });
-            if let Some(replica) = idle {
-                header.vssd = replica;
-                header.flags |= flags::REDIRECTED;
-                self.stats.redirected += 1;
-            }
+        if !header.has(flags::PINNED)
+            && self.replica[row].gc.is_set(now)
+            && let Some(replica) = self.idle_replica(now, header.vssd)
+        {
+            header.vssd = replica;
+            header.flags |= flags::REDIRECTED;
+            self.stats.redirected += 1;
         }
         self.to_vssd(header)
     }
@@ -320,6 +315,15 @@ impl Tor {
     /// True if the vSSD's GC bit is set.
     pub fn is_collecting(&self, now: Instant, vssd: VssdId) -> bool {
         self.row(vssd).is_some_and(|row| self.replica[row].gc.is_set(now))
+    }
+
+    /// The first replica of a vSSD that does not collect.
+    pub fn idle_replica(&self, now: Instant, vssd: VssdId) -> Option<VssdId> {
+        let replicas = self.replica[self.row(vssd)?].replicas;
+        replicas.into_iter().flatten().find(|&replica| {
+            let other = self.row(replica);
+            other.is_some_and(|other| !self.destination[other].gc.is_set(now))
+        })
     }
 
     /// vSSDs in the tables.

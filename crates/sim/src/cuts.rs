@@ -298,6 +298,7 @@ fn rack_options(shared: bool) -> RackOptions {
             delay: Delay::Constant(5_000),
             ..LinkModel::default()
         },
+        controller: None,
         volumes: vec![layout(Durability::Memory), layout(Durability::Media)],
     }
 }

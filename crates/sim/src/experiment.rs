@@ -38,8 +38,33 @@ pub const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment {
         name: "fig9",
-        about: "RackBlox Figure 9: P99.9 latency by share of writes, for every system",
+        about: "RackBlox Figure 9: P99.9 latency by share of writes",
         run: ycsb::fig9,
+    },
+    Experiment {
+        name: "fig10",
+        about: "RackBlox Figure 10: P99 latency by share of writes",
+        run: ycsb::fig10,
+    },
+    Experiment {
+        name: "fig11",
+        about: "RackBlox Figure 11: mean latency by share of writes",
+        run: ycsb::fig11,
+    },
+    Experiment {
+        name: "fig12",
+        about: "RackBlox Figure 12: throughput of closed loops by share of writes",
+        run: ycsb::fig12,
+    },
+    Experiment {
+        name: "fig15",
+        about: "RackBlox Figure 15: P99.9 latency in the servers and in all, with scheduling alone and with collection",
+        run: ycsb::fig15,
+    },
+    Experiment {
+        name: "fig16",
+        about: "RackBlox Figure 16: distribution of read latency",
+        run: ycsb::fig16,
     },
     Experiment {
         name: "fig21",

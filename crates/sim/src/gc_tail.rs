@@ -162,6 +162,7 @@ pub fn options(case: &Case) -> RackOptions {
             delay: Delay::FAST,
             ..LinkModel::default()
         },
+        controller: None,
         volumes: vec![Layout {
             sets: GC_SETS,
             pages_per_set: GC_SET_PAGES,

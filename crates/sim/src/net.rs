@@ -118,6 +118,8 @@ struct Link {
     paths: Vec<Path>,
     free_at: u64,
     last_at: u64,
+    /// Draws of its own.
+    rng: Option<Rng>,
 }
 
 impl Link {
@@ -175,6 +177,15 @@ impl Network {
         self.links[from * self.hosts + to] = Link::new(model);
     }
 
+    /// Gives each link delays of its own, drawn from `seed`: what is sent on one link then changes no delay on another,
+    /// and two runs that send alike on a link meet alike delays on it (common random numbers).
+    pub fn separate(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed);
+        for link in &mut self.links {
+            link.rng = Some(rng.fork());
+        }
+    }
+
     /// Sets the random misfortunes, for packets sent from now on.
     pub fn set_faults(&mut self, faults: NetFaults) {
         self.calm = faults.are_none();
@@ -211,7 +222,8 @@ impl Network {
             1 => 0,
             paths => (request % paths as u64) as usize,
         };
-        at += delay_ns(link.model.delay, &mut link.paths[path], &mut self.rng);
+        let rng = link.rng.as_mut().unwrap_or(&mut self.rng);
+        at += delay_ns(link.model.delay, &mut link.paths[path], rng);
         if link.model.fifo {
             at = at.max(link.last_at);
             link.last_at = at;

@@ -1,6 +1,6 @@
 //! The real hosts in the simulated world: a ToR, nodes and gateways of crate `host`.
 //!
-//! Index 0 is the ToR, then the nodes, then the gateways. A volume belongs to one gateway: volume `i` of the options to
+//! Index 0 is the ToR, then the nodes, then the gateways, then the controller if there is one. A volume belongs to one gateway: volume `i` of the options to
 //! gateway `i` modulo their number. The world's links are the nodes'; the gateways' links to the ToR have a model of
 //! their own, as clients may be farther away.
 
@@ -12,10 +12,14 @@ use crate::world::Site;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VssdId};
 use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
+use host::gateway::Shaping;
 use host::node::{Unit, UnitConfig};
-use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig};
+use host::{
+    Controller, ControllerConfig, Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor, TorConfig,
+};
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
+use rack::vdc;
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
@@ -30,6 +34,8 @@ pub enum RackHost {
     Node(Box<Node>),
     /// Where clients enter.
     Gateway(Box<Gateway>),
+    /// The central controller of the published baselines.
+    Controller(Box<Controller>),
 }
 
 impl Machine for RackHost {
@@ -41,6 +47,7 @@ impl Machine for RackHost {
             Self::Tor(tor) => tor.handle(now, input),
             Self::Node(node) => node.handle(now, input),
             Self::Gateway(gateway) => gateway.handle(now, input),
+            Self::Controller(controller) => controller.handle(now, input),
         }
     }
 
@@ -49,6 +56,7 @@ impl Machine for RackHost {
             Self::Tor(tor) => tor.poll(),
             Self::Node(node) => node.poll(),
             Self::Gateway(gateway) => gateway.poll(),
+            Self::Controller(controller) => controller.poll(),
         }
     }
 
@@ -57,6 +65,7 @@ impl Machine for RackHost {
             Self::Tor(tor) => tor.deadline(),
             Self::Node(node) => node.deadline(),
             Self::Gateway(gateway) => gateway.deadline(),
+            Self::Controller(controller) => controller.deadline(),
         }
     }
 
@@ -65,6 +74,7 @@ impl Machine for RackHost {
             Self::Tor(tor) => tor.tick(now),
             Self::Node(node) => node.tick(now),
             Self::Gateway(gateway) => gateway.tick(now),
+            Self::Controller(controller) => controller.tick(now),
         }
     }
 }
@@ -84,6 +94,15 @@ pub struct Layout {
     pub rows: u32,
     /// When writes are acknowledged.
     pub durability: Durability,
+}
+
+/// What a central controller does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Central {
+    /// Shape the gateways' flows.
+    pub vdc: vdc::Config,
+    /// What each server can do.
+    pub capacity: vdc::Capacity,
 }
 
 /// A rack's options.
@@ -109,6 +128,8 @@ pub struct RackOptions {
     pub request_timeout: Duration,
     /// Between a gateway and the ToR.
     pub client_link: LinkModel,
+    /// A controller on a server of its own, behind a link like a client's.
+    pub controller: Option<Central>,
     /// Volumes.
     pub volumes: Vec<Layout>,
 }
@@ -187,11 +208,17 @@ impl RackFleet {
         self.gateway(volume as u32 % self.options.gateways)
     }
 
+    /// Index that a controller has.
+    pub fn controller(&self) -> usize {
+        self.gateway(self.options.gateways)
+    }
+
     fn addr(&self, index: usize) -> Addr {
         let nodes = self.options.nodes as usize;
         match index {
             Self::TOR => Addr::new([10, 0, 0, 1], RACK_PORT),
             i if i <= nodes => Addr::new([10, 0, 1, i as u8], RACK_PORT),
+            i if i == self.controller() => Addr::new([10, 0, 3, 1], RACK_PORT),
             i => Addr::new([10, 0, 2, (i - nodes) as u8], RACK_PORT),
         }
     }
@@ -215,6 +242,7 @@ impl RackFleet {
             checkpoint_every_programs: self.options.checkpoint_every_programs,
             borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
+            controller: self.options.controller.map(|_| self.addr(self.controller())),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
         };
         Node::open(now, config, pool.clone(), medium).map_err(|e| e.to_string())
@@ -228,6 +256,10 @@ impl RackFleet {
             session: boot + 1,
             nodes: (0..self.options.nodes).map(node).collect(),
             request_timeout: self.options.request_timeout,
+            shaping: self.options.controller.map(|central| Shaping {
+                controller: self.addr(self.controller()),
+                vdc: central.vdc,
+            }),
         };
         let mut gateway = Gateway::new(config, pool.clone());
         for (volume, record) in self.records.iter().enumerate() {
@@ -244,12 +276,14 @@ impl Fleet for RackFleet {
 
     fn sites(&self) -> Vec<(Site, Role)> {
         let medium_bytes = Ssd::bytes_needed(&self.options.geometry, SIM_PAGE_BYTES);
-        let count = 1 + (self.options.nodes + self.options.gateways) as usize;
+        let count = self.controller() + usize::from(self.options.controller.is_some());
         (0..count)
             .map(|index| {
                 let role = match index {
                     Self::TOR => Role::Tor,
                     i if i <= self.options.nodes as usize => Role::Node,
+                    // Whose loss loses nothing, as the ToR's.
+                    i if i == self.controller() => Role::Tor,
                     _ => Role::Gateway,
                 };
                 let site = Site {
@@ -281,6 +315,17 @@ impl Fleet for RackFleet {
                 };
                 Ok(RackHost::Tor(Box::new(Tor::new(config))))
             }
+            None if index == self.controller() => {
+                let central = self.options.controller.expect("it has a site only then");
+                let config = ControllerConfig {
+                    addr: self.addr(index),
+                    tor: self.addr(Self::TOR),
+                    gc_lease: TOR_LEASE,
+                    interval: central.vdc.interval,
+                    capacity: central.capacity,
+                };
+                Ok(RackHost::Controller(Box::new(Controller::new(config))))
+            }
             None => {
                 let gateway = self.open_gateway(index, boot, now, pool);
                 Ok(RackHost::Gateway(Box::new(gateway)))
@@ -290,7 +335,7 @@ impl Fleet for RackFleet {
 
     fn links(&self) -> Vec<(usize, usize, LinkModel)> {
         let model = self.options.client_link;
-        (0..self.options.gateways)
+        (0..self.options.gateways + u32::from(self.options.controller.is_some()))
             .map(|i| self.gateway(i))
             .flat_map(|gateway| [(gateway, Self::TOR, model), (Self::TOR, gateway, model)])
             .collect()

@@ -217,6 +217,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             REQUEST_TIMEOUT
         },
         client_link: draw_link(rng),
+        controller: None,
         volumes,
     };
     if rng.chance(0.3) {

@@ -163,6 +163,7 @@ fn gateway(options: &RackOptions, addrs: &[Addr], place: SocketAddrV4) -> HostSp
         session: 1,
         nodes: (1..).map(NodeId).zip(addrs[NODES..].iter().copied()).collect(),
         request_timeout: options.request_timeout,
+        shaping: None,
     };
     let record = RackFleet::new(options.clone()).records()[0].clone();
     spec(place, None, move |site| {

@@ -208,6 +208,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         session: dir.next_session()?,
         nodes,
         request_timeout: config.request_timeout,
+        shaping: None,
     };
     let is_first = snapshot.next_volume == 0;
     let nvme = Offer::new(config.nvme, &snapshot);

@@ -216,6 +216,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             .map(|id| (NodeId(id), node_addr(config, id)))
             .collect(),
         request_timeout: config.request_timeout,
+        shaping: None,
     };
     HostSpec {
         bind: Some(runtime::socket_addr(addr)),

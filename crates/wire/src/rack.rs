@@ -71,6 +71,8 @@ wire_enum! {
         Delete = 33,
         /// Gateway to node: report status.
         Status = 34,
+        /// Gateway to a central controller: what its flows used and want; answered by what they may use.
+        Demand = 35,
     }
 }
 

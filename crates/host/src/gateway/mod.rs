@@ -10,9 +10,11 @@ mod control;
 pub(crate) mod merge;
 mod overdue;
 mod set;
+mod shape;
 mod volumes;
 
 pub use control::NodeAnswer;
+pub use shape::Shaping;
 pub use volumes::VolumeState;
 
 use crate::{Input, Output};
@@ -27,6 +29,7 @@ use overdue::SCAN_EVERY;
 use rack::control::NodeStatus;
 use rack::registry::{Durability, VolumeRecord};
 use set::{READS_MAX, Set, locate, sooner};
+use shape::Shaper;
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -50,6 +53,8 @@ pub struct GatewayConfig {
     pub nodes: Vec<(NodeId, Addr)>,
     /// A request that is unanswered this long fails with an I/O error.
     pub request_timeout: Duration,
+    /// Hold flows to what a central controller allocates.
+    pub shaping: Option<Shaping>,
 }
 
 #[derive(Debug)]
@@ -156,6 +161,7 @@ pub struct Gateway {
     /// Pages whose merge waits for memory.
     starved: Vec<Starved>,
     flushing: Map<u32, Vec<Flushing>>,
+    shaper: Option<Shaper>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
     stats: GatewayStats,
@@ -188,6 +194,7 @@ impl Gateway {
             zero: pool.alloc_zeroed().expect("a pool has pages at start"),
             control: Control::new(config.nodes.iter().copied()),
             pool,
+            shaper: config.shaping.map(Shaper::new),
             config,
             volumes: Vec::new(),
             primaries: Map::new(),
@@ -484,7 +491,9 @@ impl Gateway {
                 self.operations.len() as u32 - 1
             }
         };
-        self.launch(now, slot);
+        if self.is_admitted(now, slot) {
+            self.launch(now, slot);
+        }
     }
 
     /// Numbers and sends an operation, or queues it.
@@ -591,6 +600,9 @@ impl Gateway {
         if !packet.payload_is_intact() {
             self.stats.corrupt_packets += 1;
             return;
+        }
+        if header.op == Op::Demand {
+            return self.allocated(now, &packet);
         }
         if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
             self.control.answered(now, &packet);
@@ -912,7 +924,8 @@ impl Machine for Gateway {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        earliest(self.scan_at, self.control.deadline())
+        let shaper = self.shaper.as_ref().and_then(Shaper::deadline);
+        earliest(earliest(self.scan_at, self.control.deadline()), shaper)
     }
 
     fn tick(&mut self, now: Instant) {
@@ -922,5 +935,6 @@ impl Machine for Gateway {
         if self.scan_at.is_some_and(|at| now >= at) {
             self.scan(now);
         }
+        self.shape(now);
     }
 }

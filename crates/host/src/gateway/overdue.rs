@@ -116,6 +116,9 @@ impl Gateway {
         let set = self.set(volume, set);
         set.waiting_mutations.retain(|&waiting| waiting != slot);
         set.waiting_reads.retain(|&waiting| waiting != slot);
+        if let Some(shaper) = &mut self.shaper {
+            shaper.forget(slot);
+        }
         self.take(slot);
     }
 }

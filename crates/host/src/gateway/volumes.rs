@@ -158,6 +158,9 @@ impl Gateway {
                 let left = self.operations[slot as usize].as_ref();
                 if left.is_some_and(|operation| operation.volume == index) {
                     self.take(slot);
+                    if let Some(shaper) = &mut self.shaper {
+                        shaper.forget(slot);
+                    }
                 }
             }
             let volume = self.volumes[index].take().expect("checked above");

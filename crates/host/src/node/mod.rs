@@ -6,6 +6,7 @@
 
 mod collector;
 mod groups;
+mod proxy;
 mod stages;
 mod unit;
 mod view;
@@ -23,6 +24,7 @@ use flash::{
     VssdEntry,
 };
 use groups::Group;
+use proxy::Proxy;
 use rack::control::{NodeStatus, Open, emit_members, parse_members};
 use rack::tor::Registration;
 use std::collections::VecDeque;
@@ -47,6 +49,9 @@ pub struct NodeConfig {
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
+    /// A central controller, which is told of the vSSDs. With [`rack::gc::Coordination::Controller`] it decides about
+    /// collection instead of the ToR.
+    pub controller: Option<Addr>,
     /// Emulated device time.
     pub timing: Profile,
     /// What collection does to the vSSD's other work.
@@ -69,6 +74,7 @@ impl NodeConfig {
             id,
             addr,
             tor,
+            controller: None,
             timing: Profile::none(),
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
@@ -143,6 +149,7 @@ pub struct Node {
     index: Map<u32, u32>,
     jobs: VecDeque<Job>,
     writing: Option<Writing>,
+    proxy: Proxy,
     registered: bool,
     register_at: Instant,
     out: VecDeque<Output>,
@@ -168,6 +175,7 @@ impl Node {
             index: Map::new(),
             jobs: VecDeque::new(),
             writing: None,
+            proxy: Proxy::default(),
             registered: false,
             register_at: now,
             out: VecDeque::new(),
@@ -204,6 +212,7 @@ impl Node {
             node: self.config.id,
             addr: self.config.addr,
             tor: self.config.tor,
+            controller: self.config.controller,
             boot: self.ssd.boot(),
             peers,
         };
@@ -314,19 +323,23 @@ impl Node {
             return;
         }
         // Answers that a node awaits; any other would be taken for a request.
-        let awaited = matches!(header.op, Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello);
+        let awaited = matches!(
+            header.op,
+            Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Read
+        );
         if header.has(flags::REPLY) && !awaited {
             return;
         }
         match header.op {
-            Op::CreateVssd if header.has(flags::REPLY) => self.registered = true,
+            Op::Read if header.has(flags::REPLY) => self.relay(packet),
+            Op::CreateVssd if header.has(flags::REPLY) => {
+                self.registered |= Some(header.source) != self.config.controller;
+            }
             Op::Open => self.open_vssd(&packet),
             Op::Delete => self.delete_vssd(now, header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
-                Some(&index) => {
-                    self.call_unit(now, index as usize, |unit, out| unit.packet(now, packet, out));
-                }
+                Some(&index) => self.unit_packet(now, index as usize, packet),
                 None if !header.has(flags::REPLY)
                     && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
                 {
@@ -334,6 +347,25 @@ impl Node {
                 }
                 None => {}
             },
+        }
+    }
+
+    fn unit_packet(&mut self, now: Instant, index: usize, mut packet: Packet) {
+        let unit = self.units[index].as_ref().map(|slot| &slot.unit);
+        match unit.and_then(|unit| unit.elsewhere(&packet.header)) {
+            Some(peer) => {
+                self.proxy
+                    .ask(&mut packet, self.config.addr, self.ssd.boot(), &peer);
+                self.send(packet);
+            }
+            None => self.call_unit(now, index, |unit, out| unit.packet(now, packet, out)),
+        }
+    }
+
+    /// A replica answers a read that was sent on.
+    fn relay(&mut self, mut packet: Packet) {
+        if self.proxy.answer(&mut packet, self.ssd.boot()) {
+            self.send(packet);
         }
     }
 
@@ -612,6 +644,12 @@ impl Node {
         for registration in registrations {
             let header = Header::new(Op::CreateVssd, registration.vssd);
             self.send(Packet::with_record(header, registration.emit()));
+            if let Some(target) = self.config.controller {
+                self.send(Packet::with_record(
+                    Header { target, ..header },
+                    registration.emit(),
+                ));
+            }
         }
     }
 }

@@ -16,13 +16,13 @@ use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
-use rack::gc::{Action, Agent};
+use rack::gc::{Action, Agent, Coordination};
 use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Member, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use stop::Stop;
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
 const BACKLOG_MAX: usize = 4096;
@@ -59,6 +59,8 @@ pub struct Identity {
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
+    /// A central controller, if there is one.
+    pub controller: Option<Addr>,
     /// The node's incarnation.
     pub boot: u32,
     /// The other replicas.
@@ -134,6 +136,8 @@ pub struct Unit {
     share: Option<Bucket>,
     /// Number of the last packet to the ToR about collection.
     gc_asked: u64,
+    /// Under a controller, the replica that it named when it let this one collect.
+    away: Option<VssdId>,
     scheduler: Scheduler,
     readings: Vec<Option<Reading>>,
     readings_free: Vec<u32>,
@@ -180,6 +184,7 @@ impl Unit {
             agent: Collector::Alone(Agent::new(config.gc)),
             share: None,
             gc_asked: 0,
+            away: None,
             scheduler: Scheduler::new(config.policy, 1024),
             readings: Vec::new(),
             readings_free: Vec::new(),
@@ -269,6 +274,9 @@ impl Unit {
             Op::Flush => self.flush(&header, out),
             // A late answer to an earlier request, or to an earlier start of the node, says nothing any more.
             Op::GcOp if (header.session, header.request) == (self.identity.boot, self.gc_asked) => {
+                if header.code == Code::Accept && self.arbiter() == Some(header.source) {
+                    self.away = u32::try_from(header.lba).ok().filter(|&id| id != 0).map(VssdId);
+                }
                 self.agent.answered(now, header.code);
             }
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
@@ -364,6 +372,27 @@ impl Unit {
             item: slot,
         };
         self.scheduler.push(now, request);
+    }
+
+    /// Where a read is to go instead while this vSSD collects, if the controller named a replica. What is in the write
+    /// cache is read here, and nothing is sent on twice.
+    pub(super) fn elsewhere(&self, header: &Header) -> Option<Member> {
+        let stays = header.flags & (flags::PINNED | flags::REDIRECTED | flags::REPLY) != 0;
+        if header.op != Op::Read
+            || stays
+            || !self.agent.is_collecting()
+            || self.cache.get(lpn_of(header)).is_some()
+        {
+            return None;
+        }
+        let away = self.away?;
+        self.identity.peers.iter().find(|peer| peer.vssd == away).copied()
+    }
+
+    /// Who decides about collection instead of the ToR.
+    fn arbiter(&self) -> Option<Addr> {
+        let decides = self.config.gc.coordination == Coordination::Controller;
+        self.identity.controller.filter(|_| decides)
     }
 
     fn start_reading(&mut self, reading: Reading) -> u32 {
@@ -570,6 +599,7 @@ impl Unit {
                         code,
                         request: self.gc_asked,
                         session: self.identity.boot,
+                        target: self.arbiter().unwrap_or(Addr::NONE),
                         ..Header::new(Op::GcOp, self.identity.vssd)
                     };
                     self.send(Packet::bare(header), out);
@@ -665,7 +695,10 @@ impl Unit {
         while let Some(event) = self.flash.poll() {
             match event {
                 Event::Media(op) => out.push_back(Output::Media(op)),
-                Event::GcDone => self.agent.finished(now),
+                Event::GcDone => {
+                    self.away = None;
+                    self.agent.finished(now);
+                }
                 Event::GcForced => self.agent.forced(now),
                 Event::Borrow => self.agent.exchange(Report::Borrow),
                 Event::Return => self.agent.exchange(Report::Return),

@@ -68,6 +68,17 @@ impl Percentiles {
     }
 }
 
+/// Quantiles of [`cdf`].
+const QUANTILES: [f64; 17] = [
+    0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999,
+];
+
+/// A distribution as pairs of share and latency in µs.
+pub(super) fn cdf(histogram: &Histogram<u64>) -> Value {
+    let point = |&q: &f64| json!([q, histogram.value_at_quantile(q) as f64 / 1e3]);
+    QUANTILES.iter().map(point).collect()
+}
+
 const NAMES: [&str; 6] = ["mean_us", "p50_us", "p95_us", "p99_us", "p999_us", "p9999_us"];
 
 /// One system under one workload.

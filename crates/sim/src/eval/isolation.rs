@@ -29,6 +29,7 @@ pub fn plan() -> Plan {
                 policies: system.policies(),
                 workload: Workload::writes(WRITES, RATE),
                 parameters: Map::from_iter([("isolation".to_owned(), json!(isolation))]),
+                cdf: false,
             });
         }
     }

@@ -11,19 +11,27 @@ pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
 
-use crate::client::{LoadSpec, Pace, Shape};
+use crate::client::{Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
 use crate::net::{Delay, LinkModel};
-use crate::rack::{Layout, RackFleet, RackHost, RackOptions, flash_totals};
+use crate::rack::{Central, Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
 use crate::workload::{Burst, Mix, Pattern};
 use base::{Duration, Instant};
-use flash::{GcMode, Geometry, Profile, VssdStats};
-use host::node::UnitConfig;
+use flash::{GcMode, Geometry, Profile};
+use hdrhistogram::Histogram;
+use host::node::{Stages, UnitConfig};
 use rack::gc::Coordination;
 use rack::registry::Durability;
-use rack::sched::Policy;
+use rack::sched::{Policy, Targets};
+use rack::vdc;
 use serde_json::{Map, Value, json};
+
+/// VDC: time between two reports, and what a bucket holds.
+const VDC_INTERVAL: Duration = Duration::from_millis(100);
+const VDC_BURST: Duration = Duration::from_millis(10);
+/// Bytes a second of a link without a limit, as VDC sees it: 50 Gb/s, RackBlox's testbed (§3.7).
+const VDC_NETWORK_BYTES: u64 = 6_250_000_000;
 
 /// What a rack is made of: the same for every policy that a figure compares.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +64,9 @@ pub struct Hardware {
     pub write_depth: usize,
     /// Reads and write-backs in a vSSD's flash at once: the rest wait in its scheduler.
     pub device_depth: usize,
+    /// Collection goes on until so much more than the soft threshold's share of the blocks is free. Not hardware, but
+    /// the same for all.
+    pub gc_slice_ratio: f64,
     /// Between the servers and the ToR.
     pub server_link: LinkModel,
     /// Between the clients and the ToR.
@@ -87,6 +98,7 @@ impl Default for Hardware {
             read_depth: 64,
             write_depth: 8,
             device_depth: 72,
+            gc_slice_ratio: 0.05,
             server_link: LinkModel {
                 delay: Delay::Constant(2_000),
                 ..LinkModel::default()
@@ -141,6 +153,7 @@ impl Hardware {
             "read_depth": self.read_depth,
             "write_depth": self.write_depth,
             "device_depth": self.device_depth,
+            "gc_slice_ratio": self.gc_slice_ratio,
             "server_link": link(&self.server_link),
             "client_link": link(&self.client_link),
         })
@@ -189,24 +202,24 @@ impl System {
 
     /// What it consists of.
     pub fn policies(self) -> Policies {
-        let (coordination, gc_mode, scheduler) = match self {
-            Self::Vdc => (Coordination::None, GcMode::Blocking, Policy::Fifo),
-            Self::RackBloxCoordIo => (Coordination::None, GcMode::Blocking, Policy::Coordinated),
-            Self::RackBloxSoftware | Self::RackBlox => {
-                (Coordination::Rack, GcMode::Blocking, Policy::Coordinated)
-            }
-            Self::Ideal => (Coordination::None, GcMode::Free, Policy::Coordinated),
-            Self::Switchyard => (
-                Coordination::Rack,
-                GcMode::Preemptible { step_pages: 4 },
-                Policy::Coordinated,
-            ),
+        let shaped = matches!(self, Self::Vdc | Self::RackBloxSoftware | Self::RackBloxCoordIo);
+        let coordination = match self {
+            Self::Vdc | Self::RackBloxCoordIo | Self::Ideal => Coordination::None,
+            Self::RackBloxSoftware => Coordination::Controller,
+            Self::RackBlox | Self::Switchyard => Coordination::Rack,
         };
+        let gc_mode = match self {
+            Self::Ideal => GcMode::Free,
+            Self::Switchyard => GcMode::Preemptible { step_pages: 4 },
+            _ => GcMode::Blocking,
+        };
+        let scheduler = Policy::Kyber(Targets::kyber(self != Self::Vdc));
         Policies {
             name: self.name().to_owned(),
             coordination,
             gc_mode,
             scheduler,
+            shaped,
         }
     }
 }
@@ -222,6 +235,8 @@ pub struct Policies {
     pub gc_mode: GcMode,
     /// Order of waiting requests.
     pub scheduler: Policy,
+    /// A central controller shapes flows (VDC).
+    pub shaped: bool,
 }
 
 /// What clients do.
@@ -275,6 +290,8 @@ pub struct Case {
     pub workload: Workload,
     /// What the figure varies, by name.
     pub parameters: Map<String, Value>,
+    /// Show the distribution of reads' latency.
+    pub cdf: bool,
 }
 
 /// What becomes a figure.
@@ -316,7 +333,11 @@ impl Plan {
 impl Case {
     /// Runs it.
     pub fn run(&self, seed: u64) -> Row {
-        let mut row = measure(&self.hardware, &self.policies, &self.workload, seed);
+        let (mut row, latencies) = measure(&self.hardware, &self.policies, &self.workload, seed);
+        if self.cdf {
+            row.more
+                .insert("read_cdf".to_owned(), figure::cdf(&latencies.read));
+        }
         row.parameters.extend(self.parameters.clone());
         row
     }
@@ -324,41 +345,90 @@ impl Case {
 
 /// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
 pub fn plans() -> Vec<Plan> {
-    vec![ycsb::sweep("fig9"), isolation::plan()]
+    vec![
+        ycsb::sweep(),
+        ycsb::throughput(),
+        ycsb::breakdown(),
+        ycsb::distribution(),
+        isolation::plan(),
+    ]
 }
 
 /// Fills the volume, warms up, measures.
 pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) -> Row {
-    measure(hardware, &system.policies(), workload, seed)
+    measure(hardware, &system.policies(), workload, seed).0
 }
 
-/// As [`run`], with policies of one's own.
-pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> Row {
+/// As [`run`], with policies of one's own, and with all latencies.
+pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> (Row, Latencies) {
     let fleet = RackFleet::new(options(hardware, policies));
     let gateway = fleet.gateway(0);
     let mut spec = run_spec(seed, hardware.pages());
     spec.world.link = hardware.server_link;
     spec.loads = vec![fill(gateway, hardware.pages())];
     let mut run = Run::new(fleet, spec);
+    run.world().net().separate(seed);
     run.execute();
     run.add_load(LoadSpec {
         record_after: Instant::FAR_FUTURE,
         ..load(gateway, workload, workload.warm)
     });
     run.execute();
-    let before = totals(&mut run);
+    let before = Servers::of(&mut run);
     run.add_load(load(gateway, workload, workload.measured));
     let outcome = run.execute();
-    let after = totals(&mut run);
-    row(policies, workload, &outcome, [before, after])
+    assert!(
+        outcome.violations.is_empty(),
+        "without faults nothing goes wrong: {:?}",
+        outcome.violations
+    );
+    let during = Servers::of(&mut run).since(&before);
+    (row(policies, workload, &outcome, &during), outcome.latencies)
 }
 
-fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, [before, after]: [VssdStats; 2]) -> Row {
+/// What the servers did.
+struct Servers {
+    user_programs: u64,
+    gc_programs: u64,
+    /// Time of reads between their arrival at the server that answers and its answer, in ns.
+    reads: Histogram<u64>,
+}
+
+impl Servers {
+    fn of(run: &mut Run<RackFleet>) -> Self {
+        let hosts = run.fleet().sites().len();
+        let world = run.world();
+        let up: Vec<&RackHost> = (0..hosts).filter_map(|i| world.host(i)).collect();
+        let mut stages = Stages::new();
+        for host in &up {
+            if let RackHost::Node(node) = host {
+                node.units().for_each(|unit| stages.merge(unit.stages()));
+            }
+        }
+        let totals = flash_totals(up.into_iter());
+        Self {
+            user_programs: totals.user_programs,
+            gc_programs: totals.gc_programs,
+            reads: stages.storage().clone(),
+        }
+    }
+
+    fn since(mut self, before: &Self) -> Self {
+        self.reads.subtract(&before.reads).expect("counters only grow");
+        Self {
+            user_programs: self.user_programs - before.user_programs,
+            gc_programs: self.gc_programs - before.gc_programs,
+            reads: self.reads,
+        }
+    }
+}
+
+fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, servers: &Servers) -> Row {
     let clients = outcome.clients;
     let seconds = (clients.recorded_to_ns - clients.recorded_from_ns) as f64 / 1e9;
-    let user = (after.user_programs - before.user_programs) as f64;
-    let gc = (after.gc_programs - before.gc_programs) as f64;
+    let user = servers.user_programs as f64;
     let answered = outcome.latencies.read.len() + outcome.latencies.write.len();
+    let storage = Percentiles::of(&servers.reads).to_json();
     Row {
         policy: policies.name.clone(),
         workload: workload.name.clone(),
@@ -366,8 +436,8 @@ fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, [before, aft
         read: Percentiles::of(&outcome.latencies.read),
         write: Percentiles::of(&outcome.latencies.write),
         iops: answered as f64 / seconds,
-        write_amplification: (user + gc) / user,
-        more: Map::new(),
+        write_amplification: (user + servers.gc_programs as f64) / user,
+        more: Map::from_iter([("storage_read".to_owned(), storage)]),
     }
 }
 
@@ -375,6 +445,7 @@ fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, [before, aft
 pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
     let mut gc = rack::gc::Config::for_spare(hardware.spare_ratio());
     gc.coordination = policies.coordination;
+    gc.restore_ratio = gc.soft_ratio + hardware.gc_slice_ratio;
     RackOptions {
         nodes: hardware.nodes,
         gateways: 1,
@@ -394,6 +465,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
         },
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
+        controller: central(hardware, policies),
         volumes: vec![Layout {
             sets: hardware.sets,
             pages_per_set: hardware.pages_per_set,
@@ -403,6 +475,33 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             durability: Durability::Memory,
         }],
     }
+}
+
+/// VDC's controller, or that of RackBlox (Software): it knows nominal device times, and nothing of collection.
+fn central(hardware: &Hardware, policies: &Policies) -> Option<Central> {
+    if !policies.shaped && policies.coordination != Coordination::Controller {
+        return None;
+    }
+    let timing = &hardware.timing;
+    let mean = |lower: u64, upper: u64| (lower + upper) / 2;
+    let planes = hardware.geometry.channels * hardware.geometry.units_per_channel();
+    let link_ns = u64::from(hardware.server_link.ns_per_kilobyte);
+    Some(Central {
+        vdc: vdc::Config {
+            interval: VDC_INTERVAL,
+            burst: VDC_BURST,
+            costs: vdc::Costs {
+                read_ns: mean(timing.read_lower_ns, timing.read_upper_ns) + timing.transfer_ns,
+                write_ns: mean(timing.program_lower_ns, timing.program_upper_ns) + timing.transfer_ns,
+            },
+        },
+        capacity: vdc::Capacity {
+            storage_ns: u64::from(planes) * 1_000_000_000,
+            network_bytes: 1_000_000_000_000u64
+                .checked_div(link_ns)
+                .unwrap_or(VDC_NETWORK_BYTES),
+        },
+    })
 }
 
 fn fill(gateway: usize, pages: u64) -> LoadSpec {
@@ -424,13 +523,6 @@ fn load(gateway: usize, workload: &Workload, requests: u64) -> LoadSpec {
         burst: workload.burst,
         ..LoadSpec::new(gateway, 0, requests)
     }
-}
-
-fn totals(run: &mut Run<RackFleet>) -> VssdStats {
-    let hosts = run.fleet().sites().len();
-    let world = run.world();
-    let up: Vec<&RackHost> = (0..hosts).filter_map(|i| world.host(i)).collect();
-    flash_totals(up.into_iter())
 }
 
 #[cfg(test)]
