@@ -376,12 +376,7 @@ impl Config {
             media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
             shape,
             isolation,
-            over_provisioning: within(
-                "over_provisioning",
-                options.over_provisioning.unwrap_or(0.25),
-                0.05,
-                0.9,
-            )?,
+            over_provisioning: over_provisioning(options.over_provisioning)?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
             policy,
             device_depth: within(
@@ -484,6 +479,10 @@ fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
         chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
     };
     Ok((shape, isolation))
+}
+
+fn over_provisioning(share: Option<f64>) -> anyhow::Result<f64> {
+    within("over_provisioning", share.unwrap_or(0.25), 0.05, 0.9)
 }
 
 /// What vSSDs share, by name.
