@@ -1,6 +1,6 @@
 //! The words a node and a vSSD exchange: configuration, requests, events, statistics.
 
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Isolation};
 use crate::profile::Profile;
 use crate::ssd::VssdEntry;
 use base::{Lpn, MediaOp, Page, Version, VssdId};
@@ -33,6 +33,8 @@ pub struct VssdConfig {
     pub page_bytes: usize,
     /// The channels this vSSD owns, bit i for channel i.
     pub channels: u64,
+    /// Whether others share them.
+    pub isolation: Isolation,
     /// Pages users see.
     pub logical_pages: u32,
     /// How long flash operations take.
@@ -62,6 +64,7 @@ impl VssdConfig {
             geometry: *geometry,
             page_bytes,
             channels: entry.channels,
+            isolation: entry.isolation,
             logical_pages: entry.logical_pages,
             timing: Profile::none(),
             gc: GcMode::Preemptible { step_pages: 4 },
@@ -129,6 +132,11 @@ pub enum Event {
     GcDone,
     /// Collecting because no free block was left, whoever forbade it.
     GcForced,
+    /// Of a software-isolated vSSD: writes wait for a block. Answer with [`crate::Vssd::accept`], with none if nobody lends.
+    Borrow,
+    /// Of a software-isolated vSSD: it has borrowed blocks that it does not need any more. Take them with
+    /// [`crate::Vssd::take_returns`] and give them to their owners.
+    Return,
 }
 
 /// What a request returns.
@@ -192,10 +200,16 @@ pub struct VssdStats {
     pub erase_count_max: u32,
     /// Mean erase count.
     pub erase_count_mean: f64,
-    /// All blocks.
+    /// Blocks it has: its own, without those lent, with those borrowed.
     pub blocks: u32,
     /// Blocks ready to be programmed.
     pub free_blocks: u32,
+    /// Blocks borrowed since start.
+    pub blocks_borrowed: u64,
+    /// Blocks of others that it has.
+    pub borrowed_blocks: u32,
+    /// Own blocks that others have.
+    pub lent_blocks: u32,
     /// Logical pages with data.
     pub live_pages: u32,
     /// Logical pages found damaged and not rewritten since.
@@ -249,6 +263,12 @@ pub enum RecoverError {
     #[error("out-of-band metadata at byte {offset} is damaged")]
     EntryLost {
         /// Byte offset of the entry on the medium.
+        offset: u64,
+    },
+    /// Two vSSDs of a channel group have live data in one block.
+    #[error("the block whose metadata is at byte {offset} belongs to two vSSDs")]
+    OwnedTwice {
+        /// Byte offset of the block's first entry on the medium.
         offset: u64,
     },
     /// A durable trim record is destroyed beyond correction.

@@ -3,9 +3,14 @@
 //! A block is Free → Open → Closed → Collecting → Waiting → Free. It waits until everything that left it is durable
 //! (the erase barrier). Closed blocks without programs in flight stand in a list per number of live pages, oldest
 //! first, so that the greedy victim is found in constant amortised time. Free blocks are taken least-worn first.
+//!
+//! Of a channel group every member numbers all blocks, and those that it has not are Foreign to it. A block changes
+//! hands only from Free to Foreign at one and from Foreign to Free at the other.
 
 use crate::geometry::RESERVE_BLOCKS;
+use crate::group::Loan;
 use crate::mapping::NONE;
+use core::ops::Range;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -21,6 +26,8 @@ pub(crate) enum State {
     Closed,
     Collecting,
     Waiting,
+    /// Another member of the channel group has it.
+    Foreign,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +91,8 @@ pub(crate) struct Blocks {
     blocks: Vec<Block>,
     pages_per_block: u32,
     blocks_per_unit: u32,
-    units: u32,
+    /// The units whose blocks are this vSSD's own.
+    home: Range<u32>,
     channels: u32,
     separate: bool,
     wear_gap_max: u32,
@@ -96,11 +104,20 @@ pub(crate) struct Blocks {
     open_moved: Vec<u32>,
     next_user: u32,
     next_moved: u32,
+    /// Blocks of others, and of these the free and the open ones.
+    borrowed: Vec<u32>,
+    borrowed_free: Vec<u32>,
+    borrowed_open: Vec<u32>,
+    next_borrowed: usize,
+    /// Own blocks that others have.
+    lent: u32,
+    /// Borrowed blocks go back: none is opened any more.
+    pub(crate) returning: bool,
     /// Per number of live pages: closed blocks.
     buckets: Vec<List>,
     /// No bucket below this has a block.
     lowest: u32,
-    counts: [u32; 5],
+    counts: [u32; 6],
     erases_total: u64,
     victims: u64,
     wear_cursor: u32,
@@ -110,6 +127,7 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub(crate) fn new(
         units: u32,
+        home: Range<u32>,
         channels: u32,
         blocks_per_unit: u32,
         pages_per_block: u32,
@@ -124,15 +142,21 @@ impl Blocks {
             blocks: vec![Block::NEW; count as usize],
             pages_per_block,
             blocks_per_unit,
-            units,
+            next_user: home.start,
+            home,
             channels,
             separate,
             wear_gap_max,
             free,
             open_user: vec![NONE; units as usize],
             open_moved: vec![NONE; units as usize],
-            next_user: 0,
             next_moved: 0,
+            borrowed: Vec::new(),
+            borrowed_free: Vec::new(),
+            borrowed_open: Vec::new(),
+            next_borrowed: 0,
+            lent: 0,
+            returning: false,
             buckets: vec![
                 List {
                     head: NONE,
@@ -141,7 +165,7 @@ impl Blocks {
                 pages_per_block as usize + 1
             ],
             lowest: 0,
-            counts: [0; 5],
+            counts: [0; 6],
             erases_total: 0,
             victims: 0,
             wear_cursor: 0,
@@ -151,10 +175,19 @@ impl Blocks {
 
     /// Puts every block where its state says. Blocks are set up with [`Blocks::get_mut`] before.
     pub(crate) fn start(&mut self) {
-        self.counts = [0; 5];
+        self.counts = [0; 6];
         for id in 0..self.blocks.len() as u32 {
             let block = self.blocks[id as usize];
             self.counts[block.state as usize] += 1;
+            match (block.state, self.is_home(id)) {
+                (State::Foreign, is_home) => {
+                    self.lent += u32::from(is_home);
+                    continue;
+                }
+                (_, true) => {}
+                (State::Free, false) => unreachable!("free blocks are at home when a vSSD starts"),
+                (_, false) => self.borrowed.push(id),
+            }
             self.erases_total += u64::from(block.erases);
             match block.state {
                 State::Free => {
@@ -162,13 +195,23 @@ impl Blocks {
                 }
                 State::Closed => self.link(id),
                 State::Waiting => self.waiting.push(id),
-                State::Open | State::Collecting => {}
+                State::Open | State::Collecting | State::Foreign => {}
             }
         }
     }
 
+    /// True for a block of this vSSD's own units.
+    pub(crate) fn is_home(&self, id: u32) -> bool {
+        self.home.contains(&(id / self.blocks_per_unit))
+    }
+
     /// Makes a partly programmed block a frontier of its unit; false when both are taken.
     pub(crate) fn adopt(&mut self, id: u32, user: bool) -> bool {
+        if !self.is_home(id) {
+            self.borrowed_open.push(id);
+            self.blocks[id as usize].state = State::Open;
+            return true;
+        }
         let unit = (id / self.blocks_per_unit) as usize;
         let mut candidates = [&mut self.open_user[unit], &mut self.open_moved[unit]];
         if !user && self.separate {
@@ -197,16 +240,31 @@ impl Blocks {
         self.blocks.len() as u32
     }
 
+    /// Blocks that no other member of the group has.
+    pub(crate) fn owned(&self) -> u32 {
+        self.count() - self.counts[State::Foreign as usize]
+    }
+
     pub(crate) fn free_count(&self) -> u32 {
         self.counts[State::Free as usize]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
-        self.blocks.iter()
+    /// Free blocks of its own units.
+    pub(crate) fn free_at_home(&self) -> u32 {
+        self.free_count() - self.borrowed_free.len() as u32
+    }
+
+    /// The blocks that no other member of the group has.
+    pub(crate) fn present(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(|block| block.state != State::Foreign)
     }
 
     /// Blocks that are being filled.
     pub(crate) fn open_blocks(&self) -> impl Iterator<Item = u32> {
+        self.open_at_home().chain(self.borrowed_open.iter().copied())
+    }
+
+    fn open_at_home(&self) -> impl Iterator<Item = u32> {
         self.open_user
             .iter()
             .chain(&self.open_moved)
@@ -215,7 +273,7 @@ impl Blocks {
     }
 
     pub(crate) fn erases_mean(&self) -> f64 {
-        self.erases_total as f64 / f64::from(self.count())
+        self.erases_total as f64 / f64::from(self.owned().max(1))
     }
 
     pub(crate) fn unit_of_block(&self, id: u32) -> u32 {
@@ -244,6 +302,11 @@ impl Blocks {
 
     fn open(&mut self, unit: u32) -> Option<u32> {
         let Reverse((_, id)) = self.free[unit as usize].pop()?;
+        self.make_open(id);
+        Some(id)
+    }
+
+    fn make_open(&mut self, id: u32) {
         assert_eq!(
             self.blocks[id as usize].state,
             State::Free,
@@ -255,7 +318,6 @@ impl Blocks {
         block.first_sequence = 0;
         block.barrier = 0;
         block.trim_barrier = 0;
-        Some(id)
     }
 
     /// Takes the next page of an open block and closes the block when that was its last.
@@ -280,13 +342,17 @@ impl Blocks {
     }
 
     fn allocate_user(&mut self) -> Option<u32> {
-        let free = self.free_count();
+        let free = self.free_at_home();
         if !self.separate && free < RESERVE_BLOCKS {
-            return None;
+            return self.allocate_borrowed();
         }
-        for _ in 0..self.units {
+        for _ in self.home.clone() {
             let unit = self.next_user;
-            self.next_user = if unit + 1 == self.units { 0 } else { unit + 1 };
+            self.next_user = if unit + 1 == self.home.end {
+                self.home.start
+            } else {
+                unit + 1
+            };
             let mut id = self.open_user[unit as usize];
             if id == NONE && free > RESERVE_BLOCKS {
                 id = self.open(unit).unwrap_or(NONE);
@@ -298,24 +364,50 @@ impl Blocks {
             self.open_user[unit as usize] = if full { NONE } else { id };
             return Some(ppn);
         }
-        None
+        self.allocate_borrowed()
+    }
+
+    /// The next page of borrowed blocks, taken in turn from as many as there are channels.
+    fn allocate_borrowed(&mut self) -> Option<u32> {
+        if self.returning {
+            return None;
+        }
+        if self.borrowed_open.len() < self.channels as usize
+            && let Some(id) = self.borrowed_free.pop()
+        {
+            self.make_open(id);
+            self.borrowed_open.push(id);
+        }
+        if self.borrowed_open.is_empty() {
+            return None;
+        }
+        self.next_borrowed = (self.next_borrowed + 1) % self.borrowed_open.len();
+        let (ppn, full) = self.take(self.borrowed_open[self.next_borrowed]);
+        if full {
+            self.borrowed_open.swap_remove(self.next_borrowed);
+        }
+        Some(ppn)
     }
 
     fn allocate_moved(&mut self, channel: u32) -> Option<u32> {
         // Own channel first, so that the others stay free of this work; then anywhere.
-        let per_channel = self.units / self.channels;
+        let per_channel = (self.home.end - self.home.start) / self.channels;
         for step in 0..per_channel {
-            let unit = channel + self.channels * ((self.next_moved + step) % per_channel);
+            let row = (self.next_moved.wrapping_add(step)) % per_channel;
+            let unit = self.home.start + channel + self.channels * row;
             if let Some(ppn) = self.take_moved(unit) {
                 self.next_moved = self.next_moved.wrapping_add(step + 1);
                 return Some(ppn);
             }
         }
-        if let Some(ppn) = (0..self.units).find_map(|unit| self.take_moved(unit)) {
+        if let Some(ppn) = self.home.clone().find_map(|unit| self.take_moved(unit)) {
             return Some(ppn);
         }
         // The last resort: room of users' own blocks.
-        let unit = (0..self.units).find(|unit| self.open_user[*unit as usize] != NONE)?;
+        let unit = self
+            .home
+            .clone()
+            .find(|unit| self.open_user[*unit as usize] != NONE)?;
         let (ppn, full) = self.take(self.open_user[unit as usize]);
         if full {
             self.open_user[unit as usize] = NONE;
@@ -346,7 +438,7 @@ impl Blocks {
     /// Pages collection can still program without erasing anything.
     pub(crate) fn room_for_moves(&self) -> u32 {
         let room = |id| self.pages_per_block - self.blocks[id as usize].filled;
-        self.open_blocks().map(room).sum::<u32>() + self.free_count() * self.pages_per_block
+        self.open_at_home().map(room).sum::<u32>() + self.free_at_home() * self.pages_per_block
     }
 
     /// A program of the block ended.
@@ -495,7 +587,11 @@ impl Blocks {
             let erases = block.erases;
             self.erases_total += 1;
             self.set_state(id, State::Free);
-            self.free[(id / self.blocks_per_unit) as usize].push(Reverse((erases, id)));
+            if self.is_home(id) {
+                self.free[(id / self.blocks_per_unit) as usize].push(Reverse((erases, id)));
+            } else {
+                self.borrowed_free.push(id);
+            }
             released += 1;
         }
         released
@@ -508,5 +604,119 @@ impl Blocks {
             .iter()
             .map(|&id| &self.blocks[id as usize])
             .any(|block| block.barrier <= programmed && block.trim_barrier <= trims_loggable)
+    }
+
+    /// Blocks of others that it has.
+    pub(crate) fn borrowed(&self) -> u32 {
+        self.borrowed.len() as u32
+    }
+
+    /// Own blocks that others have.
+    pub(crate) fn lent(&self) -> u32 {
+        self.lent
+    }
+
+    /// Gives up own free blocks, of the units that have most: at most `count`, and so that `keep` stay.
+    pub(crate) fn lend(&mut self, count: u32, keep: u32) -> Vec<Loan> {
+        let count = count.min(self.free_at_home().saturating_sub(keep));
+        let mut loans = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let richest = self
+                .home
+                .clone()
+                .max_by_key(|unit| self.free[*unit as usize].len());
+            let unit = richest.expect("a vSSD has units");
+            let Some(Reverse((erases, block))) = self.free[unit as usize].pop() else {
+                break;
+            };
+            self.hand_over(block);
+            self.lent += 1;
+            loans.push(Loan { block, erases });
+        }
+        loans
+    }
+
+    fn hand_over(&mut self, id: u32) {
+        self.erases_total -= u64::from(self.blocks[id as usize].erases);
+        self.set_state(id, State::Foreign);
+    }
+
+    /// Takes over a block that another member gave up: borrowed, or lent before.
+    pub(crate) fn accept(&mut self, loan: Loan) {
+        let Loan { block: id, erases } = loan;
+        assert_eq!(
+            self.blocks[id as usize].state,
+            State::Foreign,
+            "a block has one owner"
+        );
+        self.set_state(id, State::Free);
+        self.blocks[id as usize].erases = erases;
+        self.erases_total += u64::from(erases);
+        if self.is_home(id) {
+            self.lent = self.lent.saturating_sub(1);
+            self.free[(id / self.blocks_per_unit) as usize].push(Reverse((erases, id)));
+        } else {
+            self.borrowed.push(id);
+            self.borrowed_free.push(id);
+        }
+    }
+
+    /// True when a borrowed block is free to go back.
+    pub(crate) fn has_returns(&self) -> bool {
+        !self.borrowed_free.is_empty()
+    }
+
+    /// Gives up the borrowed blocks that are free.
+    pub(crate) fn take_returns(&mut self) -> Vec<Loan> {
+        let free = core::mem::take(&mut self.borrowed_free);
+        let returned = free.into_iter().map(|block| {
+            self.borrowed.retain(|id| *id != block);
+            self.hand_over(block);
+            let erases = self.blocks[block as usize].erases;
+            Loan { block, erases }
+        });
+        returned.collect()
+    }
+
+    /// Borrowed blocks that are not free yet.
+    pub(crate) fn borrowed_in_use(&self) -> u32 {
+        (self.borrowed.len() - self.borrowed_free.len()) as u32
+    }
+
+    /// All borrowed blocks as they will be when they are erased: of a vSSD that is gone.
+    pub(crate) fn surrender(&self) -> Vec<Loan> {
+        let erased = |&block: &u32| {
+            let Block { state, erases, .. } = self.blocks[block as usize];
+            let erases = erases + u32::from(state != State::Free);
+            Loan { block, erases }
+        };
+        self.borrowed.iter().map(erased).collect()
+    }
+
+    /// What was lent does not come back.
+    pub(crate) fn write_off(&mut self) {
+        self.lent = 0;
+    }
+
+    /// Closes the borrowed blocks that are being filled; returns them.
+    pub(crate) fn close_borrowed(&mut self) -> Vec<u32> {
+        let closed = core::mem::take(&mut self.borrowed_open);
+        for &id in &closed {
+            self.set_state(id, State::Closed);
+            if self.blocks[id as usize].pending == 0 {
+                self.link(id);
+            }
+        }
+        closed
+    }
+
+    /// The borrowed block with the fewest live pages, if these fit `room`.
+    pub(crate) fn take_borrowed_victim(&mut self, room: u32) -> Option<u32> {
+        let live = |id: &u32| self.blocks[*id as usize].live;
+        let candidates = self.borrowed.iter().copied().filter(|id| self.listed(*id));
+        let id = candidates.filter(|id| live(id) <= room).min_by_key(live)?;
+        self.unlink(id);
+        self.set_state(id, State::Collecting);
+        Some(id)
     }
 }

@@ -375,10 +375,11 @@ impl Vssd {
         count
     }
 
-    /// Pages of a block that programs up to `start` filled; a free block counts as full of what is dead.
+    /// Pages of a block that programs up to `start` filled; one that is free, or another's, counts as full of what is
+    /// dead.
     fn fill_at_start(&self, id: u32) -> u32 {
         let block = self.blocks.get(id);
-        if block.state == State::Free {
+        if matches!(block.state, State::Free | State::Foreign) {
             return self.share.pages_per_block();
         }
         if block.first_sequence > self.checkpoints.start {

@@ -189,6 +189,22 @@ impl Vssd {
         }
     }
 
+    /// No entry will be added to those of a block that is closed before it is full.
+    pub(crate) fn close_entries(&mut self, block: u32) {
+        let id = core::mem::replace(&mut self.blocks.get_mut(block).buffer, NONE);
+        if id == NONE {
+            return;
+        }
+        let buffer = &mut self.buffers.slots[id as usize];
+        buffer.full = true;
+        if buffer.dirty {
+            self.write_buffer(id);
+        } else if !buffer.in_flight {
+            buffer.used = false;
+            self.buffers.free.push(id);
+        }
+    }
+
     /// Writes a buffer unless it is being written; that write's end looks again.
     fn write_buffer(&mut self, id: u32) {
         let buffer = &mut self.buffers.slots[id as usize];

@@ -61,11 +61,12 @@ impl Vssd {
             "a ratio is between 0 and 1"
         );
         self.advance(now);
-        let blocks = f64::from(self.blocks.count());
+        let blocks = f64::from(self.blocks.owned() - self.blocks.borrowed());
         let target = (until_free_ratio * blocks).ceil() as u32;
         self.collection.target_free = self.collection.target_free.max(target);
         self.collection.requested = true;
         self.collection.active = true;
+        self.call_in_borrowed();
         self.pump();
     }
 
@@ -79,10 +80,13 @@ impl Vssd {
         let target = RESERVE_BLOCKS + self.share.units().clamp(1, FORCED_BLOCKS_MAX);
         let collection = &mut self.collection;
         collection.target_free = collection.target_free.max(target);
-        collection.active = true;
+        let begins = !core::mem::replace(&mut collection.active, true);
         if !collection.forced {
             collection.forced = true;
             self.events.push_back(Event::GcForced);
+        }
+        if begins {
+            self.call_in_borrowed();
         }
     }
 
@@ -106,15 +110,17 @@ impl Vssd {
             if !self.collection.active {
                 return;
             }
-            let (free, target) = (self.blocks.free_count(), self.collection.target_free);
-            if free >= target {
+            let (free, target) = (self.blocks.free_at_home(), self.collection.target_free);
+            let owes = self.blocks.returning && self.blocks.borrowed_in_use() > 0;
+            if free >= target && !owes {
                 return self.end_collection(false);
             }
             if !self.settled {
                 // Repeated crashes must not use the reserve up: first make durable what the last life moved.
                 return;
             }
-            if free + self.blocks.waiting.len() as u32 >= target {
+            let reached = free + self.blocks.waiting.len() as u32 >= target;
+            if reached && !owes {
                 self.collection.wants_flush = true;
                 return;
             }
@@ -126,6 +132,15 @@ impl Vssd {
                 KEPT_BLOCKS * self.share.pages_per_block()
             };
             let room = self.blocks.room_for_moves().saturating_sub(kept);
+            if owes && let Some(block) = self.blocks.take_borrowed_victim(self.room_to_return(room)) {
+                self.begin_victim(block);
+                continue;
+            }
+            if reached && !self.blocks.waiting.is_empty() {
+                // What is borrowed waits for the same.
+                self.collection.wants_flush = true;
+                return;
+            }
             match self.blocks.take_victim(room) {
                 Some(block) => self.begin_victim(block),
                 None if !self.blocks.waiting.is_empty() => {
@@ -139,6 +154,8 @@ impl Vssd {
                     self.checkpoints.wanted = true;
                     return;
                 }
+                // What was lent is on its way back.
+                None if self.blocks.lent() > 0 => return,
                 None => return self.end_collection(true),
             }
         }
@@ -149,6 +166,7 @@ impl Vssd {
         self.collection.forced = false;
         self.collection.target_free = 0;
         self.collection.dead_end = dead_end;
+        self.blocks.returning = false;
         if core::mem::take(&mut self.collection.requested) {
             self.events.push_back(Event::GcDone);
         }

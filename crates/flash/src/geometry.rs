@@ -1,8 +1,10 @@
 //! The shape of an SSD: channels, chips, planes, blocks, pages.
 //!
 //! A *unit* is one plane of one chip of one channel: what can program or erase independently. A vSSD owns whole
-//! channels (hardware isolation, RackBlox §3.2), hence all units of them.
+//! channels (hardware isolation, RackBlox §3.2), hence all units of them, or rows of units of a *channel group* that it
+//! shares with others (software isolation). A *row* is one unit of each channel: the same plane of the same chip.
 
+use crate::layout::Layout;
 use base::limits::CHANNELS_MAX;
 use thiserror::Error;
 
@@ -25,6 +27,31 @@ pub struct Geometry {
     pub blocks_per_plane: u32,
     /// Pages of an erase block.
     pub pages_per_block: u32,
+}
+
+/// Which units of its channels a vSSD owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All: nobody else is on its channels.
+    #[default]
+    Hardware,
+    /// `count` rows from row `first` on. Others own the remaining rows, share the channels, and lend blocks.
+    Software {
+        /// The first row.
+        first: u32,
+        /// Rows; not 0.
+        count: u32,
+    },
+}
+
+impl Isolation {
+    /// The rows among the `rows` that there are.
+    pub(crate) fn rows(self, rows: u32) -> core::ops::Range<u32> {
+        match self {
+            Self::Hardware => 0..rows,
+            Self::Software { first, count } => first..first + count,
+        }
+    }
 }
 
 /// Why a geometry cannot be used.
@@ -91,8 +118,18 @@ impl Geometry {
     /// block and an open collection block, the reserve is kept, trim records are at their limit, and one closed
     /// block must still have something to gain.
     pub fn logical_pages_max(&self, channels: u32) -> u32 {
-        let blocks = channels * self.blocks_per_channel();
-        let kept = 2 * channels * self.units_per_channel() + RESERVE_BLOCKS + RECORD_BLOCKS + 1;
+        self.logical_pages_max_of_units(channels * self.units_per_channel())
+    }
+
+    /// The same of a software-isolated vSSD that has `rows` rows of a channel group of `channels` channels. Its
+    /// checkpoints' room counts, too.
+    pub fn logical_pages_max_shared(&self, channels: u32, rows: u32, page_bytes: usize) -> u32 {
+        Layout::new(self, page_bytes).logical_pages_max(channels, rows)
+    }
+
+    pub(crate) fn logical_pages_max_of_units(&self, units: u32) -> u32 {
+        let blocks = units * self.blocks_per_plane;
+        let kept = 2 * units + RESERVE_BLOCKS + RECORD_BLOCKS + 1;
         blocks.saturating_sub(kept) * self.pages_per_block
     }
 }

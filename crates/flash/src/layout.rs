@@ -3,7 +3,8 @@
 //! Areas in order: two superblock slots, checkpoints, out-of-band entries, data. The three later areas are ordered by
 //! channel, so that a vSSD's share is where its channels are.
 
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Isolation};
+use core::ops::Range;
 
 /// Bytes of a superblock slot, whatever the page size: header and table of 64 vSSDs, rounded up to 4096.
 pub(crate) const SUPER_BYTES: usize = 20_480;
@@ -89,6 +90,28 @@ impl Layout {
         self.oob_start() + self.blocks() * u64::from(self.oob_pages_per_block) * self.page_bytes as u64
     }
 
+    /// Which pages of a checkpoint slot of `channels` channels belong to these rows: in proportion.
+    fn checkpoint_pages(&self, channels: u32, rows: &Range<u32>) -> Range<u32> {
+        let (pages, all) = (
+            u64::from(channels * self.share_pages),
+            self.geometry.units_per_channel(),
+        );
+        let at = |row: u32| (pages * u64::from(row) / u64::from(all)) as u32;
+        at(rows.start)..at(rows.end)
+    }
+
+    /// The most logical pages of a vSSD of so many rows on `channels` channels: what collection can serve, and what a
+    /// checkpoint has room for.
+    pub(crate) fn logical_pages_max(&self, channels: u32, rows: u32) -> u32 {
+        let served = self.geometry.logical_pages_max_of_units(channels * rows);
+        let room = self.page_bytes - PIECE_HEADER_BYTES;
+        let blocks = channels * self.geometry.blocks_per_channel();
+        let table = blocks.div_ceil((room / BLOCK_BYTES) as u32);
+        let pages = self.checkpoint_pages(channels, &(0..rows));
+        let map = (pages.end - pages.start).saturating_sub(1 + table);
+        served.min(map.saturating_mul((room / MAPPED_BYTES) as u32))
+    }
+
     /// Bytes of the whole SSD.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.data_start() + u64::from(self.geometry.pages()) * self.page_bytes as u64
@@ -98,16 +121,20 @@ impl Layout {
 /// The parts of the areas that one vSSD owns.
 ///
 /// Its blocks are numbered unit by unit, and its units so that neighbours are on different channels, then on
-/// different chips: striping over units in order uses every channel first.
+/// different chips: striping over units in order uses every channel first. A software-isolated vSSD numbers the blocks of
+/// its whole group so, and owns some of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     layout: Layout,
     channels: Vec<u32>,
+    rows: Range<u32>,
+    /// Its pages of a checkpoint slot.
+    checkpoint: Range<u32>,
     global_block: Box<[u32]>,
 }
 
 impl Share {
-    pub(crate) fn new(geometry: &Geometry, page_bytes: usize, channels: u64) -> Self {
+    pub(crate) fn new(geometry: &Geometry, page_bytes: usize, channels: u64, isolation: Isolation) -> Self {
         let layout = Layout::new(geometry, page_bytes);
         let channels: Vec<u32> = (0..geometry.channels)
             .filter(|c| channels >> c & 1 == 1)
@@ -128,8 +155,15 @@ impl Share {
             global_block
                 .extend((0..geometry.blocks_per_plane).map(|b| plane_index * geometry.blocks_per_plane + b));
         }
+        let rows = isolation.rows(geometry.units_per_channel());
+        assert!(
+            rows.start < rows.end && rows.end <= geometry.units_per_channel(),
+            "a vSSD has rows of its channels"
+        );
         Self {
+            checkpoint: layout.checkpoint_pages(channels.len() as u32, &rows),
             layout,
+            rows,
             channels,
             global_block: global_block.into(),
         }
@@ -143,6 +177,12 @@ impl Share {
         self.channels.len() as u32
     }
 
+    /// The rows of units that are this vSSD's own.
+    pub(crate) fn rows(&self) -> Range<u32> {
+        self.rows.clone()
+    }
+
+    /// Units of all its channels.
     pub(crate) fn units(&self) -> u32 {
         self.channels() * self.layout.geometry.units_per_channel()
     }
@@ -203,6 +243,7 @@ impl Share {
     /// Where page `piece` of checkpoint slot `slot` lies.
     pub(crate) fn piece_offset(&self, slot: u32, piece: u32) -> u64 {
         let share = self.layout.share_pages;
+        let piece = self.checkpoint.start + piece;
         let channel = self.channels[(piece / share) as usize];
         let page = u64::from(channel * 2 + slot) * u64::from(share) + u64::from(piece % share);
         self.layout.checkpoint_start() + page * self.layout.page_bytes as u64
@@ -223,7 +264,7 @@ impl Share {
         let map = logical_pages.div_ceil(self.mapped_per_piece());
         let blocks = self.blocks().div_ceil(self.blocks_per_piece());
         assert!(
-            1 + map + blocks <= self.layout.share_pages * self.channels(),
+            1 + map + blocks <= self.checkpoint.end - self.checkpoint.start,
             "a checkpoint fits its area"
         );
         (map, blocks)
@@ -247,7 +288,7 @@ mod tests {
             let layout = Layout::new(&geometry, page_bytes);
             let mut seen = std::collections::BTreeSet::new();
             for channels in [0b0101, 0b0010, 0b1000] {
-                let share = Share::new(&geometry, page_bytes, channels);
+                let share = Share::new(&geometry, page_bytes, channels, Isolation::Hardware);
                 for piece in 0..layout.share_pages * share.channels() {
                     assert!(seen.insert(share.piece_offset(0, piece)));
                     assert!(seen.insert(share.piece_offset(1, piece)));
@@ -266,5 +307,30 @@ mod tests {
             let held = (layout.total_bytes() - 2 * SUPER_BYTES as u64) / page_bytes as u64;
             assert_eq!(held, seen.len() as u64, "no page is unused");
         }
+    }
+
+    #[test]
+    fn checkpoints_of_a_group_share_its_pages_without_overlap() {
+        let geometry = Geometry {
+            channels: 2,
+            chips_per_channel: 3,
+            planes_per_chip: 1,
+            blocks_per_plane: 9,
+            pages_per_block: 7,
+        };
+        let layout = Layout::new(&geometry, 128);
+        let mut seen = std::collections::BTreeSet::new();
+        for (first, count) in [(0, 1), (1, 2)] {
+            let isolation = Isolation::Software { first, count };
+            let share = Share::new(&geometry, 128, 0b11, isolation);
+            let logical = layout.logical_pages_max(2, count);
+            assert!(logical > 0);
+            let (map, blocks) = share.pieces(logical);
+            for piece in 0..1 + map + blocks {
+                assert!(seen.insert(share.piece_offset(0, piece)));
+                assert!(seen.insert(share.piece_offset(1, piece)));
+            }
+        }
+        assert!(seen.iter().all(|&at| at < layout.oob_start()));
     }
 }

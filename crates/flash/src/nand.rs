@@ -85,7 +85,8 @@ struct Unit {
 #[derive(Clone, Copy, Debug)]
 struct Channel {
     busy: bool,
-    held: bool,
+    /// Collections that keep users off.
+    holds: u32,
     waiting: Queue,
 }
 
@@ -117,7 +118,7 @@ impl Nand {
             channels: vec![
                 Channel {
                     busy: false,
-                    held: false,
+                    holds: 0,
                     waiting: Queue::EMPTY
                 };
                 channels as usize
@@ -163,7 +164,7 @@ impl Nand {
         let u = &mut self.units[unit as usize];
         u.until_ns = u.until_ns.max(now_ns) + array_ns + transfer_ns;
         self.until_ns = self.until_ns.max(u.until_ns);
-        let held = self.channels[unit as usize % self.channels.len()].held;
+        let held = self.channels[unit as usize % self.channels.len()].holds > 0;
         // Outside a hold the collection queues like everybody else.
         let queue = if collection && held {
             &mut u.collection
@@ -176,12 +177,12 @@ impl Nand {
 
     /// Keeps users off a channel.
     pub(crate) fn hold(&mut self, channel: u32) {
-        self.channels[channel as usize].held = true;
+        self.channels[channel as usize].holds += 1;
     }
 
     /// Lets users on again.
     pub(crate) fn release(&mut self, now_ns: u64, channel: u32) {
-        self.channels[channel as usize].held = false;
+        self.channels[channel as usize].holds -= 1;
         let step = self.channels.len();
         for unit in (channel as usize..self.units.len()).step_by(step) {
             self.start(now_ns, unit as u32);
@@ -218,7 +219,7 @@ impl Nand {
     }
 
     fn start(&mut self, now_ns: u64, unit: u32) {
-        let held = self.channels[unit as usize % self.channels.len()].held;
+        let held = self.channels[unit as usize % self.channels.len()].holds > 0;
         let u = &mut self.units[unit as usize];
         if u.busy {
             return;

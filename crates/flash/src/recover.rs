@@ -7,17 +7,22 @@
 //! Programs that the newest checkpoint covers need no entry. Those that were cut are covered by the first checkpoint
 //! after the recovery, and until then nothing newer claims to be durable, so that they are never mistaken for
 //! corruption later.
+//!
+//! The members of a channel group are recovered together: a block belongs to whom its entries of the newest generation
+//! belong to, if anything of it is still of use, else to its home.
 
 use crate::api::{RecoverError, RecoveryReport, VssdConfig};
 use crate::blocks::State;
 use crate::bulk::{WINDOW_BYTES, read_pages};
 use crate::checkpoint::{CheckpointHeader, Loaded, Stamp};
+use crate::device::Device;
+use crate::group::{ChannelGroup, Members};
 use crate::layout::{ENTRY_BYTES, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::oob::{Decoded, Entry, Kind};
 use crate::trim::{Record, parse_record};
 use crate::vssd::Vssd;
-use base::{Lpn, Medium, Pool, Version};
+use base::{Lpn, Medium, Pool, Version, VssdId};
 
 /// Something a logical page may be.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +47,10 @@ struct Scanned {
     replayed: bool,
     /// The checkpoint maps a page to it.
     referenced: bool,
+    /// The entries of its newest generation are another member's.
+    theirs: bool,
+    /// Pages of it that are live.
+    live: u32,
 }
 
 /// A finding of use to the offline check.
@@ -78,6 +87,8 @@ struct Loader<'a> {
     medium: &'a dyn Medium,
     share: &'a Share,
     instance: u32,
+    /// The other members of its channel group.
+    others: &'a [u32],
     /// Erase count and fill per block according to the checkpoint.
     known: Vec<(u32, u32)>,
     /// Records up to this are dead.
@@ -89,14 +100,15 @@ struct Loader<'a> {
     state: Recovered,
 }
 
-/// Reads the state of a vSSD; changes nothing.
+/// Reads the state of a vSSD, `others` being the instances of its channel group's other members; changes nothing.
 pub(crate) fn load(
     medium: &dyn Medium,
     share: &Share,
     instance: u32,
+    others: &[u32],
     logical_pages: u32,
 ) -> Result<Recovered, RecoverError> {
-    let mut loader = Loader::new(medium, share, instance, logical_pages)?;
+    let mut loader = Loader::new(medium, share, instance, others, logical_pages)?;
     loader.scan()?;
     let state = &mut loader.state;
     let (claimed, used) = (state.checkpoint_claimed, state.report.checkpoint);
@@ -116,6 +128,7 @@ impl<'a> Loader<'a> {
         medium: &'a dyn Medium,
         share: &'a Share,
         instance: u32,
+        others: &'a [u32],
         logical_pages: u32,
     ) -> Result<Self, RecoverError> {
         let read = |slot| {
@@ -148,6 +161,7 @@ impl<'a> Loader<'a> {
             medium,
             share,
             instance,
+            others,
             known: best.blocks,
             records_floor: header.covered_before,
             candidates: Vec::new(),
@@ -204,8 +218,9 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// What the entries of a block are, by page.
-    fn entries(&mut self, block: u32, bytes: &mut [u8]) -> Vec<Decoded> {
+    /// What the entries of a block are, by page, and the newest generation of other members of the group.
+    fn entries(&mut self, block: u32, bytes: &mut [u8]) -> (Vec<Decoded>, Option<u32>) {
+        let mut theirs = None;
         let (per_page, per_block) = (self.share.entries_per_page(), self.share.pages_per_block());
         let mut entries = Vec::with_capacity(per_block as usize);
         self.state.salt = crc32c::crc32c_append(self.state.salt, bytes);
@@ -215,6 +230,9 @@ impl<'a> Loader<'a> {
                 let ppn = block * per_block + entries.len() as u32;
                 let decoded = match Entry::decode(at) {
                     Decoded::Valid(e) | Decoded::Corrected(e) if e.instance != self.instance => {
+                        if e.ppn == ppn && self.others.contains(&e.instance) {
+                            theirs = theirs.max(Some(e.generation));
+                        }
                         Decoded::Empty
                     }
                     Decoded::Valid(e) | Decoded::Corrected(e) if e.ppn != ppn => Decoded::Damaged,
@@ -223,11 +241,11 @@ impl<'a> Loader<'a> {
                 entries.push(decoded);
             }
         }
-        entries
+        (entries, theirs)
     }
 
     fn scan_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), RecoverError> {
-        let decoded = self.entries(block, bytes);
+        let (decoded, theirs) = self.entries(block, bytes);
         let first = block * self.share.pages_per_block();
         let (erases, fill) = self.known[block as usize];
         let mut entries = Vec::new();
@@ -246,6 +264,7 @@ impl<'a> Loader<'a> {
         }
         let s = &mut self.state;
         let generation = entries.iter().map(|(_, e)| e.generation).fold(erases, u32::max);
+        let generation = theirs.map_or(generation, |theirs| theirs.max(generation));
         for (_, entry) in &entries {
             s.last = s.last.max(entry.sequence);
             s.durable = s.durable.max(entry.durable);
@@ -256,8 +275,9 @@ impl<'a> Loader<'a> {
         // Where programs that the checkpoint does not cover begin. Before its fill: the block was erased since.
         let replayed_from = newest.map(|(page, _)| *page).min();
         for page in (0..decoded.len() as u32).filter(|p| decoded[*p as usize] == Decoded::Damaged) {
+            let is_theirs = entries.is_empty() && theirs == Some(generation);
             let covered = page < fill && replayed_from.is_none_or(|from| from >= fill);
-            if covered {
+            if covered || is_theirs {
                 s.findings.push(Finding::Superfluous { ppn: first + page });
                 continue;
             }
@@ -273,6 +293,7 @@ impl<'a> Loader<'a> {
         scanned.first_sequence = entries.iter().map(|(_, e)| e.sequence).min().unwrap_or(0);
         scanned.last_is_user = entries.last().is_some_and(|(_, e)| e.kind == Kind::User);
         scanned.replayed = replayed_from.is_some();
+        scanned.theirs = theirs == Some(generation);
         for (_, entry) in entries {
             self.take_entry(&entry);
         }
@@ -471,9 +492,133 @@ pub(crate) fn recover(
     pool: Pool,
     medium: &dyn Medium,
 ) -> Result<(Vssd, RecoveryReport), RecoverError> {
-    let share = Share::new(&config.geometry, config.page_bytes, config.channels);
-    let state = load(medium, &share, config.instance, config.logical_pages)?;
-    let mut vssd = Vssd::empty(config, pool, state.last.max(state.durable) + 1);
+    let device = Vssd::own_device(&config);
+    let state = load(
+        medium,
+        &share_of(&config),
+        config.instance,
+        &[],
+        config.logical_pages,
+    )?;
+    build(config, pool, medium, device, state, |_| Fate::Own)
+}
+
+fn share_of(config: &VssdConfig) -> Share {
+    Share::new(
+        &config.geometry,
+        config.page_bytes,
+        config.channels,
+        config.isolation,
+    )
+}
+
+/// Whose a block of a group is.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// This vSSD's, as its own state says.
+    Own,
+    /// This vSSD's, free, erased so often.
+    Free { erases: u32 },
+    /// Another's, erased so often.
+    Foreign { erases: u32 },
+}
+
+/// Reads the states of all members of a channel group, decides whose each block is, and makes the machines.
+///
+/// # Errors
+/// Names the member that cannot be recovered; the others cannot be without it, as it may have their blocks.
+pub(crate) fn recover_group(
+    configs: Vec<VssdConfig>,
+    pool: &Pool,
+    medium: &dyn Medium,
+) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
+    let group = ChannelGroup::new(&configs[0]);
+    let instances: Vec<u32> = configs.iter().map(|config| config.instance).collect();
+    let mut states = Vec::with_capacity(configs.len());
+    for config in &configs {
+        let others: Vec<u32> = instances
+            .iter()
+            .copied()
+            .filter(|i| *i != config.instance)
+            .collect();
+        let state = load(
+            medium,
+            &share_of(config),
+            config.instance,
+            &others,
+            config.logical_pages,
+        );
+        states.push(state.map_err(|error| (config.id, error))?);
+    }
+    let owners = owners(&configs[0], &mut states).map_err(|error| (configs[0].id, error))?;
+    let shares: Vec<Share> = configs.iter().map(share_of).collect();
+    let mut members = Vec::with_capacity(configs.len());
+    for (member, (config, state)) in configs.into_iter().zip(states).enumerate() {
+        let share = &shares[member];
+        let is_home = |block: u32| {
+            let row = block / share.blocks_per_unit() / share.channels();
+            share.rows().contains(&row)
+        };
+        let fate = |block: u32| match owners[block as usize] {
+            (Some(owner), _) if owner == member => Fate::Own,
+            (None, erases) if is_home(block) => Fate::Free { erases },
+            (_, erases) => Fate::Foreign { erases },
+        };
+        let id = config.id;
+        let built = build(config, pool.clone(), medium, group.device(), state, fate);
+        members.push(built.map_err(|error| (id, error))?);
+    }
+    Ok((group, members))
+}
+
+/// Per block of a group: the member for which it is still of use, if any, and its erase count.
+fn owners(config: &VssdConfig, states: &mut [Recovered]) -> Result<Vec<(Option<usize>, u32)>, RecoverError> {
+    let share = share_of(config);
+    let per_block = share.pages_per_block();
+    for state in states.iter_mut() {
+        let data = state
+            .pages
+            .iter()
+            .map(|mapped| mapped.ppn)
+            .filter(|ppn| *ppn != NONE);
+        for ppn in data.chain(state.records.iter().map(|record| record.ppn)) {
+            state.blocks[(ppn / per_block) as usize].live += 1;
+        }
+    }
+    let decide = |block: u32| {
+        let scanned = || states.iter().map(|state| &state.blocks[block as usize]);
+        let mut live = scanned().enumerate().filter(|(_, s)| s.live > 0);
+        let owner = live.next();
+        if live.next().is_some() {
+            return Err(RecoverError::OwnedTwice {
+                offset: share.oob_offset(block, 0),
+            });
+        }
+        let of_use = |s: &Scanned| (s.replayed || s.referenced) && !s.theirs;
+        let owner = owner.or_else(|| scanned().enumerate().find(|(_, s)| of_use(s)));
+        if let Some((member, s)) = owner {
+            return Ok((Some(member), s.generation));
+        }
+        let generation = scanned()
+            .map(|s| s.generation)
+            .max()
+            .expect("a group has members");
+        let erased_since = scanned().any(|s| s.filled > 0);
+        Ok((None, generation + u32::from(erased_since)))
+    };
+    (0..share.blocks()).map(decide).collect()
+}
+
+/// Makes the machine of a state.
+fn build(
+    config: VssdConfig,
+    pool: Pool,
+    medium: &dyn Medium,
+    device: Device,
+    state: Recovered,
+    fate: impl Fn(u32) -> Fate,
+) -> Result<(Vssd, RecoveryReport), RecoverError> {
+    let mut vssd = Vssd::empty(config, pool, device, state.last.max(state.durable) + 1);
     vssd.salt = state.salt;
     vssd.settled = state.last <= state.covered && !state.report.fell_back;
     if !vssd.settled {
@@ -499,8 +644,13 @@ pub(crate) fn recover(
         vssd.blocks.get_mut(block).live += 1;
     }
     vssd.trims.records = state.records;
-    for (id, scanned) in state.blocks.iter().enumerate() {
-        place(&mut vssd, medium, id as u32, scanned)?;
+    for (id, scanned) in (0u32..).zip(&state.blocks) {
+        let block = vssd.blocks.get_mut(id);
+        match fate(id) {
+            Fate::Own => place(&mut vssd, medium, id, scanned)?,
+            Fate::Free { erases } => (block.state, block.erases) = (State::Free, erases),
+            Fate::Foreign { erases } => (block.state, block.erases) = (State::Foreign, erases),
+        }
     }
     vssd.blocks.start();
     vssd.pump();

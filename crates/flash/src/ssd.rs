@@ -3,13 +3,16 @@
 //! The superblock has two slots and a generation. The next generation always goes to the slot that does not hold the
 //! present one, and each slot is checksummed as a whole, so a cut write leaves the present one valid.
 
-use crate::geometry::{Geometry, GeometryError};
+use crate::geometry::{Geometry, GeometryError, Isolation};
 use crate::layout::{Layout, SUPER_BYTES, put_u32, put_u64, u32_at, u64_at};
 use base::{MediaError, Medium, VssdId};
 use thiserror::Error;
 
 const MAGIC: &[u8; 8] = b"SWYDSSD1";
+/// Without software-isolated vSSDs, as ever.
 const FORMAT_VERSION: u32 = 1;
+/// With some: whoever knows only version 1 would take their channels for one vSSD's.
+const FORMAT_VERSION_SHARED: u32 = 2;
 const HEADER_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 288;
 const CONFIG_AT: usize = 32;
@@ -17,8 +20,10 @@ const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const TABLE_CRC_AT: usize = 72;
 /// Longest config blob.
 const CONFIG_BYTES_MAX: usize = ENTRY_BYTES - CONFIG_AT;
-/// vSSDs of one SSD: one per channel at most.
+/// vSSDs of one SSD.
 const VSSDS_MAX: usize = 64;
+/// Rows of a channel group that can be shared: a bit each.
+const ROWS_MAX: u32 = 64;
 /// Instance numbers skipped when a superblock slot was found damaged: its generation may have handed some out.
 const INSTANCE_SKIP: u32 = 1024;
 
@@ -70,6 +75,20 @@ pub enum CreateError {
         /// Free channels.
         free: u32,
     },
+    /// No channel group has so many neighbouring rows free, and no new group can be made.
+    #[error(
+        "no channel group of {channels} channels has {rows} of {all} rows free, and {free} channels are free"
+    )]
+    Rows {
+        /// Channels asked for.
+        channels: u32,
+        /// Rows asked for.
+        rows: u32,
+        /// Rows of a group.
+        all: u32,
+        /// Channels that nobody has.
+        free: u32,
+    },
     /// More logical pages than the channels can hold beside what collection needs.
     #[error("at most {max} logical pages fit")]
     LogicalPages {
@@ -93,10 +112,25 @@ pub struct VssdEntry {
     pub instance: u32,
     /// Channels, bit i for channel i.
     pub channels: u64,
+    /// Whether others share them.
+    pub isolation: Isolation,
     /// Pages users see.
     pub logical_pages: u32,
     /// The owner's opaque bytes, at most 256.
     pub config: Vec<u8>,
+}
+
+impl VssdEntry {
+    /// True when both are software-isolated vSSDs of one channel group.
+    pub fn shares_with(&self, other: &Self) -> bool {
+        let shared = |entry: &Self| entry.isolation != Isolation::Hardware;
+        shared(self) && shared(other) && self.channels == other.channels
+    }
+
+    /// The rows it owns, one bit each.
+    fn row_bits(&self, rows: u32) -> u64 {
+        self.isolation.rows(rows).fold(0, |bits, row| bits | 1 << row)
+    }
 }
 
 /// An opened SSD: its superblock.
@@ -246,6 +280,20 @@ impl Ssd {
         self.vssds.iter().fold(0, |taken, vssd| taken | vssd.channels)
     }
 
+    /// Neighbouring rows that are free if all channels are one group; 0 when some vSSD has channels otherwise.
+    pub fn free_rows(&self) -> u32 {
+        let all = self.geometry.units_per_channel();
+        let channels = u64::MAX >> (64 - self.geometry.channels);
+        let fits = |vssd: &VssdEntry| vssd.isolation != Isolation::Hardware && vssd.channels == channels;
+        if all > ROWS_MAX || !self.vssds.iter().all(fits) {
+            return 0;
+        }
+        let longest = (1..=all)
+            .rev()
+            .find(|count| self.free_rows_of(channels, *count).is_some());
+        longest.unwrap_or(0)
+    }
+
     /// Channels that no vSSD owns.
     pub fn free_channels(&self) -> u32 {
         self.geometry.channels - self.channels_taken().count_ones()
@@ -262,38 +310,127 @@ impl Ssd {
         logical_pages: u32,
         config: Vec<u8>,
     ) -> Result<&VssdEntry, CreateError> {
+        self.check_new(id, &config)?;
+        let free = self.free_channels();
+        if channels == 0 || channels > free {
+            return Err(CreateError::Channels { free });
+        }
+        self.add(
+            id,
+            self.lowest_free(channels),
+            Isolation::Hardware,
+            logical_pages,
+            config,
+        )
+    }
+
+    /// Adds a software-isolated vSSD of `rows` rows (one unit of each channel a row), in memory; persist with
+    /// [`Ssd::superblock_pages`]. It joins the first channel group of `channels` channels that has room for it; without one
+    /// the lowest free channels become a new group.
+    ///
+    /// # Errors
+    /// The id is taken, no group has room and too few channels are free, too many logical pages are asked for, or the
+    /// config is too long.
+    pub fn create_shared(
+        &mut self,
+        id: VssdId,
+        channels: u32,
+        rows: u32,
+        logical_pages: u32,
+        config: Vec<u8>,
+    ) -> Result<&VssdEntry, CreateError> {
+        self.check_new(id, &config)?;
+        let (all, free) = (self.geometry.units_per_channel(), self.free_channels());
+        let refusal = CreateError::Rows {
+            channels,
+            rows,
+            all,
+            free,
+        };
+        if channels == 0 || rows == 0 || rows > all || all > ROWS_MAX {
+            return Err(refusal);
+        }
+        let groups = self
+            .vssds
+            .iter()
+            .filter(|vssd| vssd.isolation != Isolation::Hardware);
+        let fitting = groups.filter(|vssd| vssd.channels.count_ones() == channels);
+        let found = fitting
+            .map(|vssd| vssd.channels)
+            .find_map(|set| Some((set, self.free_rows_of(set, rows)?)));
+        let (set, first) = match found {
+            Some(found) => found,
+            None if channels <= free => (self.lowest_free(channels), 0),
+            None => return Err(refusal),
+        };
+        let isolation = Isolation::Software { first, count: rows };
+        self.add(id, set, isolation, logical_pages, config)
+    }
+
+    /// The first row of `count` neighbouring ones of a group that nobody owns.
+    fn free_rows_of(&self, channels: u64, count: u32) -> Option<u32> {
+        let all = self.geometry.units_per_channel();
+        let members = self.vssds.iter().filter(|vssd| vssd.channels == channels);
+        let taken = members.fold(0, |taken, vssd| taken | vssd.row_bits(all));
+        let wanted = u64::MAX >> (64 - count);
+        (0..=all - count).find(|first| taken & wanted << first == 0)
+    }
+
+    fn lowest_free(&self, channels: u32) -> u64 {
+        let taken = self.channels_taken();
+        (0..self.geometry.channels)
+            .filter(|c| taken >> c & 1 == 0)
+            .take(channels as usize)
+            .fold(0u64, |set, c| set | 1 << c)
+    }
+
+    fn check_new(&self, id: VssdId, config: &[u8]) -> Result<(), CreateError> {
         if self.vssds.iter().any(|vssd| vssd.id == id) {
             return Err(CreateError::Exists);
         }
         if self.vssds.len() == VSSDS_MAX {
             return Err(CreateError::Full);
         }
-        let free = self.free_channels();
-        if channels == 0 || channels > free {
-            return Err(CreateError::Channels { free });
-        }
-        let max = self.geometry.logical_pages_max(channels);
-        if logical_pages == 0 || logical_pages > max {
-            return Err(CreateError::LogicalPages { max });
-        }
         if config.len() > CONFIG_BYTES_MAX {
             return Err(CreateError::ConfigBytes);
         }
-        let taken = self.channels_taken();
-        let set = (0..self.geometry.channels)
-            .filter(|c| taken >> c & 1 == 0)
-            .take(channels as usize)
-            .fold(0u64, |set, c| set | 1 << c);
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        id: VssdId,
+        channels: u64,
+        isolation: Isolation,
+        logical_pages: u32,
+        config: Vec<u8>,
+    ) -> Result<&VssdEntry, CreateError> {
+        let max = self.logical_pages_max(channels.count_ones(), isolation);
+        if logical_pages == 0 || logical_pages > max {
+            return Err(CreateError::LogicalPages { max });
+        }
         let instance = self.next_instance;
         self.next_instance += 1;
         self.vssds.push(VssdEntry {
             id,
             instance,
-            channels: set,
+            channels,
+            isolation,
             logical_pages,
             config,
         });
         Ok(self.vssds.last().expect("just pushed"))
+    }
+
+    /// The most logical pages of a vSSD of so many channels.
+    pub fn logical_pages_max(&self, channels: u32, isolation: Isolation) -> u32 {
+        match isolation {
+            Isolation::Hardware => self.geometry.logical_pages_max(channels),
+            Isolation::Software { count, .. } => {
+                let (geometry, page_bytes) = (&self.geometry, self.page_bytes);
+                geometry.logical_pages_max_shared(channels, count, page_bytes)
+            }
+        }
     }
 
     /// Removes a vSSD in memory; persist with [`Ssd::superblock_pages`].
@@ -352,11 +489,24 @@ impl Ssd {
             put_u64(at, 8, entry.channels);
             put_u32(at, 16, entry.logical_pages);
             put_u32(at, 20, entry.config.len() as u32);
+            if let Isolation::Software { first, count } = entry.isolation {
+                put_u32(at, 24, first);
+                put_u32(at, 28, count);
+            }
             at[CONFIG_AT..][..entry.config.len()].copy_from_slice(&entry.config);
         }
         let table_crc = crc32c::crc32c(&table[..self.vssds.len() * ENTRY_BYTES]);
         header[..8].copy_from_slice(MAGIC);
-        put_u32(header, 8, FORMAT_VERSION);
+        let shared = self
+            .vssds
+            .iter()
+            .any(|vssd| vssd.isolation != Isolation::Hardware);
+        let version = if shared {
+            FORMAT_VERSION_SHARED
+        } else {
+            FORMAT_VERSION
+        };
+        put_u32(header, 8, version);
         put_u32(header, 12, self.page_bytes as u32);
         header[16..32].copy_from_slice(&self.uuid);
         let g = &self.geometry;
@@ -383,7 +533,7 @@ impl Ssd {
         let (header, table) = bytes.split_at(HEADER_BYTES);
         let count = u32_at(header, 68) as usize;
         if &header[..8] != MAGIC
-            || u32_at(header, 8) != FORMAT_VERSION
+            || !(FORMAT_VERSION..=FORMAT_VERSION_SHARED).contains(&u32_at(header, 8))
             || crc32c::crc32c(&header[..HEADER_CRC_AT]) != u32_at(header, HEADER_CRC_AT)
             || count > VSSDS_MAX
             || crc32c::crc32c(&table[..count * ENTRY_BYTES]) != u32_at(header, TABLE_CRC_AT)
@@ -402,10 +552,22 @@ impl Ssd {
         check_page_bytes(page_bytes).ok()?;
         let entry = |at: &[u8]| {
             let length = u32_at(at, 20) as usize;
+            let isolation = match u32_at(at, 28) {
+                0 => Isolation::Hardware,
+                count => Isolation::Software {
+                    first: u32_at(at, 24),
+                    count,
+                },
+            };
+            let rows = isolation.rows(geometry.units_per_channel());
+            if rows.start >= rows.end || rows.end > geometry.units_per_channel() {
+                return None;
+            }
             Some(VssdEntry {
                 id: VssdId(u32_at(at, 0)),
                 instance: u32_at(at, 4),
                 channels: u64_at(at, 8),
+                isolation,
                 logical_pages: u32_at(at, 16),
                 config: at.get(CONFIG_AT..CONFIG_AT + length)?.to_vec(),
             })
@@ -538,6 +700,54 @@ mod tests {
             assert_eq!(again.vssds(), ssd.vssds());
             assert_eq!(again.uuid(), [7; 16]);
         }
+    }
+
+    #[test]
+    fn software_isolated_vssds_share_a_group_and_survive() {
+        let mut medium = formatted(128);
+        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        ssd.create(VssdId(1), 1, 8, vec![]).expect("fits");
+        store(&mut ssd, &mut medium);
+        assert_eq!(
+            medium[SUPER_BYTES * ssd.slot as usize + 8],
+            1,
+            "known to everybody"
+        );
+        let a = ssd
+            .create_shared(VssdId(2), 2, 1, 32, vec![])
+            .expect("fits")
+            .clone();
+        let b = ssd
+            .create_shared(VssdId(3), 2, 1, 32, vec![])
+            .expect("fits")
+            .clone();
+        assert_eq!((a.channels, b.channels), (0b110, 0b110));
+        assert_eq!(ssd.free_rows(), 0, "not all channels are one group");
+        assert!(a.shares_with(&b) && !a.shares_with(&ssd.vssds()[0]));
+        assert_eq!(b.isolation, Isolation::Software { first: 1, count: 1 });
+        assert!(matches!(
+            ssd.create_shared(VssdId(4), 2, 1, 32, vec![]),
+            Err(CreateError::Rows { free: 1, .. })
+        ));
+        store(&mut ssd, &mut medium);
+        let again = Ssd::open(&mut medium, 128).expect("opens");
+        assert_eq!(again.vssds(), ssd.vssds());
+        ssd.delete(VssdId(2)).expect("exists");
+        let c = ssd
+            .create_shared(VssdId(4), 2, 1, 32, vec![])
+            .expect("its row is free");
+        assert_eq!(c.isolation, Isolation::Software { first: 0, count: 1 });
+    }
+
+    #[test]
+    fn rows_that_are_free_are_counted_where_they_are_neighbours() {
+        let mut ssd = Ssd::open(&mut formatted(128), 128).expect("opens");
+        assert_eq!(ssd.free_rows(), 2);
+        ssd.create_shared(VssdId(1), 4, 1, 8, vec![]).expect("fits");
+        assert_eq!((ssd.free_rows(), ssd.free_channels()), (1, 0));
+        ssd.delete(VssdId(1)).expect("exists");
+        ssd.create(VssdId(2), 1, 8, vec![]).expect("fits");
+        assert_eq!(ssd.free_rows(), 0);
     }
 
     #[test]

@@ -84,10 +84,15 @@ pub fn verify(
         total: ssd.vssds().iter().map(|v| u64::from(v.logical_pages)).sum(),
     };
     for entry in ssd.vssds() {
-        let share = Share::new(ssd.geometry(), page_bytes, entry.channels);
+        let share = Share::new(ssd.geometry(), page_bytes, entry.channels, entry.isolation);
+        let others = ssd
+            .vssds()
+            .iter()
+            .filter(|other| *other != entry && other.shares_with(entry));
         let mut check = Check {
             medium,
             share,
+            others: others.map(|other| other.instance).collect(),
             entry,
             report: &mut report,
         };
@@ -99,6 +104,7 @@ pub fn verify(
 struct Check<'a> {
     medium: &'a dyn Medium,
     share: Share,
+    others: Vec<u32>,
     entry: &'a VssdEntry,
     report: &'a mut VerifyReport,
 }
@@ -110,6 +116,7 @@ impl Check<'_> {
             self.medium,
             &self.share,
             self.entry.instance,
+            &self.others,
             self.entry.logical_pages,
         ) {
             Ok(recovered) => {
@@ -215,6 +222,7 @@ impl Check<'_> {
                 self.share.piece_offset(number % 2, 0),
             ),
             RecoverError::EntryLost { offset } => ("an out-of-band entry is destroyed", offset),
+            RecoverError::OwnedTwice { offset } => ("a block belongs to two vSSDs", offset),
             RecoverError::RecordLost { offset } => ("a trim record is destroyed", offset),
         };
         let place = Where {

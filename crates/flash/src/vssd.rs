@@ -15,8 +15,11 @@ use crate::api::{
 };
 use crate::blocks::{Blocks, Stream};
 use crate::checkpoint::Checkpoints;
+use crate::device::Device;
 use crate::flush::{Buffers, Rounds, Sequence};
 use crate::gc::Collection;
+use crate::geometry::Isolation;
+use crate::group::{ChannelGroup, Members};
 use crate::layout::Share;
 use crate::mapping::{Mapped, Mapping, NONE};
 use crate::nand::{Nand, NandKind};
@@ -24,7 +27,7 @@ use crate::oob::{Entry, Kind};
 use crate::ops::{Op, OpKind, Ops};
 use crate::recover;
 use crate::trim::Trims;
-use base::{Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, Page, Pool, Version};
+use base::{Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, Page, Pool, Version, VssdId};
 use std::collections::VecDeque;
 
 /// When to look again for a page after the pool was empty. Ends of other operations are looked at anyway.
@@ -40,6 +43,12 @@ pub(crate) struct Counters {
     pub(crate) reads: u64,
     pub(crate) flushes: u64,
     pub(crate) checkpoints: u64,
+    pub(crate) blocks_borrowed: u64,
+}
+
+/// Operations for which memory is reserved.
+pub(crate) fn operations(config: &VssdConfig, units: u32) -> usize {
+    config.queue_depth as usize + 3 * units as usize + 64
 }
 
 /// One vSSD: flash translation, garbage collection, timing. Drive it like a [`base::Machine`].
@@ -51,7 +60,7 @@ pub struct Vssd {
     pub(crate) now: Instant,
     /// Operations take modelled time.
     pub(crate) timed: bool,
-    pub(crate) nand: Nand,
+    pub(crate) nand: Device,
     pub(crate) ops: Ops,
     pub(crate) events: VecDeque<Event>,
     pub(crate) mapping: Mapping,
@@ -74,6 +83,8 @@ pub struct Vssd {
     pub(crate) counters: Counters,
     /// The pool was empty when something needed a page.
     pub(crate) starved: bool,
+    /// [`Event::Borrow`] is not answered yet.
+    pub(crate) asked_to_borrow: bool,
     write_wait: VecDeque<u32>,
     read_wait: VecDeque<(u64, u32)>,
 }
@@ -85,35 +96,43 @@ impl Vssd {
     /// # Panics
     /// If the configuration contradicts itself or the pool's page size.
     pub fn create(config: VssdConfig, pool: Pool) -> Vssd {
-        let mut vssd = Self::empty(config, pool, 1);
+        let nand = Self::own_device(&config);
+        let mut vssd = Self::empty(config, pool, nand, 1);
         vssd.blocks.start();
         vssd
     }
 
     /// A machine whose blocks are not yet started; programs are numbered from `next`.
-    pub(crate) fn empty(config: VssdConfig, pool: Pool, next: u64) -> Vssd {
+    pub(crate) fn empty(config: VssdConfig, pool: Pool, nand: Device, next: u64) -> Vssd {
         assert_eq!(
             pool.page_bytes(),
             config.page_bytes,
             "the pool has the medium's page size"
         );
+        let share = Share::new(
+            &config.geometry,
+            config.page_bytes,
+            config.channels,
+            config.isolation,
+        );
+        let home = share.rows().start * share.channels()..share.rows().end * share.channels();
         assert!(
-            config.logical_pages <= config.geometry.logical_pages_max(config.channels.count_ones()),
+            config.logical_pages <= config.geometry.logical_pages_max_of_units(home.end - home.start),
             "more logical pages than collection can serve"
         );
-        let share = Share::new(&config.geometry, config.page_bytes, config.channels);
         let depth = config.queue_depth as usize;
         let units = share.units();
-        let ops = depth + 3 * units as usize + 64;
+        let ops = operations(&config, units);
         Self {
             now: Instant::ZERO,
             timed: !config.timing.is_none(),
-            nand: Nand::new(config.timing.clone(), share.channels(), units, ops as u32),
+            nand,
             ops: Ops::new(ops),
             events: VecDeque::with_capacity(2 * ops),
             mapping: Mapping::new(config.logical_pages, share.blocks() * share.pages_per_block()),
             blocks: Blocks::new(
                 units,
+                home,
                 share.channels(),
                 share.blocks_per_unit(),
                 share.pages_per_block(),
@@ -133,12 +152,25 @@ impl Vssd {
             checkpoints: Checkpoints::new(units),
             counters: Counters::default(),
             starved: false,
+            asked_to_borrow: false,
             write_wait: VecDeque::with_capacity(depth),
             read_wait: VecDeque::with_capacity(depth),
             config,
             share,
             pool,
         }
+    }
+
+    pub(crate) fn own_device(config: &VssdConfig) -> Device {
+        assert_eq!(
+            config.isolation,
+            Isolation::Hardware,
+            "a software-isolated vSSD is created in its group"
+        );
+        let channels = config.channels.count_ones();
+        let units = channels * config.geometry.units_per_channel();
+        let ops = operations(config, units) as u32;
+        Device::Own(Nand::new(config.timing.clone(), channels, units, ops))
     }
 
     /// The machine of an entry with a history: the newest checkpoint, and what was programmed after it. Media operations
@@ -152,6 +184,27 @@ impl Vssd {
         medium: &dyn Medium,
     ) -> Result<(Vssd, RecoveryReport), RecoverError> {
         recover::recover(config, pool, medium)
+    }
+
+    /// As [`Vssd::recover`], for all software-isolated vSSDs of one channel group.
+    ///
+    /// # Errors
+    /// The vSSD that cannot be recovered. The others cannot be without it, as it may have blocks of theirs.
+    ///
+    /// # Panics
+    /// If there is none, or they are not of one group.
+    pub fn recover_group(
+        configs: Vec<VssdConfig>,
+        pool: &Pool,
+        medium: &dyn Medium,
+    ) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
+        let of_one_group =
+            |c: &VssdConfig| c.channels == configs[0].channels && c.isolation != Isolation::Hardware;
+        assert!(
+            configs.iter().all(of_one_group),
+            "a group has one set of channels"
+        );
+        recover::recover_group(configs, pool, medium)
     }
 
     /// Takes a request; [`Event::Done`] with its tag follows.
@@ -231,7 +284,17 @@ impl Vssd {
 
     /// Free blocks over all blocks.
     pub fn free_ratio(&self) -> f64 {
-        f64::from(self.blocks.free_count()) / f64::from(self.blocks.count())
+        f64::from(self.blocks.free_count()) / f64::from(self.blocks.owned().max(1))
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &VssdConfig {
+        &self.config
+    }
+
+    /// Free blocks, and all that no other member of its group has.
+    pub fn free_blocks(&self) -> (u32, u32) {
+        (self.blocks.free_count(), self.blocks.owned())
     }
 
     /// The timing model's estimate of when the work now queued is finished; never earlier than the last call's `now`.
@@ -250,11 +313,14 @@ impl Vssd {
             reads: c.reads,
             flushes: c.flushes,
             checkpoints: c.checkpoints,
-            erase_count_min: self.blocks.iter().map(|b| b.erases).min().unwrap_or(0),
-            erase_count_max: self.blocks.iter().map(|b| b.erases).max().unwrap_or(0),
+            erase_count_min: self.blocks.present().map(|b| b.erases).min().unwrap_or(0),
+            erase_count_max: self.blocks.present().map(|b| b.erases).max().unwrap_or(0),
             erase_count_mean: self.blocks.erases_mean(),
-            blocks: self.blocks.count(),
+            blocks: self.blocks.owned(),
             free_blocks: self.blocks.free_count(),
+            blocks_borrowed: c.blocks_borrowed,
+            borrowed_blocks: self.blocks.borrowed(),
+            lent_blocks: self.blocks.lent(),
             live_pages: self.mapping.mapped_count(),
             damaged_pages: self.mapping.damaged_count(),
         }
@@ -343,6 +409,9 @@ impl Vssd {
         }
         let released = self.blocks.release(self.flushed, self.trims.durable);
         self.counters.erases += u64::from(released);
+        if self.blocks.returning {
+            self.offer_returns();
+        }
     }
 
     fn submit_read(&mut self, tag: u64, lpn: Lpn) {
@@ -474,7 +543,7 @@ impl Vssd {
                 self.write_wait.pop_front();
                 self.end_write(id, Err(VssdError::NoSpace));
             } else {
-                return self.force_collection();
+                return self.no_free_block();
             }
         }
     }

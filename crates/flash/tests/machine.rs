@@ -96,7 +96,7 @@ impl Bench {
                 match event {
                     Event::Media(op) => self.media(op),
                     Event::Done { tag, result } => self.answers.push((tag, result)),
-                    Event::GcDone | Event::GcForced => {}
+                    Event::GcDone | Event::GcForced | Event::Borrow | Event::Return => {}
                 }
             }
             match self.vssd.deadline() {
@@ -305,7 +305,7 @@ fn a_read_waits_for_blocking_collection_but_hardly_for_a_preemptible_one() {
                 match event {
                     Event::Media(op) => bench.media(op),
                     Event::Done { tag, result } => bench.answers.push((tag, result)),
-                    Event::GcDone | Event::GcForced => {}
+                    Event::GcDone | Event::GcForced | Event::Borrow | Event::Return => {}
                 }
             }
             if bench.answers.is_empty() {

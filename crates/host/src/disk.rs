@@ -745,6 +745,7 @@ impl Disk {
                 Event::GcDone => self.collecting = false,
                 Event::GcForced if self.collecting => {}
                 Event::GcForced => self.start_collection(),
+                Event::Borrow | Event::Return => unreachable!("a disk has its channels for itself"),
                 Event::Done { tag, result } => {
                     progress = true;
                     self.flash_done(tag, result);

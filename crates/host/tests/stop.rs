@@ -57,6 +57,7 @@ impl World {
             intent: Intent::Create,
             pages: 500,
             channels: 1,
+            rows: 0,
             membership: Membership::default(),
         };
         world.send(Packet::with_record(world.header(Op::Open, 0), open.emit()));

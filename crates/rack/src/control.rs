@@ -36,19 +36,24 @@ pub struct Open {
     pub pages: u32,
     /// Channels that it takes.
     pub channels: u32,
+    /// Rows of units that it takes of a channel group of so many channels, 0 for channels of its own; below 2¹⁶.
+    pub rows: u32,
     /// The other replicas.
     pub membership: Membership,
 }
 
 const MEMBER_BYTES: usize = 11;
 const GENERATION_BYTES: usize = 4;
+/// Where the rows are in the number of channels: a node that knows nothing of them has too few channels.
+const ROWS_SHIFT: u32 = 16;
 
 impl Open {
     /// The record's bytes.
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![self.intent as u8];
         bytes.extend_from_slice(&self.pages.to_be_bytes());
-        bytes.extend_from_slice(&self.channels.to_be_bytes());
+        let channels = self.rows << ROWS_SHIFT | self.channels;
+        bytes.extend_from_slice(&channels.to_be_bytes());
         bytes.extend_from_slice(&self.membership.emit());
         bytes
     }
@@ -61,7 +66,8 @@ impl Open {
         Some(Self {
             intent: *Intent::ALL.get(usize::from(*intent))?,
             pages: u32::from_be_bytes(*pages),
-            channels: u32::from_be_bytes(*channels),
+            channels: u32::from_be_bytes(*channels) & ((1 << ROWS_SHIFT) - 1),
+            rows: u32::from_be_bytes(*channels) >> ROWS_SHIFT,
             membership: Membership::parse(rest)?,
         })
     }
@@ -126,6 +132,12 @@ pub struct NodeStatus {
     pub free_channels: u32,
     /// Pages that a vSSD may expose for each of its channels.
     pub pages_per_channel: u32,
+    /// Neighbouring rows of units that are free where software-isolated vSSDs share all channels.
+    #[serde(default)]
+    pub free_rows: u32,
+    /// Pages that such a vSSD may expose for each of its rows.
+    #[serde(default)]
+    pub pages_per_row: u32,
     /// vSSDs here.
     pub vssds: u32,
     /// Of these, how many serve clients.
@@ -172,6 +184,7 @@ mod tests {
                     intent,
                     pages: 77,
                     channels: 3,
+                    rows: 5,
                     membership: Membership {
                         generation,
                         peers: peers.clone(),

@@ -36,6 +36,9 @@ pub enum ExchangeError {
     /// One needs more than the other.
     #[error("vSSDs {0} and {1} are not of the same size")]
     Sizes(u32, u32),
+    /// Its channels are shared.
+    #[error("vSSD {0} is software-isolated: only vSSDs with channels of their own exchange their nodes")]
+    Shared(u32),
     /// Another exchange has not been finished.
     #[error("another exchange is not finished: some nodes do not answer, `switchyard status` shows which")]
     Unfinished,
@@ -86,6 +89,9 @@ impl Snapshot {
         for (vssd, at) in [(a, at_a), (b, at_b)] {
             if !self.volumes[at.0].ready {
                 return Err(ExchangeError::NotReady(vssd.0));
+            }
+            if self.volumes[at.0].sets[at.1].rows > 0 {
+                return Err(ExchangeError::Shared(vssd.0));
             }
         }
         let set = |at: (usize, usize, usize)| &self.volumes[at.0].sets[at.1];
@@ -378,6 +384,12 @@ mod tests {
         assert_eq!(
             small.plan_exchange(VssdId(1), VssdId(8)),
             Err(ExchangeError::Sizes(1, 8))
+        );
+        let mut shared = snapshot();
+        shared.volumes[1].sets[1].rows = 1;
+        assert_eq!(
+            shared.plan_exchange(VssdId(1), VssdId(8)),
+            Err(ExchangeError::Shared(8))
         );
         let mut unready = snapshot();
         unready.volumes[1].ready = false;

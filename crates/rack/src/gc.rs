@@ -282,6 +282,11 @@ impl Agent {
         self.actions.pop_front()
     }
 
+    /// True while an answer of the ToR is awaited.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
+    }
+
     /// True while collecting.
     pub fn is_collecting(&self) -> bool {
         matches!(self.state, State::Collecting { .. })

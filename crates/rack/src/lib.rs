@@ -4,11 +4,13 @@
 //! Nothing here sends, waits or stores: crate `host` composes these into machines.
 #![forbid(unsafe_code)]
 
+pub mod bucket;
 pub mod cache;
 pub mod control;
 pub mod dedup;
 pub mod exchange;
 pub mod gc;
+pub mod gc_group;
 pub mod placement;
 pub mod port;
 pub mod predictor;

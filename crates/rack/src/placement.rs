@@ -15,6 +15,16 @@ pub struct Offer {
     pub pages_per_channel: u32,
 }
 
+/// What a volume's vSSDs share (RackBlox §3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Nothing: each has channels of its own.
+    #[default]
+    Hardware,
+    /// All channels of their SSD, of whose planes each has some.
+    Software,
+}
+
 /// Why a volume cannot be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlacementError {
@@ -73,6 +83,22 @@ pub fn place(
     })
 }
 
+/// As [`place`], for software-isolated vSSDs on SSDs of `channels` channels: what is offered and taken are rows of units
+/// instead of channels.
+pub fn place_rows(
+    offers: &[Offer],
+    channels: u32,
+    pages: u64,
+    replicas: usize,
+    next_vssd: &mut u32,
+) -> Result<Vec<SetRecord>, PlacementError> {
+    let mut sets = place(offers, pages, replicas, next_vssd)?;
+    for set in &mut sets {
+        (set.channels, set.rows) = (channels, set.channels);
+    }
+    Ok(sets)
+}
+
 /// Sets of channels for `share` pages, of which each takes `taken_max` pages if it holds as many.
 fn split(
     mut offers: Vec<Offer>,
@@ -118,6 +144,7 @@ fn split(
         sets.push(SetRecord {
             pages: taken,
             channels,
+            rows: 0,
             replicas,
             ..SetRecord::default()
         });
@@ -188,6 +215,13 @@ mod tests {
         }
         assert_eq!(primaries, [0, 1, 1, 1, 1]);
         assert_eq!(channels, [0, 4, 4, 4, 4], "copies are spread evenly, too");
+    }
+
+    #[test]
+    fn software_isolated_sets_take_rows_of_all_channels() {
+        let sets = place_rows(&offers(4, 8), 16, 4000, 2, &mut 0).unwrap();
+        assert_eq!(sets.len(), 4);
+        assert!(sets.iter().all(|set| (set.channels, set.rows) == (16, 1)));
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub struct SetRecord {
     pub pages: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Rows of units of each software-isolated vSSD in its channel group; 0 when its channels are its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rows: u32,
     /// The replicas.
     pub replicas: Vec<ReplicaRecord>,
     /// Changes of the members so far.
@@ -78,6 +81,10 @@ impl SetRecord {
         let all = replicas.chain(joining).chain(leaving);
         all.map(|(vssd, node)| (VssdId(vssd), NodeId(node)))
     }
+}
+
+fn is_zero(rows: &u32) -> bool {
+    *rows == 0
 }
 
 /// A volume: an ordered list of replica sets.

@@ -47,6 +47,8 @@ pub struct CutsOptions {
     pub stride: u64,
     /// The deliberate break.
     pub canary: Canary,
+    /// The vSSDs are software-isolated: those of the server that both volumes have share a channel.
+    pub shared: bool,
 }
 
 impl Default for CutsOptions {
@@ -55,6 +57,7 @@ impl Default for CutsOptions {
             seed: 1,
             stride: 1,
             canary: Canary::None,
+            shared: false,
         }
     }
 }
@@ -108,7 +111,7 @@ impl CutCase {
 /// # Panics
 /// If the run without cuts breaks a promise already.
 pub fn run(options: CutsOptions, progress: &mut dyn FnMut(&str)) -> CutsOutcome {
-    let (boundaries, flash) = count_boundaries(options.seed);
+    let (boundaries, flash) = count_boundaries(options);
     let mut cases = Vec::new();
     for at_cut in [AtCut::Rack, AtCut::Host] {
         for fate in CutFate::ALL {
@@ -167,9 +170,9 @@ fn run_case(
 }
 
 /// The run without cuts: its boundaries, and what the flash did.
-fn count_boundaries(seed: u64) -> (u64, VssdStats) {
-    let fleet = RackFleet::new(rack_options());
-    let mut spec = run_spec(&fleet, seed);
+fn count_boundaries(options: CutsOptions) -> (u64, VssdStats) {
+    let fleet = RackFleet::new(rack_options(options.shared));
+    let mut spec = run_spec(&fleet, options.seed);
     spec.read_back = false;
     spec.probe = false;
     spec.errors_are_violations = true;
@@ -191,7 +194,7 @@ struct CutEnd {
 }
 
 fn run_cut(options: CutsOptions, cut: Cut, at_cut: AtCut) -> CutEnd {
-    let fleet = RackFleet::new(rack_options());
+    let fleet = RackFleet::new(rack_options(options.shared));
     let mut spec = run_spec(&fleet, options.seed);
     spec.world.cut = Some(cut);
     spec.world.canary = options.canary;
@@ -248,23 +251,29 @@ fn unready(run: &mut Run<RackFleet>) -> Vec<Violation> {
     found
 }
 
-fn rack_options() -> RackOptions {
+fn rack_options(shared: bool) -> RackOptions {
     let geometry = Geometry {
-        channels: 2,
-        chips_per_channel: 1,
+        channels: if shared { 1 } else { 2 },
+        chips_per_channel: if shared { 2 } else { 1 },
         planes_per_chip: 1,
         blocks_per_plane: 20,
         pages_per_block: 4,
     };
-    let spare = 1.0 - f64::from(PAGES) / f64::from(geometry.pages_per_channel());
+    let pages = geometry.blocks_per_plane * geometry.pages_per_block;
+    let spare = 1.0 - f64::from(PAGES) / f64::from(pages);
     let mut gc = rack::gc::Config::for_spare(spare);
     gc.check_every = Duration::from_millis(1);
     gc.coordination = Coordination::Rack;
+    if shared {
+        // Late, so that one runs out before the group does.
+        (gc.soft_ratio, gc.hard_ratio) = (0.12, 0.1);
+    }
     let layout = |durability| Layout {
         sets: 1,
         pages_per_set: PAGES,
         replicas: 2,
         channels: 1,
+        rows: u32::from(shared),
         durability,
     };
     RackOptions {
@@ -274,6 +283,7 @@ fn rack_options() -> RackOptions {
         timing: Profile::built_in("optane").expect("optane is built in"),
         gc_mode: GcMode::Preemptible { step_pages: 2 },
         checkpoint_every_programs: 64,
+        borrow_blocks: 2,
         unit: UnitConfig {
             policy: Policy::Coordinated,
             cache_pages: 16,

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{apps, netsched, schedulers, wear, ycsb};
+use crate::eval::{apps, isolation, netsched, schedulers, wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -100,6 +100,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig18",
         about: "RackBlox Figure 18: P99.9 latency of reads by the switch's network policy, with and without coordination",
         run: netsched::fig18,
+    },
+    Experiment {
+        name: "fig21",
+        about: "RackBlox Figure 21: tail latency of software- and hardware-isolated vSSDs",
+        run: isolation::fig21,
     },
     Experiment {
         name: "speed",

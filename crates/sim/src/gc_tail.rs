@@ -147,6 +147,7 @@ pub fn options(case: &Case) -> RackOptions {
         timing: Profile::built_in("p-ssd").expect("p-ssd is built in"),
         gc_mode: case.mode,
         checkpoint_every_programs: u64::MAX,
+        borrow_blocks: 8,
         unit: UnitConfig {
             policy: case.policy,
             cache_pages: 1024,
@@ -168,6 +169,7 @@ pub fn options(case: &Case) -> RackOptions {
             pages_per_set: GC_SET_PAGES,
             replicas: 2,
             channels,
+            rows: 0,
             durability: Durability::Memory,
         }],
     }

@@ -12,7 +12,7 @@ use crate::run::{Fleet, Role};
 use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VolumeId, VssdId};
-use flash::{GcMode, Geometry, Profile, Ssd, VssdStats};
+use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
 use host::{
@@ -93,6 +93,8 @@ pub struct Layout {
     pub replicas: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Rows of units of a software-isolated vSSD on these, which it shares; 0 for hardware isolation.
+    pub rows: u32,
     /// When writes are acknowledged.
     pub durability: Durability,
 }
@@ -121,6 +123,8 @@ pub struct RackOptions {
     pub gc_mode: GcMode,
     /// Programs between two checkpoints.
     pub checkpoint_every_programs: u64,
+    /// Blocks that software-isolated vSSDs lend each other at once.
+    pub borrow_blocks: u32,
     /// How vSSDs are served.
     pub unit: UnitConfig,
     /// A request unanswered this long fails.
@@ -162,6 +166,7 @@ impl RackFleet {
                 sets.push(SetRecord {
                     pages: layout.pages_per_set,
                     channels: layout.channels,
+                    rows: layout.rows,
                     replicas: (0..layout.replicas).map(replica).collect(),
                     ..SetRecord::default()
                 });
@@ -258,6 +263,7 @@ impl RackFleet {
             timing: self.options.timing.clone(),
             gc_mode: self.options.gc_mode,
             checkpoint_every_programs: self.options.checkpoint_every_programs,
+            borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
             controller: self.options.controller.map(|_| self.addr(self.controller())),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
@@ -426,7 +432,7 @@ impl Fleet for RackFleet {
                 ));
             }
         }
-        Ok(())
+        groups_are_sound(node)
     }
 
     fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
@@ -519,6 +525,34 @@ impl Gateways for GatewaysOf<'_> {
     }
 }
 
+/// The software-isolated vSSDs of a node collect all or none, and what one borrowed another has lent.
+fn groups_are_sound(node: &Node) -> Result<(), String> {
+    let shared = |unit: &&Unit| unit.flash().config().isolation != Isolation::Hardware;
+    for first in node.units().filter(shared) {
+        let channels = first.flash().config().channels;
+        let members = || {
+            node.units()
+                .filter(|unit| unit.flash().config().channels == channels)
+        };
+        let vssd = first.identity().vssd.0;
+        if members().any(|unit| unit.is_collecting() != first.is_collecting()) {
+            return Err(format!("vSSD {vssd} collects alone, or not at all"));
+        }
+        let (mut borrowed, mut lent) = (0, 0);
+        for unit in members() {
+            let stats = unit.flash().stats();
+            borrowed += stats.borrowed_blocks;
+            lent += stats.lent_blocks;
+        }
+        if borrowed != lent && !members().any(|unit| unit.flash().latched()) {
+            return Err(format!(
+                "the group of vSSD {vssd} borrowed {borrowed} blocks and lent {lent}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The same version of every page.
 fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
     for page in 0..pages {
@@ -553,6 +587,7 @@ pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats 
             total.blocks += stats.blocks;
             total.free_blocks += stats.free_blocks;
             total.live_pages += stats.live_pages;
+            total.blocks_borrowed += stats.blocks_borrowed;
         }
     }
     total

@@ -187,15 +187,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let logical_max = sizing.logical_pages_max(channels);
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
     let pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
-    let volumes: Vec<Layout> = (0..rng.between(1, 2))
-        .map(|_| Layout {
-            sets: rng.between(1, 2) as u32,
-            pages_per_set,
-            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
-            channels,
-            durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
-        })
-        .collect();
+    let volumes = draw_volumes(rng, nodes, channels, pages_per_set);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
     geometry.channels = sets * channels;
@@ -203,7 +195,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let mut gc = rack::gc::Config::for_spare(1.0 - f64::from(pages_per_set) / physical);
     gc.check_every = Duration::from_millis(rng.between(1, 20));
     gc.coordination = pick(rng, &[Coordination::Rack, Coordination::Rack, Coordination::None]);
-    RackOptions {
+    let mut options = RackOptions {
         nodes,
         gateways,
         geometry,
@@ -217,6 +209,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             ],
         ),
         checkpoint_every_programs: pick(rng, &[64, 500, 1 << 20]),
+        borrow_blocks: 8,
         unit: UnitConfig {
             policy: draw_policy(rng),
             cache_pages: pick(rng, &[4, 16, 64]),
@@ -235,7 +228,43 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         egress: None,
         controller: None,
         volumes,
+    };
+    if rng.chance(0.3) {
+        share_channels(&mut options, share, rng);
     }
+    options
+}
+
+fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) -> Vec<Layout> {
+    (0..rng.between(1, 2))
+        .map(|_| Layout {
+            sets: rng.between(1, 2) as u32,
+            pages_per_set,
+            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
+            channels,
+            rows: 0,
+            durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
+        })
+        .collect()
+}
+
+/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest.
+fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
+    options.geometry.chips_per_channel = rng.between(2, 3) as u32;
+    options.borrow_blocks = rng.between(1, 6) as u32;
+    let geometry = options.geometry;
+    let channels = options.volumes[0].channels;
+    let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
+    let pages = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    for layout in &mut options.volumes {
+        (layout.rows, layout.pages_per_set) = (1, pages);
+    }
+    let physical = channels * geometry.blocks_per_plane * geometry.pages_per_block;
+    options.unit.gc = rack::gc::Config {
+        coordination: options.unit.gc.coordination,
+        check_every: options.unit.gc.check_every,
+        ..rack::gc::Config::for_spare(1.0 - f64::from(pages) / f64::from(physical))
+    };
 }
 
 fn draw_policy(rng: &mut Rng) -> Policy {

@@ -43,6 +43,7 @@ fn rack() -> RackFleet {
         sets: 1,
         pages_per_set: PAGES,
         replicas,
+        rows: 0,
         channels: 1,
         durability,
     };
@@ -64,6 +65,7 @@ fn rack() -> RackFleet {
         },
         request_timeout: Duration::from_secs(30),
         controller: None,
+        borrow_blocks: 0,
         egress: None,
         client_link: link(),
         volumes: vec![

@@ -93,6 +93,26 @@ fn power_is_lost_at_every_write_boundary() {
 }
 
 #[test]
+fn power_is_lost_at_every_write_boundary_while_blocks_change_hands() {
+    let options = CutsOptions {
+        stride: CUT_STRIDE,
+        shared: true,
+        ..CutsOptions::default()
+    };
+    let outcome = cuts::run(options, &mut |_| {});
+    let flash = &outcome.flash;
+    assert!(
+        outcome.boundaries > 500 && flash.blocks_borrowed > 10,
+        "{outcome:?}"
+    );
+    assert!(flash.gc_programs > 50 && flash.checkpoints > 6, "{flash:?}");
+    for case in &outcome.cases {
+        assert!(case.runs >= outcome.boundaries / CUT_STRIDE, "{case:?}");
+        assert_eq!(case.violations, [], "{}", case.label());
+    }
+}
+
+#[test]
 fn cuts_catch_flushes_that_do_nothing() {
     let options = CutsOptions {
         stride: 50,
@@ -109,6 +129,21 @@ fn cuts_catch_flushes_that_do_nothing() {
         .sum();
     let runs: u64 = outcome.cases.iter().filter(rack).map(|c| c.runs).sum();
     assert!(caught as u64 * 2 > runs, "{caught} of {runs}");
+}
+
+/// RackBlox Figure 21's acceptance: P99.9 of reads against VDC.
+#[test]
+fn coordination_helps_software_isolated_vssds_too() {
+    let experiment = experiment::find("fig21").expect("it is listed");
+    let report = (experiment.run)(1, &mut |_| {});
+    let tail = |policy, isolation| {
+        let row = format!("{policy} ycsb-w50 isolation={isolation}");
+        let value = report.value(&row, "read_p999_us");
+        value.expect("the row and column exist")
+    };
+    let ratio = |isolation| tail("vdc", isolation) / tail("rackblox", isolation);
+    assert!(ratio("software") >= 1.45, "{report}");
+    assert!(ratio("hardware") >= 1.5, "{report}");
 }
 
 #[test]

@@ -124,6 +124,9 @@ pub struct NodeArgs {
     /// Channels of a new SSD [default: 16]
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
+    /// Chips behind each channel of a new SSD [default: 1]
+    #[arg(long, value_name = "N")]
+    pub chips: Option<u32>,
     /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
     #[arg(long, value_name = "PROFILE")]
     pub timing: Option<String>,
@@ -172,6 +175,7 @@ impl NodeArgs {
             dir: self.dir.clone(),
             size: self.size,
             channels: self.channels,
+            chips: self.chips,
             timing: self.timing.clone(),
             over_provisioning: self.over_provisioning,
             scheduler: self.scheduler,

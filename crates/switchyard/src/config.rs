@@ -4,6 +4,7 @@
 //! [`Config`] is what they come to, validated. Each error names the key, its value and what to write instead.
 //! `docs/configuration.md` documents every key, and a test checks that it does.
 
+use crate::datadir::Shape;
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::Context;
@@ -12,6 +13,7 @@ use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
 use flash::{GcMode, Profile};
 use rack::gc::Coordination;
+use rack::placement::Isolation;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use serde::Deserialize;
@@ -106,6 +108,12 @@ pub struct Options {
     /// Channels of each node's SSD; a vSSD owns whole channels [default: 16]
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
+    /// Chips behind each channel, 1 to 64: as many software-isolated vSSDs fit a node [default: 1, or 8 with `isolation = "software"`]
+    #[arg(long, value_name = "N")]
+    pub chips: Option<u32>,
+    /// What vSSDs share: `hardware` (channels of their own) or `software` (all channels, each has chips) [default: hardware]
+    #[arg(long, value_name = "WHAT")]
+    pub isolation: Option<String>,
     /// Share of the flash that clients do not see, 0.05 to 0.9 [default: 0.25]
     #[arg(long, value_name = "SHARE")]
     pub over_provisioning: Option<f64>,
@@ -188,6 +196,8 @@ impl Options {
             media,
             size,
             channels,
+            chips,
+            isolation,
             over_provisioning,
             cache,
             scheduler,
@@ -244,8 +254,10 @@ pub struct Config {
     pub media: MediaKind,
     /// Bytes of a medium.
     pub media_bytes: u64,
-    /// Channels of an SSD.
-    pub channels: u32,
+    /// Channels and chips of a new SSD.
+    pub shape: Shape,
+    /// Default isolation of vSSDs.
+    pub isolation: Isolation,
     /// Share of the flash that is not visible.
     pub over_provisioning: f64,
     /// Pages of a vSSD's write cache.
@@ -336,7 +348,7 @@ impl Config {
             );
             return Err(refuse("replicas", replicas, &why));
         }
-        let channels = within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?;
+        let (shape, isolation) = flash_shape(&options)?;
         let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
         let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 1)?;
@@ -351,7 +363,8 @@ impl Config {
         }
         let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
         let policy = policy(&options)?;
-        let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1)) * channels as usize;
+        let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
+            * shape.channels.max(shape.chips) as usize;
         Ok(Self {
             dir: options.dir.unwrap_or_else(default_dir),
             nodes,
@@ -361,13 +374,9 @@ impl Config {
             timing: timing(options.timing.as_deref().unwrap_or("none"))?,
             media: options.media.unwrap_or(MediaKind::File),
             media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
-            channels,
-            over_provisioning: within(
-                "over_provisioning",
-                options.over_provisioning.unwrap_or(0.25),
-                0.05,
-                0.9,
-            )?,
+            shape,
+            isolation,
+            over_provisioning: over_provisioning(options.over_provisioning)?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
             policy,
             device_depth: within(
@@ -458,6 +467,33 @@ pub fn durability(key: &str, name: Option<&str>) -> anyhow::Result<Durability> {
     }
 }
 
+/// The shape of new SSDs, and what vSSDs share on them.
+fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
+    let isolation = isolation("isolation", options.isolation.as_deref())?;
+    let chips = match isolation {
+        Isolation::Hardware => 1,
+        Isolation::Software => 8,
+    };
+    let shape = Shape {
+        channels: within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?,
+        chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
+    };
+    Ok((shape, isolation))
+}
+
+fn over_provisioning(share: Option<f64>) -> anyhow::Result<f64> {
+    within("over_provisioning", share.unwrap_or(0.25), 0.05, 0.9)
+}
+
+/// What vSSDs share, by name.
+pub fn isolation(key: &str, name: Option<&str>) -> anyhow::Result<Isolation> {
+    match name {
+        None | Some("hardware") => Ok(Isolation::Hardware),
+        Some("software") => Ok(Isolation::Software),
+        Some(other) => Err(refuse(key, other, "write `hardware` or `software`")),
+    }
+}
+
 /// The scheduler with its targets.
 fn policy(options: &Options) -> anyhow::Result<Policy> {
     let coordinated = options.scheduling.unwrap_or(Scheduling::Coordinated) == Scheduling::Coordinated;
@@ -544,7 +580,7 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default_rack() {
         let config = config("").unwrap();
-        assert_eq!((config.nodes, config.replicas, config.channels), (4, 2, 16));
+        assert_eq!((config.nodes, config.replicas, config.shape.channels), (4, 2, 16));
         assert_eq!(config.demo_bytes, 1 << 30);
         assert_eq!(config.rack_addr(0), Addr::new([127, 0, 0, 1], 8888));
         assert!(config.cache_pages >= CACHE_PAGES_MIN);
@@ -590,6 +626,8 @@ mod tests {
             ("size = '1MiB'", ["size = 1 MiB", "64 MiB"]),
             ("timing = 'nope'", ["timing = nope", "p-ssd"]),
             ("durability = 'x'", ["durability = x", "media"]),
+            ("isolation = 'x'", ["isolation = x", "software"]),
+            ("chips = 65", ["chips = 65", "1"]),
             ("demo = 100", ["demo = 100", "512"]),
             ("pool = '1MiB'", ["pool = 1 MiB", "at least"]),
             ("cache = '1GiB'", ["cache = 1 GiB", "half the pool"]),

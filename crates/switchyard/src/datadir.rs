@@ -119,13 +119,29 @@ pub fn next_session(last: u32) -> Option<u32> {
     Some(last.checked_add(1)?.max(u32::try_from(seconds).unwrap_or(0)))
 }
 
-/// The SSD that fits a medium of so many bytes: one chip of one plane per channel, erase blocks of 256 pages, or of
-/// fewer when a channel would have less than 64 of them. `None` if even blocks of 16 pages are too few.
-pub fn geometry(bytes: u64, channels: u32) -> Option<Geometry> {
+/// The shape of a new SSD, apart from what follows from its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Channels.
+    pub channels: u32,
+    /// Chips behind each.
+    pub chips: u32,
+}
+
+impl Shape {
+    /// One chip behind each of so many channels.
+    pub fn channels(channels: u32) -> Self {
+        Self { channels, chips: 1 }
+    }
+}
+
+/// The SSD that fits a medium of so many bytes: chips of one plane, erase blocks of 256 pages, or of
+/// fewer when a chip would have less than 64 of them. `None` if even blocks of 16 pages are too few.
+pub fn geometry(bytes: u64, of: Shape) -> Option<Geometry> {
     const BLOCKS_MIN: u32 = 64;
     let shape = |blocks_per_plane, pages_per_block| Geometry {
-        channels,
-        chips_per_channel: 1,
+        channels: of.channels,
+        chips_per_channel: of.chips,
         planes_per_chip: 1,
         blocks_per_plane,
         pages_per_block,
@@ -162,7 +178,10 @@ pub fn media_bytes_for(size_bytes: u64, channels: u32) -> Option<u64> {
     let mut bytes = (size_bytes as f64 / (1.0 - host::disk::SPARE_RATIO)) as u64;
     // Metadata take about a fiftieth; a medium that is twice as large and does not do is beyond what can be numbered.
     for _ in 0..1000 {
-        if geometry(bytes, channels).as_ref().is_some_and(fits) {
+        if geometry(bytes, Shape::channels(channels))
+            .as_ref()
+            .is_some_and(fits)
+        {
             return Some(bytes);
         }
         bytes += bytes / 200 + (1 << 20);
@@ -171,13 +190,15 @@ pub fn media_bytes_for(size_bytes: u64, channels: u32) -> Option<u64> {
 }
 
 /// Formats a fresh medium of a node or disk.
-pub fn format(medium: &mut MediaFile, channels: u32) -> anyhow::Result<()> {
+pub fn format(medium: &mut MediaFile, shape: Shape) -> anyhow::Result<()> {
     let bytes = medium.capacity_bytes();
-    let Some(geometry) = geometry(bytes, channels) else {
+    let Some(geometry) = geometry(bytes, shape) else {
         bail!(Failure::Usage(format!(
-            "a medium of {} is too small for {channels} channels: make it larger (key size) or use fewer channels \
-             (key channels)",
-            Size(bytes)
+            "a medium of {} is too small for {} channels of {} chips: make it larger (key size) or use fewer \
+             channels (key channels) or chips (key chips)",
+            Size(bytes),
+            shape.channels,
+            shape.chips
         )));
     };
     let mut uuid = [0; 16];
@@ -190,7 +211,7 @@ pub fn format(medium: &mut MediaFile, channels: u32) -> anyhow::Result<()> {
 }
 
 /// Opens a node's medium in a file, made and formatted if it does not exist. The flag says whether it was made.
-pub fn open_file(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(MediaFile, bool)> {
+pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(MediaFile, bool)> {
     if path.exists() {
         return Ok((MediaFile::open(path, 0, false).map_err(in_use)?, false));
     }
@@ -203,7 +224,7 @@ pub fn open_file(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(Medi
     }
     check_room(path, bytes)?;
     let mut medium = MediaFile::open(&fresh, bytes, true).map_err(in_use)?;
-    let made = format(&mut medium, channels)
+    let made = format(&mut medium, shape)
         .and_then(|()| std::fs::rename(&fresh, path).context("the new medium cannot be renamed"))
         .and_then(|()| sync_parent(path).context("the directory cannot be synced"));
     if let Err(error) = made {
@@ -215,10 +236,10 @@ pub fn open_file(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(Medi
 
 /// Opens a block device or file that the user names as a node's medium. A blank one (its first MiB
 /// is zeros) is formatted; anything else must be a medium of ours, which opening it checks.
-pub fn open_named(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(MediaFile, bool)> {
+pub fn open_named(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(MediaFile, bool)> {
     let is_device = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
     if !is_device {
-        return open_file(path, bytes, channels);
+        return open_file(path, bytes, shape);
     }
     let mut medium = MediaFile::open(path, 0, false).map_err(in_use)?;
     let mut start = vec![0; 1 << 20];
@@ -228,7 +249,7 @@ pub fn open_named(path: &Path, bytes: u64, channels: u32) -> anyhow::Result<(Med
     if start.iter().any(|&byte| byte != 0) {
         return Ok((medium, false));
     }
-    format(&mut medium, channels)?;
+    format(&mut medium, shape)?;
     Ok((medium, true))
 }
 
@@ -280,7 +301,7 @@ mod tests {
         for size_bytes in [1 << 20, 16 << 20, 1 << 30, 100 << 30] {
             for channels in [1, 8, 64] {
                 let bytes = media_bytes_for(size_bytes, channels).unwrap();
-                let geometry = geometry(bytes, channels).unwrap();
+                let geometry = geometry(bytes, Shape::channels(channels)).unwrap();
                 let pages = (size_bytes / 4096) as u32;
                 assert!(pages <= geometry.logical_pages_max(channels));
                 // Channels of 64 blocks of 16 pages are the least there is.

@@ -37,6 +37,7 @@ fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
         timing: config.timing.name.clone(),
         replicas: config.replicas,
         durability: config.durability,
+        isolation: config.isolation,
     }
 }
 
@@ -160,19 +161,19 @@ fn node_medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<
     match args.media.as_deref() {
         Some("memory") => {
             let mut medium = MediaFile::memory(config.media_bytes);
-            datadir::format(&mut medium, config.channels)?;
+            datadir::format(&mut medium, config.shape)?;
             Ok((medium, None, None))
         }
         Some(path) => {
             let path = Path::new(path);
-            let (medium, made) = datadir::open_named(path, config.media_bytes, config.channels)?;
+            let (medium, made) = datadir::open_named(path, config.media_bytes, config.shape)?;
             note(made, path);
             Ok((medium, Some(path.to_owned()), None))
         }
         None => {
             let dir = DataDir::lock(&config.dir)?;
             let path = dir.medium_path(args.id);
-            let (medium, made) = datadir::open_file(&path, config.media_bytes, config.channels)?;
+            let (medium, made) = datadir::open_file(&path, config.media_bytes, config.shape)?;
             note(made, &path);
             Ok((medium, Some(dir.path().to_owned()), Some(dir)))
         }

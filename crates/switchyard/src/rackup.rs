@@ -44,6 +44,7 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
         timing: config.timing.name.clone(),
         replicas: config.replicas,
         durability: config.durability,
+        isolation: config.isolation,
     };
     let plane = Arc::new(Plane::new(about, parts));
     let server = Server::start(control, Arc::clone(&plane))?;
@@ -111,7 +112,7 @@ fn medium(
 ) -> anyhow::Result<MediaFile> {
     let Some(dir) = dir else {
         let mut medium = MediaFile::memory(config.media_bytes);
-        datadir::format(&mut medium, config.channels)?;
+        datadir::format(&mut medium, config.shape)?;
         return Ok(medium);
     };
     let path = dir.medium_path(id);
@@ -132,7 +133,7 @@ fn medium(
             }
         }
     }
-    let (medium, _) = datadir::open_file(&path, config.media_bytes, config.channels)?;
+    let (medium, _) = datadir::open_file(&path, config.media_bytes, config.shape)?;
     if let Some(warning) = medium.warning() {
         says.note(&format!("node {id}: {warning}"));
     }
@@ -239,6 +240,7 @@ pub fn create_demo(plane: &Plane, size_bytes: u64, says: &Says) -> anyhow::Resul
         size: Size(size_bytes),
         replicas: None,
         durability: None,
+        isolation: None,
         read_only: false,
     };
     // Nodes register at the ToR a moment after they start.

@@ -321,7 +321,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     let (mut medium, description) = match &vssd.path {
         None => {
             let mut medium = MediaFile::memory(media_bytes);
-            datadir::format(&mut medium, channels)?;
+            datadir::format(&mut medium, datadir::Shape::channels(channels))?;
             (medium, "vSSD in memory".to_owned())
         }
         Some(path) => {
@@ -329,7 +329,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
                 let path = path.display();
                 bail!("{path}: no such file: name a size to create it, as in vssd:{path},size=1GiB");
             }
-            let (medium, made) = datadir::open_named(path, media_bytes, channels)?;
+            let (medium, made) = datadir::open_named(path, media_bytes, datadir::Shape::channels(channels))?;
             if made {
                 says.note(&format!("{name}: formatted {}", path.display()));
             }

@@ -26,6 +26,9 @@ pub enum VolumeCommand {
         /// `memory` or `media`: when writes are acknowledged [default: the rack's]
         #[arg(long, value_name = "WHEN")]
         durability: Option<String>,
+        /// `hardware` or `software`: what its vSSDs share with others [default: the rack's]
+        #[arg(long, value_name = "WHAT")]
+        isolation: Option<String>,
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
@@ -76,6 +79,7 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
             size,
             replicas,
             durability,
+            isolation,
             read_only,
         } => {
             let volume = client.create(&Create {
@@ -83,6 +87,7 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
                 size,
                 replicas,
                 durability,
+                isolation,
                 read_only,
             })?;
             show(&volume, json)
@@ -190,8 +195,12 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
             .collect();
         let size = Size(u64::from(set.pages) * 4096);
         println!(
-            "set         {size} on {} channels each: {}",
+            "set         {size} on {} channels each{}: {}",
             set.channels,
+            match set.rows {
+                0 => String::new(),
+                rows => format!(", of which {rows} chips"),
+            },
             places.join(", ")
         );
     }

@@ -16,8 +16,10 @@ pub fn seeds(count: u64) -> u64 {
     count * factor
 }
 
+pub mod group;
+
 /// Sectors of a page.
-const SECTORS: usize = 8;
+pub const SECTORS: usize = 8;
 
 /// A write that a crash may tear.
 pub struct Volatile {
@@ -77,17 +79,17 @@ pub enum Content {
 
 /// What the owner of the data knows of one logical page.
 #[derive(Clone, Debug)]
-struct Known {
+pub struct Known {
     /// Submitted since the last certainty, the certain one first.
-    history: Vec<(Version, Content)>,
+    pub history: Vec<(Version, Content)>,
     /// Index into `history` of the newest that was done.
-    done: usize,
+    pub done: usize,
     /// Index of the newest that a flush promised.
-    flushed: usize,
+    pub flushed: usize,
 }
 
 impl Known {
-    fn certain(version: Version, content: Content) -> Self {
+    pub fn certain(version: Version, content: Content) -> Self {
         Self {
             history: vec![(version, content)],
             done: 0,
@@ -96,7 +98,7 @@ impl Known {
     }
 }
 
-enum Asked {
+pub enum Asked {
     Read { lpn: u32, at_least: usize },
     Change { lpn: u32, index: usize },
     Flush { done: Vec<usize> },
@@ -159,7 +161,7 @@ pub fn fill(page: &Page, lpn: u32, nonce: u64) {
     });
 }
 
-fn content(page: &Page, lpn: u32, pool: &Pool) -> Content {
+pub fn content(page: &Page, lpn: u32, pool: &Pool) -> Content {
     let nonce = page.with(|bytes| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")));
     let expected = pool.alloc().expect("a page for the check");
     fill(&expected, lpn, nonce);
@@ -302,6 +304,7 @@ impl Rig {
                 Event::Done { tag, result } => self.answered(tag, result),
                 Event::GcDone => self.gc_done += 1,
                 Event::GcForced => self.gc_forced += 1,
+                Event::Borrow | Event::Return => unreachable!("its channels are its own"),
             }
         }
     }

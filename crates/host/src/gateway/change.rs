@@ -260,6 +260,7 @@ impl Gateway {
             intent,
             pages: set.pages,
             channels: set.channels,
+            rows: set.rows,
             membership: Membership {
                 generation: set.generation,
                 peers: peers.collect(),

@@ -4,6 +4,8 @@
 //! the superblock (create, delete) are written one after the other, each followed by a flush, before they are
 //! answered.
 
+mod collector;
+mod groups;
 mod proxy;
 mod stages;
 mod unit;
@@ -17,7 +19,11 @@ use base::{
     Addr, Duration, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, Medium, NodeId, Pool, VssdId,
     time::earliest,
 };
-use flash::{GcMode, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig, VssdEntry};
+use flash::{
+    GcMode, Isolation, Loan, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig,
+    VssdEntry,
+};
+use groups::Group;
 use proxy::Proxy;
 use rack::control::{Intent, NodeStatus, Open};
 use rack::replica::Membership;
@@ -57,6 +63,8 @@ pub struct NodeConfig {
     pub over_provisioning: f64,
     /// Programs between two checkpoints.
     pub checkpoint_every_programs: u64,
+    /// Blocks that software-isolated vSSDs lend each other at once (RackBlox §3.5.2: 1 GB).
+    pub borrow_blocks: u32,
     /// How its vSSDs are served.
     pub unit: UnitConfig,
 }
@@ -74,6 +82,7 @@ impl NodeConfig {
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
             checkpoint_every_programs: 1 << 20,
+            borrow_blocks: 8,
             unit: UnitConfig {
                 policy: rack::sched::Policy::Coordinated,
                 cache_pages: 2048,
@@ -106,12 +115,13 @@ pub enum NodeError {
 enum Job {
     Open(Header, Open),
     Move(Header, Open),
-    Delete(Header),
+    /// With what the vSSD had borrowed, and of which group.
+    Delete(Header, Option<(usize, Vec<Loan>)>),
 }
 
 impl Job {
     fn header(&self) -> &Header {
-        let (Self::Open(header, _) | Self::Move(header, _) | Self::Delete(header)) = self;
+        let (Self::Open(header, _) | Self::Move(header, _) | Self::Delete(header, _)) = self;
         header
     }
 }
@@ -128,6 +138,8 @@ struct Slot {
     unit: Unit,
     media_in_flight: u32,
     closing: Option<Header>,
+    /// Its channel group, if it shares its channels.
+    group: Option<usize>,
 }
 
 /// A storage server.
@@ -136,6 +148,7 @@ pub struct Node {
     pool: Pool,
     ssd: Ssd,
     units: Vec<Option<Slot>>,
+    groups: Vec<Group>,
     index: Map<u32, u32>,
     jobs: VecDeque<Job>,
     writing: Option<Writing>,
@@ -163,6 +176,7 @@ impl Node {
             pool,
             config,
             units: Vec::new(),
+            groups: Vec::new(),
             index: Map::new(),
             jobs: VecDeque::new(),
             writing: None,
@@ -174,8 +188,13 @@ impl Node {
             reports: Vec::new(),
             corrupt_packets: 0,
         };
-        for entry in node.ssd.vssds().to_vec() {
-            let config = node.vssd_config(&entry);
+        let entries = node.ssd.vssds().to_vec();
+        for entry in &entries {
+            if entry.isolation != Isolation::Hardware {
+                node.recover_group_of(now, entry, &entries, medium)?;
+                continue;
+            }
+            let config = node.vssd_config(entry);
             let (flash, report) = Vssd::recover(config, node.pool.clone(), medium)
                 .map_err(|error| NodeError::Recover(entry.id, error))?;
             node.reports.push((entry.id, report));
@@ -213,6 +232,7 @@ impl Node {
             unit,
             media_in_flight: 0,
             closing: None,
+            group: None,
         }));
         self.registered = false;
         self.register_at = now;
@@ -246,7 +266,7 @@ impl Node {
     /// Stops cleanly: every vSSD writes back, flushes and makes a checkpoint. [`is_quiet`](Node::is_quiet) tells when it is done.
     pub fn drain(&mut self, now: Instant) {
         for index in 0..self.units.len() {
-            self.with_unit(index, |unit, out| unit.drain(now, out));
+            self.call_unit(now, index, |unit, out| unit.drain(now, out));
         }
     }
 
@@ -266,6 +286,8 @@ impl Node {
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
+            free_rows: self.ssd.free_rows(),
+            pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
             ..NodeStatus::default()
         };
@@ -296,6 +318,14 @@ impl Node {
         (physical * (1.0 - self.config.over_provisioning)) as u32
     }
 
+    fn pages_per_row(&self) -> u32 {
+        let geometry = self.ssd.geometry();
+        let physical = geometry.pages() / geometry.units_per_channel();
+        let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
+        let max = geometry.logical_pages_max_shared(geometry.channels, 1, self.pool.page_bytes());
+        visible.min(max)
+    }
+
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
         if !matches!(packet.payload, Payload::None) && !packet.payload_is_intact() {
@@ -316,7 +346,7 @@ impl Node {
                 self.registered |= Some(header.source) != self.config.controller;
             }
             Op::Open => self.open_vssd(now, &packet),
-            Op::Delete => self.delete_vssd(header),
+            Op::Delete => self.delete_vssd(now, header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
@@ -345,7 +375,7 @@ impl Node {
                     .ask(&mut packet, self.config.addr, self.ssd.boot(), &peer);
                 self.send(packet);
             }
-            None => self.with_unit(index, |unit, out| unit.packet(now, packet, out)),
+            None => self.call_unit(now, index, |unit, out| unit.packet(now, packet, out)),
         }
     }
 
@@ -370,6 +400,14 @@ impl Node {
                 op.id |= (index as u64 + 1) << UNIT_SHIFT;
                 slot.media_in_flight += 1;
             }
+        }
+    }
+
+    /// As [`with_unit`](Node::with_unit), from outside: a member's group hears of it.
+    fn call_unit(&mut self, now: Instant, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
+        self.with_unit(index, call);
+        if let Some(group) = self.units[index].as_ref().and_then(|slot| slot.group) {
+            self.step_group(now, group);
         }
     }
 
@@ -474,7 +512,7 @@ impl Node {
             .any(|job| job.header().vssd == vssd)
     }
 
-    fn delete_vssd(&mut self, header: Header) {
+    fn delete_vssd(&mut self, now: Instant, header: Header) {
         match self.index.get(&header.vssd.0) {
             None if self.is_changing(header.vssd) => {}
             None => {
@@ -485,7 +523,7 @@ impl Node {
                 if let Some(slot) = self.units[index as usize].as_mut() {
                     slot.closing = Some(header);
                 }
-                self.close_if_quiet(index as usize);
+                self.close_if_quiet(now, index as usize);
             }
         }
     }
@@ -500,21 +538,30 @@ impl Node {
     }
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
-    fn close_if_quiet(&mut self, index: usize) {
+    fn close_if_quiet(&mut self, now: Instant, index: usize) {
         let Some(Slot {
             closing: Some(header),
             media_in_flight: 0,
-            unit,
+            ..
         }) = &self.units[index]
         else {
             return;
         };
-        let (header, vssd) = (*header, unit.identity().vssd);
-        self.units[index] = None;
+        let header = *header;
+        let slot = self.units[index].take().expect("checked above");
+        let vssd = slot.unit.identity().vssd;
         self.index.remove(&vssd.0);
         self.remember_deleted(vssd);
+        let borrowed = slot.group.map(|group| {
+            let loans = self.leave_group(now, index, group, &slot.unit);
+            (group, loans)
+        });
+        drop(slot);
+        if let Some((group, _)) = borrowed {
+            self.step_group(now, group);
+        }
         self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
-        self.jobs.push_back(Job::Delete(header));
+        self.jobs.push_back(Job::Delete(header, borrowed));
         self.next_job();
     }
 
@@ -527,12 +574,18 @@ impl Node {
         }
         let Some(job) = self.jobs.pop_front() else { return };
         let changed = match &job {
-            Job::Open(header, open) => self
-                .ssd
-                .create(header.vssd, open.channels, open.pages, open.membership.emit())
-                .map(|_| ()),
+            Job::Open(header, open) => {
+                let (id, membership) = (header.vssd, open.membership.emit());
+                let created = match open.rows {
+                    0 => self.ssd.create(id, open.channels, open.pages, membership),
+                    rows => self
+                        .ssd
+                        .create_shared(id, open.channels, rows, open.pages, membership),
+                };
+                created.map(|_| ())
+            }
             Job::Move(header, open) => self.ssd.set_config(header.vssd, open.membership.emit()),
-            Job::Delete(header) => self.ssd.delete(header.vssd),
+            Job::Delete(header, _) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
             self.answer(job.header(), Code::NoSpace);
@@ -573,8 +626,8 @@ impl Node {
             return;
         };
         slot.media_in_flight -= 1;
-        self.with_unit(index, |unit, out| unit.media_done(now, done, out));
-        self.close_if_quiet(index);
+        self.call_unit(now, index, |unit, out| unit.media_done(now, done, out));
+        self.close_if_quiet(now, index);
     }
 
     fn superblock_done(&mut self, now: Instant, failed: bool) {
@@ -593,7 +646,13 @@ impl Node {
         let writing = self.writing.take().expect("checked above");
         match writing.job {
             job if writing.failed => self.answer(job.header(), Code::Latched),
-            Job::Delete(header) => self.answer(&header, Code::SoftOrOk),
+            Job::Delete(header, borrowed) => {
+                if let Some((group, loans)) = borrowed {
+                    self.hand_out(now, group, &loans);
+                    self.step_group(now, group);
+                }
+                self.answer(&header, Code::SoftOrOk);
+            }
             Job::Move(header, _) => self.answer(&header, Code::Busy),
             Job::Open(header, open) => {
                 let entry = self
@@ -603,8 +662,15 @@ impl Node {
                     .find(|entry| entry.id == header.vssd)
                     .cloned();
                 let entry = entry.expect("created before it was written");
-                let flash = Vssd::create(self.vssd_config(&entry), self.pool.clone());
-                self.start_unit(now, header.vssd, open.membership, flash);
+                let config = self.vssd_config(&entry);
+                if entry.isolation == Isolation::Hardware {
+                    let flash = Vssd::create(config, self.pool.clone());
+                    self.start_unit(now, header.vssd, open.membership, flash);
+                } else {
+                    let group = self.group_on(&config, None);
+                    let flash = self.create_member(config, group);
+                    self.start_member(now, header.vssd, open.membership, flash, group);
+                }
                 self.register(now);
                 self.answer(&header, Code::Busy);
             }
@@ -666,8 +732,11 @@ impl Machine for Node {
 
     fn deadline(&self) -> Option<Instant> {
         let register = (!self.index.is_empty()).then_some(self.register_at);
-        self.units.iter().flatten().fold(register, |deadline, slot| {
+        let units = self.units.iter().flatten().fold(register, |deadline, slot| {
             earliest(deadline, slot.unit.deadline())
+        });
+        (0..self.groups.len()).fold(units, |deadline, group| {
+            earliest(deadline, self.group_deadline(group))
         })
     }
 
@@ -679,8 +748,9 @@ impl Machine for Node {
         for index in 0..self.units.len() {
             let due = |slot: &Slot| slot.unit.deadline().is_some_and(|deadline| now >= deadline);
             if self.units[index].as_ref().is_some_and(due) {
-                self.with_unit(index, |unit, out| unit.tick(now, out));
+                self.call_unit(now, index, |unit, out| unit.tick(now, out));
             }
         }
+        self.tick_groups(now);
     }
 }

@@ -4,13 +4,17 @@
 //! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
+mod member;
 mod peers;
+mod stop;
 
 use crate::Output;
+use crate::node::collector::{Collector, Report};
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
 use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
 use flash::{Data, Event, Request, Vssd, VssdError};
+use rack::bucket::Bucket;
 use rack::cache::{Cache, Cached};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
@@ -18,6 +22,7 @@ use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Incarnation, Membership, Persist, Readiness, Replica, lpn_of};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
+use stop::Stop;
 use wire::rack::{Code, Header, Op, Packet};
 
 /// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
@@ -84,21 +89,6 @@ enum Then {
     Persisted(Persist),
 }
 
-/// How far a clean stop is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// Not asked for.
-    No,
-    /// The cache is written back, and collection finishes what it began.
-    WriteBack,
-    /// The last flush is in the flash.
-    Flush,
-    /// The checkpoint is in the flash.
-    Checkpoint,
-    /// It is durable: a start finds nothing to replay.
-    Done,
-}
-
 /// Something that waits for the medium.
 #[derive(Debug)]
 struct Job {
@@ -142,7 +132,9 @@ pub struct Unit {
     cache: Cache,
     replica: Replica,
     dedup: Dedup,
-    agent: Agent,
+    agent: Collector,
+    /// Keeps a software-isolated vSSD to its share of its channels.
+    share: Option<Bucket>,
     /// Number of the last packet to the ToR about collection.
     gc_asked: u64,
     /// Under a controller, the replica that it named when it let this one collect.
@@ -195,7 +187,8 @@ impl Unit {
         let replica = Replica::new(now, me, &identity.membership);
         Self {
             cache: Cache::new(config.cache_pages),
-            agent: Agent::new(config.gc),
+            agent: Collector::Alone(Agent::new(config.gc)),
+            share: None,
             gc_asked: 0,
             away: None,
             scheduler: Scheduler::new(config.policy, 1024),
@@ -264,54 +257,6 @@ impl Unit {
     /// True after a media failure: writes and flushes are refused.
     pub fn is_latched(&self) -> bool {
         self.latched
-    }
-
-    /// True when a clean stop is complete: nothing is in flight, and a checkpoint of everything is durable. A latched
-    /// vSSD can do no more and counts as quiet when nothing is in flight.
-    pub fn is_quiet(&self) -> bool {
-        let busy = self.in_flight > 0 || self.flush_in_flight;
-        !busy && (self.latched || self.stop == Stop::Done && self.is_written_back())
-    }
-
-    /// True when nothing is left to write back, nor on its way to the medium.
-    fn is_written_back(&self) -> bool {
-        let waits = !self.backlog.is_empty() || !self.jobs_waiting.is_empty() || !self.jobs_ready.is_empty();
-        let in_flight = self.writes_out > 0 || self.flush_in_flight;
-        self.cache.is_empty() && !waits && !in_flight && !self.flash.gc_active()
-    }
-
-    /// Carries a clean stop on. What arrives after its checkpoint starts it again.
-    fn step_stop(&mut self, now: Instant) -> bool {
-        if self.latched || !matches!(self.stop, Stop::WriteBack | Stop::Done) {
-            return false;
-        }
-        match (self.stop, self.is_written_back()) {
-            (Stop::WriteBack, true) => {
-                self.stop = Stop::Flush;
-                self.flash.submit(now, Request::Flush { tag: TAG_STOP_FLUSH });
-                true
-            }
-            (Stop::Done, false) => {
-                self.stop = Stop::WriteBack;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The flush or the checkpoint of a clean stop is done.
-    fn stop_done(&mut self, now: Instant, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
-        if result.is_err() {
-            return self.latch(out);
-        }
-        self.stop = match self.stop {
-            Stop::Flush => {
-                self.flash.checkpoint(now, TAG_STOP_CHECKPOINT);
-                Stop::Checkpoint
-            }
-            Stop::Checkpoint => Stop::Done,
-            stop => unreachable!("only a clean stop waits: {stop:?}"),
-        };
     }
 
     /// Takes a packet for this vSSD. Its payload's checksum is right.
@@ -587,6 +532,7 @@ impl Unit {
     pub fn tick(&mut self, now: Instant, out: &mut VecDeque<Output>) {
         self.flash.tick(now);
         self.agent.tick(now);
+        self.share_allows(now);
         self.scheduler.tick(now);
         let mut put = false;
         self.replica.tick(now, &view!(self, put));
@@ -603,6 +549,7 @@ impl Unit {
         if !self.cache.is_empty() && self.writes_out == 0 && !self.latched {
             deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
         }
+        deadline = earliest(deadline, self.share_deadline());
         if self.wants_gc_check() {
             deadline = earliest(deadline, self.agent.check_deadline());
         }
@@ -673,7 +620,10 @@ impl Unit {
             self.writes_out += 1;
             self.scheduler.push(now, request);
         }
-        while !self.scheduler.is_empty() && self.in_flight < self.config.device_depth {
+        while !self.scheduler.is_empty()
+            && self.in_flight < self.config.device_depth
+            && self.share_allows(now)
+        {
             let room = Room {
                 read: self.reads_in_flight < self.config.read_depth,
                 write: !self.latched,
@@ -698,6 +648,7 @@ impl Unit {
         *issued = now;
         let lpn = lpn_of(&packet.header);
         let tag = TAG_READ | u64::from(slot);
+        self.take_share();
         self.reads_in_flight += 1;
         self.in_flight += 1;
         self.flash.submit(now, Request::Read { tag, lpn });
@@ -706,6 +657,7 @@ impl Unit {
     fn issue_write(&mut self, now: Instant, lpn: Lpn) {
         let Cached { version, crc, page } = self.cache.begin(lpn);
         let tag = TAG_WRITE | u64::from(lpn.0);
+        self.take_share();
         self.in_flight += 1;
         let request = match page {
             Some(page) => Request::Write {
@@ -730,6 +682,8 @@ impl Unit {
                     self.agent.finished(now);
                 }
                 Event::GcForced => self.agent.forced(now),
+                Event::Borrow => self.agent.exchange(Report::Borrow),
+                Event::Return => self.agent.exchange(Report::Return),
                 Event::Done { tag, result } => {
                     progress = true;
                     match tag & !TAG_VALUE {
@@ -982,15 +936,5 @@ impl Unit {
     /// Newest version of a page, for probes.
     pub fn version(&self, lpn: Lpn) -> Version {
         self.newest(lpn)
-    }
-
-    /// Stops cleanly: writes everything back, flushes, and ends with a checkpoint, so that the next start finds no
-    /// unflushed tail. [`is_quiet`](Unit::is_quiet) tells when it is done. Reads and flushes are still
-    /// served, and writes are not taken any more.
-    pub fn drain(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        if self.stop == Stop::No {
-            self.stop = Stop::WriteBack;
-        }
-        self.pump(now, out);
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod apps;
 mod figure;
+pub mod isolation;
 pub mod netsched;
 pub mod replay;
 pub mod schedulers;
@@ -56,6 +57,10 @@ pub struct Hardware {
     pub pages_per_set: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Rows of units that a software-isolated vSSD has of these; 0 for all.
+    pub rows: u32,
+    /// Blocks that software-isolated vSSDs lend each other at once.
+    pub borrow_blocks: u32,
     /// The shape of every server's SSD.
     pub geometry: Geometry,
     /// Device time.
@@ -92,6 +97,8 @@ impl Default for Hardware {
             replicas: 2,
             pages_per_set: 8_192,
             channels: 4,
+            rows: 0,
+            borrow_blocks: 16,
             geometry: Geometry {
                 channels: 8,
                 chips_per_channel: 2,
@@ -127,7 +134,14 @@ impl Hardware {
 
     /// Share of a vSSD's pages that its clients do not see.
     pub fn spare_ratio(&self) -> f64 {
-        1.0 - f64::from(self.pages_per_set) / f64::from(self.channels * self.geometry.pages_per_channel())
+        let g = &self.geometry;
+        let rows = if self.rows == 0 {
+            g.units_per_channel()
+        } else {
+            self.rows
+        };
+        let blocks = self.channels * rows * g.blocks_per_plane;
+        1.0 - f64::from(self.pages_per_set) / f64::from(blocks * g.pages_per_block)
     }
 
     fn to_json(&self) -> Value {
@@ -139,6 +153,8 @@ impl Hardware {
             "replicas": self.replicas,
             "pages_per_set": self.pages_per_set,
             "channels_per_vssd": self.channels,
+            "rows_per_vssd": self.rows,
+            "borrow_blocks": self.borrow_blocks,
             "geometry": {
                 "channels": self.geometry.channels,
                 "chips_per_channel": self.geometry.chips_per_channel,
@@ -379,6 +395,7 @@ pub fn plans() -> Vec<Plan> {
         netsched::plan(),
         schedulers::plan(),
         apps::plan(),
+        isolation::plan(),
     ]
 }
 
@@ -519,6 +536,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
         timing: hardware.timing.clone(),
         gc_mode: policies.gc_mode,
         checkpoint_every_programs: u64::MAX,
+        borrow_blocks: hardware.borrow_blocks,
         unit: UnitConfig {
             policy: policies.scheduler,
             cache_pages: hardware.cache_pages,
@@ -541,6 +559,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
                 pages_per_set: hardware.pages_per_set,
                 replicas: hardware.replicas,
                 channels: hardware.channels,
+                rows: hardware.rows,
                 durability: Durability::Memory,
             };
             hardware.clients as usize

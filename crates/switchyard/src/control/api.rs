@@ -108,6 +108,9 @@ pub struct SetPlace {
     pub pages: u32,
     /// Channels of each vSSD.
     pub channels: u32,
+    /// Of each channel, the units of a software-isolated vSSD; 0 for all.
+    #[serde(default)]
+    pub rows: u32,
     /// The vSSD and node of each replica, the primary first.
     pub replicas: Vec<Place>,
 }
@@ -203,6 +206,9 @@ pub struct Create {
     /// `memory` or `media`; the rack's default if unset.
     #[serde(default)]
     pub durability: Option<String>,
+    /// `hardware` or `software`; the rack's default if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<String>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,

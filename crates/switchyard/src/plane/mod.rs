@@ -19,7 +19,7 @@ use crate::control::api;
 use base::{Instant, NodeId};
 use host::{Gateway, Node, Tor};
 use rack::exchange::ExchangeError;
-use rack::placement::PlacementError;
+use rack::placement::{Isolation, PlacementError};
 use rack::registry::{Durability, Registry, RegistryError};
 use runtime::{CoreHandle, Stopped};
 use std::net::SocketAddr;
@@ -50,6 +50,8 @@ pub struct About {
     pub replicas: u8,
     /// Acknowledgement of writes if a request does not say.
     pub durability: Durability,
+    /// Isolation of a volume's vSSDs if a request does not say.
+    pub isolation: Isolation,
 }
 
 /// One process's part of the rack.

@@ -14,8 +14,10 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{BlockOp, BlockRequest, Machine, Pages};
 use host::gateway::VolumeState;
 use host::{Gateway, Input};
-use rack::placement::{Offer, place};
-use rack::registry::{Durability, NAME_BYTES_MAX, Registry, Snapshot, VolumeRecord, name_is_valid};
+use rack::placement::{Isolation, Offer, place, place_rows};
+use rack::registry::{
+    Durability, NAME_BYTES_MAX, Registry, SetRecord, Snapshot, VolumeRecord, name_is_valid,
+};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 use wire::rack::Code;
@@ -161,17 +163,36 @@ impl Plane {
     }
 
     /// What the nodes that answer have left.
-    fn offers(&self) -> Result<Vec<Offer>, Refusal> {
+    fn place(
+        &self,
+        isolation: Isolation,
+        pages: u64,
+        replicas: usize,
+        next_vssd: &mut u32,
+    ) -> Result<Vec<SetRecord>, Refusal> {
         let nodes = self.ask_nodes()?;
-        Ok(nodes
-            .iter()
-            .filter(|node| node.answers)
-            .map(|node| Offer {
+        let answering = || nodes.iter().filter(|node| node.answers);
+        let offer = |node: &api::Node| match isolation {
+            Isolation::Hardware => Offer {
                 node: node.id,
                 free_channels: node.status.free_channels,
                 pages_per_channel: node.status.pages_per_channel,
-            })
-            .collect())
+            },
+            Isolation::Software => Offer {
+                node: node.id,
+                free_channels: node.status.free_rows,
+                pages_per_channel: node.status.pages_per_row,
+            },
+        };
+        if isolation == Isolation::Hardware {
+            let offers: Vec<Offer> = answering().map(offer).collect();
+            return Ok(place(&offers, pages, replicas, next_vssd)?);
+        }
+        // Replicas have the same shape: SSDs of other shapes than the first are left out.
+        let channels = answering().next().map_or(0, |node| node.status.channels);
+        let alike = answering().filter(|node| node.status.channels == channels);
+        let offers: Vec<Offer> = alike.map(offer).collect();
+        Ok(place_rows(&offers, channels, pages, replicas, next_vssd)?)
     }
 
     /// Creates a volume; returns when it is ready.
@@ -182,6 +203,11 @@ impl Plane {
             text => crate::config::durability("durability", text)
                 .map_err(|error| Refusal::Invalid(error.to_string()))?,
         };
+        let isolation = match create.isolation.as_deref() {
+            None => self.about.isolation,
+            text => crate::config::isolation("isolation", text)
+                .map_err(|error| Refusal::Invalid(error.to_string()))?,
+        };
         check_new(&create.name, create.size.0, replicas)?;
         let mut registry = self.registry()?;
         let mut snapshot = registry.load()?;
@@ -189,12 +215,8 @@ impl Plane {
             return Err(Refusal::Exists(create.name.clone()));
         }
         let pages = create.size.0.div_ceil(PAGE_BYTES as u64);
-        let sets = place(
-            &self.offers()?,
-            pages,
-            usize::from(replicas),
-            &mut snapshot.next_vssd,
-        )?;
+        let replicas = usize::from(replicas);
+        let sets = self.place(isolation, pages, replicas, &mut snapshot.next_vssd)?;
         snapshot.next_volume += 1;
         let record = VolumeRecord {
             id: snapshot.next_volume,
@@ -282,7 +304,11 @@ impl Plane {
         let mut record = VolumeRecord { size_bytes, ..old };
         if need > have {
             let replicas = record.sets.first().map_or(1, |set| set.replicas.len());
-            let more = place(&self.offers()?, need - have, replicas, &mut snapshot.next_vssd)?;
+            let isolation = match record.sets.first() {
+                Some(set) if set.rows > 0 => Isolation::Software,
+                _ => Isolation::Hardware,
+            };
+            let more = self.place(isolation, need - have, replicas, &mut snapshot.next_vssd)?;
             record.sets.extend(more);
             registry.store(&snapshot)?;
             snapshot = registry.load()?;
@@ -332,6 +358,7 @@ fn set_place(set: &rack::registry::SetRecord) -> api::SetPlace {
     api::SetPlace {
         pages: set.pages,
         channels: set.channels,
+        rows: set.rows,
         replicas: set
             .replicas
             .iter()
@@ -397,6 +424,7 @@ mod tests {
             sets: vec![SetRecord {
                 pages: 2,
                 channels: 1,
+                rows: 0,
                 replicas: vec![ReplicaRecord { vssd: 4, node: 2 }],
                 ..SetRecord::default()
             }],

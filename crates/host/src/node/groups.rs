@@ -1,0 +1,286 @@
+//! The channel groups of a node: blocks between collocated vSSDs, and collection of all at the same time
+//! (RackBlox §3.5.2).
+
+use super::collector::Report;
+use super::unit::Unit;
+use super::{Node, NodeError};
+use base::{Instant, Medium, VssdId, time::earliest};
+use flash::{ChannelGroup, Isolation, Loan, VssdConfig, VssdEntry};
+use rack::bucket::Rate;
+use rack::gc_group::GroupAgent;
+use rack::replica::Membership;
+
+/// Software-isolated vSSDs on the same channels.
+pub(super) struct Group {
+    channels: u64,
+    shared: ChannelGroup,
+    agent: GroupAgent,
+    /// Indexes of units.
+    members: Vec<usize>,
+    /// A member's medium has failed.
+    failed: bool,
+}
+
+impl Group {
+    /// When to look at it.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.agent.deadline()
+    }
+}
+
+/// A member's share of its channels' bandwidth: as its share of the units; without emulated time there is none to
+/// speak of.
+pub(super) fn rate_of(config: &VssdConfig) -> Option<Rate> {
+    let Isolation::Software { count, .. } = config.isolation else {
+        return None;
+    };
+    let channels = f64::from(config.channels.count_ones());
+    let share = f64::from(count) / f64::from(config.geometry.units_per_channel());
+    (config.timing.transfer_ns > 0).then(|| Rate {
+        per_second: channels * share * 1e9 / config.timing.transfer_ns as f64,
+        burst: (channels * BURST_PAGES).max(1.0),
+    })
+}
+
+/// Pages a channel that a member may be ahead of its share: what a few turns of all planes of a channel transfer.
+const BURST_PAGES: f64 = 16.0;
+
+/// The same on every server for the members of one replica set.
+fn order_of(unit: &Unit) -> u32 {
+    let identity = unit.identity();
+    let peers = identity.membership.peers.iter().map(|peer| peer.vssd.0);
+    peers.fold(identity.vssd.0, u32::min)
+}
+
+impl Node {
+    /// The group on these channels, made if there is none.
+    pub(super) fn group_on(&mut self, config: &VssdConfig, shared: Option<ChannelGroup>) -> usize {
+        let found = self
+            .groups
+            .iter()
+            .position(|group| group.channels == config.channels);
+        found.unwrap_or_else(|| {
+            self.groups.push(Group {
+                channels: config.channels,
+                shared: shared.unwrap_or_else(|| ChannelGroup::new(config)),
+                agent: GroupAgent::new(self.config.unit.gc),
+                members: Vec::new(),
+                failed: false,
+            });
+            self.groups.len() - 1
+        })
+    }
+
+    /// A new vSSD of a group.
+    pub(super) fn create_member(&mut self, config: VssdConfig, group: usize) -> flash::Vssd {
+        let group = &self.groups[group];
+        let others = group
+            .members
+            .iter()
+            .filter_map(|index| self.units[*index].as_ref());
+        let others = others.map(|slot| slot.unit.flash());
+        flash::Vssd::create_in(config, self.pool.clone(), &group.shared, others)
+    }
+
+    /// Serves a vSSD of a group.
+    pub(super) fn start_member(
+        &mut self,
+        now: Instant,
+        vssd: VssdId,
+        membership: Membership,
+        flash: flash::Vssd,
+        group: usize,
+    ) {
+        let rate = rate_of(flash.config());
+        self.start_unit(now, vssd, membership, flash);
+        let index = self.units.len() - 1;
+        let slot = self.units[index].as_mut().expect("it was just started");
+        slot.group = Some(group);
+        slot.unit.join_group(now, rate);
+        let group = &mut self.groups[group];
+        group.members.push(index);
+        group.agent.join(vssd, order_of(&slot.unit));
+    }
+
+    /// Recovers the channel group of `entry`, with its first member.
+    pub(super) fn recover_group_of(
+        &mut self,
+        now: Instant,
+        entry: &VssdEntry,
+        entries: &[VssdEntry],
+        medium: &dyn Medium,
+    ) -> Result<(), NodeError> {
+        let members: Vec<&VssdEntry> = entries.iter().filter(|other| other.shares_with(entry)).collect();
+        if members[0] != entry {
+            return Ok(());
+        }
+        let configs: Vec<_> = members.iter().map(|entry| self.vssd_config(entry)).collect();
+        let first = configs[0].clone();
+        let recovered = flash::Vssd::recover_group(configs, &self.pool, medium);
+        let (shared, vssds) = recovered.map_err(|(id, error)| NodeError::Recover(id, error))?;
+        let group = self.group_on(&first, Some(shared));
+        for (entry, (flash, report)) in members.into_iter().zip(vssds) {
+            self.reports.push((entry.id, report));
+            let membership = Membership::parse(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            self.start_member(now, entry.id, membership, flash, group);
+        }
+        Ok(())
+    }
+
+    /// A unit is gone; returns the blocks that it had borrowed, to be handed out when that is durable.
+    pub(super) fn leave_group(&mut self, now: Instant, index: usize, group: usize, unit: &Unit) -> Vec<Loan> {
+        let members = &mut self.groups[group];
+        members.members.retain(|member| *member != index);
+        members.agent.leave(now, unit.identity().vssd);
+        unit.flash().surrender()
+    }
+
+    /// Gives blocks to those of a group that own them.
+    pub(super) fn hand_out(&mut self, now: Instant, group: usize, loans: &[Loan]) {
+        for index in self.groups[group].members.clone() {
+            let Some(slot) = self.units[index].as_ref() else {
+                continue;
+            };
+            let own = slot.unit.flash().own_of(loans);
+            if !own.is_empty() {
+                self.with_unit(index, |unit, out| unit.accept_blocks(now, own, out));
+            }
+        }
+    }
+
+    /// Blocks for a vSSD that has none left: of the collocated one that can spare most, unless the group has to collect
+    /// anyway.
+    fn lend_to(&mut self, now: Instant, group: usize, borrower: usize) {
+        let state = &self.groups[group];
+        let spare = |index: &usize| {
+            let slot = self.units[*index].as_ref();
+            slot.map_or(0, |slot| slot.unit.flash().lendable_blocks())
+        };
+        let others = state.members.iter().copied().filter(|index| *index != borrower);
+        let lender = others.max_by_key(|index| (spare(index), core::cmp::Reverse(*index)));
+        let (free, blocks) = self.free_of(group);
+        let low = f64::from(free) < state.agent.config().hard_ratio * f64::from(blocks);
+        let count = self.config.borrow_blocks;
+        let slot = lender.and_then(|lender| self.units[lender].as_mut());
+        let loans = slot
+            .filter(|_| !low)
+            .map_or(Vec::new(), |slot| slot.unit.lend_blocks(count));
+        self.with_unit(borrower, |unit, out| unit.accept_blocks(now, loans, out));
+    }
+
+    /// Free blocks of a group's members, and all.
+    fn free_of(&self, group: usize) -> (u32, u32) {
+        let members = &self.groups[group].members;
+        let units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        units.fold((0, 0), |(free, blocks), slot| {
+            let (f, b) = slot.unit.flash().free_blocks();
+            (free + f, blocks + b)
+        })
+    }
+
+    /// Carries a group on after one of its members was called.
+    pub(super) fn step_group(&mut self, now: Instant, group: usize) {
+        loop {
+            let mut progress = false;
+            for position in 0..self.groups[group].members.len() {
+                let index = self.groups[group].members[position];
+                while let Some(report) = self.units[index].as_mut().and_then(|slot| slot.unit.report()) {
+                    progress = true;
+                    self.reported(now, group, index, report);
+                }
+            }
+            self.check_group(now, group);
+            while let Some((vssd, action)) = self.groups[group].agent.poll() {
+                progress = true;
+                self.order(now, vssd, action);
+            }
+            if !progress {
+                break;
+            }
+        }
+        self.note_failure(now, group);
+        let collecting = self.groups[group].agent.is_collecting();
+        for position in 0..self.groups[group].members.len() {
+            let index = self.groups[group].members[position];
+            if let Some(slot) = self.units[index].as_mut() {
+                slot.unit.set_collecting(collecting);
+            }
+        }
+    }
+
+    fn reported(&mut self, now: Instant, group: usize, index: usize, report: Report) {
+        let Some(slot) = self.units[index].as_mut() else {
+            return;
+        };
+        let vssd = slot.unit.identity().vssd;
+        let agent = &mut self.groups[group].agent;
+        match report {
+            Report::Request => agent.note_request(now),
+            Report::Answered(code) => agent.answered(now, vssd, code),
+            Report::Finished => agent.finished(now, vssd),
+            Report::Forced => agent.forced(now, vssd),
+            Report::Borrow => self.lend_to(now, group, index),
+            Report::Return => {
+                let loans = slot.unit.take_returns();
+                self.hand_out(now, group, &loans);
+            }
+        }
+    }
+
+    /// Members that were written to and are not being stopped make the group look at its free blocks.
+    fn check_group(&mut self, now: Instant, group: usize) {
+        let members = &self.groups[group].members;
+        let mut units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        let written = units.clone().any(|slot| slot.unit.was_written_since_gc());
+        if written && units.all(|slot| !slot.unit.is_stopping()) {
+            let (free, blocks) = self.free_of(group);
+            let ratio = f64::from(free) / f64::from(blocks.max(1));
+            self.groups[group].agent.check(now, ratio, written);
+        }
+    }
+
+    fn order(&mut self, now: Instant, vssd: VssdId, action: rack::gc::Action) {
+        let Some(&index) = self.index.get(&vssd.0) else {
+            return;
+        };
+        self.with_unit(index as usize, |unit, out| unit.obey(now, action, out));
+    }
+
+    /// When a group is to be looked at next.
+    pub(super) fn group_deadline(&self, group: usize) -> Option<Instant> {
+        let state = &self.groups[group];
+        let mut units = state
+            .members
+            .iter()
+            .filter_map(|index| self.units[*index].as_ref());
+        let written = units.clone().any(|slot| slot.unit.was_written_since_gc());
+        let stopping = units.any(|slot| slot.unit.is_stopping());
+        let (free, blocks) = self.free_of(group);
+        let low = f64::from(free) < state.agent.config().background_ratio * f64::from(blocks);
+        let check = (written && low && !stopping).then(|| state.agent.check_deadline());
+        earliest(state.deadline(), check.flatten())
+    }
+
+    /// Lets time pass for the groups.
+    pub(super) fn tick_groups(&mut self, now: Instant) {
+        for group in 0..self.groups.len() {
+            if self.group_deadline(group).is_some_and(|deadline| now >= deadline) {
+                self.groups[group].agent.tick(now);
+                self.step_group(now, group);
+            }
+        }
+    }
+
+    /// When a vSSD's medium has failed, what it borrowed is lost to the others, and nobody waits for it.
+    fn note_failure(&mut self, now: Instant, group: usize) {
+        let members = &self.groups[group].members;
+        let mut units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        if self.groups[group].failed || !units.any(|slot| slot.unit.flash().latched()) {
+            return;
+        }
+        self.groups[group].failed = true;
+        for index in self.groups[group].members.clone() {
+            self.with_unit(index, |unit, out| unit.write_off(now, out));
+        }
+    }
+}
