@@ -282,36 +282,9 @@ impl GroupRig {
     }
 
     fn answered(&mut self, who: usize, tag: u64, result: Result<Data, VssdError>) {
-        let pool = &self.pool;
         let member = &mut self.members[who];
-        match member.asked.remove(&tag).expect("asked once") {
-            Asked::Read { lpn, at_least } => {
-                let found = match result.expect("nothing is damaged here") {
-                    Data::Page { page, version, .. } => (version, content(&page, lpn, pool)),
-                    Data::Zero { version } => (version, Content::Nothing),
-                    Data::None => panic!("a read returns data"),
-                };
-                let newer = &member.known[lpn as usize].history[at_least..];
-                assert!(
-                    newer.contains(&found),
-                    "read of {lpn}: {found:?} not in {newer:?}"
-                );
-            }
-            Asked::Change { lpn, index } => {
-                result.expect("there is room");
-                let known = &mut member.known[lpn as usize];
-                known.done = known.done.max(index);
-            }
-            Asked::Flush { done } => {
-                result.expect("the medium does not fail");
-                for (known, done) in member.known.iter_mut().zip(done) {
-                    known.flushed = known.flushed.max(done);
-                }
-            }
-            Asked::Checkpoint => {
-                result.expect("the medium does not fail");
-            }
-        }
+        let asked = member.asked.remove(&tag).expect("asked once");
+        asked.answered(result, &mut member.known, &self.pool);
     }
 
     /// Lets the medium do one of the operations it has, or time pass; false when there is nothing to do.

@@ -105,6 +105,43 @@ pub enum Asked {
     Checkpoint,
 }
 
+impl Asked {
+    /// Judges an answer by what the owner of the data knows, who knows more from then on.
+    pub fn answered(self, result: Result<Data, VssdError>, known: &mut [Known], pool: &Pool) {
+        match self {
+            Asked::Read { lpn, at_least } => {
+                let found = match result.expect("nothing is damaged here") {
+                    Data::Page { page, crc, version } => {
+                        assert_eq!(page.crc(), crc);
+                        (version, content(&page, lpn, pool))
+                    }
+                    Data::Zero { version } => (version, Content::Nothing),
+                    Data::None => panic!("a read returns data"),
+                };
+                let newer = &known[lpn as usize].history[at_least..];
+                assert!(
+                    newer.contains(&found),
+                    "read of {lpn}: {found:?} not in {newer:?}"
+                );
+            }
+            Asked::Change { lpn, index } => {
+                result.expect("there is room");
+                let known = &mut known[lpn as usize];
+                known.done = known.done.max(index);
+            }
+            Asked::Flush { done } => {
+                result.expect("the medium does not fail");
+                for (known, done) in known.iter_mut().zip(done) {
+                    known.flushed = known.flushed.max(done);
+                }
+            }
+            Asked::Checkpoint => {
+                result.expect("the medium does not fail");
+            }
+        }
+    }
+}
+
 pub struct Rig {
     pub vssd: Vssd,
     pub config: VssdConfig,
@@ -311,37 +348,8 @@ impl Rig {
 
     fn answered(&mut self, tag: u64, result: Result<Data, VssdError>) {
         self.done += 1;
-        match self.asked.remove(&tag).expect("asked once") {
-            Asked::Read { lpn, at_least } => {
-                let found = match result.expect("nothing is damaged here") {
-                    Data::Page { page, crc, version } => {
-                        assert_eq!(page.crc(), crc);
-                        (version, content(&page, lpn, &self.pool))
-                    }
-                    Data::Zero { version } => (version, Content::Nothing),
-                    Data::None => panic!("a read returns data"),
-                };
-                let newer = &self.known[lpn as usize].history[at_least..];
-                assert!(
-                    newer.contains(&found),
-                    "read of {lpn}: {found:?} not in {newer:?}"
-                );
-            }
-            Asked::Change { lpn, index } => {
-                result.expect("there is room");
-                let known = &mut self.known[lpn as usize];
-                known.done = known.done.max(index);
-            }
-            Asked::Flush { done } => {
-                result.expect("the medium does not fail");
-                for (known, done) in self.known.iter_mut().zip(done) {
-                    known.flushed = known.flushed.max(done);
-                }
-            }
-            Asked::Checkpoint => {
-                result.expect("the medium does not fail");
-            }
-        }
+        let asked = self.asked.remove(&tag).expect("asked once");
+        asked.answered(result, &mut self.known, &self.pool);
     }
 
     /// Lets the medium do one of the operations it has, or time pass; false when there is nothing to do.
