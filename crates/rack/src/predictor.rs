@@ -11,6 +11,9 @@ pub const WINDOW_PACKETS: usize = 100;
 /// (§3.4), which the residuals of the published trace exceed by 1 in 100.
 pub const NEAR_NS: u32 = 25_000;
 
+/// Latencies are told apart up to 2.1 s, half of the field's range, so that their differences do not wrap.
+const LATENCY_NS_MAX: u32 = u32::MAX / 2;
+
 /// Sliding window of network latencies, in ns.
 #[derive(Clone, Debug)]
 pub struct Predictor {
@@ -32,7 +35,7 @@ impl Default for Predictor {
 impl Predictor {
     /// Takes the latency of an incoming packet.
     pub fn observe(&mut self, lat_ns: u32) {
-        self.window[self.next] = lat_ns;
+        self.window[self.next] = lat_ns.min(LATENCY_NS_MAX);
         self.next = (self.next + 1) % WINDOW_PACKETS;
         self.count = (self.count + 1).min(WINDOW_PACKETS);
     }
@@ -40,14 +43,20 @@ impl Predictor {
     /// The predicted latency, in ns, of the answer to a packet that was itself on the way for `own_ns`: the mean of those
     /// that took about as long, itself if there is none.
     pub fn predict_ns(&self, own_ns: u32) -> u64 {
-        let (mut sum, mut count) = (0, 0);
-        // Without branches, as this is done for every read.
+        let own_ns = own_ns.min(LATENCY_NS_MAX);
+        // Done for every read, so without branches and in lanes of 32 bits: what a latency is above the lowest near one,
+        // which cannot overflow.
+        let (mut above, mut count) = (0u32, 0u32);
         for &lat_ns in &self.window[..self.count] {
-            let near = u64::from(lat_ns.abs_diff(own_ns) <= NEAR_NS);
-            sum += near * u64::from(lat_ns);
+            let more = lat_ns.wrapping_sub(own_ns).wrapping_add(NEAR_NS);
+            let near = u32::from(more <= 2 * NEAR_NS);
+            above += near * more;
             count += near;
         }
-        sum.checked_div(count).unwrap_or(u64::from(own_ns))
+        match above.checked_div(count) {
+            Some(above) => (u64::from(own_ns) + u64::from(above)) - u64::from(NEAR_NS),
+            None => u64::from(own_ns),
+        }
     }
 }
 
@@ -77,5 +86,15 @@ mod tests {
         assert_eq!(predictor.predict_ns(99_999), 105_000);
         assert_eq!(predictor.predict_ns(205_000), 205_000);
         assert_eq!(predictor.predict_ns(300_000), 300_000);
+    }
+
+    #[test]
+    fn latencies_at_the_ends_of_the_field_are_far_apart() {
+        let mut predictor = Predictor::default();
+        predictor.observe(u32::MAX);
+        assert_eq!(predictor.predict_ns(0), 0);
+        predictor.observe(0);
+        assert_eq!(predictor.predict_ns(u32::MAX), u64::from(u32::MAX / 2));
+        assert_eq!(predictor.predict_ns(10), 0);
     }
 }

@@ -8,6 +8,7 @@ mod collector;
 mod groups;
 mod proxy;
 mod stages;
+mod timed;
 mod unit;
 mod view;
 
@@ -30,6 +31,7 @@ use rack::replica::Membership;
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use thiserror::Error;
+use timed::Timed;
 use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 
 /// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
@@ -135,7 +137,7 @@ struct Writing {
 }
 
 struct Slot {
-    unit: Unit,
+    unit: Timed,
     media_in_flight: u32,
     closing: Option<Header>,
     /// Its channel group, if it shares its channels.
@@ -229,7 +231,7 @@ impl Node {
         );
         self.index.insert(vssd.0, self.units.len() as u32);
         self.units.push(Some(Slot {
-            unit,
+            unit: Timed::new(unit),
             media_in_flight: 0,
             closing: None,
             group: None,
@@ -245,7 +247,7 @@ impl Node {
 
     /// The vSSDs that are served.
     pub fn units(&self) -> impl Iterator<Item = &Unit> {
-        self.units.iter().flatten().map(|slot| &slot.unit)
+        self.units.iter().flatten().map(|slot| &*slot.unit)
     }
 
     /// The configuration.

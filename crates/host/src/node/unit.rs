@@ -75,6 +75,7 @@ enum Reading {
         version: Version,
         arrived: Instant,
         issued: Instant,
+        predicted_ns: u64,
     },
     Fetch {
         lpn: Lpn,
@@ -363,20 +364,18 @@ impl Unit {
         if self.damaged.get(&lpn.0).is_some_and(|&lost| lost > version) {
             return self.read_failed(&header, out);
         }
-        let (net_ns, predicted_ns) = (
-            u64::from(header.lat_ns),
-            self.predict_read.predict_ns(header.lat_ns),
-        );
+        let predicted_ns = self.predict_read.predict_ns(header.lat_ns);
         let slot = self.start_reading(Reading::Client {
             packet,
             version,
             arrived,
             issued: now,
+            predicted_ns,
         });
         let request = sched::Request {
             kind: Kind::Read,
             page: lpn.0,
-            net_ns,
+            net_ns: u64::from(header.lat_ns),
             predicted_ns,
             item: slot,
         };
@@ -744,6 +743,7 @@ impl Unit {
                 version,
                 arrived,
                 issued,
+                predicted_ns,
             } => {
                 self.reads_in_flight -= 1;
                 self.in_flight -= 1;
@@ -758,7 +758,7 @@ impl Unit {
                             arrived,
                             issued,
                             now,
-                            self.predict_read.predict_ns(header.lat_ns),
+                            predicted_ns,
                             self.agent.is_collecting(),
                         );
                         self.answer_read(&header, data.page, data.crc, out);
