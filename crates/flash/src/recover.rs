@@ -118,8 +118,10 @@ pub(crate) fn load(
     state.report.fell_back = claimed > used;
     state.checkpoint_claimed = claimed.max(used);
     loader.read_records()?;
+    let programmed = loader.programmed();
     loader.choose();
     loader.check_destroyed_entries()?;
+    loader.check_programmed_anew(&programmed)?;
     Ok(loader.state)
 }
 
@@ -340,6 +342,26 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
+    /// A page is programmed anew, by this vSSD or another of its group, only when whatever replaced what was there is
+    /// durable. If that is still the newest of a logical page, the entry of its successor is lost.
+    fn check_programmed_anew(&self, programmed: &[(u32, u32)]) -> Result<(), RecoverError> {
+        let per_block = self.share.pages_per_block();
+        for (lpn, mapped) in (0u32..).zip(&self.state.pages) {
+            if mapped.ppn == NONE {
+                continue;
+            }
+            let block = &self.state.blocks[(mapped.ppn / per_block) as usize];
+            let at = programmed.partition_point(|(ppn, _)| *ppn < mapped.ppn);
+            let by = programmed.get(at).filter(|(ppn, _)| *ppn == mapped.ppn);
+            if block.theirs || by.is_some_and(|(_, by)| *by != lpn) {
+                return Err(RecoverError::EntryLost {
+                    offset: self.share.entry_offset(mapped.ppn),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// True when the data at `ppn` matches.
     fn intact(&self, ppn: u32, crc: u32, bytes: &mut [u8]) -> bool {
         let read = self.medium.read_at(self.share.data_offset(ppn), bytes);
@@ -426,6 +448,18 @@ impl<'a> Loader<'a> {
             verdicts[index] = Some(bytes.is_ok_and(|bytes| crc32c::crc32c(bytes) == candidates[index].crc));
         });
         verdicts
+    }
+
+    /// Physical pages that were programmed since the checkpoint, ascending, and the logical pages there; records are of
+    /// none.
+    fn programmed(&self) -> Vec<(u32, u32)> {
+        let data = self.candidates.iter().filter(|c| c.ppn != NONE);
+        let data = data.map(|c| (c.ppn, c.lpn));
+        let newer = |record: &&Record| record.sequence > self.state.covered;
+        let records = self.state.records.iter().filter(newer);
+        let mut all: Vec<(u32, u32)> = data.chain(records.map(|r| (r.ppn, NONE))).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Decides what each logical page is.

@@ -163,9 +163,11 @@ impl Snapshot {
         any
     }
 
-    /// What was to leave is gone.
-    pub fn finish_exchange(&mut self) {
-        for set in self.sets() {
+    /// What was to leave of these volumes is gone.
+    pub fn finish_exchange(&mut self, volumes: &[VolumeId]) {
+        let finished = |volume: &&mut VolumeRecord| volumes.contains(&volume.volume());
+        let volumes = self.volumes.iter_mut().filter(finished);
+        for set in volumes.flat_map(|volume| &mut volume.sets) {
             set.leaving = None;
         }
     }
@@ -236,7 +238,7 @@ impl Exchange {
                 if !states.all(|state| state == ChangeState::Done) {
                     return Next::Wait;
                 }
-                snapshot.finish_exchange();
+                snapshot.finish_exchange(&self.volumes);
                 Next::Over(exchanged)
             }
             None if hurry
@@ -365,6 +367,20 @@ mod tests {
             Next::Over(true)
         );
         assert_eq!(places(&now), committed);
+    }
+
+    /// Bug: two requests that followed exchanges finished each other's. Cause: the end of one was noted in every set.
+    #[test]
+    fn the_end_of_an_exchange_is_noted_for_its_own_volumes() {
+        let mut now = snapshot();
+        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        exchange.next(&mut now, false, |_| ChangeState::Joined);
+        let leaving = |now: &mut Snapshot| now.sets().filter(|set| set.leaving.is_some()).count();
+        assert_eq!(leaving(&mut now), 2);
+        now.finish_exchange(&[VolumeId(1)]);
+        assert_eq!(leaving(&mut now), 1);
+        now.finish_exchange(&[VolumeId(2)]);
+        assert_eq!(leaving(&mut now), 0);
     }
 
     #[test]

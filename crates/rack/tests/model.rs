@@ -9,57 +9,18 @@
 //! Checked in every state: a serving replica at which the page is decided returns no version older than a completed
 //! write or an earlier read. From every state the replicas must be able to come to rest, and at rest both serve, agree,
 //! and have nothing undecided.
-//!
-//! A state is the history that leads to it, played again; states are told apart by a hash of their printed form, in
-//! which instants are relative to now, as only differences matter to the protocol.
 
-use base::{Addr, Duration, Instant, Lpn, NodeId, Version, VssdId};
-use rack::cache::Cached;
+mod explore;
+
+use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
+use explore::{Memory, PAGE, explore};
 use rack::replica::{
     Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica, Store,
 };
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
-const PAGE: Lpn = Lpn(0);
 const WRITES_MAX: usize = 2;
-/// More states than the exploration has by far: it is said to have exploded.
-const STATES_MAX: usize = 400_000;
-
-/// One page, volatile and durable.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    volatile: Option<Cached>,
-    durable: Option<Cached>,
-}
-
-impl Store for Memory {
-    fn newest(&self, _lpn: Lpn) -> Version {
-        self.volatile
-            .as_ref()
-            .map_or(Version::NONE, |cached| cached.version)
-    }
-    fn has_room(&self, _lpn: Lpn) -> bool {
-        true
-    }
-    fn put(&mut self, _lpn: Lpn, data: Cached) {
-        assert!(data.version >= self.newest(PAGE), "a page never goes back");
-        self.volatile = Some(data);
-    }
-    fn lose(&mut self, _lpn: Lpn, _version: Version) {
-        unreachable!("the page is damaged nowhere");
-    }
-    fn is_latched(&self) -> bool {
-        false
-    }
-    fn is_damaged(&self, _lpn: Lpn) -> bool {
-        false
-    }
-    fn pages(&self) -> u32 {
-        1
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
@@ -131,7 +92,10 @@ fn replica(now: Instant, index: usize, boot: u32) -> Replica {
     Replica::new(now, me, &membership)
 }
 
-impl World {
+impl explore::World for World {
+    type Budget = Budget;
+    type Action = Action;
+
     /// Two replicas that serve and hold nothing.
     fn new(budget: Budget) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
@@ -161,24 +125,10 @@ impl World {
         world
     }
 
-    fn replay(budget: Budget, history: &[Action]) -> Self {
-        let mut world = Self::new(budget);
-        for &action in history {
-            world.apply(action);
-        }
-        world
-    }
-
     fn is_at_rest(&self) -> bool {
         self.wire.is_empty() && self.servers.iter().all(|s| s.replica.deadline().is_none())
     }
 
-    fn can_serve(&self, index: usize) -> bool {
-        let replica = &self.servers[index].replica;
-        replica.is_serving() && replica.readiness(PAGE) == Readiness::Ready
-    }
-
-    /// Everything that can happen next.
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         for index in 0..2 {
@@ -217,6 +167,42 @@ impl World {
             }
         }
         self.read();
+    }
+
+    fn assert_rest(&self) {
+        for server in &self.servers {
+            assert!(server.replica.is_serving(), "everybody serves at rest");
+            assert_eq!(server.replica.active(), 0, "the page is decided at rest");
+            assert_eq!(server.replica.epoch(), self.servers[0].replica.epoch());
+            assert_eq!(server.store.newest(PAGE), self.servers[0].store.newest(PAGE));
+        }
+    }
+
+    fn print(&self) -> String {
+        let mut wire: Vec<String> = self.wire.iter().map(|message| format!("{message:?}")).collect();
+        wire.sort_unstable();
+        let mut text = String::new();
+        for server in &self.servers {
+            write!(text, "{:?}{:?}{}", server.replica, server.store, server.boot).expect("memory suffices");
+        }
+        write!(
+            text,
+            "{wire:?}{}{:?}{:?}{}{}{}",
+            self.writes, self.versions, self.least, self.losses, self.crashes, self.early
+        )
+        .expect("memory suffices");
+        text
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+}
+
+impl World {
+    fn can_serve(&self, index: usize) -> bool {
+        let replica = &self.servers[index].replica;
+        replica.is_serving() && replica.readiness(PAGE) == Readiness::Ready
     }
 
     fn write(&mut self, index: usize) {
@@ -312,121 +298,6 @@ impl World {
             }
         }
     }
-
-    fn assert_rest(&self) {
-        for server in &self.servers {
-            assert!(server.replica.is_serving(), "everybody serves at rest");
-            assert_eq!(server.replica.active(), 0, "the page is decided at rest");
-            assert_eq!(server.replica.epoch(), self.servers[0].replica.epoch());
-            assert_eq!(server.store.newest(PAGE), self.servers[0].store.newest(PAGE));
-        }
-    }
-
-    /// The state's identity: printed, messages in no order, instants relative to now.
-    fn fingerprint(&self) -> u64 {
-        let mut wire: Vec<String> = self.wire.iter().map(|message| format!("{message:?}")).collect();
-        wire.sort_unstable();
-        let mut text = String::new();
-        for server in &self.servers {
-            write!(text, "{:?}{:?}{}", server.replica, server.store, server.boot).expect("memory suffices");
-        }
-        write!(
-            text,
-            "{wire:?}{}{:?}{:?}{}{}{}",
-            self.writes, self.versions, self.least, self.losses, self.crashes, self.early
-        )
-        .expect("memory suffices");
-        fnv(&relative(&text, self.now))
-    }
-}
-
-/// Replaces each instant by how long ago it was, as far as timeouts can tell, or how far ahead it is.
-fn relative(text: &str, now: Instant) -> String {
-    const MARK: &str = "Instant(";
-    let mut parts = text.split(MARK);
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (digits, rest) = part.split_once(')').expect("an instant is closed");
-        let at: u64 = digits.parse().expect("an instant is a number");
-        let ago = i128::from(now.as_nanos()) - i128::from(at);
-        write!(out, "{}{rest}", ago.min(REPLAY_AFTER.as_nanos() as i128)).expect("memory suffices");
-    }
-    out
-}
-
-fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
-/// The states found: by fingerprint, with the edges backwards.
-#[derive(Default)]
-struct Graph {
-    numbers: BTreeMap<u64, usize>,
-    before: Vec<Vec<usize>>,
-    at_rest: Vec<usize>,
-}
-
-impl Graph {
-    /// The state's number, and whether it is new.
-    fn add(&mut self, fingerprint: u64) -> (usize, bool) {
-        let next = self.before.len();
-        let number = *self.numbers.entry(fingerprint).or_insert(next);
-        if number == next {
-            self.before.push(Vec::new());
-        }
-        (number, number == next)
-    }
-
-    /// States from which rest can be reached.
-    fn can_rest(&self) -> usize {
-        let mut reached = vec![false; self.before.len()];
-        let mut stack = self.at_rest.clone();
-        let mut count = 0;
-        while let Some(state) = stack.pop() {
-            if !core::mem::replace(&mut reached[state], true) {
-                count += 1;
-                stack.extend(&self.before[state]);
-            }
-        }
-        count
-    }
-}
-
-fn explore(budget: Budget) {
-    let mut graph = Graph::default();
-    let mut frontier = VecDeque::from([(0, Vec::new())]);
-    graph.add(World::new(budget).fingerprint());
-    let (mut transitions, mut depth) = (0u64, 0);
-    while let Some((from, history)) = frontier.pop_front() {
-        let world = World::replay(budget, &history);
-        if world.is_at_rest() {
-            world.assert_rest();
-            graph.at_rest.push(from);
-        }
-        for action in world.actions() {
-            let mut longer = history.clone();
-            longer.push(action);
-            let next = std::panic::catch_unwind(|| World::replay(budget, &longer));
-            let next = next.unwrap_or_else(|_| panic!("this breaks it: {longer:?}"));
-            let (to, is_new) = graph.add(next.fingerprint());
-            graph.before[to].push(from);
-            transitions += 1;
-            if is_new {
-                depth = depth.max(longer.len());
-                frontier.push_back((to, longer));
-            }
-        }
-        assert!(graph.before.len() < STATES_MAX, "the state space exploded");
-    }
-    let states = graph.before.len();
-    println!(
-        "{budget:?}: {states} states, {transitions} transitions, {} at rest, depth {depth}",
-        graph.at_rest.len()
-    );
-    assert!(states > 1000, "the exploration was worth something");
-    assert_eq!(graph.can_rest(), states, "rest can be reached from everywhere");
 }
 
 /// One crash and one lost message, timers slower than messages.
@@ -440,12 +311,12 @@ const FAULTS: Budget = Budget {
 
 #[test]
 fn two_writes_a_crash_and_a_lost_message_keep_reads_linearizable() {
-    explore(FAULTS);
+    explore::<World>(FAULTS);
 }
 
 #[test]
 fn two_durable_writes_a_crash_and_a_lost_message_keep_reads_linearizable() {
-    explore(Budget {
+    explore::<World>(Budget {
         durable: true,
         ..FAULTS
     });
@@ -453,7 +324,7 @@ fn two_durable_writes_a_crash_and_a_lost_message_keep_reads_linearizable() {
 
 #[test]
 fn two_writes_and_early_timeouts_keep_reads_linearizable() {
-    explore(Budget {
+    explore::<World>(Budget {
         crashes: 0,
         early: 1,
         ..FAULTS
@@ -462,7 +333,7 @@ fn two_writes_and_early_timeouts_keep_reads_linearizable() {
 
 #[test]
 fn one_write_a_crash_and_an_early_timeout_keep_reads_linearizable() {
-    explore(Budget {
+    explore::<World>(Budget {
         writes: 1,
         early: 1,
         losses: 0,

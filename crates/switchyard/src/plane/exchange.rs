@@ -46,8 +46,9 @@ impl Plane {
             }
         }
         registry.store(&snapshot)?;
-        drop(registry);
+        // Under the same lock: a volume that grew in between would take the new record for one that is in hand.
         self.hand_on(&snapshot)?;
+        drop(registry);
         self.drive(&mut exchange)
     }
 
@@ -92,7 +93,6 @@ impl Plane {
                 }
                 Next::Store => {
                     registry.store(&snapshot)?;
-                    drop(registry);
                     self.hand_on(&snapshot)?;
                     until = Instant::now() + OVER_WITHIN;
                 }

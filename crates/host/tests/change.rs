@@ -1,0 +1,180 @@
+//! A gateway that changes the members of a set asks one thing after the other: what a step needs is answered before the
+//! next one begins (`rack/tests/change.rs` shows what happens otherwise).
+
+use base::limits::SECTOR_BYTES;
+use base::{Addr, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, VolumeId, VssdId};
+use host::gateway::GatewayConfig;
+use host::{Gateway, Input, Output};
+use rack::control::{Intent, Open};
+use rack::exchange::ChangeState;
+use rack::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, VolumeRecord};
+use wire::rack::{Code, Header, Op, Packet};
+
+const VOLUME: VolumeId = VolumeId(1);
+
+/// A gateway, and what it asked and was not answered.
+struct World {
+    now: Instant,
+    gateway: Gateway,
+    asked: Vec<Packet>,
+}
+
+/// What a packet asks of which vSSD.
+type Asked = (u32, Op, Option<Intent>);
+
+impl World {
+    /// With a volume of one set on nodes 1 and 2, open.
+    fn new() -> Self {
+        let addr = |last| Addr::new([10, 0, 0, last], 1);
+        let config = GatewayConfig {
+            addr: addr(9),
+            tor: addr(8),
+            session: 1,
+            nodes: (1..4).map(|node| (NodeId(node), addr(node))).collect(),
+            request_timeout: Duration::from_secs(30),
+            shaping: None,
+        };
+        let mut world = Self {
+            now: Instant::ZERO,
+            gateway: Gateway::new(config, Pool::new(64, SECTOR_BYTES)),
+            asked: Vec::new(),
+        };
+        world.gateway.open_volume(world.now, record(), false);
+        assert_eq!(
+            world.asks(),
+            [
+                (1, Op::Open, Some(Intent::Serve)),
+                (2, Op::Open, Some(Intent::Serve))
+            ]
+        );
+        world.answer(1);
+        world.answer(2);
+        world
+    }
+
+    /// What is asked and not answered, in the order of vSSDs, after some time in which it is asked again.
+    fn asks(&mut self) -> Vec<Asked> {
+        self.asked.clear();
+        for _ in 0..10 {
+            self.now += Duration::from_millis(60);
+            self.gateway.tick(self.now);
+            while let Some(output) = self.gateway.poll() {
+                let Output::Send { packet, .. } = output else {
+                    continue;
+                };
+                let known = |other: &Packet| other.header.request == packet.header.request;
+                if !self.asked.iter().any(known) {
+                    self.asked.push(packet);
+                }
+            }
+        }
+        let intent = |packet: &Packet| Open::parse(packet.record()).map(|open| open.intent);
+        let asks = self.asked.iter();
+        let mut asks: Vec<Asked> = asks
+            .map(|packet| (packet.header.vssd.0, packet.header.op, intent(packet)))
+            .collect();
+        asks.sort_by_key(|ask| ask.0);
+        asks
+    }
+
+    /// A vSSD does what it was asked last.
+    fn answer(&mut self, vssd: u32) {
+        let asked = self
+            .asked
+            .iter()
+            .find(|packet| packet.header.vssd == VssdId(vssd));
+        let header = asked.expect("it was asked something").header;
+        let reply = Packet::bare(Header {
+            epoch: 7,
+            ..header.reply(Code::SoftOrOk)
+        });
+        self.gateway.handle(self.now, Input::Packet(reply));
+    }
+
+    fn zero(&mut self) {
+        let request = BlockRequest {
+            client: 1,
+            tag: 1,
+            volume: VOLUME,
+            op: BlockOp::WriteZeroes,
+            offset: 0,
+            length: 4096,
+            fua: false,
+            pages: Pages::new(),
+        };
+        self.gateway.handle(self.now, Input::Request(request));
+    }
+
+    fn state(&self) -> ChangeState {
+        self.gateway.change_state(VOLUME)
+    }
+}
+
+fn record() -> VolumeRecord {
+    VolumeRecord {
+        id: VOLUME.0,
+        name: "v".into(),
+        size_bytes: 10 * 4096,
+        durability: Default::default(),
+        read_only: false,
+        ready: true,
+        sets: vec![SetRecord {
+            pages: 10,
+            channels: 1,
+            replicas: vec![
+                ReplicaRecord { vssd: 1, node: 1 },
+                ReplicaRecord { vssd: 2, node: 2 },
+            ],
+            ..SetRecord::default()
+        }],
+    }
+}
+
+#[test]
+fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
+    let mut world = World::new();
+    let mut record = record();
+    record.sets[0].generation = 1;
+    record.sets[0].joining = Some(JoiningRecord {
+        vssd: 3,
+        node: 3,
+        replaces: 1,
+    });
+    world.gateway.change_sets(world.now, &record);
+    assert_eq!(world.asks(), [(3, Op::Open, Some(Intent::Prepare))], "made first");
+    world.answer(3);
+    let serve = |vssd| (vssd, Op::Open, Some(Intent::Serve));
+    assert_eq!(world.asks(), [serve(1), serve(2), serve(3)], "known to all then");
+    world.answer(3);
+    world.answer(1);
+    assert_eq!(world.asks(), [serve(2)]);
+    world.answer(2);
+    assert_eq!(world.asks(), [(3, Op::Flush, None)], "then durable");
+    assert_eq!(world.state(), ChangeState::Busy);
+    world.answer(3);
+    assert_eq!((world.asks(), world.state()), (vec![], ChangeState::Joined));
+
+    record.sets[0].generation = 2;
+    record.sets[0].joining = None;
+    record.sets[0].replicas[0] = ReplicaRecord { vssd: 3, node: 3 };
+    record.sets[0].leaving = Some(LeavingRecord {
+        vssd: 1,
+        node: 1,
+        was_primary: true,
+    });
+    world.gateway.change_sets(world.now, &record);
+    world.zero();
+    assert_eq!(
+        world.asks(),
+        [(1, Op::Delete, None)],
+        "nobody learns of it, and nothing is written, before the old primary is gone"
+    );
+    world.answer(1);
+    let take_over = (3, Op::Open, Some(Intent::TakeOver));
+    assert_eq!(world.asks(), [serve(2), take_over]);
+    world.answer(3);
+    assert_eq!(world.asks(), [serve(2)], "nothing is written before all know it");
+    world.answer(2);
+    assert_eq!(world.asks(), [(3, Op::Zero, None)], "by the new primary");
+    assert_eq!(world.state(), ChangeState::Done);
+}
