@@ -210,6 +210,7 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         nodes,
         request_timeout: config.request_timeout,
         shaping: None,
+        shared: false,
     };
     let is_first = snapshot.next_volume == 0;
     let nvme = Offer::new(config.nvme, &snapshot);

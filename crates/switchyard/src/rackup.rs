@@ -218,6 +218,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             .collect(),
         request_timeout: config.request_timeout,
         shaping: None,
+        shared: false,
     };
     HostSpec {
         bind: Some(runtime::socket_addr(addr)),
