@@ -185,6 +185,7 @@ fn start(
         nodes,
         registry: None,
         nvme: Offer::default(),
+        follower: None,
     };
     Ok((cores, parts))
 }
