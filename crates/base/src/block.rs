@@ -74,4 +74,7 @@ pub enum BlockError {
     /// The server stops (ESHUTDOWN).
     #[error("the server is shutting down")]
     Shutdown,
+    /// Another gateway serves the volume, or may do so in a moment. Whether this was executed is not known.
+    #[error("another gateway serves the volume")]
+    Elsewhere,
 }

@@ -119,6 +119,43 @@ impl Membership {
     }
 }
 
+/// The gateway that has a vSSD: nobody with a lower session changes it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Where it is.
+    pub addr: Addr,
+    /// Its session when it came to have it; that of a later start at the same address is higher.
+    pub session: u32,
+}
+
+const LEAD_BYTES: usize = 10;
+
+/// What a node's superblock keeps of a vSSD: the membership, and behind it who has it, if that is known.
+pub fn emit_config(membership: &Membership, lead: Option<Lead>) -> Vec<u8> {
+    let mut bytes = membership.emit();
+    if let Some(lead) = lead {
+        bytes.extend_from_slice(&lead.addr.ip.to_be_bytes());
+        bytes.extend_from_slice(&lead.addr.port.to_be_bytes());
+        bytes.extend_from_slice(&lead.session.to_be_bytes());
+    }
+    bytes
+}
+
+/// Reads what [`emit_config`] wrote, `None` if it is malformed. The length tells whether there is a [`Lead`].
+pub fn parse_config(bytes: &[u8]) -> Option<(Membership, Option<Lead>)> {
+    let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
+    if !with_lead.contains(&(bytes.len() % MEMBER_BYTES)) {
+        return Some((Membership::parse(bytes)?, None));
+    }
+    let (membership, lead) = bytes.split_last_chunk::<LEAD_BYTES>()?;
+    let [a, b, c, d, port_high, port_low, session @ ..] = *lead;
+    let lead = Lead {
+        addr: Addr::new([a, b, c, d], u16::from_be_bytes([port_high, port_low])),
+        session: u32::from_be_bytes(session),
+    };
+    Some((Membership::parse(membership)?, Some(lead)))
+}
+
 /// A node's answer to a `status` packet, as JSON: it is for people and the placement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -193,6 +230,28 @@ mod tests {
                 assert_eq!(Open::parse(&open.emit()), Some(open));
             }
         }
+        for (peers, generation) in [
+            (0, 0),
+            (1, 0),
+            (PEERS_MAX, 0),
+            (0, 5),
+            (2, 7),
+            (PEERS_MAX, u32::MAX),
+        ] {
+            let membership = Membership {
+                generation,
+                peers: vec![peer; peers],
+            };
+            let lead = Lead {
+                addr: Addr::new([10, 0, 2, 1], 8888),
+                session: 77,
+            };
+            for lead in [None, Some(lead)] {
+                let read = parse_config(&emit_config(&membership, lead));
+                assert_eq!(read, Some((membership.clone(), lead)));
+            }
+        }
+        assert_eq!(parse_config(&[0; 5]), None);
         assert_eq!(Open::parse(&[]), None);
         assert_eq!(Open::parse(&[4, 0, 0, 0, 1, 0, 0, 0, 1]), None);
         assert_eq!(Membership::parse(&[0; 10]), None);

@@ -2,6 +2,9 @@
 //! how far back its oldest unanswered one lies; a server remembers the outcomes from there on, so that a request
 //! that arrives twice is executed once, however late the copy.
 //!
+//! One requester at a time may change a vSSD: the one with the highest session. Whatever others with a lower one have
+//! sent is refused, wherever they are ([`Dedup::fence`]).
+//!
 //! Memory is bounded: a window of [`WINDOW`] requests for each of at most [`SOURCES_MAX`] requesters. A restart of
 //! the server forgets the window; the membership epoch, which a restart changes, then refuses the old copies.
 
@@ -22,8 +25,10 @@ pub enum Admit {
     InProgress,
     /// It was executed: answer the same again.
     Done(Code),
-    /// It is older than anything its requester waits for, or of an earlier incarnation, or outside the window.
+    /// It is older than anything its requester waits for, or outside the window.
     Old,
+    /// A requester with a higher session has taken over.
+    Superseded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +52,31 @@ struct Source {
 pub struct Dedup {
     sources: Vec<Source>,
     clock: u64,
+    /// The highest session heard of.
+    newest: u32,
 }
 
 impl Dedup {
+    /// Of a vSSD whose last requester is known to have had this session.
+    pub fn after(session: u32) -> Self {
+        Self {
+            newest: session,
+            ..Self::default()
+        }
+    }
+
     /// Decides about request number `request` of `addr`'s incarnation `session`, whose oldest unanswered request is
     /// `floor` (at most `request`).
     pub fn admit(&mut self, addr: Addr, session: u32, request: u64, floor: u64) -> Admit {
+        if session < self.newest {
+            return Admit::Superseded;
+        }
+        self.newest = session;
         self.clock += 1;
         let clock = self.clock;
         let source = self.source(addr, session);
         source.heard = clock;
-        if session < source.session || request < source.floor || request >= floor.max(source.floor) + WINDOW {
+        if request < source.floor || request >= floor.max(source.floor) + WINDOW {
             return Admit::Old;
         }
         if floor > source.floor {
@@ -78,17 +97,16 @@ impl Dedup {
         }
     }
 
-    /// A requester says that it has started anew: requests of its earlier incarnations are not admitted any more.
-    pub fn fence(&mut self, addr: Addr, session: u32) {
-        self.clock += 1;
-        let clock = self.clock;
-        self.source(addr, session).heard = clock;
+    /// A requester says that it has started, or has taken over: requests with a lower session are not admitted any more.
+    /// False if it is itself superseded.
+    pub fn fence(&mut self, session: u32) -> bool {
+        self.newest = self.newest.max(session);
+        self.is_current(session)
     }
 
-    /// True if a request that was admitted is of the newest incarnation of its requester that is known.
-    pub fn is_current(&self, addr: Addr, session: u32) -> bool {
-        let known = self.sources.iter().find(|source| source.addr == addr);
-        known.is_none_or(|source| source.session == session)
+    /// True if no higher session is known.
+    pub fn is_current(&self, session: u32) -> bool {
+        session >= self.newest
     }
 
     /// Remembers how a request ended.
@@ -176,7 +194,7 @@ mod tests {
     fn an_earlier_incarnation_is_ignored_and_a_later_one_starts_afresh() {
         let mut dedup = Dedup::default();
         assert_eq!(dedup.admit(A, 2, 1, 1), Admit::New);
-        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Old);
+        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
         assert_eq!(dedup.admit(A, 3, 1, 1), Admit::New);
     }
 
@@ -184,9 +202,23 @@ mod tests {
     fn a_fence_shuts_an_earlier_incarnation_out() {
         let mut dedup = Dedup::default();
         assert_eq!(dedup.admit(A, 1, 1, 1), Admit::New);
-        dedup.fence(A, 2);
-        assert!(!dedup.is_current(A, 1) && dedup.is_current(A, 2));
-        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Old);
+        assert!(dedup.fence(2));
+        assert!(!dedup.is_current(1) && dedup.is_current(2));
+        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
+    }
+
+    #[test]
+    fn one_that_takes_over_shuts_the_others_out_for_good() {
+        let b = Addr::new([10, 0, 0, 2], 1);
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.admit(A, 1, 1, 1), Admit::New);
+        assert!(dedup.fence(2));
+        assert_eq!(dedup.admit(b, 2, 1, 1), Admit::New);
+        assert!(!dedup.fence(1), "the first one opens it again");
+        assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
+        let mut restarted = Dedup::after(2);
+        assert_eq!(restarted.admit(A, 1, 2, 2), Admit::Superseded);
+        assert_eq!(restarted.admit(b, 2, 2, 2), Admit::New);
     }
 
     #[test]

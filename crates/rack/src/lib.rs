@@ -11,6 +11,7 @@ pub mod dedup;
 pub mod exchange;
 pub mod gc;
 pub mod gc_group;
+pub mod lead;
 pub mod placement;
 pub mod port;
 pub mod predictor;

@@ -132,6 +132,34 @@ pub struct NodeRecord {
     pub addr: String,
 }
 
+/// The gateway that serves the volumes ([`crate::lead`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeadRecord {
+    /// Its IPv4 address and UDP port; empty when it gave the lead back.
+    pub gateway: String,
+    /// Its session: higher than that of any lead before.
+    pub session: u32,
+}
+
+impl LeadRecord {
+    /// Where the lead is; `None` if it gave the lead back.
+    pub fn addr(&self) -> Option<Addr> {
+        parse_addr(&self.gateway)
+    }
+}
+
+/// A gateway of the rack. Its place in the list is its number, and stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayRecord {
+    /// IPv4 address and UDP port.
+    pub addr: String,
+    /// Where it serves NVMe/TCP hosts, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<String>,
+    /// Its control API.
+    pub control: String,
+}
+
 /// Everything the registry knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -144,6 +172,12 @@ pub struct Snapshot {
     /// The servers.
     #[serde(default)]
     pub nodes: Vec<NodeRecord>,
+    /// The gateways.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayRecord>,
+    /// Which of them leads, or did last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<LeadRecord>,
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
@@ -162,6 +196,9 @@ pub enum RegistryError {
     /// Somebody else changed it first.
     #[error("the registry changed meanwhile; try again")]
     Conflict,
+    /// Another gateway leads, and changes are its own business.
+    #[error("the gateway at {0} leads: ask that one, with --control")]
+    Elsewhere(String),
     /// It could not be read or written.
     #[error("the registry cannot be read or written: {0}")]
     Unavailable(String),

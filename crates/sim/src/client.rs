@@ -13,6 +13,7 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Rng, VolumeId};
 use hdrhistogram::Histogram;
 use host::{Input, Output};
+use std::collections::VecDeque;
 
 /// Pause of a client after an error, or when the gateway is down or the pool empty, in ns.
 const PAUSE_NS: u64 = 200_000;
@@ -176,8 +177,19 @@ struct Load {
     /// Where the requests come from, if they are not drawn from the mix, and the next one.
     stream: Option<Box<dyn Stream>>,
     upcoming: Option<Request>,
+    /// Requests to make again, as another gateway has the volume.
+    again: VecDeque<Again>,
     /// An alarm is set: do not set another.
     paused: bool,
+}
+
+/// A request that is made again as it was.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    op: BlockOp,
+    kind: Kind,
+    range: (u64, u64),
+    fua: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +205,10 @@ struct Pending {
     active: bool,
     generation: u32,
     load: u32,
+    /// Whom it was sent to.
+    gateway: usize,
+    op: BlockOp,
+    fua: bool,
     kind: Kind,
     first: u64,
     count: u64,
@@ -214,6 +230,8 @@ pub struct Clients {
     stats: ClientStats,
     violations: Vec<Violation>,
     errors_are_violations: bool,
+    /// Gateways that all have every volume.
+    paths: Vec<usize>,
 }
 
 impl Clients {
@@ -236,12 +254,67 @@ impl Clients {
             stats: ClientStats::default(),
             violations: Vec::new(),
             errors_are_violations: false,
+            paths: Vec::new(),
         }
     }
 
     /// Treats every error from now on as a broken promise (or no longer).
     pub fn set_errors_are_violations(&mut self, yes: bool) {
         self.errors_are_violations = yes;
+    }
+
+    /// Tells which gateways clients may try in turn for any volume.
+    pub fn set_paths(&mut self, paths: Vec<usize>) {
+        self.paths = paths;
+    }
+
+    /// Another gateway serves the volumes: what only the last one knew of unflushed writes is gone.
+    pub fn lead_moved(&mut self) {
+        for checker in self.volumes.iter_mut().filter_map(|volume| volume.1.as_mut()) {
+            checker.gateway_lost();
+        }
+    }
+
+    /// A gateway is lost: its loads try the next one, if there is one. Returns those to [`wake`](Clients::wake).
+    pub fn reroute(&mut self, gateway: usize) -> Vec<usize> {
+        if self.paths.is_empty() {
+            return Vec::new();
+        }
+        for at in 0..self.loads.len() {
+            if self.loads[at].spec.gateway == gateway {
+                self.try_next(at);
+            }
+        }
+        (0..self.loads.len())
+            .filter(|&at| !self.loads[at].paused)
+            .collect()
+    }
+
+    /// The load tries the next gateway, if there is one.
+    fn try_next(&mut self, at: usize) {
+        let gateway = &mut self.loads[at].spec.gateway;
+        if let Some(place) = self.paths.iter().position(|path| path == gateway) {
+            *gateway = self.paths[(place + 1) % self.paths.len()];
+        }
+    }
+
+    /// Makes the load's requests again that found no gateway; false if that must wait.
+    fn make_again<H>(&mut self, world: &mut World<H>, at: usize) -> bool
+    where
+        H: Machine<Input = Input, Output = Output>,
+    {
+        while let Some(&Again { op, kind, range, fua }) = self.loads[at].again.front() {
+            if !world.is_up(self.loads[at].spec.gateway) {
+                self.try_next(at);
+                return false;
+            }
+            let now = world.now();
+            if !self.submit(world, at, now, op, kind, range, fua) {
+                return false;
+            }
+            self.loads[at].again.pop_front();
+        }
+        true
     }
 
     /// Adds a load and says at which time its first wake is due.
@@ -258,6 +331,7 @@ impl Clients {
             last: None,
             stream: None,
             upcoming: None,
+            again: VecDeque::new(),
             paused: true,
         });
         (self.loads.len() - 1, spec.start)
@@ -288,12 +362,13 @@ impl Clients {
     pub fn stop(&mut self) {
         for load in &mut self.loads {
             load.left = 0;
+            load.again.clear();
         }
     }
 
     /// True when every load has issued all it will, and all is answered or abandoned.
     pub fn are_done(&self) -> bool {
-        self.outstanding == 0 && self.loads.iter().all(|l| l.left == 0)
+        self.outstanding == 0 && self.loads.iter().all(|l| l.left == 0 && l.again.is_empty())
     }
 
     /// Requests outstanding, and when the oldest of them began.
@@ -340,8 +415,7 @@ impl Clients {
         }
         for slot in 0..self.pending.len() {
             let pending = self.pending[slot];
-            let load = pending.load as usize;
-            if !pending.active || self.loads[load].spec.gateway != gateway {
+            if !pending.active || pending.gateway != gateway {
                 continue;
             }
             self.stats.abandoned += 1;
@@ -375,6 +449,9 @@ impl Clients {
         H: Machine<Input = Input, Output = Output>,
     {
         let now = world.now();
+        if !self.make_again(world, at) {
+            return Some(Instant::from_nanos(now.as_nanos() + PAUSE_NS));
+        }
         match self.loads[at].spec.pace {
             Pace::Closed { depth } => {
                 while self.loads[at].left > 0 && self.loads[at].outstanding < depth {
@@ -441,6 +518,7 @@ impl Clients {
         H: Machine<Input = Input, Output = Output>,
     {
         if !world.is_up(self.loads[at].spec.gateway) {
+            self.try_next(at);
             return false;
         }
         let pages = self.volumes[self.loads[at].spec.volume].0.pages;
@@ -517,6 +595,9 @@ impl Clients {
             active: true,
             generation: 0,
             load: at as u32,
+            gateway: spec.gateway,
+            op,
+            fua,
             kind,
             first,
             count,
@@ -590,7 +671,20 @@ impl Clients {
                 self.stats.answered += 1;
                 self.accept(now, &pending, &pages);
             }
-            Err(error) => self.refuse(now, &pending, error),
+            Err(error) => {
+                self.refuse(now, &pending, error);
+                if error == BlockError::Elsewhere {
+                    if self.loads[at].spec.gateway == pending.gateway {
+                        self.try_next(at);
+                    }
+                    self.loads[at].again.push_back(Again {
+                        op: pending.op,
+                        kind: pending.kind,
+                        range: (pending.first, pending.count),
+                        fua: pending.fua,
+                    });
+                }
+            }
         }
         if pending.kind == Kind::ReadThenWrite && !failed && world.is_up(self.loads[at].spec.gateway) {
             // Without a free page the write is not made: a client may change its mind.
@@ -660,7 +754,7 @@ impl Clients {
             error,
             BlockError::Invalid | BlockError::NoVolume | BlockError::ReadOnly
         );
-        if never || self.errors_are_violations {
+        if never || self.errors_are_violations && error != BlockError::Elsewhere {
             self.violations.push(Violation::Refused {
                 error,
                 offset: pending.first * SECTOR_BYTES as u64,

@@ -300,6 +300,7 @@ fn rack_options(shared: bool) -> RackOptions {
         },
         egress: None,
         controller: None,
+        failover: None,
         volumes: vec![layout(Durability::Memory), layout(Durability::Media)],
     }
 }

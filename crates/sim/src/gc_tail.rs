@@ -164,6 +164,7 @@ pub fn options(case: &Case) -> RackOptions {
         },
         egress: None,
         controller: None,
+        failover: None,
         volumes: vec![Layout {
             sets: GC_SETS,
             pages_per_set: GC_SET_PAGES,

@@ -8,10 +8,10 @@ use crate::check::Violation;
 use crate::exchange::{Gateways, Operator};
 use crate::media::SimMedium;
 use crate::net::LinkModel;
-use crate::run::{Fleet, Role};
+use crate::run::{Fleet, Look, Role};
 use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, VolumeId, VssdId};
+use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
@@ -21,6 +21,7 @@ use host::{
 };
 use rack::exchange::ChangeState;
 use rack::gc::TOR_LEASE;
+use rack::lead::{Next, Watch};
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use rack::vdc;
 
@@ -135,8 +136,23 @@ pub struct RackOptions {
     pub egress: Option<Egress>,
     /// A controller on a server of its own, behind a link like a client's.
     pub controller: Option<Central>,
+    /// Every gateway can serve every volume, one at a time does.
+    pub failover: Option<Failover>,
     /// Volumes.
     pub volumes: Vec<Layout>,
+}
+
+/// How gateways look after each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failover {
+    /// A lead that is silent so long is replaced.
+    pub silent_after: Duration,
+    /// Between two looks of a gateway, at most: one that has been replaced does not know it for so long.
+    pub look_every: Duration,
+    /// Of the times between looks.
+    pub seed: u64,
+    /// The deliberate break: every lead gets the same session, so that nodes cannot tell them apart.
+    pub one_session: bool,
 }
 
 /// The fleet of one rack.
@@ -144,6 +160,9 @@ pub struct RackOptions {
 pub struct RackFleet {
     options: RackOptions,
     operator: Operator,
+    watches: Vec<Watch>,
+    looks: Rng,
+    takeovers: u32,
 }
 
 impl RackFleet {
@@ -188,7 +207,13 @@ impl RackFleet {
             volumes: records,
             ..Snapshot::default()
         });
-        Self { options, operator }
+        Self {
+            looks: Rng::new(options.failover.map_or(0, |failover| failover.seed)),
+            options,
+            operator,
+            watches: Vec::new(),
+            takeovers: 0,
+        }
     }
 
     /// Lets vSSDs exchange places, (begin, limit) in ns; each node gets room for it.
@@ -196,6 +221,17 @@ impl RackFleet {
         let channels = self.options.volumes.iter().map(|layout| layout.channels);
         self.options.geometry.channels += channels.max().unwrap_or(0);
         self.operator.plan(seed, plan);
+    }
+
+    /// Lets every gateway serve every volume, one at a time.
+    pub fn share_volumes(&mut self, failover: Failover) {
+        self.looks = Rng::new(failover.seed);
+        self.options.failover = Some(failover);
+    }
+
+    /// Times that a gateway took the lead.
+    pub fn takeovers(&self) -> u32 {
+        self.takeovers
     }
 
     /// Who looks after the fleet.
@@ -283,8 +319,13 @@ impl RackFleet {
                 controller: self.addr(self.controller()),
                 vdc: central.vdc,
             }),
+            shared: self.options.failover.is_some(),
         };
         let mut gateway = Gateway::new(config, pool.clone());
+        if self.options.failover.is_some() {
+            gateway.stand_by(now);
+            return gateway;
+        }
         for (volume, record) in self.records().iter().enumerate() {
             if self.gateway_of(volume) == index {
                 gateway.open_volume(now, record.clone(), !record.ready);
@@ -351,7 +392,9 @@ impl Fleet for RackFleet {
                 Ok(RackHost::Controller(Box::new(Controller::new(config))))
             }
             None => {
-                self.operator.restart();
+                if self.options.failover.is_none() {
+                    self.operator.restart();
+                }
                 let gateway = self.open_gateway(index, boot, now, pool);
                 Ok(RackHost::Gateway(Box::new(gateway)))
             }
@@ -395,13 +438,62 @@ impl Fleet for RackFleet {
 
     fn attend(&mut self, world: &mut World<RackHost>) {
         let first = self.gateway(0);
+        let lead = self.operator.snapshot.lead.as_ref().and_then(|lead| lead.addr());
         let mut gateways = GatewaysOf {
             first,
             count: self.options.gateways as usize,
+            lead: self.options.failover.map(|_| {
+                let mut indexes = (0..self.options.gateways).map(|i| self.gateway(i));
+                indexes
+                    .find(|&index| lead == Some(self.addr(index)))
+                    .unwrap_or(first)
+            }),
             world,
         };
         let now = gateways.world.now();
         self.operator.attend(now, &mut gateways);
+    }
+
+    fn paths(&self) -> Vec<usize> {
+        let shared = self.options.failover.is_some();
+        let count = if shared { self.options.gateways } else { 0 };
+        (0..count).map(|i| self.gateway(i)).collect()
+    }
+
+    fn look(&mut self, index: usize, world: &mut World<RackHost>) -> Look {
+        let failover = self.options.failover.expect("only those that share volumes look");
+        if self.watches.is_empty() {
+            let addrs = (0..self.options.gateways).map(|i| self.addr(self.gateway(i)));
+            self.watches = addrs
+                .map(|addr| Watch::new(addr, failover.silent_after))
+                .collect();
+        }
+        let place = index - self.gateway(0);
+        let (watch, snapshot) = (&mut self.watches[place], &mut self.operator.snapshot);
+        let mut took = false;
+        if !world.is_up(index) {
+            *watch = Watch::new(watch.me(), failover.silent_after);
+        }
+        world.call(index, |host, now| {
+            let RackHost::Gateway(gateway) = host else { return };
+            if let Next::Take(session) = gateway.look(now, watch, snapshot, 0) {
+                let session = if failover.one_session { 1 } else { session };
+                if let Some(lead) = &mut snapshot.lead {
+                    lead.session = session;
+                }
+                gateway.serve(now, session, snapshot);
+                took = true;
+            }
+        });
+        if took {
+            self.takeovers += 1;
+            self.operator.restart();
+        }
+        let again = self.looks.below(failover.look_every.as_nanos() as u64) + 1;
+        Look {
+            took,
+            again: Instant::from_nanos(world.now().as_nanos() + again),
+        }
     }
 
     fn corruptible(&self, index: usize) -> core::ops::Range<u64> {
@@ -486,16 +578,19 @@ impl RackFleet {
     }
 }
 
-/// The gateways of a world: volume `i` belongs to gateway `i` modulo their number.
+/// The gateways of a world: volume `i` belongs to gateway `i` modulo their number, or all to the lead.
 struct GatewaysOf<'a> {
     world: &'a mut World<RackHost>,
     first: usize,
     count: usize,
+    /// The one that has all volumes, where they share them.
+    lead: Option<usize>,
 }
 
 impl GatewaysOf<'_> {
     fn of(&self, volume: VolumeId) -> usize {
-        self.first + (volume.0 as usize - 1) % self.count
+        let own = self.first + (volume.0 as usize - 1) % self.count;
+        self.lead.unwrap_or(own)
     }
 }
 

@@ -61,6 +61,17 @@ pub trait Fleet {
     }
     /// The operator looks after the fleet.
     fn attend(&mut self, _world: &mut World<Self::Host>) {}
+    /// The gateways, where each can serve every volume: clients try the next when one does not.
+    fn paths(&self) -> Vec<usize> {
+        Vec::new()
+    }
+    /// One of these looks whether it is to serve.
+    fn look(&mut self, _index: usize, world: &mut World<Self::Host>) -> Look {
+        Look {
+            took: false,
+            again: world.now(),
+        }
+    }
     /// Bytes of the host's medium in which a flipped bit must be survived.
     fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
         0..0
@@ -79,6 +90,15 @@ pub trait Fleet {
     fn media_agree(&self, _hosts: &[Option<Self::Host>]) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// What became of a gateway's look at the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// It has begun to serve.
+    pub took: bool,
+    /// When it looks again.
+    pub again: Instant,
 }
 
 /// Something bad.
@@ -210,6 +230,7 @@ const TOKEN_START: u64 = 3 << 56;
 const TOKEN_WHOLE: u64 = 4 << 56;
 const TOKEN_CALM: u64 = 5 << 56;
 const TOKEN_ATTEND: u64 = 6 << 56;
+const TOKEN_LOOK: u64 = 7 << 56;
 const TOKEN_KIND: u64 = 0xff << 56;
 
 /// A run under way.
@@ -254,6 +275,7 @@ impl<F: Fleet> Run<F> {
         world.set_replica_sets(sets);
         let mut clients = Clients::new(&spec.volumes);
         clients.set_errors_are_violations(spec.errors_are_violations);
+        clients.set_paths(fleet.paths());
         for load in &spec.loads {
             let (index, at) = clients.add(*load, rng.next_u64());
             world.wake_at(at, TOKEN_LOAD | index as u64);
@@ -284,6 +306,9 @@ impl<F: Fleet> Run<F> {
         };
         for index in 0..run.sites.len() {
             run.start(index);
+        }
+        for index in run.fleet.paths() {
+            run.world.wake_at(Instant::ZERO, TOKEN_LOOK | index as u64);
         }
         run
     }
@@ -517,6 +542,13 @@ impl<F: Fleet> Run<F> {
                     None => self.ease(),
                 }
             }
+            TOKEN_LOOK => {
+                let look = self.fleet.look(index, &mut self.world);
+                if look.took {
+                    self.clients.lead_moved();
+                }
+                self.world.wake_at(look.again, token);
+            }
             _ => panic!("an alarm nobody set: {token:x}"),
         }
     }
@@ -595,7 +627,13 @@ impl<F: Fleet> Run<F> {
         self.world.crash(host);
         self.troubles += 1;
         match self.sites[host].1 {
-            Role::Gateway => self.clients.gateway_lost(host),
+            Role::Gateway => {
+                self.clients.gateway_lost(host);
+                let now = self.world.now();
+                for load in self.clients.reroute(host) {
+                    self.world.wake_at(now, TOKEN_LOAD | load as u64);
+                }
+            }
             Role::Node => self.endanger(host, until_ns),
             Role::Server => {
                 self.clients.gateway_lost(host);

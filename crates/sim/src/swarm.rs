@@ -7,7 +7,7 @@ use crate::check::Violation;
 use crate::client::{ClientVolume, LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use crate::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
@@ -151,6 +151,7 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut fleet = RackFleet::new(options);
     let spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
     draw_exchanges(&mut fleet, &spec, &mut rng.fork());
+    draw_failover(&mut fleet, &spec, &mut rng.fork());
     (fleet, spec)
 }
 
@@ -166,6 +167,22 @@ fn draw_exchanges(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
         .collect();
     plan.sort_unstable();
     fleet.plan_exchanges(rng.next_u64(), &plan);
+}
+
+/// In some runs gateways share their volumes. A node whose medium failed cannot keep whose its vSSDs are until it starts
+/// again, so there they do not.
+fn draw_failover(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
+    let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
+    let alone = fleet.options().gateways == 1;
+    if alone || media_fail || spec.world.canary != Canary::None || rng.chance(0.3) {
+        return;
+    }
+    fleet.share_volumes(Failover {
+        silent_after: Duration::from_millis(pick(rng, &[5, 20, 100])),
+        look_every: Duration::from_millis(pick(rng, &[2, 20, 100])),
+        seed: rng.next_u64(),
+        one_session: false,
+    });
 }
 
 fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
@@ -227,6 +244,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         client_link: draw_link(rng),
         egress: None,
         controller: None,
+        failover: None,
         volumes,
     };
     if rng.chance(0.3) {

@@ -65,6 +65,7 @@ fn rack() -> RackFleet {
         },
         request_timeout: Duration::from_secs(30),
         controller: None,
+        failover: None,
         borrow_blocks: 0,
         egress: None,
         client_link: link(),

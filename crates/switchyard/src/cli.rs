@@ -212,6 +212,9 @@ pub struct GatewayArgs {
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Directory of a registry that several gateways share: one serves, the others stand by
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
     /// Where NBD clients connect [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,

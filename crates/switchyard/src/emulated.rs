@@ -178,6 +178,7 @@ fn gateway(options: &RackOptions, addrs: &[Addr], place: SocketAddrV4) -> HostSp
         nodes: (1..).map(NodeId).zip(addrs[NODES..].iter().copied()).collect(),
         request_timeout: options.request_timeout,
         shaping: None,
+        shared: false,
     };
     let record = RackFleet::new(options.clone()).records()[0].clone();
     spec(place, None, move |site| {

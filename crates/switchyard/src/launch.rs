@@ -16,6 +16,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// A rack that is still opening volumes says so this often.
+/// Between two looks at who leads.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 const STILL_EVERY: Duration = Duration::from_secs(5);
 
 /// How much is told: with `--json`, standard output carries one line for scripts, and notes go to standard error.
@@ -216,7 +218,16 @@ pub fn serve(
     signals: &Signals,
     says: &Says,
 ) -> anyhow::Result<()> {
-    while !signals.wait(Duration::from_secs(1))? {
+    let mut led = true;
+    while !signals.wait(LOOK_EVERY)? {
+        match plane.look() {
+            Ok(leads) if leads != led => {
+                led = leads;
+                says.note(if leads { "serves the volumes" } else { "stands by" });
+            }
+            Ok(_) => {}
+            Err(error) => says.note(&format!("who leads is not known: {error}")),
+        }
         if !plane.is_running() {
             bail!("a core has died of a bug: its message is above");
         }

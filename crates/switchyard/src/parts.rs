@@ -6,17 +6,19 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Offer, Parts, Plane, load_decided, open_registered};
+use crate::plane::{About, At, Follower, Offer, Parts, Plane, cntlids, enter, load_decided, open_registered};
 use crate::rackup::create_demo;
 use crate::registry::FileRegistry;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use base::{Addr, NodeId};
 use host::{Gateway, GatewayConfig, Tor, TorConfig};
-use rack::registry::{NodeRecord, Registry, Snapshot};
+use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
 use runtime::{CoreConfig, HostSpec, MediaFile};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use wire::nvme::TargetOptions;
 
 const FIRST: At = At { core: 0, host: 0 };
 
@@ -99,6 +101,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         nodes: Vec::new(),
         registry: None,
         nvme: Offer::default(),
+        follower: None,
     };
     signals.serving();
     let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
@@ -140,6 +143,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         nodes: vec![(id, FIRST)],
         registry: None,
         nvme: Offer::default(),
+        follower: None,
     };
     signals.serving();
     let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
@@ -200,52 +204,52 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
     let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
     let config = Config::new(args.options())?;
     let dir = DataDir::lock(&config.dir)?;
-    let mut registry = FileRegistry::open(dir.path())?;
-    let snapshot = note_nodes(&mut registry, &args.nodes)?;
-    let nodes = known_nodes(&snapshot)?;
+    let Records {
+        registry,
+        snapshot,
+        nvme,
+        follower,
+    } = records(&args, &config, addr, &dir)?;
     let settings = GatewayConfig {
         addr,
         tor,
         session: dir.next_session()?,
-        nodes,
+        nodes: known_nodes(&snapshot)?,
         request_timeout: config.request_timeout,
         shaping: None,
+        shared: follower.is_some(),
     };
     let is_first = snapshot.next_volume == 0;
-    let nvme = Offer::new(config.nvme, &snapshot);
-    let spec = HostSpec {
-        bind: Some(args.listen),
-        medium: None,
-        build: Box::new(move |site| {
-            let mut gateway = Gateway::new(settings, site.pool.clone());
-            open_registered(&mut gateway, site.now, &snapshot);
-            Ok(Box::new(gateway))
-        }),
-        nbd: vec![config.nbd],
-        nvme: nvme.listen(),
-    };
+    let spec = gateway_host(args.listen, config.nbd, settings, snapshot, &nvme);
     let cores = vec![launch::start_core(
         config.core(0),
         vec![spec],
         &["the gateway".into()],
     )?];
-    let registry: Option<Box<dyn Registry + Send>> = Some(Box::new(registry));
     let parts = Parts {
         cores,
         tor: None,
         gateway: Some(FIRST),
         nodes: Vec::new(),
-        registry,
+        registry: Some(registry),
         nvme,
+        follower,
     };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
     let plane = Arc::new(Plane::new(about, parts));
     let server = Server::start(server::bind(config.control)?, Arc::clone(&plane))?;
-    if is_first && args.demo.is_some_and(|size| size.0 > 0) {
+    let leads = plane.look()?;
+    if leads && is_first && args.demo.is_some_and(|size| size.0 > 0) {
         create_demo(&plane, config.demo_bytes, &says)?;
     }
     signals.serving();
-    let Some(volumes) = launch::await_volumes(&plane, &says, &signals)? else {
+    let volumes = if leads {
+        launch::await_volumes(&plane, &says, &signals)?
+    } else {
+        says.note("another gateway leads: stands by");
+        Some(plane.volumes()?)
+    };
+    let Some(volumes) = volumes else {
         return launch::stop_early(plane, server, &says);
     };
     if says.json {
@@ -257,10 +261,85 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
     launch::serve(plane, server, &signals, &says)
 }
 
+/// A gateway that serves the volumes, or stands by until it is told to.
+fn gateway_host(
+    listen: SocketAddrV4,
+    nbd: SocketAddr,
+    settings: GatewayConfig,
+    snapshot: Snapshot,
+    nvme: &Offer,
+) -> HostSpec {
+    HostSpec {
+        bind: Some(listen),
+        medium: None,
+        build: Box::new(move |site| {
+            let shared = settings.shared;
+            let mut gateway = Gateway::new(settings, site.pool.clone());
+            if shared {
+                gateway.stand_by(site.now);
+            } else {
+                open_registered(&mut gateway, site.now, &snapshot);
+            }
+            Ok(Box::new(gateway))
+        }),
+        nbd: vec![nbd],
+        nvme: nvme.listen(),
+    }
+}
+
+/// What a gateway begins with.
+struct Records {
+    registry: Box<dyn Registry + Send>,
+    snapshot: Snapshot,
+    nvme: Offer,
+    /// The registry is shared.
+    follower: Option<Follower>,
+}
+
+fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> anyhow::Result<Records> {
+    let Some(shared) = &args.registry else {
+        let mut registry = FileRegistry::open(dir.path())?;
+        let snapshot = note_nodes(&mut registry, &args.nodes)?;
+        return Ok(Records {
+            nvme: Offer::new(config.nvme, &snapshot),
+            registry: Box::new(registry),
+            snapshot,
+            follower: None,
+        });
+    };
+    std::fs::create_dir_all(shared)
+        .with_context(|| format!("the directory {} cannot be made (--registry)", shared.display()))?;
+    let mut registry = FileRegistry::open(shared)?;
+    let record = GatewayRecord {
+        addr: addr.to_string(),
+        nvme: config.nvme.map(|address| address.to_string()),
+        control: format!("http://{}", config.control),
+    };
+    let (snapshot, number) = enter(&mut registry, &record, |snapshot| {
+        add_nodes(snapshot, &args.nodes)
+    })?;
+    if snapshot.nodes.is_empty() {
+        bail!(no_nodes());
+    }
+    let options = TargetOptions {
+        cntlids: cntlids(number),
+        ..TargetOptions::default()
+    };
+    let session = Arc::new(AtomicU32::new(0));
+    Ok(Records {
+        nvme: Offer::empty(config.nvme, options),
+        registry: Box::new(registry.led(Arc::clone(&session))),
+        snapshot,
+        follower: Some(Follower::new(registry, addr, session)),
+    })
+}
+
+fn no_nodes() -> Failure {
+    Failure::Usage("no node is known: name each with --node ID=IP:PORT".into())
+}
+
 /// The nodes of the command line replace the registry's of the same number.
-fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
-    let mut snapshot = load_decided(registry)?;
-    let before = snapshot.nodes.clone();
+fn add_nodes(snapshot: &mut Snapshot, nodes: &[(NodeId, Addr)]) {
     for (id, addr) in nodes {
         let record = NodeRecord {
             id: id.0,
@@ -271,10 +350,14 @@ fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::
             None => snapshot.nodes.push(record),
         }
     }
+}
+
+fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
+    let mut snapshot = load_decided(registry)?;
+    let before = snapshot.nodes.clone();
+    add_nodes(&mut snapshot, nodes);
     if snapshot.nodes.is_empty() {
-        bail!(Failure::Usage(
-            "no node is known: name each with --node ID=IP:PORT".into()
-        ));
+        bail!(no_nodes());
     }
     if snapshot.nodes != before {
         registry.store(&snapshot)?;

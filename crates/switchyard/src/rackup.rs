@@ -185,6 +185,7 @@ fn start(
         nodes,
         registry: None,
         nvme: Offer::default(),
+        follower: None,
     };
     Ok((cores, parts))
 }
@@ -218,6 +219,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             .collect(),
         request_timeout: config.request_timeout,
         shaping: None,
+        shared: false,
     };
     HostSpec {
         bind: Some(runtime::socket_addr(addr)),

@@ -2,12 +2,14 @@
 //!
 //! Invariants: the file is always a whole one, old or new (temporary file, fsync, rename, fsync of the directory); a
 //! file whose checksum does not match is refused, never repaired silently. It assumes that rename is atomic and that
-//! the directory's lock ([`crate::datadir`]) keeps other processes out.
+//! `registry.lock` keeps other processes out while one changes it: gateways may share a registry.
 
 use crate::datadir::write_durably;
 use rack::registry::{Registry, RegistryError, Snapshot};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
 /// The file's name in a rack's directory.
@@ -76,6 +78,8 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
 #[derive(Debug)]
 pub struct FileRegistry {
     path: PathBuf,
+    /// Of several gateways only the lead may store: the one of this session.
+    lead: Option<Arc<AtomicU32>>,
 }
 
 impl FileRegistry {
@@ -83,13 +87,33 @@ impl FileRegistry {
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let registry = Self {
             path: dir.join(FILE_NAME),
+            lead: None,
         };
+        let _lock = registry.lock()?;
         if !registry.path.exists() {
             write_durably(&registry.path, &emit(&Snapshot::default()))
                 .map_err(|error| registry.fail(error))?;
         }
         registry.load()?;
         Ok(registry)
+    }
+
+    /// The registry for a gateway that may store only while its session leads.
+    pub fn led(&self, session: Arc<AtomicU32>) -> Self {
+        Self {
+            path: self.path.clone(),
+            lead: Some(session),
+        }
+    }
+
+    /// Keeps other processes from storing until the file is closed.
+    fn lock(&self) -> Result<File, RegistryError> {
+        let path = self.path.with_extension("lock");
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| self.fail(error))?;
+        file.lock().map_err(|error| self.fail(error))?;
+        Ok(file)
     }
 
     fn fail(&self, why: impl std::fmt::Display) -> RegistryError {
@@ -104,7 +128,16 @@ impl Registry for FileRegistry {
     }
 
     fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError> {
-        if self.load()?.epoch != snapshot.epoch {
+        let _lock = self.lock()?;
+        let stored = self.load()?;
+        if let (Some(session), Some(lead)) = (&self.lead, &stored.lead)
+            && session.load(Ordering::SeqCst) != lead.session
+        {
+            let known = stored.gateways.iter().find(|known| known.addr == lead.gateway);
+            let control = known.map_or("?", |known| known.control.as_str());
+            return Err(RegistryError::Elsewhere(control.to_owned()));
+        }
+        if stored.epoch != snapshot.epoch {
             return Err(RegistryError::Conflict);
         }
         let next = Snapshot {
@@ -138,7 +171,7 @@ impl Registry for MemoryRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rack::registry::NodeRecord;
+    use rack::registry::{LeadRecord, NodeRecord};
 
     fn sample() -> Snapshot {
         Snapshot {
@@ -187,6 +220,24 @@ mod tests {
             assert_eq!(registry.load().unwrap().epoch, second.epoch + 1);
             assert!(matches!(registry.store(&second), Err(RegistryError::Conflict)));
         }
+    }
+
+    #[test]
+    fn only_the_lead_stores() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = FileRegistry::open(dir.path()).unwrap();
+        let session = Arc::new(AtomicU32::new(7));
+        let mut led = file.led(Arc::clone(&session));
+        let mut snapshot = file.load().unwrap();
+        snapshot.lead = Some(LeadRecord {
+            gateway: "10.0.0.1:1".into(),
+            session: 8,
+        });
+        file.store(&snapshot).unwrap();
+        let snapshot = led.load().unwrap();
+        assert!(matches!(led.store(&snapshot), Err(RegistryError::Elsewhere(_))));
+        session.store(8, Ordering::SeqCst);
+        led.store(&snapshot).unwrap();
     }
 
     #[test]

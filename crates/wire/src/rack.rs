@@ -107,6 +107,8 @@ wire_enum! {
         Refused = 22,
         /// Status: not yet; ask again later.
         Busy = 23,
+        /// Status: a gateway of a higher session serves the volume.
+        Superseded = 24,
     }
 }
 

@@ -566,6 +566,7 @@ fn errors_of_the_gateway_become_the_protocols_own() {
         (BlockError::NoSpace, Errno::NoSpace),
         (BlockError::Io, Errno::Io),
         (BlockError::Shutdown, Errno::Shutdown),
+        (BlockError::Elsewhere, Errno::Shutdown),
     ];
     for (error, errno) in cases {
         for structured in [false, true] {

@@ -436,7 +436,7 @@ fn io_follows_the_state_of_the_path() {
 }
 
 #[test]
-fn the_volumes_errors_are_final_except_for_shutdown() {
+fn the_volumes_errors_are_final_unless_another_path_may_do() {
     let mut rig = Rig::new();
     let (_admin, mut io) = rig.io(Rig::options());
     for (error, on_read, on_flush) in [
@@ -466,6 +466,11 @@ fn the_volumes_errors_are_final_except_for_shutdown() {
             Status::WRITE_FAULT.dnr(),
         ),
         (BlockError::Shutdown, Status::PATH, Status::PATH),
+        (
+            BlockError::Elsewhere,
+            Status::ANA_INACCESSIBLE,
+            Status::ANA_INACCESSIBLE,
+        ),
     ] {
         rig.fail = Some(error);
         assert_eq!(rig.run(&mut io, Sqe::read(0, 512), &[]).status, on_read);

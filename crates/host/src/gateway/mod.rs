@@ -4,10 +4,11 @@
 //! while one is in flight, others to the same page wait and then go out merged ([`merge`]); parts of a page are laid
 //! over what it holds. Everything in flight is numbered, bounded and sent again until it is answered ([`set`]).
 //!
-//! One gateway serves a volume at a time: the order of mutations of a page is its own.
+//! One gateway serves a volume at a time: the order of mutations of a page is its own ([`lead`]).
 
 mod change;
 mod control;
+mod lead;
 pub(crate) mod merge;
 mod overdue;
 mod set;
@@ -57,6 +58,8 @@ pub struct GatewayConfig {
     pub request_timeout: Duration,
     /// Hold flows to what a central controller allocates.
     pub shaping: Option<Shaping>,
+    /// Other gateways may serve the same volumes: while this one is cut off, clients are sent there.
+    pub shared: bool,
 }
 
 #[derive(Debug)]
@@ -165,6 +168,12 @@ pub struct Gateway {
     flushing: Map<u32, Vec<Flushing>>,
     /// Changes of sets' members.
     changes: Vec<Change>,
+    /// Volumes are served here, unless this gateway stands by.
+    leads: bool,
+    /// When anybody answered last.
+    heard_at: Option<Instant>,
+    /// Another gateway was asked, and when it answered last.
+    peer: Option<(Addr, Option<Instant>)>,
     shaper: Option<Shaper>,
     scan_at: Option<Instant>,
     out: VecDeque<Output>,
@@ -210,6 +219,9 @@ impl Gateway {
             starved: Vec::new(),
             flushing: Map::new(),
             changes: Vec::new(),
+            leads: true,
+            heard_at: None,
+            peer: None,
             scan_at: None,
             out: VecDeque::new(),
             stats: GatewayStats::default(),
@@ -287,6 +299,7 @@ impl Gateway {
     fn request(&mut self, now: Instant, request: BlockRequest) {
         let index = match self.find(request.volume) {
             Some(index) if !self.volume(index).closing => index,
+            _ if self.config.shared || !self.leads => return self.refuse(&request, BlockError::Elsewhere),
             _ => return self.refuse(&request, BlockError::NoVolume),
         };
         let volume = self.volume(index);
@@ -599,6 +612,9 @@ impl Gateway {
 
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
+        if header.op == Op::Status && !header.has(flags::REPLY) {
+            return self.answer_peer(&header);
+        }
         // An answer to an earlier start of this gateway may carry a number that is in use again.
         if !header.has(flags::REPLY) || header.session != self.config.session {
             return;
@@ -610,7 +626,12 @@ impl Gateway {
         if header.op == Op::Demand {
             return self.allocated(now, &packet);
         }
+        self.heard_at = Some(now);
+        if header.code == Code::Superseded {
+            return self.stand_by(now);
+        }
         if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
+            self.peer_answered(now, &header);
             self.control.answered(now, &packet);
             self.fenced(now, &header);
             return self.advance_changes(now);
@@ -700,7 +721,9 @@ impl Gateway {
     /// A primary answered the opening of its vSSD: what waited for that may go out.
     fn fenced(&mut self, now: Instant, header: &Header) {
         let place = self.primaries.get(&header.vssd.0).copied();
-        let Some((volume, set_index)) = place.filter(|_| header.op == Op::Open) else {
+        // Without a medium the node cannot keep who has the vSSD.
+        let is_kept = header.op == Op::Open && header.code != Code::Latched;
+        let Some((volume, set_index)) = place.filter(|_| is_kept) else {
             return;
         };
         let Some(volume_entry) = self.volumes[volume].as_mut() else {

@@ -24,7 +24,15 @@ impl Gateway {
             };
             let at = request.arrived + self.config.request_timeout;
             if now >= at {
-                self.give_up(now, slot);
+                // Nobody has answered anything since: it is this gateway that is cut off, and another one may not be.
+                let arrived = request.arrived;
+                let cut_off = self.config.shared && self.heard_at.is_none_or(|heard| heard < arrived);
+                let error = if cut_off {
+                    BlockError::Elsewhere
+                } else {
+                    BlockError::Io
+                };
+                self.give_up(now, slot, error);
             } else {
                 sooner(&mut next, at);
             }
@@ -51,11 +59,11 @@ impl Gateway {
     }
 
     /// Fails a request, wherever its parts are.
-    fn give_up(&mut self, now: Instant, request: u32) {
+    pub(super) fn give_up(&mut self, now: Instant, request: u32, error: BlockError) {
         let entry = self.requests[request as usize]
             .as_mut()
             .expect("not answered yet");
-        entry.error = Some(BlockError::Io);
+        entry.error = Some(error);
         let volume = entry.volume;
         let of_others = |part: &Part| part.request != request;
         // First what waits, as it would move into operations when a page is unlocked.

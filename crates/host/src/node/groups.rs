@@ -3,12 +3,12 @@
 
 use super::collector::Report;
 use super::unit::Unit;
-use super::{Node, NodeError};
+use super::{Node, NodeError, UnitOf};
 use base::{Instant, Medium, VssdId, time::earliest};
 use flash::{ChannelGroup, Isolation, Loan, VssdConfig, VssdEntry};
 use rack::bucket::Rate;
+use rack::control::parse_config;
 use rack::gc_group::GroupAgent;
-use rack::replica::Membership;
 
 /// Software-isolated vSSDs on the same channels.
 pub(super) struct Group {
@@ -87,12 +87,12 @@ impl Node {
         &mut self,
         now: Instant,
         vssd: VssdId,
-        membership: Membership,
+        config: UnitOf,
         flash: flash::Vssd,
         group: usize,
     ) {
         let rate = rate_of(flash.config());
-        self.start_unit(now, vssd, membership, flash);
+        self.start_unit(now, vssd, config, flash);
         let index = self.units.len() - 1;
         let slot = self.units[index].as_mut().expect("it was just started");
         slot.group = Some(group);
@@ -121,8 +121,8 @@ impl Node {
         let group = self.group_on(&first, Some(shared));
         for (entry, (flash, report)) in members.into_iter().zip(vssds) {
             self.reports.push((entry.id, report));
-            let membership = Membership::parse(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            self.start_member(now, entry.id, membership, flash, group);
+            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            self.start_member(now, entry.id, config, flash, group);
         }
         Ok(())
     }

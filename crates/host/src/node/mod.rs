@@ -26,7 +26,7 @@ use flash::{
 };
 use groups::Group;
 use proxy::Proxy;
-use rack::control::{Intent, NodeStatus, Open};
+use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
 use rack::replica::Membership;
 use rack::tor::Registration;
 use std::collections::VecDeque;
@@ -116,14 +116,17 @@ pub enum NodeError {
 #[derive(Debug)]
 enum Job {
     Open(Header, Open),
-    Move(Header, Open),
+    Move(Header),
+    /// Another gateway has it from now on.
+    Lead(Header),
     /// With what the vSSD had borrowed, and of which group.
     Delete(Header, Option<(usize, Vec<Loan>)>),
 }
 
 impl Job {
     fn header(&self) -> &Header {
-        let (Self::Open(header, _) | Self::Move(header, _) | Self::Delete(header, _)) = self;
+        let (Self::Open(header, _) | Self::Move(header) | Self::Lead(header) | Self::Delete(header, _)) =
+            self;
         header
     }
 }
@@ -142,6 +145,17 @@ struct Slot {
     closing: Option<Header>,
     /// Its channel group, if it shares its channels.
     group: Option<usize>,
+}
+
+/// What the superblock knows of a vSSD beyond its shape.
+type UnitOf = (Membership, Option<Lead>);
+
+/// The gateway that a request to open comes from.
+fn lead_of(header: &Header) -> Lead {
+    Lead {
+        addr: header.source,
+        session: header.session,
+    }
 }
 
 /// A storage server.
@@ -200,8 +214,8 @@ impl Node {
             let (flash, report) = Vssd::recover(config, node.pool.clone(), medium)
                 .map_err(|error| NodeError::Recover(entry.id, error))?;
             node.reports.push((entry.id, report));
-            let membership = Membership::parse(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            node.start_unit(now, entry.id, membership, flash);
+            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            node.start_unit(now, entry.id, config, flash);
         }
         Ok(node)
     }
@@ -214,7 +228,7 @@ impl Node {
         config
     }
 
-    fn start_unit(&mut self, now: Instant, vssd: VssdId, membership: Membership, flash: Vssd) {
+    fn start_unit(&mut self, now: Instant, vssd: VssdId, (membership, lead): UnitOf, flash: Vssd) {
         let identity = Identity {
             vssd,
             node: self.config.id,
@@ -223,6 +237,7 @@ impl Node {
             controller: self.config.controller,
             boot: self.ssd.boot(),
             membership,
+            lead,
         };
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
         assert!(
@@ -457,7 +472,18 @@ impl Node {
         let Some(slot) = self.units[index].as_mut() else {
             return;
         };
-        slot.unit.fence(&header);
+        if !slot.unit.fence(&header) {
+            return self.answer(&header, Code::Superseded);
+        }
+        if slot.closing.is_none()
+            && slot
+                .unit
+                .identity()
+                .lead
+                .is_none_or(|lead| lead.addr != header.source)
+        {
+            return self.change_lead(header);
+        }
         let known = &slot.unit.identity().membership;
         let code = if slot.closing.is_some() {
             Code::Busy
@@ -477,6 +503,27 @@ impl Node {
         self.answer(&header, code);
     }
 
+    /// Another gateway opens the vSSD. It is answered, and so begins to change pages, when that is durable: what the last
+    /// one sends is then refused after a restart, too.
+    fn change_lead(&mut self, header: Header) {
+        let is_same = |job: &Job| {
+            matches!(job, Job::Lead(known)
+                if (known.vssd, known.source, known.session) == (header.vssd, header.source, header.session))
+        };
+        let writing = self.writing.iter().map(|writing| &writing.job);
+        if !self.jobs.iter().chain(writing).any(is_same) {
+            self.jobs.push_back(Job::Lead(header));
+            self.next_job();
+        }
+    }
+
+    /// What the superblock is to know of a vSSD that is here. A gateway that opens it has it.
+    fn config_of(&self, vssd: VssdId, lead: Option<Lead>) -> Option<Vec<u8>> {
+        let slot = self.units[*self.index.get(&vssd.0)? as usize].as_ref()?;
+        let identity = slot.unit.identity();
+        Some(emit_config(&identity.membership, lead.or(identity.lead)))
+    }
+
     /// The replica set has other members from now on. The gateway asks again, and is answered when that is durable.
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let (membership, again) = (open.membership.clone(), open.intent == Intent::TakeOver);
@@ -485,7 +532,7 @@ impl Node {
         });
         self.registered = false;
         self.register_at = now;
-        self.jobs.push_back(Job::Move(header, open));
+        self.jobs.push_back(Job::Move(header));
         self.next_job();
     }
 
@@ -501,7 +548,7 @@ impl Node {
             return self.answer(&header, Code::Refused);
         }
         self.registered = false;
-        self.jobs.push_back(Job::Move(header, open));
+        self.jobs.push_back(Job::Move(header));
         self.next_job();
     }
 
@@ -515,7 +562,15 @@ impl Node {
     }
 
     fn delete_vssd(&mut self, now: Instant, header: Header) {
-        match self.index.get(&header.vssd.0) {
+        let unit = |index: &u32| self.units[*index as usize].as_ref().map(|slot| &slot.unit);
+        let known = self.index.get(&header.vssd.0);
+        if known
+            .and_then(unit)
+            .is_some_and(|unit| unit.is_superseded(&header))
+        {
+            return self.answer(&header, Code::Superseded);
+        }
+        match known {
             None if self.is_changing(header.vssd) => {}
             None => {
                 self.remember_deleted(header.vssd);
@@ -577,16 +632,20 @@ impl Node {
         let Some(job) = self.jobs.pop_front() else { return };
         let changed = match &job {
             Job::Open(header, open) => {
-                let (id, membership) = (header.vssd, open.membership.emit());
+                let (id, config) = (header.vssd, emit_config(&open.membership, Some(lead_of(header))));
                 let created = match open.rows {
-                    0 => self.ssd.create(id, open.channels, open.pages, membership),
+                    0 => self.ssd.create(id, open.channels, open.pages, config),
                     rows => self
                         .ssd
-                        .create_shared(id, open.channels, rows, open.pages, membership),
+                        .create_shared(id, open.channels, rows, open.pages, config),
                 };
                 created.map(|_| ())
             }
-            Job::Move(header, open) => self.ssd.set_config(header.vssd, open.membership.emit()),
+            Job::Move(header) | Job::Lead(header) => {
+                let lead = matches!(job, Job::Lead(_)).then(|| lead_of(header));
+                let config = self.config_of(header.vssd, lead);
+                config.map_or(Ok(()), |config| self.ssd.set_config(header.vssd, config))
+            }
             Job::Delete(header, _) => self.ssd.delete(header.vssd),
         };
         if changed.is_err() {
@@ -655,7 +714,14 @@ impl Node {
                 }
                 self.answer(&header, Code::SoftOrOk);
             }
-            Job::Move(header, _) => self.answer(&header, Code::Busy),
+            Job::Move(header) => self.answer(&header, Code::Busy),
+            Job::Lead(header) => {
+                let index = self.index.get(&header.vssd.0).map(|&index| index as usize);
+                if let Some(slot) = index.and_then(|index| self.units[index].as_mut()) {
+                    slot.unit.set_lead(lead_of(&header));
+                }
+                self.answer(&header, Code::Busy);
+            }
             Job::Open(header, open) => {
                 let entry = self
                     .ssd
@@ -664,14 +730,15 @@ impl Node {
                     .find(|entry| entry.id == header.vssd)
                     .cloned();
                 let entry = entry.expect("created before it was written");
+                let config_of_new = (open.membership, Some(lead_of(&header)));
                 let config = self.vssd_config(&entry);
                 if entry.isolation == Isolation::Hardware {
                     let flash = Vssd::create(config, self.pool.clone());
-                    self.start_unit(now, header.vssd, open.membership, flash);
+                    self.start_unit(now, header.vssd, config_of_new, flash);
                 } else {
                     let group = self.group_on(&config, None);
                     let flash = self.create_member(config, group);
-                    self.start_member(now, header.vssd, open.membership, flash, group);
+                    self.start_member(now, header.vssd, config_of_new, flash, group);
                 }
                 self.register(now);
                 self.answer(&header, Code::Busy);

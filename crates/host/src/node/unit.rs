@@ -16,6 +16,7 @@ use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdI
 use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cache, Cached};
+use rack::control::Lead;
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent};
 use rack::predictor::Predictor;
@@ -66,6 +67,8 @@ pub struct Identity {
     pub boot: u32,
     /// The other replicas.
     pub membership: Membership,
+    /// The gateway that has it, as the superblock knows it.
+    pub lead: Option<Lead>,
 }
 
 #[derive(Debug)]
@@ -212,7 +215,7 @@ impl Unit {
             damaged: BTreeMap::new(),
             stats: UnitStats::default(),
             stages: Stages::new(),
-            dedup: Dedup::default(),
+            dedup: Dedup::after(identity.lead.map_or(0, |lead| lead.session)),
             identity,
             config,
             flash,
@@ -421,6 +424,7 @@ impl Unit {
                 self.stats.duplicates += 1;
                 self.answer(&header, code, out);
             }
+            Admit::Superseded => self.answer(&header, Code::Superseded, out),
             Admit::InProgress | Admit::Old => self.stats.duplicates += 1,
         }
     }
@@ -429,8 +433,8 @@ impl Unit {
     fn start_write(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
         let lpn = lpn_of(&header);
-        if !self.dedup.is_current(header.source, header.session) {
-            // Its gateway has started anew meanwhile, and may have read the page already to change a part of it.
+        if !self.dedup.is_current(header.session) {
+            // A gateway has started or taken over meanwhile, and may have read the page already to change a part of it.
             return;
         }
         if self.replica.readiness(lpn) == Readiness::Undecided {

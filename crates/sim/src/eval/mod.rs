@@ -553,6 +553,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             ns_per_kilobyte: hardware.port_ns_per_kilobyte,
         }),
         controller: central(hardware, policies),
+        failover: None,
         volumes: vec![
             Layout {
                 sets: hardware.sets,

@@ -63,6 +63,11 @@ impl Plane {
                     "the rack stops; what was begun is undone or completed at its next start".into(),
                 ));
             }
+            if !self.gateway(|gateway, _| gateway.leads())? {
+                return Err(Refusal::Failed(
+                    "another gateway has taken over, and undoes or completes what was begun".into(),
+                ));
+            }
             let mut registry = self.registry()?;
             let mut snapshot = registry.load()?;
             let states = self.change_states(exchange.volumes(), &snapshot)?;

@@ -6,11 +6,13 @@
 //! only touched on its own core, through [`runtime::CoreHandle::call`].
 
 mod exchange;
+mod lead;
 mod nvme;
 mod observe;
 mod volumes;
 
 pub use exchange::load_decided;
+pub use lead::{Follower, cntlids, enter};
 pub use nvme::Offer;
 pub use observe::stages_of;
 pub use volumes::open_registered;
@@ -64,6 +66,7 @@ pub struct Plane {
     nodes: Vec<(NodeId, At)>,
     registry: Option<Mutex<Box<dyn Registry + Send>>>,
     nvme: Offer,
+    follower: lead::Kept,
     started: std::time::Instant,
     /// Work that takes long is broken off.
     pub stopping: AtomicBool,
@@ -115,6 +118,8 @@ pub struct Parts {
     pub registry: Option<Box<dyn Registry + Send>>,
     /// What NVMe/TCP hosts are offered.
     pub nvme: Offer,
+    /// The gateway shares its registry with others.
+    pub follower: Option<Follower>,
 }
 
 impl Plane {
@@ -131,6 +136,7 @@ impl Plane {
             nodes: parts.nodes,
             registry: parts.registry.map(Mutex::new),
             nvme: parts.nvme,
+            follower: parts.follower.map(Mutex::new),
             started: std::time::Instant::now(),
             stopping: AtomicBool::new(false),
         }
@@ -209,7 +215,10 @@ impl Plane {
     /// A clean stop: what clients were told is written back, nodes end with checkpoints, then every core ends. The flag
     /// says whether that was done in time; whatever was acknowledged before a FLUSH is durable either way.
     pub fn stop(self) -> Result<bool, Stopped> {
+        self.send_away();
         let clean = self.drain()?;
+        // Without it another gateway takes over all the same, later.
+        let _ = self.give_lead_back();
         for core in self.cores {
             core.stop()?;
         }

@@ -206,7 +206,7 @@ impl From<BlockError> for Errno {
     fn from(error: BlockError) -> Self {
         match error {
             BlockError::Invalid => Self::Inval,
-            BlockError::NoVolume | BlockError::Shutdown => Self::Shutdown,
+            BlockError::NoVolume | BlockError::Shutdown | BlockError::Elsewhere => Self::Shutdown,
             BlockError::ReadOnly => Self::Perm,
             BlockError::NoSpace => Self::NoSpace,
             BlockError::Io => Self::Io,

@@ -708,5 +708,6 @@ fn status_of(error: BlockError, kind: Kind) -> Status {
         BlockError::Io if matches!(kind, Kind::Read | Kind::Compare) => Status::READ_ERROR.dnr(),
         BlockError::Io => Status::WRITE_FAULT.dnr(),
         BlockError::Shutdown => Status::PATH,
+        BlockError::Elsewhere => Status::ANA_INACCESSIBLE,
     }
 }

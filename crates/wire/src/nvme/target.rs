@@ -510,6 +510,11 @@ impl Target {
         self.discovery_changed();
     }
 
+    /// The discovery services that hosts are sent on to.
+    pub fn referrals(&self) -> &[Address] {
+        &self.referrals
+    }
+
     fn subsystem_mut(&mut self, nqn: &str) -> Result<&mut Subsystem, TargetError> {
         self.subsystems.get_mut(nqn).ok_or(TargetError::Missing)
     }

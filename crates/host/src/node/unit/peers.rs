@@ -3,6 +3,7 @@
 use super::{Stop, Unit};
 use crate::Output;
 use base::{Addr, Instant};
+use rack::control::Lead;
 use rack::gc::Coordination;
 use rack::replica::{Member, Membership, lpn_of};
 use std::collections::VecDeque;
@@ -66,8 +67,19 @@ impl Unit {
         self.pump(now, out);
     }
 
-    /// A gateway opens the vSSD: what its earlier incarnations have sent and was not begun is not executed any more.
-    pub fn fence(&mut self, header: &Header) {
-        self.dedup.fence(header.source, header.session);
+    /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
+    /// if it is the gateway that is superseded.
+    pub fn fence(&mut self, header: &Header) -> bool {
+        self.dedup.fence(header.session)
+    }
+
+    /// True if a gateway of a higher session has the vSSD.
+    pub fn is_superseded(&self, header: &Header) -> bool {
+        !self.dedup.is_current(header.session)
+    }
+
+    /// The superblock says so.
+    pub fn set_lead(&mut self, lead: Lead) {
+        self.identity.lead = Some(lead);
     }
 }

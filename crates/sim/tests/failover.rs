@@ -1,0 +1,246 @@
+//! Two gateways share their volumes: one serves, the other takes over, and the first one may not know it for long. Clients
+//! go on with whoever serves; what they read is checked against one history.
+
+use base::{Duration, Rng};
+use flash::{GcMode, Geometry, Profile};
+use host::node::UnitConfig;
+use rack::gc::{Coordination, TOR_LEASE};
+use rack::registry::Durability;
+use rack::sched::Policy;
+use sim::client::{ClientVolume, LoadSpec, Pace, Shape};
+use sim::media::MediaModel;
+use sim::net::{Delay, LinkModel, NetFaults};
+use sim::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use sim::workload::{Mix, Pattern};
+use sim::world::{Canary, WorldOptions};
+
+const MILLISECOND: u64 = 1_000_000;
+const PAGES: u32 = 24;
+const NODES: u32 = 3;
+const GATEWAYS: [usize; 2] = [1 + NODES as usize, 2 + NODES as usize];
+/// Faults come until then.
+const CALM_NS: u64 = 1_500 * MILLISECOND;
+
+fn failover(seed: u64) -> Failover {
+    Failover {
+        silent_after: Duration::from_millis(20),
+        // Longer: one that was replaced has time to write on.
+        look_every: Duration::from_millis(60),
+        seed,
+        one_session: false,
+    }
+}
+
+fn rack(failover: Failover) -> RackFleet {
+    let geometry = Geometry {
+        channels: 2,
+        chips_per_channel: 1,
+        planes_per_chip: 1,
+        blocks_per_plane: 20,
+        pages_per_block: 4,
+    };
+    let spare = 1.0 - f64::from(PAGES) / f64::from(geometry.pages_per_channel());
+    let mut gc = rack::gc::Config::for_spare(spare);
+    gc.coordination = Coordination::Rack;
+    let layout = |replicas, durability| Layout {
+        sets: 1,
+        pages_per_set: PAGES,
+        replicas,
+        rows: 0,
+        channels: 1,
+        durability,
+    };
+    RackFleet::new(RackOptions {
+        nodes: NODES,
+        gateways: GATEWAYS.len() as u32,
+        geometry,
+        timing: Profile::built_in("optane").expect("optane is built in"),
+        gc_mode: GcMode::Preemptible { step_pages: 2 },
+        checkpoint_every_programs: 64,
+        unit: UnitConfig {
+            policy: Policy::Coordinated,
+            cache_pages: 16,
+            read_depth: 4,
+            write_depth: 4,
+            device_depth: usize::MAX,
+            dirty_ratio_low: 0.25,
+            gc,
+        },
+        request_timeout: Duration::from_secs(30),
+        controller: None,
+        failover: Some(failover),
+        borrow_blocks: 0,
+        egress: None,
+        client_link: link(),
+        volumes: vec![layout(2, Durability::Memory), layout(2, Durability::Media)],
+    })
+}
+
+/// Slow and uneven, so that there are always requests of both gateways under way.
+fn link() -> LinkModel {
+    LinkModel {
+        delay: Delay::SLOW,
+        ..LinkModel::default()
+    }
+}
+
+/// Small pages' parts on few pages, at both gateways, for each volume.
+fn loads(volumes: usize) -> Vec<LoadSpec> {
+    let load = |volume, gateway| LoadSpec {
+        pace: Pace::Closed { depth: 6 },
+        pattern: Pattern::Uniform,
+        mix: Mix {
+            flush: 0.02,
+            trim: 0.03,
+            ..Mix::writes(0.6)
+        },
+        shape: Shape {
+            sub_page: 0.7,
+            multi_page: 0.1,
+            pages_max: 3,
+        },
+        fua: 0.05,
+        ..LoadSpec::new(gateway, volume, 1_500)
+    };
+    let volumes = 0..volumes;
+    let both = volumes.flat_map(|volume| GATEWAYS.map(|gateway| (volume, gateway)));
+    both.map(|(volume, gateway)| load(volume, gateway)).collect()
+}
+
+fn spec(fleet: &RackFleet, seed: u64, faults: Vec<(u64, Fault)>) -> RunSpec {
+    let volumes: Vec<ClientVolume> = fleet
+        .records()
+        .iter()
+        .map(|record| ClientVolume {
+            id: record.volume(),
+            pages: u64::from(PAGES),
+            check: true,
+            durability: true,
+            durable_writes: record.durability == Durability::Media,
+        })
+        .collect();
+    RunSpec {
+        world: WorldOptions {
+            seed,
+            link: link(),
+            media: MediaModel {
+                page_bytes: SIM_PAGE_BYTES,
+                sector_bytes: SECTOR_BYTES,
+                io_ns: 10_000,
+                flush_ns: 100_000,
+                volatile: true,
+                loses_flushes: false,
+            },
+            wire_check: true,
+            canary: Canary::None,
+            cut: None,
+        },
+        loads: loads(volumes.len()),
+        volumes,
+        faults,
+        net_faults: NetFaults::default(),
+        calm_ns: CALM_NS,
+        answer_ns: 20_000 * MILLISECOND,
+        resync_ns: 3_000 * MILLISECOND,
+        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
+        pool_pages: 1 << 12,
+        read_back: true,
+        exam: true,
+        probe: true,
+        errors_are_violations: false,
+        at_cut: AtCut::Rack,
+    }
+}
+
+/// One run; returns how often the lead moved, too.
+fn run(seed: u64, failover: Failover, faults: Vec<(u64, Fault)>) -> (Outcome, u32) {
+    let fleet = rack(failover);
+    let spec = spec(&fleet, seed, faults);
+    let mut run = Run::new(fleet, spec);
+    let outcome = run.execute();
+    let takeovers = run.fleet().takeovers();
+    (outcome, takeovers)
+}
+
+/// Gateways are cut off in turn, one way or both ways, for longer than their silence is borne; nodes crash beside it.
+fn partitions(seed: u64) -> Vec<(u64, Fault)> {
+    let mut rng = Rng::new(seed);
+    let mut faults = Vec::new();
+    let mut at = rng.between(20, 60) * MILLISECOND;
+    while at < CALM_NS - 200 * MILLISECOND {
+        let way = rng.below(3);
+        faults.push((
+            at,
+            Fault::Partition {
+                host: GATEWAYS[rng.below(2) as usize],
+                for_ns: rng.between(25, 120) * MILLISECOND,
+                inbound: way != 1,
+                outbound: way != 0,
+            },
+        ));
+        if rng.chance(0.3) {
+            faults.push((
+                at + rng.below(60 * MILLISECOND),
+                Fault::Crash {
+                    host: 1 + rng.below(u64::from(NODES)) as usize,
+                    down_ns: rng.between(1, 30) * MILLISECOND,
+                },
+            ));
+        }
+        at += rng.between(40, 250) * MILLISECOND;
+    }
+    faults.sort_by_key(|fault| fault.0);
+    faults
+}
+
+#[test]
+fn without_faults_one_gateway_serves_and_nobody_takes_over() {
+    for seed in 0..5 {
+        let (outcome, takeovers) = run(seed, failover(seed), Vec::new());
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert_eq!(takeovers, 1, "seed {seed}");
+        assert!(outcome.clients.answered > 2_000, "{:?}", outcome.clients);
+    }
+}
+
+#[test]
+fn clients_go_on_with_the_other_gateway_when_one_is_killed() {
+    for seed in 0..20 {
+        let fault = Fault::Crash {
+            host: GATEWAYS[(seed % 2) as usize],
+            down_ns: 10_000 * MILLISECOND,
+        };
+        let at = (30 + 11 * seed) * MILLISECOND;
+        let (outcome, takeovers) = run(seed, failover(seed), vec![(at, fault)]);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert!((1..=2).contains(&takeovers), "seed {seed}: {takeovers}");
+        let whole = loads(2).iter().map(|load| load.requests).sum::<u64>();
+        assert!(outcome.clients.answered >= whole - 24, "{:?}", outcome.clients);
+    }
+}
+
+#[test]
+fn two_gateways_that_both_believe_to_lead_write_one_history() {
+    let mut moved = 0;
+    for seed in 0..60 {
+        let (outcome, takeovers) = run(seed, failover(seed), partitions(seed));
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        moved += takeovers - 1;
+    }
+    assert!(moved > 60, "{moved} takeovers");
+}
+
+#[test]
+fn without_sessions_the_checker_sees_them_undo_each_other() {
+    let broken = |seed: &u64| {
+        let failover = Failover {
+            one_session: true,
+            ..failover(*seed)
+        };
+        let (outcome, _) = run(*seed, failover, partitions(*seed));
+        !outcome.violations.is_empty()
+    };
+    let count = (0..60).filter(broken).count();
+    assert!(count > 3, "{count} of 60 runs broken");
+}
