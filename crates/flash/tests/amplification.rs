@@ -228,15 +228,17 @@ fn every_cell_of_the_table_is_met() {
     }
 }
 
+/// The second and third are RackBlox's hard and soft thresholds on a device that is half full, as its paper has it.
 #[test]
 fn a_threshold_consumes_over_provisioning() {
-    let (rho, g) = (0.7, 0.15);
-    let mut bare = Bare::new(2000, 32, rho, 0.0, |_| {});
-    assert_close(
-        bare.run(20.0, 4.0, g, uniform),
-        greedy(rho / (1.0 - g), 32.0),
-        "rho 0.7, threshold 0.15",
-    );
+    for (rho, g, b) in [(0.7, 0.15, 32), (0.5, 0.25, 64), (0.5, 0.35, 64)] {
+        let mut bare = Bare::new(2000, b, rho, 0.0, |_| {});
+        assert_close(
+            bare.run(20.0, 4.0, g, uniform),
+            greedy(rho / (1.0 - g), f64::from(b)),
+            &format!("rho {rho}, threshold {g}, b {b}"),
+        );
+    }
 }
 
 /// Prints operations per second of this machine; asserts nothing of wall time.

@@ -455,6 +455,8 @@ impl Replica {
             }
             let mut header = self.to_peer(Op::Inv, &peer.member, key.lpn);
             header.version = key.data.version;
+            // The follower's queue goes by end-to-end time, too: the client's way here counts (RackBlox §3.4).
+            header.lat_ns = key.origin.map_or(0, |origin| origin.lat_ns);
             header.flags |= if key.durable { flags::DURABLE } else { 0 };
             header.flags |= if key.state == State::Replay {
                 flags::REPLAY

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{apps, isolation, netsched, schedulers, wear, ycsb};
+use crate::eval::{apps, isolation, netsched, pairs, schedulers, wear, ycsb};
 use crate::gc_tail;
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -100,6 +100,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "fig18",
         about: "RackBlox Figure 18: P99.9 latency of reads by the switch's network policy, with and without coordination",
         run: netsched::fig18,
+    },
+    Experiment {
+        name: "fig19",
+        about: "RackBlox Figure 19: distribution of read latency by device and network",
+        run: pairs::fig19,
+    },
+    Experiment {
+        name: "fig20",
+        about: "RackBlox Figure 20: what P99.9 of reads gains over VDC, by device and network",
+        run: pairs::fig20,
     },
     Experiment {
         name: "fig21",

@@ -94,6 +94,9 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
+        for check in self.figure.iter().flat_map(|figure| &figure.checks) {
+            writeln!(f, "{check}")?;
+        }
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! A client's write: epoch → duplicates → is its page decided? → room in the cache → replication. Programming it is
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
+mod backlog;
 mod member;
 mod peers;
 mod stop;
@@ -12,6 +13,7 @@ use crate::Output;
 use crate::node::collector::{Collector, Report};
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
+use backlog::Backlog;
 use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
 use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::bucket::Bucket;
@@ -26,8 +28,6 @@ use std::collections::{BTreeMap, VecDeque};
 use stop::Stop;
 use wire::rack::{Code, Header, Op, Packet};
 
-/// Requests that wait for room in the write cache, at most; further ones are dropped and come again.
-const BACKLOG_MAX: usize = 4096;
 /// Data that nobody adds to any more is written back after this, so that little is lost and flushes are quick.
 const WRITE_BACK_IDLE: Duration = Duration::from_millis(200);
 
@@ -148,7 +148,8 @@ pub struct Unit {
     readings_free: Vec<u32>,
     predict_read: Predictor,
     predict_write: Predictor,
-    backlog: VecDeque<(Option<usize>, Packet)>,
+    /// Writes that wait for room in the cache; more are dropped and come again.
+    backlog: Backlog,
     jobs_waiting: Vec<Job>,
     jobs_ready: Vec<Job>,
     jobs_flushing: Vec<Job>,
@@ -200,7 +201,7 @@ impl Unit {
             readings_free: Vec::new(),
             predict_read: Predictor::default(),
             predict_write: Predictor::default(),
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             jobs_waiting: Vec::new(),
             jobs_ready: Vec::new(),
             jobs_flushing: Vec::new(),
@@ -293,6 +294,7 @@ impl Unit {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
                     self.agent.note_request(now);
+                    self.predict_write.observe(header.lat_ns);
                 }
                 if let Some(peer) = self.replica.peer_of(&header) {
                     self.peer_packet(now, peer, packet);
@@ -310,7 +312,7 @@ impl Unit {
             self.note_put(now);
         }
         if let Some(packet) = refused {
-            self.push_backlog(Some(peer), packet);
+            self.push_backlog(now, Some(peer), packet);
         }
     }
 
@@ -319,21 +321,23 @@ impl Unit {
         self.written_since_gc = true;
     }
 
-    fn push_backlog(&mut self, peer: Option<usize>, packet: Packet) {
-        // A peer sends again what is not acknowledged; the client's copies were suppressed before.
-        let name = |packet: &Packet| (packet.header.lba, packet.header.version, packet.header.epoch);
-        let is_copy =
-            |(from, waiting): &(Option<usize>, Packet)| *from == peer && name(waiting) == name(&packet);
-        if peer.is_some() && self.backlog.iter().any(is_copy) {
+    /// Lets a write wait for room, coordinated in order of end-to-end time.
+    fn push_backlog(&mut self, now: Instant, peer: Option<usize>, packet: Packet) {
+        // The client's copies were suppressed before.
+        if peer.is_some_and(|peer| self.backlog.has(peer, &packet)) {
             return;
         }
-        if self.backlog.len() < BACKLOG_MAX {
-            self.backlog.push_back((peer, packet));
+        let header = packet.header;
+        let network_ns = if self.config.policy.is_coordinated() {
+            u64::from(header.lat_ns) + self.predict_write.predict_ns(header.lat_ns)
+        } else {
+            0
+        };
+        if self.backlog.push(now, network_ns, peer, packet) {
             return;
         }
         self.stats.dropped += 1;
         if peer.is_none() {
-            let header = packet.header;
             self.dedup.forget(header.source, header.session, header.request);
         }
     }
@@ -441,7 +445,7 @@ impl Unit {
             return self.replica.wait(lpn, packet);
         }
         if !self.cache.has_room(lpn) {
-            return self.push_backlog(None, packet);
+            return self.push_backlog(now, None, packet);
         }
         let mut put = false;
         let page = packet.page().cloned();
@@ -890,11 +894,11 @@ impl Unit {
     /// Takes requests that waited for room, in order, while there is some.
     fn drain_backlog(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
-        while let Some((_, packet)) = self.backlog.front() {
+        while let Some(packet) = self.backlog.front() {
             if !self.latched && !self.cache.has_room(lpn_of(&packet.header)) {
                 break;
             }
-            let (peer, packet) = self.backlog.pop_front().expect("there is a front");
+            let (peer, packet) = self.backlog.pop().expect("there is a front");
             progress = true;
             match peer {
                 Some(peer) => self.peer_packet(now, peer, packet),

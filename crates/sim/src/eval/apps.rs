@@ -21,12 +21,16 @@ const MEASURED_MIN: u64 = 60_000;
 /// Pages of a warm-up, and of what is measured, at most: what reads long ranges has fewer requests.
 const PAGES_MAX: f64 = 300_000.0;
 
-/// The rack of the YCSB figures, but a vSSD's flash has no more operations at a time than planes: what is more waits in
-/// the scheduler, which can tell requests apart. TPC-H alone has so much to read that it matters.
+/// Pages of a vSSD's write cache: applications write in bursts.
+const CACHE_PAGES: usize = 128;
+
+/// The rack of the YCSB figures, but for its write cache, and a vSSD's flash has no more operations at a time than planes:
+/// what is more waits in the scheduler, which can tell requests apart. TPC-H alone has so much to read that it matters.
 pub fn hardware() -> Hardware {
     let ycsb = ycsb::hardware();
     let planes = ycsb.channels * ycsb.geometry.units_per_channel();
     Hardware {
+        cache_pages: CACHE_PAGES,
         device_depth: planes as usize,
         ..ycsb
     }

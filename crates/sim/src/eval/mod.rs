@@ -6,9 +6,11 @@
 //! warms the flash up until collection is steady, and measures.
 
 pub mod apps;
+pub mod checks;
 mod figure;
 pub mod isolation;
 pub mod netsched;
+pub mod pairs;
 pub mod replay;
 pub mod schedulers;
 pub mod wear;
@@ -353,8 +355,12 @@ impl Plan {
         !self.cases.iter().any(differs)
     }
 
-    /// Runs all cases, one after the other.
+    /// Runs all cases, one after the other, and [checks](checks) what came out.
+    ///
+    /// # Panics
+    /// If the plan is not fair.
     pub fn run(&self, seed: u64, progress: Progress<'_>) -> Figure {
+        assert!(self.is_fair(), "{}: policies differ in hardware", self.name);
         let mut figure = Figure::new(self.name, seed);
         if let Some(case) = self.cases.first() {
             figure
@@ -368,6 +374,7 @@ impl Plan {
             ));
             figure.rows.push(case.run(seed));
         }
+        figure.checks = checks::of(&figure);
         figure
     }
 }
@@ -385,19 +392,26 @@ impl Case {
     }
 }
 
-/// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
-pub fn plans() -> Vec<Plan> {
-    vec![
-        ycsb::sweep(),
-        ycsb::throughput(),
-        ycsb::breakdown(),
-        ycsb::distribution(),
-        netsched::plan(),
-        schedulers::plan(),
-        apps::plan(),
-        isolation::plan(),
-    ]
-}
+/// An experiment's name and plan.
+pub type Planned = (&'static str, fn() -> Plan);
+
+/// The experiments that run plans, and theirs: all must be [fair](Plan::is_fair). Figures 22 and 23 have none, as they
+/// are about wear alone.
+pub const PLANS: &[Planned] = &[
+    ("fig9", ycsb::sweep),
+    ("fig10", ycsb::sweep),
+    ("fig11", ycsb::sweep),
+    ("fig12", ycsb::throughput),
+    ("fig13", apps::plan),
+    ("fig14", apps::plan),
+    ("fig15", ycsb::breakdown),
+    ("fig16", ycsb::distribution),
+    ("fig17", schedulers::plan),
+    ("fig18", netsched::plan),
+    ("fig19", pairs::distributions),
+    ("fig20", pairs::improvements),
+    ("fig21", isolation::plan),
+];
 
 /// Fills the volume, warms up, measures.
 pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) -> Row {
@@ -635,14 +649,37 @@ fn loads(gateways: &[usize], workload: &Workload, requests: u64) -> Vec<LoadSpec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::EXPERIMENTS;
+    use std::collections::BTreeSet;
 
     #[test]
     fn in_every_figure_all_policies_have_the_same_hardware() {
-        for mut plan in plans() {
-            assert!(plan.is_fair(), "{}", plan.name);
-            plan.cases[0].hardware.cache_pages += 1;
-            assert!(!plan.is_fair(), "{}: a difference is seen", plan.name);
+        for (figure, plan) in PLANS {
+            let mut plan = plan();
+            assert!(plan.is_fair(), "{figure}");
+            let mut other = plan.cases[0].clone();
+            other.hardware.cache_pages += 1;
+            other.policies.name.push('x');
+            plan.cases.push(other);
+            assert!(!plan.is_fair(), "{figure}: a difference is seen");
         }
+    }
+
+    #[test]
+    fn every_figure_has_its_plan_in_the_list() {
+        let figures = EXPERIMENTS.iter().map(|experiment| experiment.name);
+        let figures: BTreeSet<&str> = figures.filter(|name| name.starts_with("fig")).collect();
+        let listed = PLANS.iter().map(|(figure, _)| *figure);
+        let listed: BTreeSet<&str> = listed.chain(["fig22", "fig23"]).collect();
+        assert_eq!(figures, listed);
+    }
+
+    #[test]
+    #[should_panic(expected = "policies differ in hardware")]
+    fn an_unfair_plan_is_not_run() {
+        let mut plan = ycsb::distribution();
+        plan.cases[1].hardware.cache_pages += 1;
+        plan.run(1, &mut |_| {});
     }
 
     #[test]
