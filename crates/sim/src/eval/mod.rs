@@ -8,6 +8,7 @@
 pub mod apps;
 mod figure;
 pub mod isolation;
+mod memo;
 pub mod netsched;
 pub mod replay;
 pub mod schedulers;
@@ -15,6 +16,7 @@ pub mod wear;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
+pub use memo::{forget, specification};
 
 use crate::client::{ClientVolume, Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
@@ -373,30 +375,40 @@ impl Plan {
 }
 
 impl Case {
-    /// Runs it.
+    /// Runs it, or takes the row of an equal run that was made before.
     pub fn run(&self, seed: u64) -> Row {
-        let (mut row, latencies) = measure(&self.hardware, &self.policies, &self.workload, seed);
+        let memo::Known { mut row, read_cdf } = memo::run(self, seed);
         if self.cdf {
-            row.more
-                .insert("read_cdf".to_owned(), figure::cdf(&latencies.read));
+            row.more.insert("read_cdf".to_owned(), read_cdf);
         }
         row.parameters.extend(self.parameters.clone());
         row
     }
 }
 
-/// Every plan that an experiment runs, to look at: all must be [fair](Plan::is_fair).
-pub fn plans() -> Vec<Plan> {
-    vec![
-        ycsb::sweep(),
-        ycsb::throughput(),
-        ycsb::breakdown(),
-        ycsb::distribution(),
-        netsched::plan(),
-        schedulers::plan(),
-        apps::plan(),
-        isolation::plan(),
-    ]
+/// An experiment's name and plan.
+pub type Planned = (&'static str, fn() -> Plan);
+
+/// The experiments that run plans, and theirs: all must be [fair](Plan::is_fair). Figures 22 and 23 have none, as they
+/// are about wear alone.
+pub const PLANS: &[Planned] = &[
+    ("fig9", ycsb::sweep),
+    ("fig10", ycsb::sweep),
+    ("fig11", ycsb::sweep),
+    ("fig12", ycsb::throughput),
+    ("fig13", apps::plan),
+    ("fig14", apps::plan),
+    ("fig15", ycsb::breakdown),
+    ("fig16", ycsb::distribution),
+    ("fig17", schedulers::plan),
+    ("fig18", netsched::plan),
+    ("fig21", isolation::plan),
+];
+
+/// The plan of the experiment of this name, if it runs one.
+pub fn plan_of(experiment: &str) -> Option<Plan> {
+    let planned = PLANS.iter().find(|(name, _)| *name == experiment)?;
+    Some(planned.1())
 }
 
 /// Fills the volume, warms up, measures.
@@ -637,10 +649,11 @@ mod tests {
 
     #[test]
     fn in_every_figure_all_policies_have_the_same_hardware() {
-        for mut plan in plans() {
-            assert!(plan.is_fair(), "{}", plan.name);
+        for (figure, plan) in PLANS {
+            let mut plan = plan();
+            assert!(plan.is_fair(), "{figure}");
             plan.cases[0].hardware.cache_pages += 1;
-            assert!(!plan.is_fair(), "{}: a difference is seen", plan.name);
+            assert!(!plan.is_fair(), "{figure}: a difference is seen");
         }
     }
 
