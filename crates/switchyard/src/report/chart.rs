@@ -14,7 +14,7 @@ const RIGHT: f64 = 12.0;
 const REFERENCES: f64 = 124.0;
 /// Width of the plot: of lines, and of bars at least.
 const LINES_WIDTH: f64 = 430.0;
-const BARS_WIDTH_MIN: f64 = 300.0;
+const BARS_WIDTH_MIN: f64 = 280.0;
 /// Bars and the gaps between their groups; few bars are wider.
 const BAR: (f64, f64) = (8.0, 26.0);
 const GROUP_GAP: f64 = 9.0;

@@ -386,4 +386,30 @@ mod tests {
         };
         assert_eq!(series[0].1, [(1.0, 0.5), (9.0, 0.99)]);
     }
+
+    #[test]
+    fn devices_have_a_chart_each_with_a_line_for_each_network() {
+        let mut table = made("fig22");
+        table.name = "fig19".to_owned();
+        table.lines.truncate(4);
+        for (index, line) in table.lines.iter_mut().enumerate() {
+            line.policy = "rackblox".to_owned();
+            line.read_cdf = vec![(0.99, 1e3 * index as f64)];
+            let place = [
+                ("device", ["optane", "p-ssd"][index / 2]),
+                ("network", ["fast", "slow"][index % 2]),
+            ];
+            line.parameters = place
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into_iter()
+                .collect();
+        }
+        table.regroup();
+        let charts = charts(&table);
+        assert_eq!((charts.len(), charts[1].series()), (2, vec!["fast", "slow"]));
+        let Marks::Lines { series, .. } = &charts[1].marks else {
+            panic!("a distribution is lines")
+        };
+        assert_eq!(series[1].1, [(3.0, 0.99)]);
+    }
 }
