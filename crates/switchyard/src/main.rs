@@ -32,6 +32,7 @@ mod plane;
 mod rackup;
 mod registry;
 mod replay;
+mod report;
 mod serve;
 mod simulate;
 mod size;

@@ -4,6 +4,7 @@
 use crate::emulated;
 use crate::failure::Failure;
 use crate::replay::{self, ReplayArgs};
+use crate::report::{self, ReportArgs};
 use anyhow::bail;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -48,6 +49,8 @@ pub enum SimCommand {
     },
     /// Replay a block trace on a simulated rack, under several policies side by side
     Replay(ReplayArgs),
+    /// Run every figure and write one page with charts, the papers' numbers beside ours, and the targets
+    Report(ReportArgs),
     /// Run many whole racks with faults drawn from their seeds, and check that every promise was kept
     #[command(
         after_help = "Each seed is run twice; its event logs must be equal.\n\nExamples:\n  \
@@ -96,6 +99,7 @@ pub fn run(command: SimCommand) -> anyhow::Result<()> {
             json,
         } => experiment(&name, seed, real, json),
         SimCommand::Replay(args) => replay::run(&args),
+        SimCommand::Report(args) => report::run(&args),
         SimCommand::Swarm {
             seeds,
             seed,

@@ -9,6 +9,7 @@ pub mod apps;
 pub mod checks;
 mod figure;
 pub mod isolation;
+mod memo;
 pub mod netsched;
 pub mod pairs;
 pub mod replay;
@@ -17,6 +18,7 @@ pub mod wear;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
+pub use memo::{forget, specification};
 
 use crate::client::{ClientVolume, Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
@@ -380,12 +382,11 @@ impl Plan {
 }
 
 impl Case {
-    /// Runs it.
+    /// Runs it, or takes the row of an equal run that was made before.
     pub fn run(&self, seed: u64) -> Row {
-        let (mut row, latencies) = measure(&self.hardware, &self.policies, &self.workload, seed);
+        let memo::Known { mut row, read_cdf } = memo::run(self, seed);
         if self.cdf {
-            row.more
-                .insert("read_cdf".to_owned(), figure::cdf(&latencies.read));
+            row.more.insert("read_cdf".to_owned(), read_cdf);
         }
         row.parameters.extend(self.parameters.clone());
         row
@@ -412,6 +413,12 @@ pub const PLANS: &[Planned] = &[
     ("fig20", pairs::improvements),
     ("fig21", isolation::plan),
 ];
+
+/// The plan of the experiment of this name, if it runs one.
+pub fn plan_of(experiment: &str) -> Option<Plan> {
+    let planned = PLANS.iter().find(|(name, _)| *name == experiment)?;
+    Some(planned.1())
+}
 
 /// Fills the volume, warms up, measures.
 pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) -> Row {

@@ -4,15 +4,13 @@
 //! percentile of the network's delay mean a slow network beside which the flash is fast; its baseline's 12 ms mean
 //! collection with operations on four planes of a channel at once. See `docs/simulation.md`.
 
-use super::{Case, Figure, Hardware, Plan, System, Workload};
+use super::{Case, Hardware, Plan, System, Workload};
 use crate::client::Pace;
 use crate::experiment::Progress;
 use crate::net::{Delay, LinkModel};
 use crate::report::Report;
 use flash::{Geometry, Profile};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
 
 /// Requests a second over the whole rack: at 95 % of writes, collection in turns has just enough time.
 const RATE: f64 = 8_000.0;
@@ -125,23 +123,13 @@ pub fn distribution() -> Plan {
     plan
 }
 
-type Shared = BTreeMap<(&'static str, u64), Arc<OnceLock<Figure>>>;
-/// Rows that several figures show, by plan and seed, so that they are made once.
-static SHARED: Mutex<Shared> = Mutex::new(BTreeMap::new());
-
 fn swept(name: &str, shows: &str, seed: u64, progress: Progress<'_>) -> Report {
     shared(&sweep(), name, shows, seed, progress)
 }
 
 /// The figure of this name, of a plan that others have, too.
 pub(super) fn shared(plan: &Plan, name: &str, shows: &str, seed: u64, progress: Progress<'_>) -> Report {
-    let entry = SHARED
-        .lock()
-        .expect("no holder panics")
-        .entry((plan.name, seed))
-        .or_default()
-        .clone();
-    let mut figure = entry.get_or_init(|| plan.run(seed, progress)).clone();
+    let mut figure = plan.run(seed, progress);
     figure.experiment = name.to_owned();
     figure.parameters.insert("shows".to_owned(), Value::from(shows));
     figure.report()
@@ -179,6 +167,7 @@ pub fn fig16(seed: u64, progress: Progress<'_>) -> Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::specification;
     use super::*;
 
     #[test]
@@ -230,21 +219,27 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_made_once_for_each_seed() {
-        let shown = Arc::new(OnceLock::new());
-        let mut known = Figure::new("ycsb-sweep", u64::MAX);
-        known.parameters.insert("made".to_owned(), json!("before"));
-        shown.set(known).expect("it is new");
-        SHARED.lock().unwrap().insert(("ycsb-sweep", u64::MAX), shown);
-        for (report, name) in [
-            (fig9(u64::MAX, &mut |_| {}), "fig9"),
-            (fig11(u64::MAX, &mut |_| {}), "fig11"),
-        ] {
-            let json = report.to_json();
-            assert_eq!(
-                (&json["experiment"], &json["parameters"]["made"]),
-                (&json!(name), &json!("before"))
-            );
+    fn figures_of_the_same_cases_have_the_same_runs() {
+        let specifications =
+            |plan: Plan| -> Vec<String> { plan.cases.iter().map(|case| specification(case, 1)).collect() };
+        let swept = specifications(sweep());
+        assert!(
+            specifications(distribution())
+                .iter()
+                .all(|run| swept.contains(run))
+        );
+        let is_alone = |case: &Case| case.policies == System::RackBloxCoordIo.policies();
+        for (case, run) in breakdown().cases.iter().zip(specifications(breakdown())) {
+            assert_eq!(swept.contains(&run), !is_alone(case), "{run}");
         }
+        assert!(
+            specifications(throughput())
+                .iter()
+                .all(|run| !swept.contains(run))
+        );
+        assert_ne!(
+            specification(&case(System::Vdc, 0), 1),
+            specification(&case(System::Vdc, 0), 2)
+        );
     }
 }

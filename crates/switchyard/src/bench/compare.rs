@@ -12,12 +12,12 @@ use super::report;
 use super::servers::{Protocol, Server, System};
 use super::{Mode, bar_of, median};
 use crate::failure::Failure;
+use crate::report::switch_figures;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use sim::experiment::EXPERIMENTS;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -288,34 +288,13 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
         })
         .collect();
     let rows = compare(&args.compare, &systems, &scenarios)?;
-    let simulated = if args.compare.report.is_some() {
-        simulated_figures(args.compare.json)
-    } else {
-        Vec::new()
+    // What one machine's two processors cannot show: every figure, in the simulator.
+    let simulated = match args.compare.report {
+        Some(_) => switch_figures(SIMULATED_SEED, &bar_of(args.compare.json)),
+        None => Vec::new(),
     };
     let title = "L beside T, target on one core";
     report::print(&args.compare, title, "T MiB/s", &rows, &simulated)
-}
-
-/// What one machine's two processors cannot show: every figure, in the simulator.
-fn simulated_figures(json: bool) -> Vec<report::Simulated> {
-    let figures: Vec<_> = EXPERIMENTS
-        .iter()
-        .filter(|experiment| experiment.name.starts_with("switch-"))
-        .collect();
-    let bar = bar_of(json);
-    bar.set_length(figures.len() as u64);
-    let simulated = figures.into_iter().map(|experiment| {
-        let report = (experiment.run)(SIMULATED_SEED, &mut |text| bar.set_message(text.to_owned()));
-        bar.inc(1);
-        report::Simulated {
-            about: experiment.about,
-            report,
-        }
-    });
-    let simulated = simulated.collect();
-    bar.finish_and_clear();
-    simulated
 }
 
 /// `switchyard bench peers`.

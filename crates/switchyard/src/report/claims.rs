@@ -1,0 +1,743 @@
+//! What the papers say of a figure beside what came out, and the targets that this project has set itself. All of ours
+//! is computed from the tables; the papers' numbers are written down here, with where they stand.
+
+use super::chart::plain;
+use super::figures::is_switch;
+use super::table::Table;
+use serde_json::{Value, json};
+
+/// A number of a paper.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paper {
+    /// The number.
+    pub value: f64,
+    /// What it is made of, if the paper says.
+    pub of: &'static str,
+    /// Where it stands.
+    pub source: &'static str,
+}
+
+/// What a number is to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Target {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
+
+    /// For people.
+    pub fn text(self) -> String {
+        match self {
+            Self::AtLeast(least) => format!("≥ {}", plain(least)),
+            Self::AtMost(most) => format!("≤ {}", plain(most)),
+        }
+    }
+}
+
+/// A number that a figure is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// What it is.
+    pub what: String,
+    /// What it is in this run; not a number if the run does not tell.
+    pub ours: f64,
+    /// Where in the figure, and of what numbers.
+    pub place: String,
+    /// What it is in the paper.
+    pub paper: Option<Paper>,
+    /// What it is to be.
+    pub target: Option<Target>,
+}
+
+impl Claim {
+    fn new(what: &str, found: Found) -> Self {
+        Self {
+            what: what.to_owned(),
+            ours: found.value,
+            place: found.place,
+            paper: None,
+            target: None,
+        }
+    }
+
+    fn paper(self, value: f64, of: &'static str, source: &'static str) -> Self {
+        let paper = Some(Paper { value, of, source });
+        Self { paper, ..self }
+    }
+
+    fn at_least(self, least: f64) -> Self {
+        let target = Some(Target::AtLeast(least));
+        Self { target, ..self }
+    }
+
+    fn at_most(self, most: f64) -> Self {
+        let target = Some(Target::AtMost(most));
+        Self { target, ..self }
+    }
+
+    /// Whether the target is met, if there is one and the run tells.
+    pub fn is_met(&self) -> Option<bool> {
+        let target = self.target.filter(|_| self.ours.is_finite())?;
+        Some(target.is_met(self.ours))
+    }
+
+    /// For people: what became of the target.
+    pub fn verdict(&self) -> &'static str {
+        match self.is_met() {
+            Some(true) => "met",
+            Some(false) => "falls short",
+            None if self.target.is_some() => "not told",
+            None => "",
+        }
+    }
+
+    /// Ours over the paper's, if the paper has a number.
+    pub fn over_paper(&self) -> Option<f64> {
+        Some(self.ours / self.paper?.value)
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        let paper = self
+            .paper
+            .map(|Paper { value, of, source }| json!({ "value": value, "of": of, "source": source }));
+        json!({
+            "what": self.what,
+            "ours": self.ours,
+            "place": self.place,
+            "paper": paper,
+            "ours_over_paper": self.over_paper(),
+            "target": self.target.map(Target::text),
+            "verdict": self.verdict(),
+        })
+    }
+}
+
+/// A number, and where it was found.
+struct Found {
+    value: f64,
+    place: String,
+}
+
+impl Found {
+    const NOTHING: Self = Self {
+        value: f64::NAN,
+        place: String::new(),
+    };
+}
+
+/// Which of several ratios is taken.
+#[derive(Clone, Copy)]
+enum Extreme {
+    Largest,
+    Smallest,
+    /// The one that is farthest from 1.
+    Farthest,
+}
+
+/// The most extreme ratio of a column between two policies, over all groups that `take` accepts.
+fn extreme(
+    table: &Table,
+    column: &str,
+    [above, below]: [&str; 2],
+    which: Extreme,
+    take: &dyn Fn(&str) -> bool,
+) -> Found {
+    let key = |ratio: f64| match which {
+        Extreme::Largest => ratio,
+        Extreme::Smallest => -ratio,
+        Extreme::Farthest => (ratio - 1.0).abs(),
+    };
+    let ratios = table
+        .ratios(column, above, below)
+        .into_iter()
+        .filter(|(group, _)| take(group));
+    let Some((group, value)) = ratios.max_by(|a, b| key(a.1).total_cmp(&key(b.1))) else {
+        return Found::NOTHING;
+    };
+    let number = |policy| {
+        table
+            .line(policy, &group)
+            .map_or(f64::NAN, |line| table.value(line, column))
+    };
+    let (unit, divisor) = match column {
+        column if is_switch(&table.name) && column.ends_with("_us") => (" µs", 1.0),
+        column if column.ends_with("_us") => (" ms", 1e3),
+        _ => ("", 1.0),
+    };
+    let [above, below] = [number(above), number(below)].map(|number| plain(number / divisor));
+    Found {
+        value,
+        place: format!("{group}: {above}{unit} over {below}{unit}"),
+    }
+}
+
+fn largest(table: &Table, column: &str, pair: [&str; 2]) -> Found {
+    extreme(table, column, pair, Extreme::Largest, &|_| true)
+}
+
+const VDC: [&str; 2] = ["vdc", "rackblox"];
+const SOFTWARE: [&str; 2] = ["rackblox-software", "rackblox"];
+const IDEAL: [&str; 2] = ["switchyard", "ideal"];
+const OURS: [&str; 2] = ["switchyard", "rackblox"];
+
+/// What is claimed of this table.
+pub fn claims(table: &Table) -> Vec<Claim> {
+    match table.name.as_str() {
+        "fig9" => sweep(table),
+        "fig10" => vec![
+            Claim::new(
+                "P99 of reads, VDC over RackBlox, best",
+                largest(table, "read_p99_us", VDC),
+            )
+            .paper(2.1, "5.3 ms over 2.6 ms", "RackBlox §4.2")
+            .at_least(2.1),
+            Claim::new(
+                "P99 of writes, VDC over RackBlox, best",
+                largest(table, "write_p99_us", VDC),
+            )
+            .paper(1.3, "3.7 ms over 2.8 ms", "RackBlox §4.2"),
+        ],
+        "fig11" => means(table),
+        "fig12" => throughput(table),
+        "fig13" => applications(table),
+        "fig14" => vec![Claim::new(
+            "Throughput, RackBlox over VDC, worst",
+            extreme(table, "iops", ["rackblox", "vdc"], Extreme::Smallest, &|_| true),
+        )],
+        "fig15" => breakdown(table),
+        "fig17" => schedulers(table),
+        "fig18" => networks(table),
+        "fig21" => isolation(table),
+        "fig22" => within_servers(table),
+        "fig23" => across_servers(table),
+        "predictor" => predictor(table),
+        "switch-order" => order(table),
+        "fig20" => matches(table),
+        _ => Vec::new(),
+    }
+}
+
+/// Figure 9: the rack against its baselines, and ours against the ideal.
+fn sweep(table: &Table) -> Vec<Claim> {
+    let up_to_95 = |group: &str| group != "100 %";
+    let ideal = |column| extreme(table, column, IDEAL, Extreme::Largest, &up_to_95);
+    let deviation = |column: &str| {
+        let mut found = extreme(table, column, OURS, Extreme::Farthest, &up_to_95);
+        found.value = (found.value - 1.0).abs() * 100.0;
+        found
+    };
+    vec![
+        Claim::new(
+            "P99.9 of reads, VDC over RackBlox, best",
+            largest(table, "read_p999_us", VDC),
+        )
+        .paper(4.4, "12.4 ms over 2.8 ms", "RackBlox §4.2")
+        .at_least(4.4),
+        Claim::new(
+            "P99.9 of reads, RackBlox (Software) over RackBlox, best",
+            largest(table, "read_p999_us", SOFTWARE),
+        )
+        .paper(1.84, "5.2 ms over 2.8 ms", "RackBlox §4.2")
+        .at_least(1.8),
+        Claim::new(
+            "P99.9 of reads, VDC over RackBlox (Software), best",
+            largest(table, "read_p999_us", ["vdc", "rackblox-software"]),
+        )
+        .paper(2.4, "12.4 ms over 5.2 ms", "RackBlox §4.2"),
+        Claim::new(
+            "P99.9 of writes, VDC over RackBlox, best",
+            largest(table, "write_p999_us", VDC),
+        )
+        .paper(1.4, "4.3 ms over 3.0 ms", "RackBlox §4.2")
+        .at_least(1.3),
+        Claim::new(
+            "P99.9 of reads, switchyard over ideal, 0 to 95 % writes, worst",
+            ideal("read_p999_us"),
+        )
+        .paper(1.5, "0.97 to 1.5 on eight workloads", "IODA (SOSP'21)")
+        .at_most(1.1),
+        Claim::new(
+            "P99.99 of reads, switchyard over ideal, 0 to 95 % writes, worst",
+            ideal("read_p9999_us"),
+        )
+        .paper(2.0, "0.7 to 2.0 on eight workloads", "IODA (SOSP'21)")
+        .at_most(2.0),
+        Claim::new(
+            "Write amplification, switchyard beside RackBlox, 0 to 95 % writes: difference in %, worst",
+            deviation("write_amplification"),
+        )
+        .at_most(5.0),
+        Claim::new(
+            "Throughput, switchyard beside RackBlox, 0 to 95 % writes: difference in %, worst",
+            deviation("iops"),
+        )
+        .at_most(5.0),
+    ]
+}
+
+/// Figure 11: co-design does not cost the average.
+fn means(table: &Table) -> Vec<Claim> {
+    let of = |kind: &str| {
+        let column = format!("{kind}_mean_us");
+        let found = extreme(table, &column, ["rackblox", "vdc"], Extreme::Largest, &|_| true);
+        Claim::new(&format!("Mean of {kind}s, RackBlox over VDC, worst"), found).at_most(1.02)
+    };
+    vec![of("read"), of("write")]
+}
+
+/// Figure 12: nor throughput.
+fn throughput(table: &Table) -> Vec<Claim> {
+    let worst = |pair, which| extreme(table, "iops", pair, which, &|_| true);
+    let mut beside = worst(OURS, Extreme::Farthest);
+    beside.value = (beside.value - 1.0).abs() * 100.0;
+    vec![
+        Claim::new(
+            "Throughput, RackBlox over VDC, worst",
+            worst(["rackblox", "vdc"], Extreme::Smallest),
+        )
+        .at_least(0.98),
+        Claim::new(
+            "Throughput of closed loops, switchyard beside RackBlox: difference in %, worst",
+            beside,
+        )
+        .at_most(5.0),
+    ]
+}
+
+/// Figure 13, and whence the gains come.
+fn applications(table: &Table) -> Vec<Claim> {
+    let gain = |app: &str, pair| {
+        extreme(table, "read_p999_us", pair, Extreme::Largest, &|group| {
+            group == app
+        })
+    };
+    let split = |app: &str, scheduling_first: bool| {
+        let scheduling = gain(app, ["vdc", "rackblox-coord-io"]).value;
+        let collection = gain(app, ["rackblox-coord-io", "rackblox"]).value;
+        let value = match scheduling_first {
+            true => scheduling / collection,
+            false => collection / scheduling,
+        };
+        Found {
+            value,
+            place: format!("scheduling {scheduling:.3}×, collection in turns {collection:.3}×"),
+        }
+    };
+    vec![
+        Claim::new(
+            "P99.9 of reads, VDC over RackBlox, best",
+            largest(table, "read_p999_us", VDC),
+        )
+        .paper(7.9, "23.8 ms over 3.0 ms", "RackBlox §4.3")
+        .at_least(7.9),
+        Claim::new(
+            "P99 of reads, VDC over RackBlox, best",
+            largest(table, "read_p99_us", VDC),
+        )
+        .paper(2.9, "8.1 ms over 2.8 ms", "RackBlox §4.3"),
+        Claim::new(
+            "TPC-H, P99.9 of reads: scheduling's gain over that of collection",
+            split("tpc-h", true),
+        )
+        .at_least(1.0),
+        Claim::new(
+            "Twitter, P99.9 of reads: collection's gain over that of scheduling",
+            split("twitter", false),
+        )
+        .at_least(1.0),
+    ]
+}
+
+/// Figure 15.
+fn breakdown(table: &Table) -> Vec<Claim> {
+    let scheduling = ["vdc", "rackblox-coord-io"];
+    vec![
+        Claim::new(
+            "P99.9 of reads, scheduling alone: VDC over Coord-I/O, best",
+            largest(table, "read_p999_us", scheduling),
+        )
+        .paper(1.23, "3.9 ms over 3.1 ms", "RackBlox §4.4"),
+        Claim::new(
+            "P99.9 of writes, scheduling alone: VDC over Coord-I/O, best",
+            largest(table, "write_p999_us", scheduling),
+        )
+        .paper(1.4, "", "RackBlox §4.4"),
+        Claim::new(
+            "P99.9 of reads, collection in turns: Coord-I/O over RackBlox, best",
+            largest(table, "read_p999_us", ["rackblox-coord-io", "rackblox"]),
+        )
+        .paper(4.3, "", "RackBlox §4.4"),
+    ]
+}
+
+/// Figure 17.
+fn schedulers(table: &Table) -> Vec<Claim> {
+    let of = |scheduler: &str, paper, least| {
+        let coordinated = format!("{scheduler}+coordination");
+        let found = largest(table, "read_p999_us", [scheduler, &coordinated]);
+        Claim::new(
+            &format!("P99.9 of reads, {scheduler} by arrival over coordinated, best"),
+            found,
+        )
+        .paper(paper, "", "RackBlox §4.5.1")
+        .at_least(least)
+    };
+    vec![
+        of("fifo", 1.5, 1.4),
+        of("deadline", 1.36, 1.25),
+        of("kyber", 1.24, 1.2),
+    ]
+}
+
+/// Figure 18: ratios of the means over all shares of writes.
+fn networks(table: &Table) -> Vec<Claim> {
+    let mean = |network: &str, policy: &str| {
+        let lines = table
+            .lines
+            .iter()
+            .filter(|line| line.policy == policy && line.text("network") == Some(network));
+        let values: Vec<f64> = lines
+            .map(|line| table.value(line, "read_p999_us") / 1e3)
+            .collect();
+        values.iter().sum::<f64>() / values.len() as f64
+    };
+    let of = |network: &str| {
+        let [fifo, coordinated] = ["fifo", "coordinated"].map(|policy| mean(network, policy));
+        let found = Found {
+            value: fifo / coordinated,
+            place: format!("{} ms over {} ms", plain(fifo), plain(coordinated)),
+        };
+        Claim::new(
+            &format!("Mean of reads' P99.9, by arrival over coordinated, network policy {network}"),
+            found,
+        )
+    };
+    vec![
+        of("fair").paper(1.21, "", "RackBlox §4.5.2").at_least(1.15),
+        of("priority").paper(1.15, "", "RackBlox §4.5.2").at_least(1.15),
+        of("token-bucket"),
+        of("fifo"),
+    ]
+}
+
+/// Figure 21.
+fn isolation(table: &Table) -> Vec<Claim> {
+    let of = |isolation: &str, paper, least| {
+        let found = extreme(table, "read_p999_us", VDC, Extreme::Largest, &|group| {
+            group == isolation
+        });
+        Claim::new(
+            &format!("P99.9 of reads, {isolation}-isolated, VDC over RackBlox"),
+            found,
+        )
+        .paper(paper, "", "RackBlox §4.5.4")
+        .at_least(least)
+    };
+    vec![of("software", 1.47, 1.45), of("hardware", 1.51, 1.5)]
+}
+
+/// The longest of the paper's periods: from then on all balancers have looked at the rack.
+const SWAPS_BEGUN_DAY: f64 = 56.0;
+
+/// The largest value of a balancer's column from some day on.
+fn worst_after(table: &Table, policy: &str, column: &str, day: f64) -> Found {
+    let days = table.lines.iter().filter(|line| line.policy == policy);
+    let days = days.filter_map(|line| Some((line.parameter("day")?, table.value(line, column))));
+    let worst = days
+        .filter(|(at, _)| *at >= day)
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    worst.map_or(Found::NOTHING, |(at, value)| Found {
+        value,
+        place: format!("day {at:.0}"),
+    })
+}
+
+fn lambda(table: &Table, policy: &str, what: &str, column: &str) -> Claim {
+    let found = worst_after(table, policy, column, SWAPS_BEGUN_DAY);
+    let claim = Claim::new(
+        &format!("λ {what}, {policy}, worst from day {SWAPS_BEGUN_DAY} on"),
+        found,
+    );
+    if policy == "no-swap" {
+        return claim;
+    }
+    claim.paper(1.1, "1 + γ with γ = 0.1", "RackBlox §3.6")
+}
+
+fn lifetime(table: &Table) -> Claim {
+    let found = worst_after(table, "switchyard", "lifetime_percent", 0.0);
+    Claim::new(
+        "Lifetime that exchanges cost the SSD in most of them, switchyard, %",
+        found,
+    )
+    .at_most(0.6)
+}
+
+/// Figure 22.
+fn within_servers(table: &Table) -> Vec<Claim> {
+    vec![
+        lambda(
+            table,
+            "switchyard",
+            "within the worst server",
+            "lambda_within_max",
+        )
+        .at_most(1.1),
+        lambda(table, "rackblox", "within the worst server", "lambda_within_max"),
+        lambda(table, "no-swap", "within the worst server", "lambda_within_max"),
+        lifetime(table),
+    ]
+}
+
+/// Figure 23.
+fn across_servers(table: &Table) -> Vec<Claim> {
+    vec![
+        lambda(
+            table,
+            "switchyard",
+            "within the worst server",
+            "lambda_within_max",
+        )
+        .at_most(1.1),
+        lambda(table, "switchyard", "across servers", "lambda_across").at_most(1.1),
+        lambda(table, "rackblox", "across servers", "lambda_across"),
+        lambda(table, "no-swap", "across servers", "lambda_across"),
+        lifetime(table),
+    ]
+}
+
+fn predictor(table: &Table) -> Vec<Claim> {
+    let of = |policy: &str, workload: &str| {
+        let line = table.line(policy, workload);
+        let found = Found {
+            value: line.map_or(f64::NAN, |line| table.value(line, "within_25us_percent")),
+            place: String::new(),
+        };
+        Claim::new(
+            &format!(
+                "Predictions within 25 µs, {policy}, {}, %",
+                workload.replace('-', " ")
+            ),
+            found,
+        )
+        .paper(95.0, "", "RackBlox §3.4")
+    };
+    vec![
+        of("switchyard", "next-packet").at_least(95.0),
+        of("mean-of-100", "next-packet"),
+        of("switchyard", "way-back-of-16-clients"),
+        of("mean-of-100", "way-back-of-16-clients"),
+    ]
+}
+
+/// Figure 20: on which network RackBlox gains most with a device, in the mean of all workloads.
+fn matches(table: &Table) -> Vec<Claim> {
+    let ratios = table.ratios("read_p999_us", "vdc", "rackblox");
+    let gain = |device: &str, network: &str| {
+        let is_of = |group: &str| {
+            let line = table.line("vdc", group);
+            line.is_some_and(|line| {
+                line.text("device") == Some(device) && line.text("network") == Some(network)
+            })
+        };
+        let found = ratios.iter().filter(|(group, _)| is_of(group));
+        let gains: Vec<f64> = found.map(|(_, ratio)| *ratio).collect();
+        gains.iter().sum::<f64>() / gains.len() as f64
+    };
+    let pairs = [("optane", "fast"), ("intel-dc", "medium"), ("p-ssd", "slow")];
+    let claim = |(device, matching): (&str, &str)| {
+        let gains = pairs.map(|(_, network)| (network, gain(device, network)));
+        let other = gains.iter().filter(|(network, _)| *network != matching);
+        let other = other.map(|(_, gain)| *gain).fold(f64::NAN, f64::max);
+        let found = Found {
+            value: gain(device, matching) / other,
+            place: gains
+                .map(|(network, gain)| format!("{network} {gain:.2}×"))
+                .join(", "),
+        };
+        Claim::new(
+            &format!(
+                "{device}: RackBlox's gain over VDC on the {matching} network, over its gain on the next best"
+            ),
+            found,
+        )
+        .at_least(1.0)
+    };
+    pairs.into_iter().map(claim).collect()
+}
+
+/// The host block switch: what the published results say, and the order of its steps.
+fn order(table: &Table) -> Vec<Claim> {
+    const MIXED: &str = "mixed";
+    let ratio = |column: &str, pair: [&str; 2], case: &'static str| {
+        extreme(table, column, pair, Extreme::Largest, &move |group| group == case)
+    };
+    let tail = |pair: [&str; 2]| ratio("l_p99_us", pair, MIXED);
+    let bulk = |pair: [&str; 2]| ratio("t_gb_per_s", pair, MIXED);
+    let step = |pair: [&str; 2]| {
+        Claim::new(
+            &format!("{MIXED}: P99 of L, {} over {}", pair[0], pair[1]),
+            tail(pair),
+        )
+        .at_least(1.0)
+    };
+    let of_cores = |policy: &str, column: &str| {
+        let value = |case| {
+            table
+                .line(policy, case)
+                .map_or(f64::NAN, |line| table.value(line, column))
+        };
+        [value("QD32") / 6.0, value("16C") / 16.0]
+    };
+    let [six, sixteen] = of_cores("switchyard", "t_gb_per_s");
+    let scaled = Found {
+        value: sixteen / six,
+        place: format!("{} GB/s over {} GB/s a core", plain(sixteen), plain(six)),
+    };
+    vec![
+        Claim::new(
+            "mixed: P99 of L, linux over blk-switch",
+            tail(["linux", "+P+RS+AS"]),
+        )
+        .paper(24.0, "up to", "blk-switch (OSDI'21), after secondary notes")
+        .at_least(24.0),
+        Claim::new(
+            "mixed: throughput of T, blk-switch over linux",
+            bulk(["+P+RS+AS", "linux"]),
+        )
+        .paper(0.84, "0.84 to 1", "blk-switch (OSDI'21), after secondary notes")
+        .at_least(0.84),
+        Claim::new(
+            "mixed: throughput of T, switchyard over blk-switch",
+            bulk(["switchyard", "+P+RS+AS"]),
+        )
+        .at_least(1.0),
+        step(["linux", "+P"]),
+        step(["+P", "+P+RS"]),
+        step(["+P+RS", "+P+RS+AS"]),
+        step(["+P+RS+AS", "switchyard"]),
+        Claim::new("QD32, T's throughput a core, switchyard: 16 cores over 6", scaled),
+        Claim::new(
+            "16 cores: P99 of L, linux over switchyard",
+            ratio("l_p99_us", ["linux", "switchyard"], "16C"),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::tests::made;
+    use super::*;
+
+    #[test]
+    fn a_target_is_met_or_not_or_not_told() {
+        let claim = |ours| {
+            Claim::new(
+                "x",
+                Found {
+                    value: ours,
+                    place: String::new(),
+                },
+            )
+            .paper(4.0, "", "§1")
+            .at_least(2.0)
+        };
+        assert_eq!(claim(2.0).verdict(), "met");
+        assert_eq!(
+            (claim(1.9).verdict(), claim(1.0).over_paper()),
+            ("falls short", Some(0.25))
+        );
+        assert_eq!(
+            (
+                claim(f64::NAN).verdict(),
+                claim(f64::NAN).to_json()["ours"].is_null()
+            ),
+            ("not told", true)
+        );
+        assert_eq!(claim(1.0).at_most(1.0).verdict(), "met");
+    }
+
+    #[test]
+    fn claims_are_what_the_tables_rows_say() {
+        let mut table = made("fig22");
+        let named = |table: &Table, what: &str| -> Claim {
+            let mut all = claims(table).into_iter();
+            all.find(|claim| claim.what.contains(what))
+                .expect("it is claimed")
+        };
+        assert_eq!(named(&table, "switchyard, worst").verdict(), "met");
+        let at = table
+            .columns
+            .iter()
+            .position(|column| column == "lambda_within_max")
+            .unwrap();
+        let late = table
+            .lines
+            .iter_mut()
+            .find(|line| line.policy == "switchyard" && line.parameter("day") == Some(365.0));
+        late.unwrap().values[at] = 1.25;
+        let claim = named(&table, "switchyard, worst");
+        assert_eq!(
+            (claim.ours, claim.verdict(), claim.place.as_str()),
+            (1.25, "falls short", "day 365")
+        );
+        let early = table
+            .lines
+            .iter_mut()
+            .find(|line| line.policy == "switchyard" && line.parameter("day") == Some(12.0));
+        early.unwrap().values[at] = 9.0;
+        assert_eq!(
+            named(&table, "switchyard, worst").ours,
+            1.25,
+            "before swaps begin nothing is claimed"
+        );
+    }
+
+    #[test]
+    fn a_device_is_matched_with_the_network_where_the_gain_is_largest() {
+        let mut table = made("fig22");
+        table.name = "fig20".to_owned();
+        table.columns[0] = "read_p999_us".to_owned();
+        let mut lines = Vec::new();
+        for (device, best) in [("optane", "fast"), ("intel-dc", "medium"), ("p-ssd", "fast")] {
+            for network in ["fast", "medium", "slow"] {
+                for policy in ["vdc", "rackblox"] {
+                    let mut line = table.lines[0].clone();
+                    line.policy = policy.to_owned();
+                    line.parameters = [("device", device), ("network", network)]
+                        .map(|(k, v)| (k.to_owned(), v.into()))
+                        .into_iter()
+                        .collect();
+                    line.values[0] = if policy == "vdc" && network == best {
+                        3.0
+                    } else {
+                        1.0
+                    };
+                    lines.push(line);
+                }
+            }
+        }
+        table.lines = lines;
+        table.regroup();
+        assert_eq!(
+            super::super::figures::charts(&table).len(),
+            1,
+            "one for the workload"
+        );
+        let verdicts: Vec<_> = claims(&table)
+            .iter()
+            .map(|claim| (claim.ours, claim.verdict()))
+            .collect();
+        assert_eq!(verdicts, [(3.0, "met"), (3.0, "met"), (1.0 / 3.0, "falls short")]);
+    }
+}
