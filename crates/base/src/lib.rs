@@ -17,7 +17,7 @@ pub mod time;
 pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
-pub use map::Map;
+pub use map::{ByteMap, Map};
 pub use media::{MediaDone, MediaError, MediaKind, MediaOp, Medium};
 pub use page::{Page, Pages, Pool, Window};
 pub use rng::Rng;

@@ -107,3 +107,72 @@ impl<K: Eq + Hash + Ord + Copy, V> Map<K, V> {
         keys
     }
 }
+
+/// Hash of byte strings that starts from a seed, so that whoever chooses keys cannot choose collisions without it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seeded(u64);
+
+impl core::hash::BuildHasher for Seeded {
+    type Hasher = Mix;
+    fn build_hasher(&self) -> Mix {
+        Mix(self.0)
+    }
+}
+
+/// A map from byte strings to values; like [`Map`] it is iterated in key order only.
+#[derive(Clone, Debug)]
+pub struct ByteMap<V>(std::collections::HashMap<Box<[u8]>, V, Seeded>);
+
+impl<V> ByteMap<V> {
+    /// An empty map that hashes from `seed`.
+    pub fn with_seed(seed: u64) -> Self {
+        Self(std::collections::HashMap::with_hasher(Seeded(seed)))
+    }
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+    /// True when there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&V> {
+        self.0.get(key)
+    }
+    /// The value of `key`, to change.
+    pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut V> {
+        self.0.get_mut(key)
+    }
+    /// Sets the value of `key`, returning the earlier one.
+    pub fn insert(&mut self, key: Box<[u8]>, value: V) -> Option<V> {
+        self.0.insert(key, value)
+    }
+    /// Removes `key`.
+    pub fn remove(&mut self, key: &[u8]) -> Option<V> {
+        self.0.remove(key)
+    }
+    /// The keys in ascending order. Sorts: not for the data path.
+    pub fn sorted_keys(&self) -> Vec<&[u8]> {
+        let mut keys: Vec<&[u8]> = self.0.keys().map(|key| &**key).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_map_keeps_keys_that_differ_in_length_only_apart() {
+        let mut map = ByteMap::with_seed(3);
+        for length in 0..40 {
+            assert_eq!(map.insert(vec![0; length].into(), length), None);
+        }
+        assert_eq!(map.get(&[0; 17]), Some(&17));
+        assert_eq!(map.remove(&[0; 17]), Some(17));
+        assert_eq!(map.len(), 39);
+        assert!(map.sorted_keys().is_sorted());
+    }
+}

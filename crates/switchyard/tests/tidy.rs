@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("flash", &["base"]),
     ("blockswitch", &["base"]),
     ("rack", &["base", "wire"]),
+    ("store", &["base"]),
     ("host", &["base", "wire", "flash", "blockswitch", "rack"]),
     ("sim", &["base", "wire", "flash", "blockswitch", "rack", "host"]),
     (
@@ -34,7 +35,16 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, thread, socket, file, hash order or unsafe code.
-const PURE: &[&str] = &["base", "wire", "flash", "blockswitch", "rack", "host", "sim"];
+const PURE: &[&str] = &[
+    "base",
+    "wire",
+    "flash",
+    "blockswitch",
+    "rack",
+    "store",
+    "host",
+    "sim",
+];
 
 /// What pure crates do not name, and the files that may.
 const BANNED: &[(&str, &[&str])] = &[

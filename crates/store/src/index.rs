@@ -1,0 +1,485 @@
+//! What is in memory of a structure: where its live entries are. Positions and keys, no data.
+
+use crate::entry::{Description, Durability, EntryKind, Kind, entry_bytes};
+use base::ByteMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Where the value of an entry is: slot, byte of the segment's payload, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Location {
+    pub slot: u32,
+    pub at: u32,
+    pub length: u32,
+}
+
+impl Location {
+    /// A position whose entry has not been met yet while the log is replayed.
+    const NOWHERE: Self = Self {
+        slot: u32::MAX,
+        at: u32::MAX,
+        length: u32::MAX,
+    };
+}
+
+/// A key or position, owned: what waits to be applied.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Position(u64),
+    Bytes(Box<[u8]>),
+}
+
+impl Key {
+    fn position(&self) -> u64 {
+        match self {
+            Self::Position(position) => *position,
+            Self::Bytes(_) => unreachable!("the entry's kind suits the structure"),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Position(_) => 8,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// What all structures together take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Bytes of live entries on the medium.
+    pub live: u64,
+    /// Bytes of memory, estimated.
+    pub index: u64,
+}
+
+impl core::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.live += other.live;
+        self.index += other.index;
+    }
+}
+
+impl core::ops::SubAssign for Usage {
+    fn sub_assign(&mut self, other: Self) {
+        self.live -= other.live;
+        self.index -= other.index;
+    }
+}
+
+impl Usage {
+    pub(crate) fn add(&mut self, kind: Kind, key: usize, location: Location) {
+        self.live += entry_bytes(key, location.length as usize) as u64;
+        self.index += index_bytes(kind, key);
+    }
+
+    fn remove(&mut self, kind: Kind, key: usize, location: Location) {
+        self.live -= entry_bytes(key, location.length as usize) as u64;
+        self.index -= index_bytes(kind, key);
+    }
+}
+
+/// Bytes of memory that an entry takes, with the share of its container: measured with the allocator's figures for
+/// containers that are three quarters full.
+pub(crate) fn index_bytes(kind: Kind, key_bytes: usize) -> u64 {
+    match kind {
+        Kind::Log => 16,
+        Kind::Queue => 32,
+        Kind::Map | Kind::Tree => 64 + key_bytes as u64,
+    }
+}
+
+pub(crate) enum Body {
+    Log {
+        floor: u64,
+        entries: VecDeque<Location>,
+    },
+    Queue {
+        entries: BTreeMap<u64, Location>,
+        /// Positions below were handed out.
+        cursor: u64,
+        /// Those of them to hand out again.
+        returned: BTreeSet<u64>,
+    },
+    Map(ByteMap<Location>),
+    Tree(BTreeMap<Box<[u8]>, Location>),
+}
+
+/// One structure.
+pub(crate) struct Structure {
+    pub name: Box<str>,
+    pub kind: Kind,
+    pub durability: Durability,
+    /// The next position to show.
+    pub next: u64,
+    /// The next position to give out: not below `next`.
+    pub assigned: u64,
+    pub body: Body,
+}
+
+impl Structure {
+    pub(crate) fn new(name: &str, description: &Description, seed: u64) -> Self {
+        let floor = description.floor;
+        let body = match description.kind {
+            Kind::Log => Body::Log {
+                floor,
+                entries: VecDeque::new(),
+            },
+            Kind::Queue => Body::Queue {
+                entries: BTreeMap::new(),
+                cursor: 0,
+                returned: BTreeSet::new(),
+            },
+            Kind::Map => Body::Map(ByteMap::with_seed(seed)),
+            Kind::Tree => Body::Tree(BTreeMap::new()),
+        };
+        Self {
+            name: name.into(),
+            kind: description.kind,
+            durability: description.durability,
+            next: description.next,
+            assigned: description.next,
+            body,
+        }
+    }
+
+    pub(crate) fn describe(&self) -> Description {
+        Description {
+            kind: self.kind,
+            durability: self.durability,
+            next: self.next,
+            floor: match &self.body {
+                Body::Log { floor, .. } => *floor,
+                _ => 0,
+            },
+        }
+    }
+
+    /// Takes in a description met again while the log is replayed: what is known stands.
+    pub(crate) fn describe_again(&mut self, description: &Description, usage: &mut Usage) {
+        self.next = self.next.max(description.next);
+        self.assigned = self.assigned.max(self.next);
+        if self.kind == Kind::Log {
+            self.trim(description.floor, usage);
+        }
+    }
+
+    /// Applies an entry that is durable, or that is replayed.
+    pub(crate) fn apply(&mut self, kind: EntryKind, key: Key, location: Location, usage: &mut Usage) {
+        match kind {
+            EntryKind::Append => self.append(key.position(), location, usage),
+            EntryKind::Push => {
+                let position = key.position();
+                self.shown(position);
+                if let Body::Queue { entries, .. } = &mut self.body {
+                    usage.add(Kind::Queue, 8, location);
+                    if let Some(old) = entries.insert(position, location) {
+                        usage.remove(Kind::Queue, 8, old);
+                    }
+                }
+            }
+            EntryKind::Trim => self.trim(key.position(), usage),
+            EntryKind::Acknowledge => {
+                let position = key.position();
+                if let Body::Queue {
+                    entries, returned, ..
+                } = &mut self.body
+                {
+                    returned.remove(&position);
+                    if let Some(old) = entries.remove(&position) {
+                        usage.remove(Kind::Queue, 8, old);
+                    }
+                }
+            }
+            EntryKind::Put => self.put(key, location, usage),
+            EntryKind::Remove => {
+                let Key::Bytes(key) = key else { return };
+                let old = match &mut self.body {
+                    Body::Map(map) => map.remove(&key),
+                    Body::Tree(tree) => tree.remove(&key),
+                    _ => None,
+                };
+                if let Some(old) = old {
+                    usage.remove(self.kind, key.len(), old);
+                }
+            }
+            EntryKind::Describe | EntryKind::Drop => {}
+        }
+    }
+
+    fn put(&mut self, key: Key, location: Location, usage: &mut Usage) {
+        let Key::Bytes(key) = key else { return };
+        let length = key.len();
+        let old = match &mut self.body {
+            Body::Map(map) => map.insert(key, location),
+            Body::Tree(tree) => tree.insert(key, location),
+            _ => None,
+        };
+        usage.add(self.kind, length, location);
+        if let Some(old) = old {
+            usage.remove(self.kind, length, old);
+        }
+    }
+
+    fn shown(&mut self, position: u64) {
+        self.next = self.next.max(position + 1);
+        self.assigned = self.assigned.max(self.next);
+    }
+
+    fn append(&mut self, position: u64, location: Location, usage: &mut Usage) {
+        self.shown(position);
+        let Body::Log { floor, entries } = &mut self.body else {
+            return;
+        };
+        let Some(index) = position.checked_sub(*floor) else {
+            return;
+        };
+        while entries.len() as u64 <= index {
+            entries.push_back(Location::NOWHERE);
+        }
+        let old = core::mem::replace(&mut entries[index as usize], location);
+        usage.add(Kind::Log, 8, location);
+        if old != Location::NOWHERE {
+            usage.remove(Kind::Log, 8, old);
+        }
+    }
+
+    fn trim(&mut self, to: u64, usage: &mut Usage) {
+        let Body::Log { floor, entries } = &mut self.body else {
+            return;
+        };
+        while *floor < to {
+            match entries.pop_front() {
+                Some(old) if old != Location::NOWHERE => usage.remove(Kind::Log, 8, old),
+                Some(_) => {}
+                None => {
+                    *floor = to;
+                    break;
+                }
+            }
+            *floor += 1;
+        }
+        self.next = self.next.max(to);
+        self.assigned = self.assigned.max(self.next);
+    }
+
+    /// How far a log would grow to hold `position`: refused in replay when no area could hold it.
+    pub(crate) fn span_with(&self, position: u64) -> u64 {
+        match &self.body {
+            Body::Log { floor, .. } => position.saturating_sub(*floor),
+            _ => 0,
+        }
+    }
+
+    /// The first position of a log that replay has not met: the log is damaged.
+    pub(crate) fn hole(&self) -> Option<u64> {
+        let Body::Log { floor, entries } = &self.body else {
+            return None;
+        };
+        let met = entries.iter().position(|&entry| entry == Location::NOWHERE);
+        let short = (*floor + entries.len() as u64) < self.next;
+        met.or(short.then_some(entries.len()))
+            .map(|index| floor + index as u64)
+    }
+
+    /// Where the live entry of a key or position is.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Location> {
+        match &self.body {
+            Body::Map(map) => map.get(key).copied(),
+            Body::Tree(tree) => tree.get(key).copied(),
+            _ => self.find_position(u64::from_le_bytes(key.try_into().ok()?)),
+        }
+    }
+
+    pub(crate) fn find_position(&self, position: u64) -> Option<Location> {
+        match &self.body {
+            Body::Log { floor, entries } => {
+                let index = position.checked_sub(*floor)?;
+                entries.get(usize::try_from(index).ok()?).copied()
+            }
+            Body::Queue { entries, .. } => entries.get(&position).copied(),
+            _ => None,
+        }
+    }
+
+    /// The entry of `key` was at `from` and is at `to` now. It is not moved if it has changed.
+    pub(crate) fn relocate(&mut self, key: &Key, from: Location, to: Location) {
+        let place = match (&mut self.body, key) {
+            (Body::Log { floor, entries }, Key::Position(position)) => position
+                .checked_sub(*floor)
+                .and_then(|index| entries.get_mut(index as usize)),
+            (Body::Queue { entries, .. }, Key::Position(position)) => entries.get_mut(position),
+            (Body::Map(map), Key::Bytes(key)) => map.get_mut(key),
+            (Body::Tree(tree), Key::Bytes(key)) => tree.get_mut(key),
+            _ => None,
+        };
+        if let Some(place) = place.filter(|place| **place == from) {
+            *place = to;
+        }
+    }
+
+    /// What the structure takes, to be given back when it is dropped.
+    pub(crate) fn give_back(&self, usage: &mut Usage) {
+        match &self.body {
+            Body::Log { entries, .. } => entries
+                .iter()
+                .filter(|&&entry| entry != Location::NOWHERE)
+                .for_each(|&entry| usage.remove(Kind::Log, 8, entry)),
+            Body::Queue { entries, .. } => {
+                entries
+                    .values()
+                    .for_each(|&entry| usage.remove(Kind::Queue, 8, entry));
+            }
+            Body::Map(map) => {
+                for key in map.sorted_keys() {
+                    let entry = map.get(key).expect("its own key");
+                    usage.remove(Kind::Map, key.len(), *entry);
+                }
+            }
+            Body::Tree(tree) => {
+                for (key, &entry) in tree {
+                    usage.remove(Kind::Tree, key.len(), entry);
+                }
+            }
+        }
+    }
+
+    /// Entries that are there.
+    pub(crate) fn len(&self) -> u64 {
+        match &self.body {
+            Body::Log { entries, .. } => entries.len() as u64,
+            Body::Queue { entries, .. } => entries.len() as u64,
+            Body::Map(map) => map.len() as u64,
+            Body::Tree(tree) => tree.len() as u64,
+        }
+    }
+
+    /// The first position of a log.
+    pub(crate) fn floor(&self) -> u64 {
+        match &self.body {
+            Body::Log { floor, .. } => *floor,
+            Body::Queue { entries, .. } => entries.keys().next().copied().unwrap_or(self.next),
+            _ => 0,
+        }
+    }
+
+    /// Hands out the next position of a queue.
+    pub(crate) fn pop(&mut self) -> Option<(u64, Location)> {
+        let Body::Queue {
+            entries,
+            cursor,
+            returned,
+        } = &mut self.body
+        else {
+            return None;
+        };
+        if let Some(position) = returned.pop_first() {
+            return entries.get(&position).map(|&location| (position, location));
+        }
+        let (&position, &location) = entries.range(*cursor..).next()?;
+        *cursor = position + 1;
+        Some((position, location))
+    }
+
+    /// Gives a position that was handed out back to the queue; false if it is not there.
+    pub(crate) fn give_up(&mut self, position: u64) -> bool {
+        match &mut self.body {
+            Body::Queue {
+                entries,
+                cursor,
+                returned,
+            } if position < *cursor && entries.contains_key(&position) => returned.insert(position),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(at: u32) -> Location {
+        Location {
+            slot: 0,
+            at,
+            length: 10,
+        }
+    }
+
+    fn structure(kind: Kind) -> Structure {
+        let description = Description {
+            kind,
+            durability: Durability::Sync,
+            next: 0,
+            floor: 0,
+        };
+        Structure::new("it", &description, 1)
+    }
+
+    #[test]
+    fn a_log_replayed_out_of_order_has_no_holes_once_everything_was_met() {
+        let mut log = structure(Kind::Log);
+        let mut usage = Usage::default();
+        for position in [3, 1, 2] {
+            log.apply(
+                EntryKind::Append,
+                Key::Position(position),
+                at(position as u32),
+                &mut usage,
+            );
+        }
+        assert_eq!(log.hole(), Some(0));
+        log.apply(EntryKind::Append, Key::Position(0), at(0), &mut usage);
+        assert_eq!((log.hole(), log.len(), log.next), (None, 4, 4));
+        log.apply(EntryKind::Trim, Key::Position(3), at(0), &mut usage);
+        assert_eq!(
+            (log.len(), log.floor(), log.find_position(3)),
+            (1, 3, Some(at(3)))
+        );
+        assert_eq!(usage.live, entry_bytes(8, 10) as u64);
+        log.apply(EntryKind::Trim, Key::Position(9), at(0), &mut usage);
+        assert_eq!((log.len(), log.next, usage), (0, 9, Usage::default()));
+    }
+
+    #[test]
+    fn a_queue_hands_out_each_position_once_unless_it_is_given_up() {
+        let mut queue = structure(Kind::Queue);
+        let mut usage = Usage::default();
+        for position in 0..3 {
+            queue.apply(
+                EntryKind::Push,
+                Key::Position(position),
+                at(position as u32),
+                &mut usage,
+            );
+        }
+        assert_eq!(queue.pop(), Some((0, at(0))));
+        assert_eq!(queue.pop(), Some((1, at(1))));
+        assert!(queue.give_up(0) && !queue.give_up(2));
+        queue.apply(EntryKind::Acknowledge, Key::Position(1), at(0), &mut usage);
+        assert!(!queue.give_up(1));
+        assert_eq!(queue.pop(), Some((0, at(0))));
+        assert_eq!(queue.pop(), Some((2, at(2))));
+        assert_eq!((queue.pop(), queue.len()), (None, 2));
+    }
+
+    #[test]
+    fn usage_returns_to_nothing_when_everything_is_gone() {
+        for kind in [Kind::Map, Kind::Tree] {
+            let mut map = structure(kind);
+            let mut usage = Usage::default();
+            let key = || Key::Bytes(b"key"[..].into());
+            map.apply(EntryKind::Put, key(), at(1), &mut usage);
+            map.apply(EntryKind::Put, key(), at(2), &mut usage);
+            map.relocate(&key(), at(1), at(3));
+            assert_eq!(map.find(b"key"), Some(at(2)), "it has changed since");
+            map.relocate(&key(), at(2), at(3));
+            assert_eq!(map.find(b"key"), Some(at(3)));
+            let mut dropped = usage;
+            map.give_back(&mut dropped);
+            assert_eq!(dropped, Usage::default());
+            map.apply(EntryKind::Remove, key(), at(0), &mut usage);
+            assert_eq!((map.len(), usage), (0, Usage::default()));
+        }
+    }
+}

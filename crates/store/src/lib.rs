@@ -1,0 +1,45 @@
+//! Application storage: logs, queues, maps and trees of one program in a storage area of its own, durable when the call
+//! returns (Arrakis, OSDI'14; TenaciousD).
+//!
+//! All structures of an area share one log on its medium, and an index of where their entries are in memory; the format,
+//! and why it is safe, is on the page `docs/format/store.md`. This crate decides and does no I/O:
+//!
+//! ```text
+//!  submit ─► draft ─► next_write ─► [medium] ─► written ─► durable, applied to the index
+//!                                                  find, fetch ─► [medium] ─► Fetch::extract
+//!              clean_step ─► [medium] ─► clean_read ─► live entries are submitted again
+//! ```
+//!
+//! [`Engine`] is stepped by whoever owns the medium: threads and system calls (`runtime::area`), or the simulator. It has no
+//! clock, so it is no [`base::Machine`]: nothing happens in it but by a submission or a completion.
+//!
+//! # Invariants
+//! - Records are acknowledged in order; one write that fails latches the engine, and nothing after it is acknowledged.
+//! - What the log holds from its tail to its end, replayed, is the state of all structures.
+//! - Nothing is allocated for payload but a bounded number of buffers; the index grows with keys and positions, up to
+//!   [`Options::index_bytes_max`].
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod clean;
+mod draft;
+mod engine;
+mod entry;
+mod fetch;
+mod format;
+mod index;
+mod layout;
+mod recover;
+mod scan;
+mod sector;
+mod space;
+mod verify;
+
+pub use clean::CleanStep;
+pub use engine::{Engine, Options, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
+pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, StructureId};
+pub use fetch::{Fetch, FetchError, Found};
+pub use format::create;
+pub use layout::{Layout, LayoutError, SUPERBLOCK_BYTES};
+pub use recover::{OpenError, RecoveryReport};
+pub use verify::{DumpEntry, VerifyReport, dump, repair, verify};

@@ -1,0 +1,530 @@
+//! Opening an area: where the log begins and ends, what it holds, and erasing what a cut left (docs/format/store.md,
+//! "Recovery").
+
+use crate::engine::{Engine, Options, Parts};
+use crate::entry::{Description, Entry, EntryKind, StructureId};
+use crate::format::{SegmentHeader, Superblock, Superblocks, superblocks};
+use crate::index::{Key, Location, Structure, Usage};
+use crate::layout::{Layout, SECTOR_HEADER_BYTES};
+use crate::scan::{self, Head, Next, Segment};
+use crate::space::{Space, Used};
+use base::{MediaError, Medium};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use thiserror::Error;
+
+/// Segments at most whose headers a cut may undo: those of writes under way.
+pub(crate) const GENERATIONS_LOST_MAX: u64 = 64;
+
+/// Why an area cannot be opened. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum OpenError {
+    /// The medium reported an error.
+    #[error(transparent)]
+    Medium(#[from] MediaError),
+    /// Neither superblock is valid.
+    #[error("this is no storage area, or both its superblocks are damaged")]
+    NotAnArea,
+    /// Written by another version.
+    #[error("the area has format version {0}, which this version does not know")]
+    OtherVersion(u32),
+    /// The medium ends before the area.
+    #[error("the medium has {have_bytes} bytes, but the area {need_bytes}")]
+    TooSmall {
+        /// Of the medium.
+        have_bytes: u64,
+        /// Of the area.
+        need_bytes: u64,
+    },
+    /// The header of a segment matches no checksum: it may be one that is needed.
+    #[error("the header of a segment is damaged, at byte {offset}")]
+    SegmentHeader {
+        /// In the area.
+        offset: u64,
+    },
+    /// A segment of the log is not there.
+    #[error("segment {generation} of the log is missing")]
+    SegmentMissing {
+        /// Its number.
+        generation: u64,
+    },
+    /// A sector of the log is neither what was written nor what was there before.
+    #[error("the log is damaged, at byte {offset}")]
+    Damaged {
+        /// In the area.
+        offset: u64,
+    },
+    /// A record that was acknowledged is not there.
+    #[error("record {number} was durable and is gone, at byte {offset}")]
+    RecordLost {
+        /// Its number.
+        number: u64,
+        /// In the area.
+        offset: u64,
+    },
+    /// Positions of a log were never met.
+    #[error("structure {} lacks its entry {position}", .structure.0)]
+    EntryMissing {
+        /// A log.
+        structure: StructureId,
+        /// The first one.
+        position: u64,
+    },
+}
+
+/// What opening found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// How often the area was opened, this time included.
+    pub epoch: u64,
+    /// Segments of the log.
+    pub segments: u32,
+    /// Records replayed.
+    pub records: u64,
+    /// Entries of them.
+    pub entries: u64,
+    /// A write was cut at the end of the log: it was not acknowledged.
+    pub is_torn: bool,
+    /// Sectors that cuts left behind the end of the log.
+    pub leftovers: u64,
+    /// Superblocks that are damaged; they are written anew.
+    pub superblocks_damaged: u32,
+}
+
+/// The log of an area, before it is replayed.
+pub(crate) struct Survey {
+    pub superblock: Superblock,
+    pub superblocks_damaged: u32,
+    /// Oldest first.
+    pub chain: Vec<(Used, SegmentHeader)>,
+    pub is_torn: bool,
+    /// Segments that do not count: where their headers are in the area, to be erased in this order.
+    pub dropped: Vec<u64>,
+    /// Sectors behind the log's end that are not old, in the area: to be erased.
+    pub leftovers: Vec<u64>,
+    /// The highest generation of any segment.
+    generation: u64,
+}
+
+/// The end of a segment's records.
+struct Tip {
+    end: u32,
+    /// The last record, or the one before the first.
+    last: u64,
+    is_torn: bool,
+    tail: u64,
+    /// The highest record that one of them calls durable.
+    claims: u64,
+}
+
+pub(crate) fn read_segment(
+    medium: &dyn Medium,
+    layout: &Layout,
+    slot: u32,
+    length: u32,
+) -> Result<Vec<u8>, MediaError> {
+    let mut bytes = vec![0; length as usize];
+    medium.read_at(layout.segment_offset(slot), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The headers of all segments, by generation.
+pub(crate) fn headers(
+    medium: &dyn Medium,
+    layout: &Layout,
+) -> Result<BTreeMap<u64, (u32, SegmentHeader)>, OpenError> {
+    let mut found = BTreeMap::new();
+    for slot in 0..layout.segments {
+        let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
+        let offset = layout.segment_offset(slot);
+        match scan::head(layout, slot, &sector) {
+            Head::Blank => {}
+            Head::Damaged => return Err(OpenError::SegmentHeader { offset }),
+            Head::Segment(header) => {
+                if found.insert(header.generation, (slot, header)).is_some() {
+                    return Err(OpenError::Damaged { offset });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Follows a segment's records to where they end.
+fn tip(segment: &Segment<'_>, header: &SegmentHeader) -> Result<Tip, OpenError> {
+    let damaged = |within: u32| OpenError::Damaged {
+        offset: segment.layout.segment_offset(segment.slot) + u64::from(within),
+    };
+    let mut tip = Tip {
+        end: segment.layout.block_bytes,
+        last: header.first.wrapping_sub(1),
+        is_torn: false,
+        tail: header.tail,
+        claims: header.durable,
+    };
+    if let Next::Damaged(within) = segment.padding() {
+        return Err(damaged(within));
+    }
+    loop {
+        match segment.next(tip.end) {
+            Next::Record { header, .. } if header.number != tip.last + 1 => return Err(damaged(tip.end)),
+            Next::Record { header, end } => {
+                tip.last += 1;
+                tip.end = end;
+                tip.tail = tip.tail.max(header.tail);
+                tip.claims = tip.claims.max(header.durable);
+            }
+            Next::Damaged(within) => return Err(damaged(within)),
+            Next::Torn => {
+                tip.is_torn = true;
+                return Ok(tip);
+            }
+            Next::End => return Ok(tip),
+        }
+    }
+}
+
+/// Reads the superblocks.
+pub(crate) fn identify(medium: &dyn Medium) -> Result<(Superblock, u32), OpenError> {
+    let (superblock, damaged) = match superblocks(medium)? {
+        Superblocks::Found(superblock, damaged) => (superblock, damaged),
+        Superblocks::OtherVersion(version) => return Err(OpenError::OtherVersion(version)),
+        Superblocks::None => return Err(OpenError::NotAnArea),
+    };
+    let (have_bytes, need_bytes) = (medium.capacity_bytes(), superblock.layout.capacity_bytes());
+    if have_bytes < need_bytes {
+        return Err(OpenError::TooSmall {
+            have_bytes,
+            need_bytes,
+        });
+    }
+    Ok((superblock, damaged))
+}
+
+/// Finds the log. Changes nothing.
+pub(crate) fn survey(medium: &dyn Medium) -> Result<Survey, OpenError> {
+    let (superblock, superblocks_damaged) = identify(medium)?;
+    let layout = superblock.layout;
+    let mut known = headers(medium, &layout)?;
+    let mut survey = Survey {
+        superblock,
+        superblocks_damaged,
+        chain: Vec::new(),
+        is_torn: false,
+        dropped: Vec::new(),
+        leftovers: Vec::new(),
+        generation: known.keys().next_back().copied().unwrap_or(0),
+    };
+    let mut claims = 0;
+    // Segments that were begun by writes of which one before was cut are dropped, newest first.
+    while let Some((generation, (slot, header))) = known.pop_last() {
+        let bytes = read_segment(medium, &layout, slot, layout.segment_bytes)?;
+        let segment = Segment {
+            layout: &layout,
+            slot,
+            generation,
+            bytes: &bytes,
+        };
+        let tip = tip(&segment, &header)?;
+        let lost = |number: u64, slot: u32, within: u32| OpenError::RecordLost {
+            number,
+            offset: layout.segment_offset(slot) + u64::from(within),
+        };
+        claims = claims.max(segment.durable_beyond(tip.end));
+        if claims > tip.last {
+            return Err(lost(tip.last + 1, slot, tip.end));
+        }
+        let is_empty = tip.last + 1 == header.first;
+        claims = claims.max(tip.claims);
+        survey.is_torn |= tip.is_torn;
+        let offset = layout.segment_offset(slot);
+        if is_empty || !follows(medium, &layout, &known, &header, &tip, claims)? {
+            survey.dropped.push(offset);
+            survey.is_torn = true;
+            continue;
+        }
+        let leftovers = segment.leftovers(tip.end);
+        survey.leftovers = leftovers.iter().map(|&at| offset + u64::from(at)).collect();
+        survey.link(&known, (slot, header), &tip)?;
+        return Ok(survey);
+    }
+    if claims > 0 {
+        return Err(OpenError::SegmentMissing {
+            generation: survey.generation,
+        });
+    }
+    Ok(survey)
+}
+
+/// True if the segment before, where there is one that is needed, goes on to where `header` says that it ends.
+fn follows(
+    medium: &dyn Medium,
+    layout: &Layout,
+    known: &BTreeMap<u64, (u32, SegmentHeader)>,
+    header: &SegmentHeader,
+    tip_of: &Tip,
+    claims: u64,
+) -> Result<bool, OpenError> {
+    let generation = header.previous;
+    if generation == 0 || generation < tip_of.tail {
+        return Ok(true);
+    }
+    let &(slot, before) = known
+        .get(&generation)
+        .ok_or(OpenError::SegmentMissing { generation })?;
+    let bytes = read_segment(medium, layout, slot, layout.segment_bytes)?;
+    let segment = Segment {
+        layout,
+        slot,
+        generation,
+        bytes: &bytes,
+    };
+    let tip = tip(&segment, &before)?;
+    let offset = layout.segment_offset(slot) + u64::from(tip.end);
+    let number = tip.last + 1;
+    match number.cmp(&header.first) {
+        Ordering::Equal if tip.end == header.previous_end => Ok(true),
+        Ordering::Less if claims < number => Ok(false),
+        Ordering::Less => Err(OpenError::RecordLost { number, offset }),
+        _ => Err(OpenError::Damaged { offset }),
+    }
+}
+
+impl Survey {
+    /// Collects the chain that ends with the newest segment, from the tail on.
+    fn link(
+        &mut self,
+        known: &BTreeMap<u64, (u32, SegmentHeader)>,
+        newest: (u32, SegmentHeader),
+        tip: &Tip,
+    ) -> Result<(), OpenError> {
+        let (mut slot, mut header) = newest;
+        let (mut end, mut last) = (tip.end, tip.last);
+        loop {
+            let generation = header.generation;
+            let used = Used {
+                slot,
+                generation,
+                last,
+                end,
+            };
+            self.chain.push((used, header));
+            let generation = header.previous;
+            if generation == 0 || generation < tip.tail {
+                break;
+            }
+            (end, last) = (header.previous_end, header.first - 1);
+            (slot, header) = *known
+                .get(&generation)
+                .ok_or(OpenError::SegmentMissing { generation })?;
+        }
+        self.chain.reverse();
+        let oldest = self.chain[0].0.generation;
+        let orphan = known.range(oldest..).map(|(&generation, _)| generation);
+        let orphan = orphan
+            .into_iter()
+            .find(|&generation| !self.chain.iter().any(|(used, _)| used.generation == generation));
+        match orphan {
+            Some(generation) => Err(OpenError::SegmentMissing { generation }),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `f` with the number of every record, its entries, and where the record is in the area.
+    pub(crate) fn replay(
+        &self,
+        medium: &dyn Medium,
+        mut f: impl FnMut(u64, &Entry<'_>, Location) -> bool,
+    ) -> Result<u64, OpenError> {
+        let layout = &self.superblock.layout;
+        let mut records = 0;
+        for (used, header) in &self.chain {
+            let bytes = read_segment(medium, layout, used.slot, used.end)?;
+            let segment = Segment {
+                layout,
+                slot: used.slot,
+                generation: used.generation,
+                bytes: &bytes,
+            };
+            let base = layout.segment_offset(used.slot);
+            let damaged = |within: u32| OpenError::Damaged {
+                offset: base + u64::from(within),
+            };
+            if let Next::Damaged(within) = segment.padding() {
+                return Err(damaged(within));
+            }
+            let (mut at, mut number) = (layout.block_bytes, header.first);
+            while at < used.end {
+                match segment.next(at) {
+                    Next::Record { header, end } if header.number == number && end <= used.end => {
+                        let mut is_sound = true;
+                        let makes_sense = segment.entries(at, &header, |entry, location| {
+                            is_sound &= f(number, entry, location);
+                        });
+                        if !(makes_sense && is_sound) {
+                            return Err(damaged(at));
+                        }
+                        (at, number, records) = (end, number + 1, records + 1);
+                    }
+                    Next::Damaged(within) => return Err(damaged(within)),
+                    Next::Record { .. } => return Err(damaged(at)),
+                    Next::End | Next::Torn => {
+                        let offset = base + u64::from(at);
+                        return Err(OpenError::RecordLost { number, offset });
+                    }
+                }
+            }
+            if number != used.last + 1 {
+                return Err(damaged(at));
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// The structures, while the log is replayed.
+pub(crate) struct Replayed {
+    pub structures: BTreeMap<StructureId, Structure>,
+    pub usage: Usage,
+    pub entries: u64,
+    next_structure: u32,
+    seed: u64,
+    positions_max: u64,
+}
+
+impl Replayed {
+    pub(crate) fn new(survey: &Survey) -> Self {
+        let layout = &survey.superblock.layout;
+        let uuid = &survey.superblock.uuid;
+        Self {
+            structures: BTreeMap::new(),
+            usage: Usage::default(),
+            entries: 0,
+            next_structure: 1,
+            seed: crate::format::u64_at(uuid, 0) ^ crate::format::u64_at(uuid, 8),
+            // No area holds more entries than it has bytes.
+            positions_max: layout.capacity_bytes(),
+        }
+    }
+
+    /// Applies one entry; false if it contradicts what came before.
+    pub(crate) fn take(&mut self, entry: &Entry<'_>, location: Location) -> bool {
+        self.entries += 1;
+        match entry.kind {
+            EntryKind::Describe => return self.describe(entry),
+            EntryKind::Drop => {
+                if let Some(structure) = self.structures.remove(&entry.structure) {
+                    structure.give_back(&mut self.usage);
+                }
+                return true;
+            }
+            _ => {}
+        }
+        let Some(structure) = self.structures.get_mut(&entry.structure) else {
+            return false;
+        };
+        let key = if entry.kind.is_positional() {
+            Key::Position(entry.position())
+        } else {
+            Key::Bytes(entry.key.into())
+        };
+        let is_near = match key {
+            Key::Position(position) => structure.span_with(position) < self.positions_max,
+            Key::Bytes(_) => true,
+        };
+        if !entry.kind.suits(structure.kind) || !is_near {
+            return false;
+        }
+        structure.apply(entry.kind, key, location, &mut self.usage);
+        true
+    }
+
+    fn describe(&mut self, entry: &Entry<'_>) -> bool {
+        let (Some(description), Ok(name)) =
+            (Description::parse(entry.value), core::str::from_utf8(entry.key))
+        else {
+            return false;
+        };
+        let id = entry.structure;
+        self.next_structure = self.next_structure.max(id.0.saturating_add(1));
+        match self.structures.get_mut(&id) {
+            Some(structure) if structure.kind != description.kind => return false,
+            Some(structure) => structure.describe_again(&description, &mut self.usage),
+            None => {
+                let seed = self.seed ^ u64::from(id.0);
+                let structure = Structure::new(name, &description, seed);
+                self.structures.insert(id, structure);
+            }
+        }
+        true
+    }
+
+    /// Every log has all its positions.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        for (&structure, it) in &self.structures {
+            if let Some(position) = it.hole() {
+                return Err(OpenError::EntryMissing { structure, position });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
+    pub fn open(medium: &mut dyn Medium, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
+        let survey = survey(medium)?;
+        let mut replayed = Replayed::new(&survey);
+        let records = survey.replay(medium, |_, entry, location| replayed.take(entry, location))?;
+        replayed.check()?;
+        let superblock = begin_epoch(medium, &survey)?;
+        let report = RecoveryReport {
+            epoch: superblock.epoch,
+            segments: survey.chain.len() as u32,
+            records,
+            entries: replayed.entries,
+            is_torn: survey.is_torn,
+            leftovers: (survey.dropped.len() + survey.leftovers.len()) as u64,
+            superblocks_damaged: survey.superblocks_damaged,
+        };
+        let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
+        let parts = Parts {
+            layout: superblock.layout,
+            epoch: superblock.epoch,
+            seed: replayed.seed,
+            last: chain.back().map_or(0, |used| used.last),
+            space: Space::new(superblock.layout, chain, superblock.generation + 1),
+            structures: replayed.structures,
+            next_structure: replayed.next_structure,
+            usage: replayed.usage,
+        };
+        Ok((Self::assemble(parts, options), report))
+    }
+}
+
+/// Erases what a cut left and writes the superblock of the new epoch, durably.
+fn begin_epoch(medium: &mut dyn Medium, survey: &Survey) -> Result<Superblock, MediaError> {
+    const ERASED: [u8; SECTOR_HEADER_BYTES as usize] = [0; SECTOR_HEADER_BYTES as usize];
+    // One at a time: a segment without its predecessor would be missing it.
+    for &offset in &survey.dropped {
+        medium.write_at(offset, &ERASED)?;
+        medium.flush()?;
+    }
+    for &offset in &survey.leftovers {
+        medium.write_at(offset, &ERASED)?;
+    }
+    medium.flush()?;
+    let mut superblock = survey.superblock;
+    let newest = survey.chain.last().map_or(0, |(_, header)| header.epoch);
+    superblock.epoch = superblock.epoch.max(newest) + 1;
+    let strides = 1 + u64::from(survey.superblocks_damaged);
+    superblock.generation = superblock.generation.max(survey.generation) + GENERATIONS_LOST_MAX * 2 * strides;
+    superblock.write(medium)?;
+    medium.flush()?;
+    if survey.superblocks_damaged > 0 {
+        superblock.epoch += 1;
+        superblock.write(medium)?;
+        medium.flush()?;
+    }
+    Ok(superblock)
+}

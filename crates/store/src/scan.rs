@@ -1,0 +1,155 @@
+//! Reading the log: the records of one segment.
+
+use crate::draft::gather;
+use crate::entry::Entry;
+use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::index::Location;
+use crate::layout::{Layout, SECTOR_HEADER_BYTES};
+use crate::sector::{self, Role, State};
+
+/// What is in the place where a record should begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A whole record, up to `end`.
+    Record { header: RecordHeader, end: u32 },
+    /// Nothing was written here.
+    End,
+    /// Some of its sectors were not written.
+    Torn,
+    /// The sector at this byte of the segment is what no cut leaves.
+    Damaged(u32),
+}
+
+/// What is in the first sector of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Blank,
+    Segment(SegmentHeader),
+    Damaged,
+}
+
+/// Judges the first sector of a slot.
+pub(crate) fn head(layout: &Layout, slot: u32, sector: &[u8]) -> Head {
+    if sector::is_blank(sector) {
+        return Head::Blank;
+    }
+    let number = layout.sector_number(slot, 0);
+    let header = &sector[SECTOR_HEADER_BYTES as usize..][..SEGMENT_HEADER_BYTES];
+    match (
+        sector::tag_of(sector, Role::Segment, number),
+        SegmentHeader::parse(header),
+    ) {
+        (Some(tag), Some(header)) if header.generation as u32 == tag => Head::Segment(header),
+        _ => Head::Damaged,
+    }
+}
+
+/// The bytes of a segment.
+pub(crate) struct Segment<'a> {
+    pub layout: &'a Layout,
+    pub slot: u32,
+    pub generation: u64,
+    pub bytes: &'a [u8],
+}
+
+impl Segment<'_> {
+    fn judge(&self, at: u32, role: Role) -> State {
+        let sector = &self.bytes[at as usize..][..self.layout.sector_bytes as usize];
+        let number = self.layout.sector_number(self.slot, at);
+        let tag = self.generation as u32;
+        if role == Role::Record && self.layout.atomic_bytes < self.layout.sector_bytes {
+            return sector::judge_first(sector, tag, number);
+        }
+        sector::judge(sector, role, tag, number)
+    }
+
+    fn header_at(&self, at: u32) -> RecordHeader {
+        let payload = &self.bytes[(at + SECTOR_HEADER_BYTES) as usize..];
+        RecordHeader::parse(&payload[..RECORD_HEADER_BYTES as usize])
+    }
+
+    /// The padding behind the segment's header is what was written.
+    pub(crate) fn padding(&self) -> Next {
+        self.inner(self.layout.sector_bytes, self.layout.block_bytes)
+            .unwrap_or(Next::End)
+    }
+
+    /// The first of the sectors in a range that is not new: damaged ones before torn ones.
+    fn inner(&self, from: u32, to: u32) -> Option<Next> {
+        let mut torn = None;
+        for at in (from..to).step_by(self.layout.sector_bytes as usize) {
+            match self.judge(at, Role::Inner) {
+                State::New => {}
+                State::Old => torn = Some(Next::Torn),
+                State::Damaged => return Some(Next::Damaged(at)),
+            }
+        }
+        torn
+    }
+
+    /// What is at byte `at`, where a record should begin.
+    pub(crate) fn next(&self, at: u32) -> Next {
+        if at >= self.layout.segment_bytes {
+            return Next::End;
+        }
+        match self.judge(at, Role::Record) {
+            State::Old => return Next::End,
+            State::Damaged => return Next::Damaged(at),
+            State::New => {}
+        }
+        let header = self.header_at(at);
+        let room = self.layout.stream_of(self.layout.segment_bytes - at);
+        let stream = header.length.saturating_add(RECORD_HEADER_BYTES);
+        let end = at + self.layout.extent_of(stream.min(room));
+        if stream > room || end > self.layout.segment_bytes {
+            return Next::Damaged(at);
+        }
+        self.inner(at + self.layout.sector_bytes, end)
+            .unwrap_or(Next::Record { header, end })
+    }
+
+    /// Calls `f` with the entries of the record at `at`. False if they make no sense.
+    pub(crate) fn entries(
+        &self,
+        at: u32,
+        header: &RecordHeader,
+        mut f: impl FnMut(&Entry<'_>, Location),
+    ) -> bool {
+        let first = self.layout.stream_of(at) + RECORD_HEADER_BYTES;
+        let whole = Location {
+            slot: self.slot,
+            at: first,
+            length: header.length,
+        };
+        let bytes = gather(self.layout, self.bytes, 0, whole);
+        let mut done = 0;
+        while done < bytes.len() {
+            let Some(entry) = Entry::parse(&bytes[done..]) else {
+                return false;
+            };
+            done += entry.bytes();
+            let location = Location {
+                slot: self.slot,
+                at: first + (done - entry.value.len()) as u32,
+                length: entry.value.len() as u32,
+            };
+            f(&entry, location);
+        }
+        true
+    }
+
+    /// The highest record number that a record anywhere from `at` on calls durable.
+    pub(crate) fn durable_beyond(&self, at: u32) -> u64 {
+        let sectors = (at..self.layout.segment_bytes).step_by(self.layout.block_bytes as usize);
+        let records = sectors.filter(|&at| self.judge(at, Role::Record) == State::New);
+        records.map(|at| self.header_at(at).durable).max().unwrap_or(0)
+    }
+
+    /// Sectors from `at` on that are not old: what a cut left, to be erased.
+    pub(crate) fn leftovers(&self, at: u32) -> Vec<u32> {
+        let sectors = (at..self.layout.segment_bytes).step_by(self.layout.sector_bytes as usize);
+        sectors
+            .filter(|&at| self.judge(at, Role::Inner) != State::Old)
+            .collect()
+    }
+}

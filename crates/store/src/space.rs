@@ -1,0 +1,130 @@
+//! Which segments the log consists of, and which are free.
+
+use crate::layout::Layout;
+use std::collections::VecDeque;
+
+/// A segment of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub slot: u32,
+    pub generation: u64,
+    /// Number of its last record; of the newest segment, of the last one so far.
+    pub last: u64,
+    /// Where the log ends in it; of the newest segment, so far.
+    pub end: u32,
+}
+
+/// The segments of an area.
+pub(crate) struct Space {
+    layout: Layout,
+    /// Generation by slot; 0 where there is none.
+    generations: Vec<u64>,
+    /// The log's segments, oldest first. Never empty once something was written.
+    chain: VecDeque<Used>,
+    /// Cleaned; free as soon as a tail beyond them is durable.
+    awaiting: VecDeque<(u32, u64)>,
+    free: VecDeque<u32>,
+    next_generation: u64,
+}
+
+impl Space {
+    pub(crate) fn new(layout: Layout, chain: VecDeque<Used>, next_generation: u64) -> Self {
+        let mut generations = vec![0; layout.segments as usize];
+        for used in &chain {
+            generations[used.slot as usize] = used.generation;
+        }
+        let free = (0..layout.segments).filter(|&slot| generations[slot as usize] == 0);
+        Self {
+            layout,
+            free: free.collect(),
+            generations,
+            chain,
+            awaiting: VecDeque::new(),
+            next_generation,
+        }
+    }
+
+    pub(crate) fn generation_of(&self, slot: u32) -> u64 {
+        self.generations[slot as usize]
+    }
+
+    /// The log's segments, oldest first.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = &Used> {
+        self.chain.iter()
+    }
+
+    /// The newest segment.
+    pub(crate) fn head(&self) -> Option<&Used> {
+        self.chain.back()
+    }
+
+    /// The newest segment now ends at `end`, with record `last`.
+    pub(crate) fn extend(&mut self, end: u32, last: u64) {
+        let head = self.chain.back_mut().expect("records are in segments");
+        head.end = end;
+        head.last = last;
+    }
+
+    /// Takes a free segment into use as the newest, unless only `reserve` are left.
+    pub(crate) fn take(&mut self, reserve: u32, last: u64) -> Option<Used> {
+        if self.free.len() as u64 <= u64::from(reserve) {
+            return None;
+        }
+        let slot = self.free.pop_front()?;
+        // The tag is the low half and must not be 0.
+        let skip = self.next_generation as u32 == 0;
+        let generation = self.next_generation + u64::from(skip);
+        self.next_generation = generation + 1;
+        self.generations[slot as usize] = generation;
+        let end = self.layout.block_bytes;
+        let used = Used {
+            slot,
+            generation,
+            last,
+            end,
+        };
+        self.chain.push_back(used);
+        Some(used)
+    }
+
+    /// The oldest segment, if it is not the newest, too.
+    pub(crate) fn oldest(&self) -> Option<Used> {
+        (self.chain.len() > 1).then(|| self.chain[0])
+    }
+
+    /// The oldest segment has nothing any more that is needed.
+    pub(crate) fn retire(&mut self) {
+        let used = self.chain.pop_front().expect("the oldest was cleaned");
+        self.awaiting.push_back((used.slot, used.generation));
+    }
+
+    /// Generations below this one are not needed.
+    pub(crate) fn tail(&self) -> u64 {
+        self.chain.front().map_or(0, |used| used.generation)
+    }
+
+    /// A record that says `tail` is durable.
+    pub(crate) fn published(&mut self, tail: u64) {
+        while let Some(&(slot, generation)) = self.awaiting.front() {
+            if generation >= tail {
+                break;
+            }
+            self.awaiting.pop_front();
+            self.generations[slot as usize] = 0;
+            self.free.push_back(slot);
+        }
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    pub(crate) fn is_awaiting(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// Payload bytes of the segments in use.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.chain.len() as u64 * self.layout.segment_payload_bytes()
+    }
+}

@@ -1,0 +1,310 @@
+//! Crash images: every subset of the sectors of writes under way, every flipped bit, every write that fails.
+
+mod common;
+use base::{MediaError, Medium};
+use common::{Owned, Rig, contents, seeds, tiny};
+use store::{Durability, Engine, Kind, OpenError, Options, StructureId, SubmitError, TicketState};
+
+/// More sectors than this are sampled instead of enumerated.
+const EXHAUSTIVE: usize = 8;
+
+fn options(writes_in_flight_max: usize) -> Options {
+    Options {
+        writes_in_flight_max,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn every_subset_of_sectors_under_way_is_recovered_at_every_point() {
+    let mut images = 0u64;
+    for seed in 0..seeds(16) {
+        let mut rig = Rig::new(tiny(1 + seed as u32 % 2), options(1 + seed as usize % 3), seed);
+        rig.furnish();
+        for _ in 0..150 {
+            rig.step();
+            let sectors = rig.flying_sectors();
+            if sectors > 0 && sectors <= EXHAUSTIVE {
+                for chosen in 0..1u64 << sectors {
+                    let mut index = 0;
+                    let image = rig.cut(|| {
+                        index += 1;
+                        chosen >> (index - 1) & 1 == 1
+                    });
+                    rig.probe(image);
+                    images += 1;
+                }
+            }
+            let image = rig.random_cut();
+            rig.probe(image);
+            images += 1;
+        }
+    }
+    assert!(images > 10_000, "{images} images");
+}
+
+#[test]
+fn runs_that_crash_again_and_again_keep_what_was_acknowledged() {
+    let mut cleaned = 0;
+    for seed in 0..seeds(60) {
+        let mut rig = Rig::new(tiny(1 << (seed % 3)), options(1 + seed as usize % 4), 1000 + seed);
+        rig.furnish();
+        for _ in 0..40 {
+            for _ in 0..rig.rng.below(60) {
+                rig.step();
+            }
+            cleaned += rig.engine.stats().cleaned;
+            let image = rig.random_cut();
+            rig.restart(image);
+        }
+        rig.settle();
+        assert_eq!(contents(&rig.engine, &rig.image), rig.base);
+    }
+    assert!(cleaned > 100, "{cleaned} segments were cleaned");
+}
+
+#[test]
+fn a_crash_while_recovering_from_a_crash_changes_nothing() {
+    for seed in 0..seeds(60) {
+        let mut rig = Rig::new(tiny(1), options(3), 2000 + seed);
+        rig.furnish();
+        for _ in 0..100 {
+            rig.step();
+        }
+        let image = rig.random_cut();
+        let mut recorded = Recorded {
+            image: image.clone(),
+            writes: Vec::new(),
+        };
+        Engine::open(&mut recorded, rig.options).expect("a cut is recovered");
+        // Opening writes a few sectors and flushes: each prefix, and any part of what was not flushed.
+        for end in 0..=recorded.writes.len() {
+            let flushed = recorded.writes[..end]
+                .iter()
+                .rposition(Option::is_none)
+                .unwrap_or(0);
+            for chosen in 0..1u64 << (end - flushed).min(6) {
+                let mut image = image.clone();
+                for (index, write) in recorded.writes[..end].iter().enumerate() {
+                    let is_kept = index < flushed || chosen >> (index - flushed).min(6) & 1 == 1;
+                    if let Some((offset, bytes)) = write.as_ref().filter(|_| is_kept) {
+                        image.write_at(*offset, bytes).expect("inside");
+                    }
+                }
+                rig.probe(image);
+            }
+        }
+    }
+}
+
+/// A medium that notes writes, and flushes as `None`.
+struct Recorded {
+    image: Vec<u8>,
+    writes: Vec<Option<(u64, Vec<u8>)>>,
+}
+
+impl Medium for Recorded {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.image.read_at(offset, bytes)
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.writes.push(Some((offset, bytes.to_vec())));
+        self.image.write_at(offset, bytes)
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.writes.push(None);
+        Ok(())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        self.image.capacity_bytes()
+    }
+}
+
+/// Persistent memory tears within sectors, but a write zeroes its first eight bytes first and writes them last.
+#[test]
+fn writes_that_tear_at_eight_bytes_are_recovered() {
+    for seed in 0..seeds(40) {
+        let mut layout = tiny(1);
+        layout.atomic_bytes = 8;
+        let mut rig = Rig::new(layout, options(1 + seed as usize % 3), 3000 + seed);
+        rig.furnish();
+        for _ in 0..30 {
+            for _ in 0..rig.rng.below(30) {
+                rig.step();
+            }
+            let mut image = rig.image.clone();
+            let mut rng = rig.rng.fork();
+            for flying in &rig.flying {
+                let step = rng.below(6);
+                if step > 0 {
+                    image.write_at(flying.offset, &[0; 8]).expect("inside");
+                }
+                for (index, word) in flying.bytes.chunks(8).enumerate().skip(1) {
+                    if step > 3 || (step > 1 && rng.chance(0.5)) {
+                        let offset = flying.offset + 8 * index as u64;
+                        image.write_at(offset, word).expect("inside");
+                    }
+                }
+                if step > 4 {
+                    image.write_at(flying.offset, &flying.bytes[..8]).expect("inside");
+                }
+            }
+            rig.restart(image);
+        }
+    }
+}
+
+/// The canary: were a write not durable when it says so, these tests would notice.
+#[test]
+#[should_panic(expected = "is none of")]
+fn a_medium_that_lies_is_noticed() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(tiny(1), options(1), 4000 + seed);
+        rig.furnish();
+        rig.lies = true;
+        rig.random_batch();
+        rig.settle();
+        rig.probe(rig.image.clone());
+    }
+}
+
+#[test]
+fn a_write_that_fails_latches_and_what_was_acknowledged_stays() {
+    for seed in 0..seeds(40) {
+        for failing in 0..12 {
+            let mut rig = Rig::new(tiny(1), options(1 + seed as usize % 3), 5000 + seed);
+            rig.furnish();
+            let mut written = 0;
+            while !rig.engine.is_latched() {
+                rig.random_batch();
+                rig.issue();
+                while !rig.flying.is_empty() && !rig.engine.is_latched() {
+                    let fails = written == failing;
+                    let result = if fails { Err(MediaError::Io) } else { Ok(()) };
+                    rig.complete(0, result);
+                    written += 1;
+                }
+            }
+            let durable = rig.engine.durable();
+            rig.random_batch();
+            let map = StructureId(3);
+            let put = Owned::Put(map, b"later".to_vec(), Vec::new());
+            assert_eq!(rig.submit(vec![put]), Err(SubmitError::Latched));
+            assert!(rig.engine.next_write().is_none());
+            while rig.complete_one() {}
+            assert_eq!(rig.engine.state(rig.engine.newest()), TicketState::Failed);
+            assert!(rig.engine.durable() >= durable);
+            let image = rig.random_cut();
+            rig.restart(image);
+            rig.random_batch();
+            rig.settle();
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_the_log_is_detected() {
+    let mut flips = 0;
+    for seed in 0..seeds(3) {
+        let mut rig = Rig::new(tiny(1 << seed), options(1), 6000 + seed);
+        rig.furnish();
+        for _ in 0..150 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let image = rig.image.clone();
+        let live = live_ranges(&rig);
+        for byte in live.into_iter().flatten() {
+            for bit in 0..8 {
+                let mut flipped = image.clone();
+                flipped[byte] ^= 1 << bit;
+                let report = store::verify(&flipped);
+                let is_superblock = byte < 8192;
+                match report {
+                    Ok(report) => assert!(
+                        is_superblock && report.superblocks_damaged == 1,
+                        "byte {byte} bit {bit}"
+                    ),
+                    Err(_) => assert!(!is_superblock, "byte {byte} bit {bit}"),
+                }
+                flips += 1;
+            }
+        }
+    }
+    assert!(flips > 50_000, "{flips} flips");
+}
+
+/// Bytes of the superblocks and of the log, from its tail to its end.
+fn live_ranges(rig: &Rig) -> Vec<core::ops::Range<usize>> {
+    let layout = rig.engine.layout();
+    let mut ranges = vec![0..72, 4096..4096 + 72];
+    for (offset, length) in rig.engine.log_ranges() {
+        assert!(offset + length <= layout.capacity_bytes());
+        ranges.push(offset as usize..(offset + length) as usize);
+    }
+    ranges
+}
+
+#[test]
+fn a_lost_sector_in_the_middle_is_told_from_a_cut() {
+    let mut rig = Rig::new(tiny(1), options(1), 7);
+    rig.furnish();
+    for _ in 0..20 {
+        rig.random_batch();
+        rig.settle();
+    }
+    let image = rig.image.clone();
+    let (mut lost, mut ended) = (0, 0);
+    for (offset, length) in rig.engine.log_ranges() {
+        for at in (offset..offset + length).step_by(64) {
+            let mut image = image.clone();
+            image[at as usize..at as usize + 64].fill(0);
+            match rig.open(image) {
+                Err(_) => lost += 1,
+                // The newest record, wholly or in part: nothing says that it was durable.
+                Ok(_) => ended += 1,
+            }
+        }
+    }
+    assert!(lost > 20 && ended <= 8, "{lost} lost, {ended} ended");
+}
+
+#[test]
+fn repair_keeps_what_lies_before_the_damage() {
+    for seed in 0..seeds(30) {
+        let mut rig = Rig::new(tiny(1), options(1), 8000 + seed);
+        rig.furnish();
+        for _ in 0..60 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let ranges = rig.engine.log_ranges();
+        let (offset, length) = ranges[rig.rng.below(ranges.len() as u64) as usize];
+        let mut image = rig.image.clone();
+        image[(offset + rig.rng.below(length)) as usize] ^= 16;
+        let damage = store::verify(&image).expect_err("it is damaged");
+        match store::repair(&mut image) {
+            Ok(_) => drop(rig.open(image).expect("it is sound now")),
+            Err(OpenError::SegmentMissing { .. }) => {}
+            Err(error) => panic!("{damage}, then {error}"),
+        }
+    }
+}
+
+#[test]
+fn dropping_a_structure_survives_everything() {
+    let mut rig = Rig::new(tiny(1), options(1), 9);
+    rig.furnish();
+    for round in 0..30 {
+        let id = rig.create(Kind::Tree, Durability::Sync).expect("there is room");
+        for key in 0..5 {
+            rig.submit(vec![Owned::Put(id, vec![key], vec![round; 20])])
+                .expect("there is room");
+            rig.settle();
+        }
+        let ticket = rig.engine.drop_structure(id).expect("it is there");
+        rig.log.push((ticket.0, Owned::Drop(id)));
+        rig.settle();
+        rig.restart(rig.image.clone());
+    }
+}
