@@ -33,6 +33,7 @@ impl World {
             nodes: (1..4).map(|node| (NodeId(node), addr(node))).collect(),
             request_timeout: Duration::from_secs(30),
             shaping: None,
+            shared: false,
         };
         let mut world = Self {
             now: Instant::ZERO,

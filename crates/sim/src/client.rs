@@ -10,7 +10,7 @@ use crate::workload::stream::{Request, Stream};
 use crate::workload::{Action, Burst, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
 use crate::world::World;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Rng, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Pool, Rng, VolumeId};
 use hdrhistogram::Histogram;
 use host::{Input, Output};
 use std::collections::VecDeque;
@@ -163,6 +163,36 @@ pub struct ClientStats {
     pub recorded_to_ns: u64,
 }
 
+/// Where clients enter a rack: the simulated world, or a gateway that runs in real time.
+pub trait Entry {
+    /// Now.
+    fn now(&self) -> Instant;
+    /// The memory of payload.
+    fn pool(&self) -> &Pool;
+    /// True when the gateway runs.
+    fn is_up(&self, gateway: usize) -> bool;
+    /// Hands a request to a gateway; gives it back if the gateway is down.
+    fn request(&mut self, gateway: usize, request: BlockRequest) -> Result<(), BlockRequest>;
+}
+
+impl<H: Machine<Input = Input, Output = Output>> Entry for World<H> {
+    fn now(&self) -> Instant {
+        World::now(self)
+    }
+
+    fn pool(&self) -> &Pool {
+        World::pool(self)
+    }
+
+    fn is_up(&self, gateway: usize) -> bool {
+        World::is_up(self, gateway)
+    }
+
+    fn request(&mut self, gateway: usize, request: BlockRequest) -> Result<(), BlockRequest> {
+        World::request(self, gateway, request)
+    }
+}
+
 #[derive(Debug)]
 struct Load {
     spec: LoadSpec,
@@ -299,10 +329,7 @@ impl Clients {
     }
 
     /// Makes the load's requests again that found no gateway; false if that must wait.
-    fn make_again<H>(&mut self, world: &mut World<H>, at: usize) -> bool
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    fn make_again(&mut self, world: &mut impl Entry, at: usize) -> bool {
         while let Some(&Again { op, kind, range, fua }) = self.loads[at].again.front() {
             if !world.is_up(self.loads[at].spec.gateway) {
                 self.try_next(at);
@@ -434,20 +461,14 @@ impl Clients {
 
     /// Lets a load issue what is due. Call at its start time, when an alarm for it rings, and when its gateway is back.
     /// Returns when to call again.
-    pub fn wake<H>(&mut self, world: &mut World<H>, load: usize) -> Option<Instant>
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    pub fn wake(&mut self, world: &mut impl Entry, load: usize) -> Option<Instant> {
         self.loads[load].paused = false;
         let again = self.advance(world, load);
         self.loads[load].paused = again.is_some();
         again
     }
 
-    fn advance<H>(&mut self, world: &mut World<H>, at: usize) -> Option<Instant>
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    fn advance(&mut self, world: &mut impl Entry, at: usize) -> Option<Instant> {
         let now = world.now();
         if !self.make_again(world, at) {
             return Some(Instant::from_nanos(now.as_nanos() + PAUSE_NS));
@@ -485,10 +506,7 @@ impl Clients {
         }
     }
 
-    fn advance_stream<H>(&mut self, world: &mut World<H>, at: usize, outstanding_max: u32) -> Option<Instant>
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    fn advance_stream(&mut self, world: &mut impl Entry, at: usize, outstanding_max: u32) -> Option<Instant> {
         while self.loads[at].left > 0 {
             let load = &self.loads[at];
             let request = load.upcoming.expect("there is one while any are left");
@@ -513,10 +531,7 @@ impl Clients {
     }
 
     /// Issues one request; false if that must wait.
-    fn issue<H>(&mut self, world: &mut World<H>, at: usize, due: Instant) -> bool
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    fn issue(&mut self, world: &mut impl Entry, at: usize, due: Instant) -> bool {
         if !world.is_up(self.loads[at].spec.gateway) {
             self.try_next(at);
             return false;
@@ -562,19 +577,16 @@ impl Clients {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one request, once")]
-    fn submit<H>(
+    fn submit(
         &mut self,
-        world: &mut World<H>,
+        world: &mut impl Entry,
         at: usize,
         due: Instant,
         op: BlockOp,
         kind: Kind,
         (first, count): (u64, u64),
         fua: bool,
-    ) -> bool
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    ) -> bool {
         let id = self.write_id + 1;
         let pages = if op == BlockOp::Write {
             match stamped_pages(world, first, count, id) {
@@ -652,10 +664,7 @@ impl Clients {
     }
 
     /// A gateway's answer. Returns the load to wake, and when, if it must pause.
-    pub fn reply<H>(&mut self, world: &mut World<H>, reply: BlockReply) -> Option<(usize, Instant)>
-    where
-        H: Machine<Input = Input, Output = Output>,
-    {
+    pub fn reply(&mut self, world: &mut impl Entry, reply: BlockReply) -> Option<(usize, Instant)> {
         let slot = reply.tag as u32;
         let pending = self.pending[slot as usize];
         assert!(
@@ -821,10 +830,7 @@ fn range(load: &mut Load, action: Action, pages: u64) -> (u64, u64) {
 }
 
 /// The pages of a write, stamped inside its range and full of nonsense outside, which nobody may store.
-fn stamped_pages<H>(world: &World<H>, first: u64, count: u64, id: u64) -> Option<Pages>
-where
-    H: Machine<Input = Input, Output = Output>,
-{
+fn stamped_pages(world: &impl Entry, first: u64, count: u64, id: u64) -> Option<Pages> {
     const NONSENSE: u8 = 0xee;
     let grid = first / BLOCKS_PER_PAGE;
     let mut pages = Pages::new();

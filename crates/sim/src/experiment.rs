@@ -2,8 +2,7 @@
 
 use crate::client::{ClientVolume, LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{apps, isolation, netsched, pairs, schedulers, wear, ycsb};
-use crate::gc_tail;
+use crate::eval::{self, Case, Hardware, apps, gc_tail, isolation, netsched, pairs, schedulers, wear, ycsb};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{RackFleet, SECTOR_BYTES, SIM_PAGE_BYTES};
@@ -12,9 +11,8 @@ use crate::run::{AtCut, Run, RunSpec};
 use crate::switch::figures;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
-use flash::{GcMode, Profile};
-use rack::gc::{Coordination, TOR_LEASE};
-use rack::sched::Policy;
+use flash::Profile;
+use rack::gc::TOR_LEASE;
 
 /// What an experiment tells while it runs: a line for the user.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -34,7 +32,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "gc-tail",
         about: "Tail latency beside garbage collection: uncoordinated, through the ToR, preemptible, and without any",
-        run: gc_tail::run,
+        run: gc_tail::gc_tail,
     },
     Experiment {
         name: "fig9",
@@ -232,16 +230,17 @@ pub const SPEED_REQUESTS: u64 = 300_000;
 
 fn speed(seed: u64, progress: Progress<'_>) -> Report {
     progress("speed: a replicated four-node rack");
-    let case = gc_tail::Case {
-        label: "four-nodes",
-        coordination: Coordination::Rack,
-        mode: GcMode::Preemptible { step_pages: 4 },
-        policy: Policy::Coordinated,
+    let mut cases = gc_tail::plan().cases.into_iter();
+    let case = cases.find(|case| case.policies.name == "switchyard");
+    let Case {
+        hardware, policies, ..
+    } = case.expect("ours is among them");
+    let hardware = Hardware {
+        timing: Profile::built_in("optane").expect("optane is built in"),
+        ..hardware
     };
-    let mut options = gc_tail::options(&case);
-    options.timing = Profile::built_in("optane").expect("optane is built in");
-    let fleet = RackFleet::new(options);
-    let pages = gc_tail::PAGES;
+    let fleet = RackFleet::new(eval::options(&hardware, &policies));
+    let pages = hardware.pages();
     let mut spec = run_spec(seed, pages);
     spec.loads = vec![LoadSpec {
         pattern: Pattern::Zipfian,
@@ -252,7 +251,7 @@ fn speed(seed: u64, progress: Progress<'_>) -> Report {
     let outcome = Run::new(fleet, spec).execute();
     let mut report = Report::new("speed", seed, &["requests", "events", "packets", "virtual_s"]);
     report.push(
-        case.label,
+        "four-nodes",
         vec![
             outcome.clients.answered as f64,
             outcome.world.events as f64,

@@ -17,7 +17,6 @@ pub mod cuts;
 pub mod eval;
 pub mod exchange;
 pub mod experiment;
-pub mod gc_tail;
 pub mod media;
 pub mod net;
 pub mod queue;

@@ -11,7 +11,7 @@ use crate::net::LinkModel;
 use crate::run::{Fleet, Look, Role};
 use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
+use base::{Addr, Duration, Instant, Lpn, Machine, Medium, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
@@ -159,6 +159,8 @@ pub struct Failover {
 #[derive(Debug)]
 pub struct RackFleet {
     options: RackOptions,
+    /// Of every host, by index.
+    addrs: Vec<Addr>,
     operator: Operator,
     watches: Vec<Watch>,
     looks: Rng,
@@ -207,13 +209,28 @@ impl RackFleet {
             volumes: records,
             ..Snapshot::default()
         });
-        Self {
+        let mut fleet = Self {
             looks: Rng::new(options.failover.map_or(0, |failover| failover.seed)),
             options,
+            addrs: Vec::new(),
             operator,
             watches: Vec::new(),
             takeovers: 0,
-        }
+        };
+        fleet.addrs = (0..fleet.hosts())
+            .map(|index| fleet.modelled_addr(index))
+            .collect();
+        fleet
+    }
+
+    /// Gives its hosts other addresses, by index.
+    ///
+    /// # Panics
+    /// If there are not as many as hosts.
+    pub fn with_addrs(mut self, addrs: Vec<Addr>) -> Self {
+        assert_eq!(addrs.len(), self.hosts(), "each host has an address");
+        self.addrs = addrs;
+        self
     }
 
     /// Lets vSSDs exchange places, (begin, limit) in ns; each node gets room for it.
@@ -272,7 +289,16 @@ impl RackFleet {
         self.gateway(self.options.gateways)
     }
 
+    /// Hosts in all.
+    pub fn hosts(&self) -> usize {
+        self.controller() + usize::from(self.options.controller.is_some())
+    }
+
     fn addr(&self, index: usize) -> Addr {
+        self.addrs[index]
+    }
+
+    fn modelled_addr(&self, index: usize) -> Addr {
         let nodes = self.options.nodes as usize;
         match index {
             Self::TOR => Addr::new([10, 0, 0, 1], RACK_PORT),
@@ -282,13 +308,53 @@ impl RackFleet {
         }
     }
 
+    /// Makes a host that starts now, after `boot` earlier starts; a node has a medium, which its first start formats.
+    pub fn build(
+        &self,
+        index: usize,
+        boot: u32,
+        now: Instant,
+        pool: &Pool,
+        medium: Option<&mut dyn Medium>,
+    ) -> Result<RackHost, String> {
+        match medium {
+            Some(medium) => {
+                let node = self.open_node(index, boot, now, pool, medium)?;
+                Ok(RackHost::Node(Box::new(node)))
+            }
+            None if index == Self::TOR => {
+                let config = TorConfig {
+                    addr: self.addr(index),
+                    gc_lease: TOR_LEASE,
+                    egress: self.options.egress,
+                };
+                Ok(RackHost::Tor(Box::new(Tor::new(config))))
+            }
+            None if index == self.controller() => {
+                let central = self.options.controller.expect("it has a site only then");
+                let config = ControllerConfig {
+                    addr: self.addr(index),
+                    tor: self.addr(Self::TOR),
+                    gc_lease: TOR_LEASE,
+                    interval: central.vdc.interval,
+                    capacity: central.capacity,
+                };
+                Ok(RackHost::Controller(Box::new(Controller::new(config))))
+            }
+            None => {
+                let gateway = self.open_gateway(index, boot, now, pool);
+                Ok(RackHost::Gateway(Box::new(gateway)))
+            }
+        }
+    }
+
     fn open_node(
         &self,
         index: usize,
         boot: u32,
         now: Instant,
         pool: &Pool,
-        medium: &mut SimMedium,
+        medium: &mut dyn Medium,
     ) -> Result<Node, String> {
         if boot == 0 {
             let mut uuid = [0; 16];
@@ -340,8 +406,7 @@ impl Fleet for RackFleet {
 
     fn sites(&self) -> Vec<(Site, Role)> {
         let medium_bytes = Ssd::bytes_needed(&self.options.geometry, SIM_PAGE_BYTES);
-        let count = self.controller() + usize::from(self.options.controller.is_some());
-        (0..count)
+        (0..self.hosts())
             .map(|index| {
                 let role = match index {
                     Self::TOR => Role::Tor,
@@ -367,38 +432,17 @@ impl Fleet for RackFleet {
         pool: &Pool,
         medium: Option<&mut SimMedium>,
     ) -> Result<RackHost, String> {
-        match medium {
-            Some(medium) => {
-                let node = self.open_node(index, boot, now, pool, medium)?;
-                Ok(RackHost::Node(Box::new(node)))
-            }
-            None if index == Self::TOR => {
-                let config = TorConfig {
-                    addr: self.addr(index),
-                    gc_lease: TOR_LEASE,
-                    egress: self.options.egress,
-                };
-                Ok(RackHost::Tor(Box::new(Tor::new(config))))
-            }
-            None if index == self.controller() => {
-                let central = self.options.controller.expect("it has a site only then");
-                let config = ControllerConfig {
-                    addr: self.addr(index),
-                    tor: self.addr(Self::TOR),
-                    gc_lease: TOR_LEASE,
-                    interval: central.vdc.interval,
-                    capacity: central.capacity,
-                };
-                Ok(RackHost::Controller(Box::new(Controller::new(config))))
-            }
-            None => {
-                if self.options.failover.is_none() {
-                    self.operator.restart();
-                }
-                let gateway = self.open_gateway(index, boot, now, pool);
-                Ok(RackHost::Gateway(Box::new(gateway)))
-            }
+        let is_gateway = (self.gateway(0)..self.controller()).contains(&index);
+        if is_gateway && self.options.failover.is_none() {
+            self.operator.restart();
         }
+        self.build(
+            index,
+            boot,
+            now,
+            pool,
+            medium.map(|medium| medium as &mut dyn Medium),
+        )
     }
 
     fn links(&self) -> Vec<(usize, usize, LinkModel)> {

@@ -25,7 +25,6 @@ mod datadir;
 mod emulated;
 mod failure;
 mod launch;
-mod loaded;
 mod metrics;
 mod parts;
 mod plane;

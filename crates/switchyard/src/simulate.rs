@@ -1,7 +1,6 @@
 //! `switchyard sim`: experiments and the swarm of the deterministic simulator. Real time is measured here; in the
 //! simulator there is none.
 
-use crate::emulated;
 use crate::failure::Failure;
 use crate::replay::{self, ReplayArgs};
 use crate::report::{self, ReportArgs};
@@ -40,9 +39,6 @@ pub enum SimCommand {
         /// Seed of everything random
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// Run it on a real rack too, in real time with emulated device time, and compare (gc-tail only)
-        #[arg(long)]
-        real: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -92,12 +88,7 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
 pub fn run(command: SimCommand) -> anyhow::Result<()> {
     match command {
         SimCommand::List { json } => list(json),
-        SimCommand::Run {
-            name,
-            seed,
-            real,
-            json,
-        } => experiment(&name, seed, real, json),
+        SimCommand::Run { name, seed, json } => experiment(&name, seed, json),
         SimCommand::Replay(args) => replay::run(&args),
         SimCommand::Report(args) => report::run(&args),
         SimCommand::Swarm {
@@ -137,7 +128,7 @@ fn list(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<()> {
+fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
     let Some(experiment) = find(name) else {
         let names: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         bail!(Failure::Usage(format!(
@@ -145,9 +136,6 @@ fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<(
             names.join(", ")
         )));
     };
-    if real && name != "gc-tail" {
-        bail!(Failure::Usage("only `gc-tail` runs on a real rack".to_owned()));
-    }
     let start = Instant::now();
     let report = (experiment.run)(seed, &mut |text| {
         if !json {
@@ -155,19 +143,14 @@ fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<(
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    let on_real_rack = match real {
-        true => Some(emulated::gc_tail(seed, &mut |text| eprintln!("{text}"))?),
-        false => None,
-    };
     let speed = column_sum(&report, "requests").map(|requests| requests / seconds);
     if json {
         let mut value = report.to_json();
-        value["real_rack"] = json!(on_real_rack.as_ref().map(Report::to_json));
         value["real_seconds"] = json!(seconds);
         value["simulated_requests_per_second"] = json!(speed);
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
-        print_report(&report, on_real_rack.as_ref());
+        print!("{report}");
         match speed {
             Some(speed) => println!("{seconds:.2} s of real time, {speed:.0} simulated requests a second"),
             None => println!("{seconds:.2} s of real time"),
@@ -183,21 +166,6 @@ fn experiment(name: &str, seed: u64, real: bool, json: bool) -> anyhow::Result<(
 fn column_sum(report: &Report, name: &str) -> Option<f64> {
     let column = report.columns.iter().position(|column| column == name)?;
     Some(report.rows.iter().map(|(_, values)| values[column]).sum())
-}
-
-fn print_report(report: &Report, on_real_rack: Option<&Report>) {
-    print!("{report}");
-    let Some(on_real_rack) = on_real_rack else { return };
-    print!("\non a real rack with emulated device time\n{on_real_rack}\nreal over simulated\n");
-    for (label, _) in &report.rows {
-        let ratio = |column| Some(on_real_rack.value(label, column)? / report.value(label, column)?);
-        let text = |column| ratio(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-        println!(
-            "{label:<14} read p50 {}, p99 {}",
-            text("read_p50_us"),
-            text("read_p99_us")
-        );
-    }
 }
 
 fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -> anyhow::Result<()> {

@@ -46,7 +46,8 @@ impl Percentiles {
         }
     }
 
-    fn values(&self) -> [f64; 6] {
+    /// In the order of the fields, without the count.
+    pub(super) fn values(&self) -> [f64; 6] {
         [
             self.mean_us,
             self.p50_us,
@@ -117,7 +118,8 @@ impl Row {
         Value::Object(object)
     }
 
-    fn label(&self) -> String {
+    /// Its policy, workload and parameters in a line.
+    pub fn label(&self) -> String {
         let mut label = format!("{} {}", self.policy, self.workload);
         for (name, value) in &self.parameters {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -8,27 +8,29 @@
 pub mod apps;
 pub mod checks;
 mod figure;
+pub mod gc_tail;
 pub mod isolation;
 mod memo;
 pub mod netsched;
 pub mod pairs;
 pub mod replay;
 pub mod schedulers;
+mod slower;
 pub mod wear;
 pub mod ycsb;
 
 pub use figure::{Figure, Percentiles, Row};
 pub use memo::{forget, specification};
 
-use crate::client::{ClientVolume, Latencies, LoadSpec, Pace, Shape};
+use crate::client::{ClientStats, ClientVolume, Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
-use crate::net::{Delay, LinkModel};
+use crate::net::{Delay, LinkModel, Network};
 use crate::rack::{Central, Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
 use crate::workload::apps::{App, AppStream};
 use crate::workload::stream::Stream;
 use crate::workload::{Burst, Mix, Pattern};
-use base::{Duration, Instant, VolumeId};
+use base::{Duration, Instant, Rng, VolumeId};
 use flash::{GcMode, Geometry, Profile};
 use hdrhistogram::Histogram;
 use host::Egress;
@@ -317,7 +319,8 @@ impl Workload {
         }
     }
 
-    fn stream(&self, pages: u64) -> Option<Box<dyn Stream>> {
+    /// The application's requests, if it is one, to a volume of so many pages.
+    pub fn stream(&self, pages: u64) -> Option<Box<dyn Stream>> {
         let (app, Pace::Open { per_second, .. }) = (self.app?, self.pace) else {
             return None;
         };
@@ -399,6 +402,7 @@ pub type Planned = (&'static str, fn() -> Plan);
 /// The experiments that run plans, and theirs: all must be [fair](Plan::is_fair). Figures 22 and 23 have none, as they
 /// are about wear alone.
 pub const PLANS: &[Planned] = &[
+    ("gc-tail", gc_tail::plan),
     ("fig9", ycsb::sweep),
     ("fig10", ycsb::sweep),
     ("fig11", ycsb::sweep),
@@ -462,22 +466,40 @@ fn measure_streams(
     let gateways: Vec<usize> = (0..hardware.clients)
         .map(|client| fleet.gateway(client))
         .collect();
-    let fill = |(volume, &gateway)| fill(gateway, volume, hardware.pages());
-    spec.loads = gateways.iter().enumerate().map(fill).collect();
+    let [fills, warms, measures] = phases(hardware, workload, &gateways);
+    spec.loads = fills;
     let mut run = Run::new(fleet, spec);
     run.world().net().separate(seed);
     run.execute();
-    let mut quiet = loads(&gateways, workload, workload.warm);
-    for load in &mut quiet {
+    add(&mut run, warms, warm);
+    run.execute();
+    let before = counted(&mut run);
+    add(&mut run, measures, measured);
+    let outcome = run.execute();
+    let during = counted(&mut run).since(&before);
+    let row = row(policies, workload, &outcome.clients, &outcome.latencies, &during);
+    (row, outcome)
+}
+
+/// What clients do at these gateways, one after the other: they fill the volumes, warm the flash up, and are measured.
+pub fn phases(hardware: &Hardware, workload: &Workload, gateways: &[usize]) -> [Vec<LoadSpec>; 3] {
+    let fill = |(volume, &gateway)| fill(gateway, volume, hardware.pages());
+    let mut warm = loads(gateways, workload, workload.warm);
+    for load in &mut warm {
         load.record_after = Instant::FAR_FUTURE;
     }
-    add(&mut run, quiet, warm);
-    run.execute();
-    let before = Servers::of(&mut run);
-    add(&mut run, loads(&gateways, workload, workload.measured), measured);
-    let outcome = run.execute();
-    let during = Servers::of(&mut run).since(&before);
-    (row(policies, workload, &outcome, &during), outcome)
+    let fills = gateways.iter().enumerate().map(fill).collect();
+    [fills, warm, loads(gateways, workload, workload.measured)]
+}
+
+/// The network of a rack, with the delays that it has in a run of this seed.
+pub fn network(fleet: &RackFleet, hardware: &Hardware, seed: u64) -> Network {
+    let mut net = Network::new(fleet.hosts(), hardware.server_link, Rng::new(seed).fork());
+    for (from, to, model) in fleet.links() {
+        net.set_link(from, to, model);
+    }
+    net.separate(seed);
+    net
 }
 
 /// Adds every client's load. A stream is the first one's.
@@ -490,58 +512,92 @@ fn add(run: &mut Run<RackFleet>, loads: Vec<LoadSpec>, mut stream: Option<Box<dy
     }
 }
 
-/// What the servers did.
-struct Servers {
+/// What hosts of a rack have counted.
+#[derive(Clone, Debug)]
+pub struct Counted {
     user_programs: u64,
     gc_programs: u64,
+    /// Soft requests to collect that the ToR accepted.
+    soft_collections: u64,
     /// Time of reads between their arrival at the server that answers and its answer, in ns.
     reads: Histogram<u64>,
 }
 
-impl Servers {
-    fn of(run: &mut Run<RackFleet>) -> Self {
-        let hosts = run.fleet().sites().len();
-        let world = run.world();
-        let up: Vec<&RackHost> = (0..hosts).filter_map(|i| world.host(i)).collect();
+impl Counted {
+    /// By these hosts.
+    pub fn of<'a>(hosts: impl Iterator<Item = &'a RackHost> + Clone) -> Self {
         let mut stages = Stages::new();
-        for host in &up {
-            if let RackHost::Node(node) = host {
-                node.units().for_each(|unit| stages.merge(unit.stages()));
+        let mut soft_collections = 0;
+        for host in hosts.clone() {
+            match host {
+                RackHost::Node(node) => node.units().for_each(|unit| stages.merge(unit.stages())),
+                RackHost::Tor(tor) => soft_collections += tor.stats().gc_soft,
+                RackHost::Gateway(_) | RackHost::Controller(_) => {}
             }
         }
-        let totals = flash_totals(up.into_iter());
+        let totals = flash_totals(hosts);
         Self {
             user_programs: totals.user_programs,
             gc_programs: totals.gc_programs,
+            soft_collections,
             reads: stages.storage().clone(),
         }
     }
 
-    fn since(mut self, before: &Self) -> Self {
+    /// Adds what others have counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.user_programs += other.user_programs;
+        self.gc_programs += other.gc_programs;
+        self.soft_collections += other.soft_collections;
+        self.reads.add(&other.reads).expect("equal bounds");
+    }
+
+    /// What was counted since then.
+    ///
+    /// # Panics
+    /// If a counter has shrunk: a host was started anew.
+    pub fn since(mut self, before: &Self) -> Self {
         self.reads.subtract(&before.reads).expect("counters only grow");
         Self {
             user_programs: self.user_programs - before.user_programs,
             gc_programs: self.gc_programs - before.gc_programs,
+            soft_collections: self.soft_collections - before.soft_collections,
             reads: self.reads,
         }
     }
 }
 
-fn row(policies: &Policies, workload: &Workload, outcome: &Outcome, servers: &Servers) -> Row {
-    let clients = outcome.clients;
+fn counted(run: &mut Run<RackFleet>) -> Counted {
+    let hosts = run.fleet().hosts();
+    let world = run.world();
+    let up: Vec<&RackHost> = (0..hosts).filter_map(|i| world.host(i)).collect();
+    Counted::of(up.into_iter())
+}
+
+/// The row of a run, of what its clients and its hosts have seen while it was measured.
+pub fn row(
+    policies: &Policies,
+    workload: &Workload,
+    clients: &ClientStats,
+    latencies: &Latencies,
+    hosts: &Counted,
+) -> Row {
     let seconds = (clients.recorded_to_ns - clients.recorded_from_ns) as f64 / 1e9;
-    let user = servers.user_programs as f64;
-    let answered = outcome.latencies.read.len() + outcome.latencies.write.len();
-    let storage = Percentiles::of(&servers.reads).to_json();
+    let user = hosts.user_programs as f64;
+    let answered = latencies.read.len() + latencies.write.len();
+    let storage = Percentiles::of(&hosts.reads).to_json();
     Row {
         policy: policies.name.clone(),
         workload: workload.name.clone(),
         parameters: Map::new(),
-        read: Percentiles::of(&outcome.latencies.read),
-        write: Percentiles::of(&outcome.latencies.write),
+        read: Percentiles::of(&latencies.read),
+        write: Percentiles::of(&latencies.write),
         iops: answered as f64 / seconds,
-        write_amplification: (user + servers.gc_programs as f64) / user,
-        more: Map::from_iter([("storage_read".to_owned(), storage)]),
+        write_amplification: (user + hosts.gc_programs as f64) / user,
+        more: Map::from_iter([
+            ("storage_read".to_owned(), storage),
+            ("soft_collections".to_owned(), json!(hosts.soft_collections)),
+        ]),
     }
 }
 

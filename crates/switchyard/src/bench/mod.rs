@@ -13,6 +13,7 @@ mod load;
 pub mod machine;
 mod nbd;
 mod nvme;
+mod rack;
 mod report;
 mod servers;
 mod socket;
@@ -72,6 +73,8 @@ pub enum Comparison {
     Peers(compare::PeersArgs),
     /// One good client beside a thousand bad ones
     Hostile(hostile::HostileArgs),
+    /// A rack's policies: the simulator's experiments on a real rack with emulated devices and links, and compared
+    Rack(rack::RackArgs),
 }
 
 /// `switchyard bench`.
@@ -142,6 +145,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Blockswitch(args)) => return compare::blockswitch(args),
         Some(Comparison::Peers(args)) => return compare::peers(args),
         Some(Comparison::Hostile(args)) => return hostile::run(args),
+        Some(Comparison::Rack(args)) => return rack::run(args),
         None => {}
     }
     check(args)?;
