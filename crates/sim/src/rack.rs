@@ -147,7 +147,7 @@ pub struct RackOptions {
 pub struct Failover {
     /// A lead that is silent so long is replaced.
     pub silent_after: Duration,
-    /// Between two looks of a gateway, at most: one that has been replaced does not know it for so long.
+    /// Between two looks of the lead, at most: one that has been replaced does not know it for so long. Others look often.
     pub look_every: Duration,
     /// Of the times between looks.
     pub seed: u64,
@@ -533,7 +533,13 @@ impl Fleet for RackFleet {
             self.takeovers += 1;
             self.operator.restart();
         }
-        let again = self.looks.below(failover.look_every.as_nanos() as u64) + 1;
+        let leads = matches!(world.host(index), Some(RackHost::Gateway(gateway)) if gateway.leads());
+        let most = if leads {
+            failover.look_every
+        } else {
+            failover.silent_after / 4
+        };
+        let again = self.looks.below(most.as_nanos() as u64) + 1;
         Look {
             took,
             again: Instant::from_nanos(world.now().as_nanos() + again),

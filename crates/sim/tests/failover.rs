@@ -25,8 +25,8 @@ const CALM_NS: u64 = 1_500 * MILLISECOND;
 fn failover(seed: u64) -> Failover {
     Failover {
         silent_after: Duration::from_millis(20),
-        // Longer: one that was replaced has time to write on.
-        look_every: Duration::from_millis(60),
+        // One that was replaced has time to write on.
+        look_every: Duration::from_millis(100),
         seed,
         one_session: false,
     }
@@ -174,14 +174,15 @@ fn partitions(seed: u64) -> Vec<(u64, Fault)> {
             at,
             Fault::Partition {
                 host: GATEWAYS[rng.below(2) as usize],
-                for_ns: rng.between(25, 120) * MILLISECOND,
+                for_ns: rng.between(25, 160) * MILLISECOND,
                 inbound: way != 1,
                 outbound: way != 0,
             },
         ));
-        if rng.chance(0.3) {
+        // Some after the lead has moved: a node must not forget that.
+        if rng.chance(0.5) {
             faults.push((
-                at + rng.below(60 * MILLISECOND),
+                at + rng.between(20, 160) * MILLISECOND,
                 Fault::Crash {
                     host: 1 + rng.below(u64::from(NODES)) as usize,
                     down_ns: rng.between(1, 30) * MILLISECOND,

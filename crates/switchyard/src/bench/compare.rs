@@ -61,7 +61,7 @@ pub struct CompareArgs {
 pub struct BlockswitchArgs {
     #[command(flatten)]
     pub compare: CompareArgs,
-    /// Scenarios of a figure of the blk-switch artifact: 2, 3a, 7, 8, 11, or all
+    /// Scenarios of a figure of the blk-switch artifact: 2, 3a, 7, 8, 10, 11, 13, or all (without 10: foreign servers have no flash)
     #[arg(long, value_name = "N")]
     pub figure: Option<String>,
     /// Only these systems, by name, such as `spdk nvme`
@@ -87,11 +87,12 @@ pub struct Scenario {
     pub name: String,
     /// Latency-bound clients.
     pub latency_clients: usize,
-    /// Bulk clients.
-    pub bulk_clients: usize,
     bulk_bytes: usize,
-    bulk_depth: usize,
+    /// Depths of bulk clients, and how many there are of each.
+    bulk_depths: Vec<(usize, usize)>,
     bulk_write_share: f64,
+    /// The latency-bound clients are on flash.
+    on_flash: bool,
 }
 
 impl Scenario {
@@ -99,10 +100,10 @@ impl Scenario {
         Self {
             name,
             latency_clients,
-            bulk_clients,
             bulk_bytes: 64 << 10,
-            bulk_depth: 32,
+            bulk_depths: vec![(32, bulk_clients)],
             bulk_write_share: 0.0,
+            on_flash: false,
         }
     }
 
@@ -141,8 +142,14 @@ impl Scenario {
                 .into(),
             "8" => [1usize, 2, 4, 8, 16, 32]
                 .map(|depth| Self {
-                    bulk_depth: depth,
+                    bulk_depths: vec![(depth, 6)],
                     ..new(format!("fig8 6 L + 6 T, T depth {depth}"), 6, 6)
+                })
+                .into(),
+            "10" => [6usize, 12, 24]
+                .map(|count| Self {
+                    on_flash: true,
+                    ..new(format!("fig10 {count} L on flash + 6 T"), count, 6)
                 })
                 .into(),
             "11" => [0usize, 25, 50, 75, 100]
@@ -151,16 +158,20 @@ impl Scenario {
                     ..new(format!("fig11 6 L + 6 T, {reads} % reads"), 6, 6)
                 })
                 .into(),
+            "13" => vec![Self {
+                bulk_depths: [64, 32, 16, 8, 4, 2].map(|depth| (depth, 1)).into(),
+                ..new("fig13 1 L + 6 T, T depths 64 to 2".into(), 1, 0)
+            }],
             "all" => {
                 let mut all = Vec::new();
-                for figure in ["2", "3a", "7", "8", "11"] {
+                for figure in ["2", "3a", "7", "8", "11", "13"] {
                     all.extend(Self::figure(figure)?);
                 }
                 all
             }
             other => bail!(Failure::Usage(format!(
-                "--figure {other}: choose 2, 3a, 7, 8, 11 or all; 9, 10 and 13 need several cores: \
-                 `switchyard sim run switch-fig9`"
+                "--figure {other}: choose 2, 3a, 7, 8, 10, 11, 13 or all; 9 needs several cores: `switchyard sim run \
+                 switch-fig9`"
             ))),
         })
     }
@@ -178,21 +189,23 @@ impl Scenario {
                 time,
                 seed,
             },
+            volume: usize::from(self.on_flash),
             cpu: Some(args.client_cpu),
             realtime: true,
         }];
-        if self.bulk_clients > 0 {
+        for &(depth, clients) in self.bulk_depths.iter().filter(|(_, clients)| *clients > 0) {
             groups.push(Group {
                 case: Case {
                     mode: Mode::Randrw,
                     bs: self.bulk_bytes,
-                    qd: self.bulk_depth,
-                    conns: self.bulk_clients,
+                    qd: depth,
+                    conns: clients,
                     polls: false,
                     write_share: self.bulk_write_share,
                     time,
-                    seed: seed ^ 0xb01c,
+                    seed: seed ^ 0xb01c ^ (depth as u64) << 16,
                 },
+                volume: 0,
                 cpu: Some(args.client_cpu),
                 realtime: false,
             });
@@ -234,14 +247,16 @@ struct Run {
 impl Run {
     fn new(groups: &[Group], outcomes: &[Outcome], idle_cpu_percent: Option<f64>) -> Self {
         let us = |quantile| outcomes[0].latency.value_at_quantile(quantile) as f64 / 1000.0;
-        let (group, outcome) = (
-            groups.last().expect("there is a group"),
-            outcomes.last().expect("there is an outcome"),
-        );
+        // Of the bulk clients, or of the only group.
+        let first = usize::from(groups.len() > 1);
+        let moved = groups.iter().zip(outcomes).skip(first);
+        let bytes_a_second: f64 = moved
+            .map(|(group, outcome)| outcome.iops() * group.case.bs as f64)
+            .sum();
         Self {
             iops: outcomes[0].iops(),
             quantiles_us: [us(0.5), us(0.99), us(0.999)],
-            mib_s: outcome.iops() * group.case.bs as f64 / 1_048_576.0,
+            mib_s: bytes_a_second / 1_048_576.0,
             idle_cpu_percent,
         }
     }
@@ -265,6 +280,9 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
         System::Nbdkit,
         System::QemuNbd,
     ]);
+    if chosen.iter().any(|scenario| scenario.on_flash) {
+        systems.retain(|system| matches!(system, System::Ours(..)));
+    }
     if !args.system.is_empty() {
         for name in &args.system {
             if !systems.iter().any(|system| system.name() == *name) {
@@ -327,6 +345,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
             let groups = move |seed| {
                 vec![Group {
                     case: case(seed),
+                    volume: 0,
                     cpu: Some(compare_args.client_cpu),
                     realtime: false,
                 }]
@@ -406,8 +425,13 @@ fn visit(
     round: u64,
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<Run>> {
-    let server = Server::start(system, args.size.0, args.server_cpu)?;
-    let target = Target::open(&server.uri, None)?;
+    let mut groups = scenarios.iter().flat_map(|(_, groups)| groups(round + 1));
+    let flash = groups.any(|group| group.volume > 0);
+    let server = Server::start(system, args.size.0, flash, args.server_cpu)?;
+    let uris = core::iter::once(&server.uri).chain(&server.flash_uri);
+    let targets = uris
+        .map(|uri| Target::open(uri, None))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let fill = Case {
         mode: Mode::Write,
         bs: 128 << 10,
@@ -418,13 +442,15 @@ fn visit(
         time: Duration::ZERO,
         seed: round,
     };
-    load::fill(&target, &fill, ProgressBar::hidden()).context("its volume cannot be filled")?;
+    for target in &targets {
+        load::fill(target, &fill, ProgressBar::hidden()).context("its volume cannot be filled")?;
+    }
     let mut idle = machine::idle_cpu_percent(server.pid(), Duration::from_secs(1));
     let warm_up = Duration::from_secs_f64((args.seconds / 5.0).min(0.5));
     let mut runs = Vec::new();
     for (name, groups) in scenarios {
         let groups = groups(round + 1);
-        let outcomes = load::run_groups(&target, &groups, warm_up, &ProgressBar::hidden())
+        let outcomes = load::run_groups(&targets, &groups, warm_up, &ProgressBar::hidden())
             .with_context(|| name.clone())?;
         runs.push(Run::new(&groups, &outcomes, idle.take()));
         bar.inc(1);
@@ -465,9 +491,18 @@ mod tests {
 
     #[test]
     fn every_figure_gives_all_systems_the_same_clients() {
-        for figure in ["2", "3a", "7", "8", "11", "all"] {
+        for (figure, least) in [
+            ("2", 4),
+            ("3a", 6),
+            ("7", 3),
+            ("8", 6),
+            ("10", 3),
+            ("11", 5),
+            ("13", 1),
+            ("all", 25),
+        ] {
             let scenarios = Scenario::figure(figure).unwrap();
-            assert!(scenarios.len() >= 3);
+            assert!(scenarios.len() >= least);
             let names: std::collections::BTreeSet<_> = scenarios.iter().map(|s| s.name.clone()).collect();
             assert_eq!(names.len(), scenarios.len(), "names are different");
         }

@@ -133,8 +133,8 @@ struct Round {
 fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
     let compare = &args.compare;
     let system = System::Ours(Policy::Switchyard, Protocol::Nbd);
-    let server = Server::start(system, compare.size.0, compare.server_cpu)?;
-    let target = Target::open(&server.uri, None)?;
+    let server = Server::start(system, compare.size.0, false, compare.server_cpu)?;
+    let target = [Target::open(&server.uri, None)?];
     let address = Address::parse(&server.uri).context("an NBD server has an NBD address")?;
     let fill = Case {
         mode: Mode::Write,
@@ -146,7 +146,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
         time: Duration::ZERO,
         seed,
     };
-    load::fill(&target, &fill, ProgressBar::hidden())?;
+    load::fill(&target[0], &fill, ProgressBar::hidden())?;
     let good = Group {
         case: Case {
             mode: Mode::Randread,
@@ -155,6 +155,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
             time: Duration::from_secs_f64(compare.seconds),
             ..fill
         },
+        volume: 0,
         cpu: Some(compare.client_cpu),
         realtime: true,
     };

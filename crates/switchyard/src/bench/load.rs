@@ -156,6 +156,8 @@ impl Places {
 pub struct Group {
     /// What they do.
     pub case: Case,
+    /// Which of the volumes they use.
+    pub volume: usize,
     /// Processor their threads are pinned to.
     pub cpu: Option<usize>,
     /// Their threads go before ordinary ones.
@@ -166,6 +168,7 @@ impl From<Case> for Group {
     fn from(case: Case) -> Self {
         Self {
             case,
+            volume: 0,
             cpu: None,
             realtime: false,
         }
@@ -174,18 +177,23 @@ impl From<Case> for Group {
 
 /// Runs a case.
 pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Outcome> {
-    let outcomes = run_groups(target, &[Group::from(*case)], Duration::ZERO, bar)?;
+    let outcomes = run_groups(
+        core::slice::from_ref(target),
+        &[Group::from(*case)],
+        Duration::ZERO,
+        bar,
+    )?;
     Ok(outcomes.into_iter().next().expect("one group, one outcome"))
 }
 
-/// Runs groups together, for the time of the first one; what comes in the first `warm_up` does not count.
+/// Runs groups on volumes together, for the time of the first one; what comes in the first `warm_up` does not count.
 pub fn run_groups(
-    target: &Target,
+    targets: &[Target],
     groups: &[Group],
     warm_up: Duration,
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<Outcome>> {
-    let opened = open(target, groups)?;
+    let opened = open(targets, groups)?;
     let (barrier, stop, counts) = (
         Barrier::new(opened.len() + 1),
         AtomicBool::new(false),
@@ -205,7 +213,11 @@ pub fn run_groups(
                 let handle = scope.spawn(move || {
                     let group = &groups[index];
                     let placed = place(group);
-                    let places = Places::new(&group.case, target.span_bytes, (index as u64) << 16 | thread);
+                    let places = Places::new(
+                        &group.case,
+                        targets[group.volume].span_bytes,
+                        (index as u64) << 16 | thread,
+                    );
                     barrier.wait();
                     placed?;
                     match way {
@@ -245,10 +257,10 @@ pub fn run_groups(
 }
 
 /// A way for every thread: the group's place, the thread's number in it.
-fn open(target: &Target, groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
+fn open(targets: &[Target], groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
     let mut opened = Vec::new();
     for (index, group) in groups.iter().enumerate() {
-        let case = &group.case;
+        let (case, target) = (&group.case, &targets[group.volume]);
         let ways = if target.is_pipelined() {
             case.conns
         } else {

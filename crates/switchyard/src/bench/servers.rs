@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// A server that does not answer this long after its start is given up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The volume on flash: small, since it is filled at the speed of the flash.
+const FLASH: &str = "vssd:mem,size=32MiB,timing=p-ssd";
+
 /// What clients speak to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -65,15 +68,17 @@ pub struct Server {
     child: Child,
     /// Where its volume is.
     pub uri: String,
+    /// Where a volume on flash is, if it has one.
+    pub flash_uri: Option<String>,
     /// A file to delete.
     file: Option<PathBuf>,
 }
 
 impl Server {
-    /// Starts a system on `bytes` of memory and waits until it answers.
-    pub fn start(system: System, bytes: u64, cpu: usize) -> anyhow::Result<Self> {
+    /// Starts a system on `bytes` of memory, ours with a volume on flash beside it if wanted, and waits until it answers.
+    pub fn start(system: System, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
         match system {
-            System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, cpu),
+            System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, flash, cpu),
             System::Nbdkit => {
                 let port = free_port()?;
                 let mut command = pinned("nbdkit", cpu);
@@ -111,7 +116,7 @@ impl Server {
         }
     }
 
-    fn ours(policy: Policy, protocol: Protocol, bytes: u64, cpu: usize) -> anyhow::Result<Self> {
+    fn ours(policy: Policy, protocol: Protocol, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program cannot be found")?;
         let mut command = Command::new(program);
         command.args([
@@ -126,6 +131,9 @@ impl Server {
         ]);
         command.args(["--media", &format!("mem:{bytes}"), "--cores", &cpu.to_string()]);
         command.args(["--policy", policy.name()]);
+        if flash {
+            command.args(["--media", FLASH, "--name", "flash"]);
+        }
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
@@ -134,17 +142,21 @@ impl Server {
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
         let ready: serde_json::Value = serde_json::from_str(&line)
             .context("`switchyard serve` did not become ready; its message is above")?;
-        let volume = &ready["volumes"][0];
-        let uri = match protocol {
-            Protocol::Nbd => volume["nbd"][0].as_str().map(str::to_owned),
-            Protocol::Nvme => volume["nvme"][0]
-                .as_str()
-                .map(|address| format!("nvme://{address}/disk")),
+        let uri = |index: usize, name: &str| {
+            let volume = &ready["volumes"][index];
+            match protocol {
+                Protocol::Nbd => volume["nbd"][0].as_str().map(str::to_owned),
+                Protocol::Nvme => volume["nvme"][0]
+                    .as_str()
+                    .map(|address| format!("nvme://{address}/{name}")),
+            }
         };
-        let uri = uri.context("`switchyard serve` named no address")?;
+        let flash_uri = uri(1, "flash");
+        let uri = uri(0, "disk").context("`switchyard serve` named no address")?;
         Ok(Self {
             child,
             uri,
+            flash_uri,
             file: None,
         })
     }
@@ -157,6 +169,7 @@ impl Server {
         let mut server = Self {
             child,
             uri: format!("nbd://127.0.0.1:{port}/"),
+            flash_uri: None,
             file,
         };
         let start = Instant::now();
