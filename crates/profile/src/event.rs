@@ -120,12 +120,10 @@ pub type Comm = [u8; 16];
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A system call begins, with its first three arguments.
+    /// A system call begins.
     Enter {
         /// Its number.
         number: u32,
-        /// File, buffer, bytes for most of those that are traced.
-        args: [u64; 3],
     },
     /// It returns.
     Exit {
@@ -258,7 +256,7 @@ impl Decoder {
     /// A decoder for the records that `format` describes, or the name of the field that it lacks.
     pub fn new(kind: Kind, format: &Format) -> Result<Self, &'static str> {
         let names: &[&'static str] = match kind {
-            Kind::SysEnter => &["id", "args"],
+            Kind::SysEnter => &["id"],
             Kind::SysExit => &["id", "ret"],
             Kind::DirectBegin => &["count", "aio"],
             Kind::SyncBegin => &["dev"],
@@ -295,7 +293,6 @@ impl Decoder {
         let what = match self.kind {
             Kind::SysEnter => What::Enter {
                 number: number(0)? as u32,
-                args: first_three(bytes(1)?)?,
             },
             Kind::SysExit => What::Exit {
                 number: number(0)? as u32,
@@ -340,13 +337,6 @@ impl Decoder {
             what,
         })
     }
-}
-
-fn first_three(bytes: &[u8]) -> Option<[u64; 3]> {
-    let mut words = bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
-    Some([words.next()?, words.next()?, words.next()?])
 }
 
 #[cfg(test)]

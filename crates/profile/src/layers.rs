@@ -39,6 +39,8 @@ pub struct LayerRow {
     pub layers_ns: [u64; LAYERS.len()],
     /// Sum of all, ns.
     pub total_ns: u64,
+    /// Sum of the application's own time before each, ns.
+    pub application_ns: u64,
     /// Probes in each layer.
     pub probes: [u64; LAYERS.len()],
     /// Bytes moved.
@@ -60,6 +62,7 @@ impl Default for LayerRow {
             layers: core::array::from_fn(|_| times()),
             layers_ns: [0; LAYERS.len()],
             total_ns: 0,
+            application_ns: 0,
             probes: [0; LAYERS.len()],
             bytes: 0,
             bios: 0,
@@ -74,6 +77,7 @@ impl LayerRow {
     fn add(&mut self, operation: &Operation) {
         self.total.saturating_record(operation.total_ns);
         self.total_ns += operation.total_ns;
+        self.application_ns += operation.application_ns;
         for (index, ns) in operation.layers_ns.iter().enumerate() {
             self.layers[index].saturating_record(*ns);
             self.layers_ns[index] += ns;

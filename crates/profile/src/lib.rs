@@ -10,6 +10,7 @@
 //! | [`owners`], [`devices`] | whose a thread is, what a device is called |
 //! | [`session`] | profiles a command or a process |
 //! | [`layers`] | pure: histograms by kind of operation, size and layer |
+//! | [`summary`] | what a profile says, readable by scripts |
 //!
 //! Static tracepoints only, which stock kernels have even where they are locked down against probes.
 
@@ -26,4 +27,5 @@ pub mod event;
 pub mod layers;
 pub mod owners;
 pub mod session;
+pub mod summary;
 pub mod tracefs;

@@ -42,6 +42,8 @@ pub struct Options {
     pub device: Option<Dev>,
     /// Until then; else until the target ends.
     pub limit: Option<Duration>,
+    /// What a started program prints goes to standard error.
+    pub quiet_output: bool,
 }
 
 /// Why there is no profile.
@@ -92,7 +94,7 @@ pub fn run(
     let devices = Devices::read();
     let (mut program, threads, mut owners) = match &options.target {
         Target::Command(words) => {
-            let program = Held::start(words)?;
+            let program = Held::start(words, options.quiet_output)?;
             let process = program.process;
             (Some(program), vec![process], Owners::of(process))
         }
@@ -186,7 +188,7 @@ struct Held {
 }
 
 impl Held {
-    fn start(words: &[OsString]) -> Result<Self, ProfileError> {
+    fn start(words: &[OsString], quiet_output: bool) -> Result<Self, ProfileError> {
         let name = words[0].to_string_lossy().into_owned();
         let fail = |source| ProfileError::Start {
             program: words[0].to_string_lossy().into_owned(),
@@ -197,6 +199,9 @@ impl Held {
         let gate_here = gate.as_raw_fd();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
+        if quiet_output {
+            command.stdout(io::stderr());
+        }
         // SAFETY: between fork and exec only a file is closed, a number written and a byte read, all async-signal-safe. The
         // file is the child's copy of the gate, without which it notices the end of this process; nothing else closes it.
         unsafe {

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "runtime",
         &["base", "wire", "flash", "blockswitch", "rack", "host"],
     ),
+    ("profile", &[]),
     (
         "switchyard",
         &[
@@ -29,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "host",
             "sim",
             "runtime",
+            "profile",
         ],
     ),
 ];

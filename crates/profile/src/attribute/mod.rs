@@ -14,7 +14,7 @@ use crate::collect::calls;
 use crate::event::{Action, Comm, Dev, Event, Rw, Span, What};
 use device::{Bio, Device};
 use operation::{OpId, Passed, divide};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Operations open at once. More are events that were lost.
 const OPEN_MAX: usize = 1 << 18;
@@ -70,6 +70,7 @@ struct Open {
     thread: u32,
     bytes: u64,
     begin_ns: u64,
+    application_ns: u64,
     direct_ns: Option<u64>,
     passed: Vec<Passed>,
     merged: u32,
@@ -90,6 +91,8 @@ struct Thread {
     call: Option<OpId>,
     /// It submits for others: libaio's call or io_uring's.
     submits: Option<u32>,
+    /// When its last call returned, ns; 0 before that.
+    returned_ns: u64,
     /// The request that it submitted last, while it may still queue bios for it.
     request: Option<OpId>,
 }
@@ -106,7 +109,7 @@ pub struct Attribution {
     /// io_uring's requests.
     requests: BTreeMap<u64, OpId>,
     /// Requests that went on in workers and have queued nothing yet, in order.
-    punted: std::collections::VecDeque<OpId>,
+    punted: VecDeque<OpId>,
     unclear: Unclear,
 }
 
@@ -162,7 +165,7 @@ impl Attribution {
     pub fn handle(&mut self, event: &Event, ours: bool, out: &mut Vec<Finding>) {
         let (now_ns, thread) = (event.time_ns, event.thread);
         match event.what {
-            What::Enter { number, args } => self.enter(now_ns, thread, number, args),
+            What::Enter { number } => self.enter(now_ns, thread, number),
             What::Exit { number, result } => self.exit(now_ns, thread, number, result, out),
             What::DirectBegin { bytes, asynchronous } => self.direct(now_ns, thread, bytes, asynchronous),
             What::SyncBegin { dev } => {
@@ -224,6 +227,7 @@ impl Attribution {
                 thread,
                 bytes: 0,
                 begin_ns: now_ns,
+                application_ns: 0,
                 direct_ns: None,
                 passed: Vec::new(),
                 merged: 0,
@@ -237,7 +241,7 @@ impl Attribution {
         id
     }
 
-    fn enter(&mut self, now_ns: u64, thread: u32, number: u32, _args: [u64; 3]) {
+    fn enter(&mut self, now_ns: u64, thread: u32, number: u32) {
         let state = self.threads.entry(thread).or_default();
         if let Some(lost) = state.call.take() {
             self.unclear.operations += 1;
@@ -254,13 +258,21 @@ impl Attribution {
             return;
         };
         let (call, submits) = (state.call.take(), state.submits.take());
+        let returned_ns = core::mem::replace(&mut state.returned_ns, now_ns);
         if let Some(request) = state.request.take()
             && submits.is_some()
         {
             self.close_if_idle(now_ns, request, out);
         }
         match call {
-            Some(id) => self.end(now_ns, id, Some(result), out),
+            Some(id) => {
+                if let Some(open) = self.open.get_mut(&id)
+                    && returned_ns != 0
+                {
+                    open.application_ns = open.begin_ns - returned_ns;
+                }
+                self.end(now_ns, id, Some(result), out);
+            }
             // It was entered before recording began.
             None if submits.is_none() && action_of_call(number).is_some() => self.unclear.operations += 1,
             None => {}
@@ -351,7 +363,7 @@ impl Attribution {
         let submits = state.is_some_and(|state| state.submits == Some(libc::SYS_io_submit as u32));
         let interface = match (ours, submits) {
             (true, true) => Interface::Aio,
-            (true, false) => Interface::Fault,
+            (true, false) => Interface::Other,
             (false, _) => Interface::Background,
         };
         let id = self.begin(now_ns, thread, interface, rw.action);
@@ -431,6 +443,7 @@ impl Attribution {
                 (_, None) => open.bytes,
             },
             begin_ns: open.begin_ns,
+            application_ns: open.application_ns,
             total_ns: end_ns - open.begin_ns,
             layers_ns,
             probes,

@@ -15,8 +15,8 @@ pub enum Interface {
     Uring,
     /// libaio.
     Aio,
-    /// A page fault, or what a system call that is not traced needed.
-    Fault,
+    /// A page fault, or a system call that is not traced: what it needed of the device.
+    Other,
     /// Nobody's in particular: write-back, journals, other programs.
     Background,
 }
@@ -28,7 +28,7 @@ impl Interface {
             Self::Call => "call",
             Self::Uring => "io_uring",
             Self::Aio => "libaio",
-            Self::Fault => "fault",
+            Self::Other => "other",
             Self::Background => "background",
         }
     }
@@ -89,6 +89,8 @@ pub struct Operation {
     pub bytes: u64,
     /// When it began, ns.
     pub begin_ns: u64,
+    /// Since its thread's operation before returned, ns: the application's own time. 0 for what no call ends.
+    pub application_ns: u64,
     /// How long it took, ns.
     pub total_ns: u64,
     /// Time in each of [`LAYERS`], ns; their sum is the total.
