@@ -2,11 +2,12 @@
 
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
+use crate::profiling::ProfileArgs;
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, rackup, serve, simulate, status, top, verify, volume};
+use crate::{bench, parts, profiling, rackup, serve, simulate, status, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -58,6 +59,8 @@ enum Command {
     Bench(BenchArgs),
     /// Run experiments in the deterministic simulator
     Sim(SimArgs),
+    /// Show where the time of a program's I/O goes, layer by layer
+    Profile(Box<ProfileArgs>),
     /// Check a stopped rack's media, or one medium
     Verify(VerifyArgs),
 }
@@ -336,6 +339,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => simulate::run(args.command),
+        Command::Profile(args) => profiling::run(&args),
         Command::Verify(args) => verify::run(&args),
     }
 }

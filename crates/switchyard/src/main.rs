@@ -9,6 +9,7 @@
 //! | `status`, `top` | look at a running rack |
 //! | `bench` | load against a rack, any NBD server, a file or a device |
 //! | `sim` | experiments and the swarm of the deterministic simulator |
+//! | `profile` | where the time of an I/O goes |
 //! | `verify` | check media offline |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
@@ -28,6 +29,7 @@ mod launch;
 mod metrics;
 mod parts;
 mod plane;
+mod profiling;
 mod rackup;
 mod registry;
 mod replay;

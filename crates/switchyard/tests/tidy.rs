@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "runtime",
         &["base", "wire", "flash", "blockswitch", "rack", "host"],
     ),
+    ("profile", &[]),
     (
         "switchyard",
         &[
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "host",
             "sim",
             "runtime",
+            "profile",
         ],
     ),
 ];

@@ -1,0 +1,186 @@
+//! Collects events: tracepoints into per-CPU buffers of the kernel, from there decoded and in order of time.
+//!
+//! Two instances of the trace buffers are used. One has what happens in the program's own threads and is filtered by
+//! thread in the kernel; the other has what happens on devices, whose completions run in anybody's context.
+
+use crate::event::{BLOCK_EVENTS, Decoder, Dev, Event, Kind, TASK_EVENTS, URING_EVENTS};
+use crate::tracefs::format::PageLayout;
+use crate::tracefs::{self, CpuReader, Instance, TraceError, ring};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// System calls that move or sync the data of files (asm/unistd_64.h).
+pub mod calls {
+    #![allow(missing_docs)]
+    pub const READ: &[u32] = &[
+        libc::SYS_read as u32,
+        libc::SYS_pread64 as u32,
+        libc::SYS_readv as u32,
+        libc::SYS_preadv as u32,
+        libc::SYS_preadv2 as u32,
+    ];
+    pub const WRITE: &[u32] = &[
+        libc::SYS_write as u32,
+        libc::SYS_pwrite64 as u32,
+        libc::SYS_writev as u32,
+        libc::SYS_pwritev as u32,
+        libc::SYS_pwritev2 as u32,
+    ];
+    pub const SYNC: &[u32] = &[
+        libc::SYS_fsync as u32,
+        libc::SYS_fdatasync as u32,
+        libc::SYS_sync_file_range as u32,
+        libc::SYS_msync as u32,
+        libc::SYS_sync as u32,
+        libc::SYS_syncfs as u32,
+    ];
+    /// Those that submit for others.
+    pub const SUBMIT: &[u32] = &[libc::SYS_io_submit as u32, libc::SYS_io_uring_enter as u32];
+}
+
+/// An event younger than this may be followed by an older one, which another CPU is just writing down.
+const SETTLE_NS: u64 = 1_000_000;
+/// Memory of the kernel for each CPU and instance.
+const TASK_KIB: usize = 8 * 1024;
+const BLOCK_KIB: usize = 16 * 1024;
+
+/// Which events are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Threads to follow, with those that they start.
+    pub threads: Vec<u32>,
+    /// Only this device; else all.
+    pub device: Option<Dev>,
+}
+
+/// What a collection has cost and missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Events that were recorded and decoded.
+    pub events: u64,
+    /// Events that the buffers had no room for.
+    pub lost: u64,
+    /// Records that were too short for what the kernel says of them.
+    pub undecoded: u64,
+}
+
+/// Collects until it is dropped.
+pub struct Collector {
+    layout: PageLayout,
+    decoders: BTreeMap<u16, Decoder>,
+    /// Readers come first: an instance cannot be removed while one is open.
+    readers: Vec<CpuReader>,
+    task: Instance,
+    block: Instance,
+    page: Vec<u8>,
+    pending: Vec<Event>,
+    losses: Losses,
+}
+
+impl Collector {
+    /// Makes buffers for what is wanted; nothing is recorded yet.
+    pub fn new(wanted: &Wanted) -> Result<Self, TraceError> {
+        let root = tracefs::root()?;
+        let layout = tracefs::page_layout(&root)?;
+        let task = Instance::create(&root, "task", TASK_KIB)?;
+        let block = Instance::create(&root, "block", BLOCK_KIB)?;
+        let mut decoders = BTreeMap::new();
+        task.follow(&wanted.threads)?;
+        for (kind, name) in TASK_EVENTS {
+            let filter = matches!(kind, Kind::SysEnter | Kind::SysExit).then(call_filter);
+            enable(&root, &task, &mut decoders, *kind, name, filter.as_deref())?;
+        }
+        let device = wanted.device.map(|dev| format!("dev == {}", dev.0));
+        for (kind, name) in BLOCK_EVENTS {
+            enable(&root, &block, &mut decoders, *kind, name, device.as_deref())?;
+        }
+        for (kind, name) in URING_EVENTS {
+            enable(&root, &block, &mut decoders, *kind, name, None)?;
+        }
+        let mut readers = task.readers()?;
+        readers.extend(block.readers()?);
+        Ok(Self {
+            page: vec![0; layout.page_bytes()],
+            layout,
+            decoders,
+            readers,
+            task,
+            block,
+            pending: Vec::new(),
+            losses: Losses::default(),
+        })
+    }
+
+    /// Begins to record.
+    pub fn start(&self) -> Result<(), TraceError> {
+        self.block.start()?;
+        self.task.start()
+    }
+
+    /// Ends recording. What was recorded is given by the next [`Collector::poll`].
+    pub fn stop(&self) -> Result<(), TraceError> {
+        self.task.stop()?;
+        self.block.stop()
+    }
+
+    /// Reads what is there, and hands over in order of time what is old enough to be complete, or all of it if
+    /// recording has ended (`now_ns` is `u64::MAX`).
+    pub fn poll(&mut self, now_ns: u64, mut each: impl FnMut(Event)) -> Result<(), TraceError> {
+        let (pending, losses, decoders) = (&mut self.pending, &mut self.losses, &self.decoders);
+        for reader in &mut self.readers {
+            while reader.read_page(&mut self.page)? {
+                let summary = ring::parse(&self.layout, &self.page, |time_ns, record| {
+                    let id = record.get(..2).map(|id| u16::from_ne_bytes([id[0], id[1]]));
+                    let event = id
+                        .and_then(|id| decoders.get(&id))
+                        .and_then(|decoder| decoder.decode(time_ns, record));
+                    match event {
+                        Some(event) => pending.push(event),
+                        None => losses.undecoded += 1,
+                    }
+                })?;
+                losses.events += summary.records;
+            }
+        }
+        // Each CPU's events are in order already, which this sort makes use of.
+        pending.sort_by_key(|event| event.time_ns);
+        let complete = now_ns.saturating_sub(SETTLE_NS);
+        let ready = pending.partition_point(|event| event.time_ns <= complete);
+        pending.drain(..ready).for_each(&mut each);
+        Ok(())
+    }
+
+    /// What was collected and what was not.
+    pub fn losses(&self) -> Result<Losses, TraceError> {
+        Ok(Losses {
+            lost: self.task.lost()? + self.block.lost()?,
+            ..self.losses
+        })
+    }
+}
+
+/// The filter for the system calls that are understood.
+fn call_filter() -> String {
+    let calls = [calls::READ, calls::WRITE, calls::SYNC, calls::SUBMIT].concat();
+    let terms: Vec<String> = calls.iter().map(|call| format!("id == {call}")).collect();
+    terms.join(" || ")
+}
+
+fn enable(
+    root: &Path,
+    instance: &Instance,
+    decoders: &mut BTreeMap<u16, Decoder>,
+    kind: Kind,
+    name: &str,
+    filter: Option<&str>,
+) -> Result<(), TraceError> {
+    // What a kernel does not have cannot happen there.
+    let Some(format) = tracefs::format(root, name)? else {
+        return Ok(());
+    };
+    let decoder = Decoder::new(kind, &format).map_err(|_| TraceError::Description {
+        path: PathBuf::from(name),
+    })?;
+    decoders.insert(format.id, decoder);
+    instance.enable(name, filter)
+}

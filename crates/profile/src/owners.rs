@@ -1,0 +1,90 @@
+//! Which threads are the program's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// Tells the program's threads from others. The kernel's filter follows those that a followed thread starts by itself;
+/// the workers of io_uring are not among them and are looked up.
+#[derive(Debug, Default)]
+pub struct Owners {
+    /// Everybody is the program.
+    all: bool,
+    processes: BTreeSet<u32>,
+    known: BTreeMap<u32, bool>,
+}
+
+impl Owners {
+    /// All threads of the system.
+    pub fn everybody() -> Self {
+        Self {
+            all: true,
+            ..Self::default()
+        }
+    }
+
+    /// The threads of `process`, and what is [adopted](Owners::adopt).
+    pub fn of(process: u32) -> Self {
+        Self {
+            processes: BTreeSet::from([process]),
+            ..Self::default()
+        }
+    }
+
+    /// A thread was seen that the kernel's filter passed.
+    pub fn adopt(&mut self, thread: u32) {
+        if !self.all
+            && self.known.insert(thread, true) != Some(true)
+            && let Some(process) = process_of(thread)
+        {
+            self.processes.insert(process);
+        }
+    }
+
+    /// True if the thread is the program's.
+    pub fn owns(&mut self, thread: u32) -> bool {
+        if self.all {
+            return true;
+        }
+        let processes = &self.processes;
+        *self
+            .known
+            .entry(thread)
+            .or_insert_with(|| process_of(thread).is_some_and(|process| processes.contains(&process)))
+    }
+}
+
+/// The process of a thread that lives.
+fn process_of(thread: u32) -> Option<u32> {
+    if thread == 0 {
+        return None;
+    }
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+/// The threads of a process.
+pub fn threads_of(process: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    tasks
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_belong_to_their_process() {
+        let me = std::process::id();
+        let mut owners = Owners::of(me);
+        assert!(threads_of(me).iter().all(|thread| owners.owns(*thread)));
+        assert!(!owners.owns(1) && !owners.owns(0));
+        assert!(Owners::everybody().owns(1));
+        owners.adopt(1);
+        assert!(owners.owns(1));
+    }
+}

@@ -1,0 +1,237 @@
+//! Profiles a command, a process, or the whole system.
+
+use crate::attribute::{Attribution, Finding, Unclear};
+use crate::calibrate::Calibration;
+use crate::clock::now_ns;
+use crate::collect::{Collector, Losses, Wanted};
+use crate::devices::Devices;
+use crate::event::{Dev, What};
+use crate::layers::Tables;
+use crate::owners::{Owners, threads_of};
+use crate::tracefs::TraceError;
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How often the kernel's buffers are emptied.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// What is profiled.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A program that is started for it, with its arguments, and what it starts.
+    Command(Vec<OsString>),
+    /// A process that runs, and what it starts.
+    Process(u32),
+    /// Everybody.
+    System,
+}
+
+/// How to profile.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What.
+    pub target: Target,
+    /// Only this device.
+    pub device: Option<Dev>,
+    /// Until then; else until the target ends.
+    pub limit: Option<Duration>,
+    /// What a started program prints goes to standard error.
+    pub quiet_output: bool,
+}
+
+/// Why there is no profile.
+#[derive(Debug, Error)]
+pub enum ProfileError {
+    /// Tracing failed.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The program cannot be started.
+    #[error("{program}: {source}")]
+    Start {
+        /// Its name.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No such process.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+}
+
+/// What a session found.
+#[derive(Debug)]
+pub struct Profile {
+    /// The tables.
+    pub tables: Tables,
+    /// What the probes cost.
+    pub calibration: Calibration,
+    /// Events, and those lost.
+    pub losses: Losses,
+    /// What could not be told.
+    pub unclear: Unclear,
+    /// How long was recorded.
+    pub recorded: Duration,
+    /// How the program ended, if one was started.
+    pub status: Option<ExitStatus>,
+    /// The devices as they were.
+    pub devices: Devices,
+}
+
+/// Profiles until the target ends, the limit is reached or `stop` is set. `each` is given every finding.
+pub fn run(
+    options: &Options,
+    stop: &AtomicBool,
+    mut each: impl FnMut(&Finding),
+) -> Result<Profile, ProfileError> {
+    let calibration = Calibration::measure()?;
+    let devices = Devices::read();
+    let (mut program, threads, mut owners) = match &options.target {
+        Target::Command(words) => {
+            let program = Held::start(words, options.quiet_output)?;
+            let process = program.process;
+            (Some(program), vec![process], Owners::of(process))
+        }
+        Target::Process(process) => {
+            let threads = threads_of(*process);
+            if threads.is_empty() {
+                return Err(ProfileError::NoProcess(*process));
+            }
+            (None, threads, Owners::of(*process))
+        }
+        Target::System => (None, Vec::new(), Owners::everybody()),
+    };
+    let mut collector = Collector::new(&Wanted {
+        threads,
+        device: options.device,
+    })?;
+    collector.start()?;
+    let begin_ns = now_ns();
+    let mut child = program.as_mut().map(Held::let_go).transpose()?;
+    let mut attribution = Attribution::new(devices.wholes.clone());
+    let mut tables = Tables::default();
+    let mut found = Vec::new();
+    let mut status = None;
+    loop {
+        if let Some(child) = child.as_mut() {
+            status = child.try_wait().ok().flatten();
+        }
+        let elapsed = Duration::from_nanos(now_ns() - begin_ns);
+        let over = status.is_some()
+            || options.limit.is_some_and(|limit| elapsed >= limit)
+            || stop.load(Ordering::Relaxed)
+            || matches!(options.target, Target::Process(process) if threads_of(process).is_empty());
+        if over {
+            collector.stop()?;
+        }
+        let until_ns = if over { u64::MAX } else { now_ns() };
+        collector.poll(until_ns, |event| {
+            let ours = match event.what {
+                What::Enter { .. }
+                | What::Exit { .. }
+                | What::DirectBegin { .. }
+                | What::SyncBegin { .. } => {
+                    owners.adopt(event.thread);
+                    true
+                }
+                What::BioQueue { .. } | What::Submit { .. } => owners.owns(event.thread),
+                _ => false,
+            };
+            attribution.handle(&event, ours, &mut found);
+        })?;
+        for finding in found.drain(..) {
+            tables.add(&finding);
+            each(&finding);
+        }
+        if over {
+            break;
+        }
+        std::thread::sleep(POLL_EVERY);
+    }
+    let recorded = Duration::from_nanos(now_ns() - begin_ns);
+    let losses = collector.losses()?;
+    drop(collector);
+    if let Some(child) = child.as_mut()
+        && status.is_none()
+    {
+        terminate(child);
+        status = child.wait().ok();
+    }
+    Ok(Profile {
+        tables,
+        calibration,
+        losses,
+        unclear: attribution.unclear(),
+        recorded,
+        status,
+        devices,
+    })
+}
+
+fn terminate(child: &Child) {
+    // SAFETY: the child has not been waited for, so its number is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+}
+
+/// A program that is started but has not yet executed: its number is known, so that nothing of it is missed.
+struct Held {
+    process: u32,
+    name: String,
+    gate: Option<io::PipeWriter>,
+    starting: Option<JoinHandle<io::Result<Child>>>,
+}
+
+impl Held {
+    fn start(words: &[OsString], quiet_output: bool) -> Result<Self, ProfileError> {
+        let name = words[0].to_string_lossy().into_owned();
+        let fail = |source| ProfileError::Start {
+            program: words[0].to_string_lossy().into_owned(),
+            source,
+        };
+        let (mut told, mut tells) = io::pipe().map_err(fail)?;
+        let (mut waits, gate) = io::pipe().map_err(fail)?;
+        let gate_here = gate.as_raw_fd();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        if quiet_output {
+            command.stdout(io::stderr());
+        }
+        // SAFETY: between fork and exec only a file is closed, a number written and a byte read, all async-signal-safe. The
+        // file is the child's copy of the gate, without which it notices the end of this process; nothing else closes it.
+        unsafe {
+            command.pre_exec(move || {
+                libc::close(gate_here);
+                tells.write_all(&std::process::id().to_ne_bytes())?;
+                waits.read_exact(&mut [0])
+            });
+        }
+        // `spawn` returns when the program executes, which it does when it is let go.
+        let starting = std::thread::spawn(move || command.spawn());
+        let mut process = [0; 4];
+        told.read_exact(&mut process).map_err(fail)?;
+        Ok(Self {
+            process: u32::from_ne_bytes(process),
+            name,
+            gate: Some(gate),
+            starting: Some(starting),
+        })
+    }
+
+    fn let_go(&mut self) -> Result<Child, ProfileError> {
+        let fail = |source| ProfileError::Start {
+            program: self.name.clone(),
+            source,
+        };
+        let mut gate = self.gate.take().expect("let go once");
+        gate.write_all(&[1]).map_err(fail)?;
+        let starting = self.starting.take().expect("let go once");
+        let child = starting.join().expect("spawning does not panic");
+        child.map_err(fail)
+    }
+}

@@ -1,0 +1,300 @@
+//! What a profile says, in numbers that a script can read back: the cost of the probes is taken out of every mean and
+//! percentile, and stands beside it.
+
+use crate::attribute::LAYERS;
+use crate::event::Action;
+use crate::layers::{DeviceRow, LayerRow, RowKey, Times};
+use crate::session::Profile;
+use serde::{Deserialize, Serialize};
+
+/// The version of this description.
+pub const VERSION: u32 = 1;
+/// Above this share of what was measured, the probes' cost makes the rest a guess.
+pub const PROBE_SHARE_MAX: f64 = 0.5;
+
+/// A profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What was profiled.
+    pub target: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// For how long, s.
+    pub seconds: f64,
+    /// The probes.
+    pub probes: ProbeSummary,
+    /// By kind and size of operation, those that took the most time first.
+    pub operations: Vec<OperationSummary>,
+    /// By device and action.
+    pub devices: Vec<DeviceSummary>,
+}
+
+/// What the probes cost and missed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeSummary {
+    /// An event, ns.
+    pub event_ns: f64,
+    /// What the correction leaves of a null workload, as a share of it.
+    pub null_error: f64,
+    /// Share of the measured time that was subtracted.
+    pub share: f64,
+    /// Events recorded.
+    pub events: u64,
+    /// Events lost for want of room.
+    pub lost: u64,
+    /// Records that were not understood.
+    pub undecoded: u64,
+    /// Bios of which the beginning or the end was not seen.
+    pub unclear_bios: u64,
+    /// Operations of which the beginning or the end was not seen.
+    pub unclear_operations: u64,
+}
+
+/// Times, µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeSummary {
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+}
+
+/// One layer of a kind of operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerSummary {
+    /// Its name.
+    pub name: String,
+    /// Without the probes.
+    #[serde(flatten)]
+    pub times: TimeSummary,
+    /// The probes in it, mean, µs: what was subtracted.
+    pub probes_us: f64,
+    /// Its share of the operation.
+    pub share: f64,
+}
+
+/// A kind of operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OperationSummary {
+    /// How it was asked for: `call`, `io_uring`, `libaio`, `other`, `background`.
+    pub interface: String,
+    /// `read`, `write`, `sync`, `discard`, `other`.
+    pub action: String,
+    /// Bytes each, rounded up to a power of two.
+    pub bytes_max: u64,
+    /// False if the device was not needed.
+    pub reached_device: bool,
+    /// How many.
+    pub count: u64,
+    /// All of their time, without the probes.
+    #[serde(flatten)]
+    pub times: TimeSummary,
+    /// The application's own time before each, mean, µs.
+    pub application_us: f64,
+    /// Share of their time that is not the device's.
+    pub software_share: f64,
+    /// The layers.
+    pub layers: Vec<LayerSummary>,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Bios.
+    pub bios: u64,
+    /// Bios that joined a request.
+    pub merged: u64,
+    /// Splits.
+    pub splits: u64,
+    /// How many went on in an io_uring worker.
+    pub punted: u64,
+}
+
+/// A device's bios.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceSummary {
+    /// Its name.
+    pub device: String,
+    /// Its scheduler.
+    pub scheduler: String,
+    /// What it stands on.
+    pub backed_by: Vec<String>,
+    /// `read`, `write`, …
+    pub action: String,
+    /// How many.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// How many joined a request that was there already.
+    pub merged: u64,
+    /// Bios in flight when one was done, mean.
+    pub depth: f64,
+    /// Submission to request.
+    pub q2g: TimeSummary,
+    /// Request to scheduler, if there is one.
+    pub g2i: Option<TimeSummary>,
+    /// In the scheduler, if there is one.
+    pub i2d: Option<TimeSummary>,
+    /// Submission to driver.
+    pub q2d: TimeSummary,
+    /// Driver and device.
+    pub d2c: TimeSummary,
+}
+
+/// The probes cost more than the summary can bear.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "the probes make up {:.0} % of what was measured, so the rest would be a guess; profile fewer operations a second, or one \
+     device (--device)",
+    share * 100.0
+)]
+pub struct TooDear {
+    /// Their share.
+    pub share: f64,
+}
+
+/// What users call an action.
+pub fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Read => "read",
+        Action::Write => "write",
+        Action::Discard => "discard",
+        Action::Flush => "sync",
+        Action::Other => "other",
+    }
+}
+
+impl Summary {
+    /// Sums a profile up, or refuses if the probes cost more than what they measure.
+    pub fn new(profile: &Profile, target: String) -> Result<Self, TooDear> {
+        let event_ns = profile.calibration.event_ns;
+        let rows = &profile.tables.operations;
+        let reached = || rows.iter().filter(|(key, _)| key.reached_device);
+        let measured_ns: u64 = reached().map(|(_, row)| row.total_ns).sum();
+        let probes: u64 = reached().flat_map(|(_, row)| row.probes).sum();
+        let share = match measured_ns {
+            0 => 0.0,
+            measured_ns => event_ns * probes as f64 / measured_ns as f64,
+        };
+        if share > PROBE_SHARE_MAX {
+            return Err(TooDear { share });
+        }
+        let mut operations: Vec<_> = rows
+            .iter()
+            .map(|(key, row)| operation(key, row, event_ns))
+            .collect();
+        let time = |row: &OperationSummary| row.count as f64 * row.times.mean_us;
+        operations.sort_by(|a, b| time(b).total_cmp(&time(a)));
+        let devices = profile.tables.devices.iter();
+        let devices = devices.map(|((dev, action), row)| {
+            let info = profile.devices.all.get(dev);
+            DeviceSummary {
+                device: profile.devices.name(*dev),
+                scheduler: info.map_or("none".to_string(), |info| info.scheduler.clone()),
+                backed_by: info.map_or(Vec::new(), |info| info.backed_by.clone()),
+                ..device(action_name(*action), row)
+            }
+        });
+        Ok(Self {
+            version: VERSION,
+            target,
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown".to_string(), |text| text.trim().to_string()),
+            seconds: profile.recorded.as_secs_f64(),
+            probes: ProbeSummary {
+                event_ns,
+                null_error: profile.calibration.error(),
+                share,
+                events: profile.losses.events,
+                lost: profile.losses.lost,
+                undecoded: profile.losses.undecoded,
+                unclear_bios: profile.unclear.bios,
+                unclear_operations: profile.unclear.operations,
+            },
+            operations,
+            devices: devices.collect(),
+        })
+    }
+}
+
+/// `sum_ns` rather than the histogram's own mean: it is exact.
+fn summary(times: &Times, sum_ns: u64, probes_ns: f64) -> TimeSummary {
+    let at = |quantile| ((times.value_at_quantile(quantile) as f64 - probes_ns) / 1e3).max(0.0);
+    TimeSummary {
+        mean_us: ((sum_ns as f64 / times.len().max(1) as f64 - probes_ns) / 1e3).max(0.0),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+    }
+}
+
+fn operation(key: &RowKey, row: &LayerRow, event_ns: f64) -> OperationSummary {
+    let count = row.total.len();
+    let mut layers: Vec<LayerSummary> = LAYERS
+        .iter()
+        .enumerate()
+        .map(|(index, layer)| {
+            let probes_ns = event_ns * row.probes[index] as f64 / count as f64;
+            LayerSummary {
+                name: layer.name().to_string(),
+                times: summary(&row.layers[index], row.layers_ns[index], probes_ns),
+                probes_us: probes_ns / 1e3,
+                share: 0.0,
+            }
+        })
+        .collect();
+    // What was subtracted from a layer that was shorter than its probes is not taken from the others.
+    let total_us: f64 = layers.iter().map(|layer| layer.times.mean_us).sum();
+    for layer in &mut layers {
+        layer.share = layer.times.mean_us / total_us.max(f64::MIN_POSITIVE);
+    }
+    let probes_ns: f64 = row
+        .probes
+        .iter()
+        .map(|probes| event_ns * *probes as f64 / count as f64)
+        .sum();
+    let device_share = layers[crate::attribute::Layer::Device as usize].share;
+    OperationSummary {
+        interface: key.interface.name().to_string(),
+        action: action_name(key.action).to_string(),
+        bytes_max: key.bytes_max,
+        reached_device: key.reached_device,
+        count,
+        times: TimeSummary {
+            mean_us: total_us,
+            ..summary(&row.total, row.total_ns, probes_ns)
+        },
+        application_us: row.application_ns as f64 / count as f64 / 1e3,
+        software_share: 1.0 - device_share,
+        layers,
+        bytes: row.bytes,
+        bios: row.bios,
+        merged: row.merged,
+        splits: row.splits,
+        punted: row.punted,
+    }
+}
+
+fn device(action: &str, row: &DeviceRow) -> DeviceSummary {
+    let count = row.d2c.len();
+    let of = |times: &Times| summary(times, (times.mean() * times.len() as f64) as u64, 0.0);
+    let if_any = |times: &Times| (!times.is_empty()).then(|| of(times));
+    DeviceSummary {
+        device: String::new(),
+        scheduler: String::new(),
+        backed_by: Vec::new(),
+        action: action.to_string(),
+        count,
+        bytes: row.bytes,
+        merged: row.merged,
+        depth: row.depth_sum as f64 / count.max(1) as f64,
+        q2g: of(&row.q2g),
+        g2i: if_any(&row.g2i),
+        i2d: if_any(&row.i2d),
+        q2d: of(&row.q2d),
+        d2c: of(&row.d2c),
+    }
+}

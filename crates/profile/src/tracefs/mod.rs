@@ -1,0 +1,286 @@
+//! An own instance of the kernel's trace buffers: other users of tracing are not disturbed, and what is left behind by a
+//! killed profiler is removed by the next.
+
+pub mod format;
+pub mod ring;
+
+use format::{Format, PageLayout};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Where tracefs is found, in order.
+const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// What our instances are called; the process follows.
+const PREFIX: &str = "switchyard-";
+
+/// Why nothing can be traced.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// No tracefs.
+    #[error("the kernel's trace files are not there; as root: mount -t tracefs tracefs /sys/kernel/tracing")]
+    NotMounted,
+    /// No rights.
+    #[error(
+        "{path}: permission denied; profiling needs root (or CAP_SYS_ADMIN, CAP_DAC_OVERRIDE) and a kernel that is not locked down"
+    )]
+    Denied {
+        /// What was refused.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("{path}: {source}")]
+    Io {
+        /// What failed.
+        path: PathBuf,
+        /// How.
+        source: io::Error,
+    },
+    /// The kernel describes something that this program does not understand.
+    #[error("{path}: the kernel's description is not understood")]
+    Description {
+        /// What describes it.
+        path: PathBuf,
+    },
+    /// The trace itself.
+    #[error(transparent)]
+    Malformed(#[from] ring::Malformed),
+}
+
+impl TraceError {
+    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Denied {
+                path: path.to_path_buf(),
+            },
+            _ => Self::Io {
+                path: path.to_path_buf(),
+                source,
+            },
+        }
+    }
+}
+
+/// The root of tracefs.
+pub fn root() -> Result<PathBuf, TraceError> {
+    for mount in MOUNTS {
+        let events = Path::new(mount).join("events");
+        match fs::metadata(&events) {
+            Ok(_) => return Ok(PathBuf::from(mount)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(TraceError::Denied { path: events });
+            }
+            Err(_) => {}
+        }
+    }
+    Err(TraceError::NotMounted)
+}
+
+/// Reads a file of tracefs: some give what they hold to the first read only, however small that is.
+fn read(path: &Path) -> Result<String, TraceError> {
+    let read = || {
+        let mut text = vec![0; 64 * 1024];
+        let mut file = File::open(path)?;
+        let mut bytes = 0;
+        loop {
+            match file.read(&mut text[bytes..])? {
+                0 => break,
+                more => bytes += more,
+            }
+        }
+        text.truncate(bytes);
+        String::from_utf8(text).map_err(io::Error::other)
+    };
+    read().map_err(TraceError::at(path))
+}
+
+/// The description of `group/name`, or `None` if this kernel has no such event.
+pub fn format(root: &Path, event: &str) -> Result<Option<Format>, TraceError> {
+    let path = root.join("events").join(event).join("format");
+    if !path.exists() {
+        return Ok(None);
+    }
+    match Format::parse(&read(&path)?) {
+        Some(format) => Ok(Some(format)),
+        None => Err(TraceError::Description { path }),
+    }
+}
+
+/// The layout of the buffer's pages.
+pub fn page_layout(root: &Path) -> Result<PageLayout, TraceError> {
+    let path = root.join("events/header_page");
+    PageLayout::parse(&read(&path)?).ok_or(TraceError::Description { path })
+}
+
+/// Trace buffers of our own, stopped until [`Instance::start`], removed when dropped.
+pub struct Instance {
+    path: PathBuf,
+}
+
+impl Instance {
+    /// Makes buffers of `kib_per_cpu` that are stamped with CLOCK_MONOTONIC.
+    pub fn create(root: &Path, name: &str, kib_per_cpu: usize) -> Result<Self, TraceError> {
+        let instances = root.join("instances");
+        remove_abandoned(&instances);
+        let path = instances.join(format!("{PREFIX}{}-{name}", std::process::id()));
+        fs::create_dir(&path).map_err(TraceError::at(&path))?;
+        let instance = Self { path };
+        instance.set("tracing_on", "0")?;
+        instance.set("trace_clock", "mono")?;
+        instance.set("buffer_size_kb", &kib_per_cpu.to_string())?;
+        instance.set("options/event-fork", "1")?;
+        Ok(instance)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), TraceError> {
+        let path = self.path.join(file);
+        fs::write(&path, value).map_err(TraceError::at(&path))
+    }
+
+    /// Of the event `group/name` only what `filter` takes is recorded (Documentation/trace/events.rst §5).
+    pub fn set_filter(&self, event: &str, filter: &str) -> Result<(), TraceError> {
+        self.set(&format!("events/{event}/filter"), filter)
+    }
+
+    /// Records the event `group/name`.
+    pub fn enable(&self, event: &str, filter: Option<&str>) -> Result<(), TraceError> {
+        if let Some(filter) = filter {
+            self.set_filter(event, filter)?;
+        }
+        self.set(&format!("events/{event}/enable"), "1")
+    }
+
+    /// Records no event of a kind any more.
+    pub fn disable(&self, event: &str) -> Result<(), TraceError> {
+        self.set(&format!("events/{event}/enable"), "0")
+    }
+
+    /// Records the events of these threads and of those that they start, and of no others.
+    pub fn follow(&self, threads: &[u32]) -> Result<(), TraceError> {
+        let path = self.path.join("set_event_pid");
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .map_err(TraceError::at(&path))?;
+        for thread in threads {
+            match writeln!(file, "{thread}") {
+                // It ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                result => result.map_err(TraceError::at(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to record.
+    pub fn start(&self) -> Result<(), TraceError> {
+        self.set("tracing_on", "1")
+    }
+
+    /// Ends recording; what was recorded can still be read.
+    pub fn stop(&self) -> Result<(), TraceError> {
+        self.set("tracing_on", "0")
+    }
+
+    /// A reader for each CPU.
+    pub fn readers(&self) -> Result<Vec<CpuReader>, TraceError> {
+        let per_cpu = self.path.join("per_cpu");
+        let mut cpus: Vec<u32> = fs::read_dir(&per_cpu)
+            .map_err(TraceError::at(&per_cpu))?
+            .filter_map(|entry| {
+                entry
+                    .ok()?
+                    .file_name()
+                    .to_str()?
+                    .strip_prefix("cpu")?
+                    .parse()
+                    .ok()
+            })
+            .collect();
+        cpus.sort_unstable();
+        cpus.into_iter()
+            .map(|cpu| {
+                let path = per_cpu.join(format!("cpu{cpu}/trace_pipe_raw"));
+                let file = OpenOptions::new()
+                    .read(true)
+                    .custom_flags(libc::O_NONBLOCK)
+                    .open(&path)
+                    .map_err(TraceError::at(&path))?;
+                Ok(CpuReader { cpu, path, file })
+            })
+            .collect()
+    }
+
+    /// Events that were overwritten or dropped because the buffers were full.
+    pub fn lost(&self) -> Result<u64, TraceError> {
+        let per_cpu = self.path.join("per_cpu");
+        let mut lost = 0;
+        for entry in fs::read_dir(&per_cpu)
+            .map_err(TraceError::at(&per_cpu))?
+            .flatten()
+        {
+            let stats = read(&entry.path().join("stats"))?;
+            for line in stats.lines() {
+                if let Some(("overrun" | "dropped events", count)) = line.split_once(": ") {
+                    lost += count.trim().parse::<u64>().unwrap_or(0);
+                }
+            }
+        }
+        Ok(lost)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.stop();
+        let _ = self.set("events/enable", "0");
+        // Readers that are still open keep it; the next profiler removes it then.
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Removes the instances of profilers that are no more.
+fn remove_abandoned(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX))
+            .and_then(|rest| rest.split('-').next());
+        if let Some(process) = process
+            && !Path::new("/proc").join(process).exists()
+        {
+            let _ = fs::write(entry.path().join("events/enable"), "0");
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Reads the buffer of one CPU page by page.
+pub struct CpuReader {
+    /// The CPU.
+    pub cpu: u32,
+    path: PathBuf,
+    file: File,
+}
+
+impl CpuReader {
+    /// Reads a page, a partly filled one too. False if there is nothing to read.
+    pub fn read_page(&mut self, page: &mut [u8]) -> Result<bool, TraceError> {
+        match self.file.read(page) {
+            Ok(0) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(TraceError::at(&self.path)(error)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `switchyard profile`: where the time of an I/O goes.
+
+mod diff;
+mod text;
+
+use crate::failure::Failure;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use profile::devices::Devices;
+use profile::session::{self, Options, Target};
+use profile::summary::{Summary, VERSION};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  switchyard profile -- fio --name=t --filename=/srv/f --size=1G --rw=randread --direct=1 --runtime=5
+  switchyard profile --pid 4711 --seconds 10 --device vda
+  switchyard profile --save before.json -- my-program
+  switchyard profile diff before.json after.json
+
+Needs root: it reads the kernel's static tracepoints. What the probes cost is measured first and taken out of
+every figure.";
+
+/// `switchyard profile`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct ProfileArgs {
+    #[command(subcommand)]
+    command: Option<ProfileCommand>,
+    /// Only I/O of this block device (or of the one that this file is on)
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
+    /// Profile a process that runs, and what it starts
+    #[arg(long, value_name = "PID", conflicts_with = "words")]
+    pid: Option<u32>,
+    /// Stop after so many seconds; without a command or process, profile everybody for that long
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Print the profile as JSON (what the command prints goes to standard error then)
+    #[arg(long)]
+    json: bool,
+    /// Write the profile as JSON, for `profile diff`
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// The program to run and profile, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    words: Vec<OsString>,
+}
+
+#[derive(Subcommand)]
+enum ProfileCommand {
+    /// Compare two saved profiles
+    Diff(diff::DiffArgs),
+}
+
+/// Carries `switchyard profile` out.
+pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
+    if let Some(ProfileCommand::Diff(args)) = &args.command {
+        return diff::run(args);
+    }
+    let target = match (&args.words[..], args.pid) {
+        ([], Some(process)) => Target::Process(process),
+        ([], None) if args.seconds.is_some() => Target::System,
+        ([], None) => {
+            bail!(Failure::Usage(
+                "say what to profile: `-- COMMAND …`, `--pid PID`, or `--seconds N` for everybody"
+                    .to_string(),
+            ));
+        }
+        (words, _) => Target::Command(words.to_vec()),
+    };
+    let named = match &target {
+        Target::Command(words) => {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        }
+        Target::Process(process) => format!("process {process}"),
+        Target::System => "all processes".to_string(),
+    };
+    let limit = match args.seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds < 1e6) => {
+            bail!(Failure::Usage(format!(
+                "--seconds {seconds}: a positive number of seconds is needed"
+            )));
+        }
+        seconds => seconds.map(Duration::from_secs_f64),
+    };
+    let device = match &args.device {
+        Some(path) => Some(Devices::read().of_path(path).map_err(Failure::Usage)?),
+        None => None,
+    };
+    let options = Options {
+        target,
+        device,
+        limit,
+        quiet_output: args.json,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    // A second Ctrl-C is the program's, which gets every one of them.
+    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    let found = session::run(&options, &stop, |_| {})?;
+    let summary = Summary::new(&found, named)?;
+    if let Some(path) = &args.save {
+        save(path, &summary)?;
+    }
+    if args.json {
+        println!("{}", to_json(&summary));
+    } else {
+        print!("{}", text::render(&summary));
+    }
+    if let Some(status) = found.status
+        && !status.success()
+        && !stop.load(Ordering::Relaxed)
+    {
+        bail!("the program ended with {status}");
+    }
+    Ok(())
+}
+
+fn to_json(summary: &Summary) -> String {
+    serde_json::to_string_pretty(summary).expect("plain numbers and strings serialize")
+}
+
+fn save(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+    std::fs::write(path, to_json(summary) + "\n").with_context(|| path.display().to_string())
+}
+
+/// Reads a profile that `--save` wrote.
+fn load(path: &Path) -> anyhow::Result<Summary> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let summary: Summary = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{}: not a profile that `--save` or `--json` wrote",
+            path.display()
+        )
+    })?;
+    if summary.version != VERSION {
+        bail!(
+            "{}: a profile of version {}, and this program reads {VERSION}",
+            path.display(),
+            summary.version
+        );
+    }
+    Ok(summary)
+}
