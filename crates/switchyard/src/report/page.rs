@@ -169,6 +169,8 @@ fn verdict(claim: &Claim) -> String {
 pub struct Overall {
     /// What it is.
     pub what: &'static str,
+    /// What tells it, if this report does not.
+    pub place: &'static str,
     /// What came out.
     pub ours: String,
     /// What it is to be.
@@ -200,8 +202,9 @@ pub fn targets(tables: &[Table], overall: &[Overall]) -> String {
         };
         let _ = write!(
             html,
-            "<tr><td class='text first'>{}<td data-l=Figure>all<td data-l=Target>{}<td data-l=Computed>{}<td>{verdict}",
+            "<tr><td class='text first'>{}<span class=dim>{}</span><td data-l=Figure>all<td data-l=Target>{}<td data-l=Computed>{}<td>{verdict}",
             escape(line.what),
+            escape(line.place),
             escape(line.target),
             escape(&line.ours)
         );
