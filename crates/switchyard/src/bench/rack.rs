@@ -269,6 +269,8 @@ struct Ratio {
     policy: String,
     workload: String,
     parameters: Map<String, Value>,
+    /// The policy's row, with all that tells it from others.
+    label: String,
     figure: &'static str,
     simulated: f64,
     real: f64,
@@ -282,6 +284,7 @@ impl Ratio {
             policy: policy.real.policy.clone(),
             workload: policy.real.workload.clone(),
             parameters: policy.real.parameters.clone(),
+            label: policy.real.label(),
             figure,
             simulated: ratio(|compared| &compared.simulated),
             real: ratio(|compared| &compared.real),
@@ -368,10 +371,9 @@ fn text(args: &RackArgs, compared: &[Compared], ratios: &[Ratio]) -> String {
     line(String::new());
     for ratio in ratios.iter().filter(|ratio| is_shown(ratio, ratios)) {
         line(format!(
-            "{} / {} {} {:<5}  simulated {:>6.2}  real {:>6.2}  real/simulated {:.2}{}",
+            "{} / {} {:<5}  simulated {:>6.2}  real {:>6.2}  real/simulated {:.2}{}",
             ratio.reference,
-            ratio.policy,
-            ratio.workload,
+            ratio.label,
             ratio.figure,
             ratio.simulated,
             ratio.real,
