@@ -6,10 +6,50 @@
 
 use crate::{Input, Output};
 use base::{Addr, Duration, Instant, Machine, Map, VssdId};
+use flash::Profile;
 use rack::tor::{Registration, Verdict};
 use rack::vdc::{self, Capacity};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
+
+/// Time between two reports of a client host, and what a flow's bucket holds.
+const INTERVAL: Duration = Duration::from_millis(100);
+const BURST: Duration = Duration::from_millis(10);
+/// Bytes a second of a link without a limit, as the controller sees it: 50 Gb/s, RackBlox's testbed (§3.7).
+const LINK_BYTES: u64 = 6_250_000_000;
+
+/// What a central controller does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Central {
+    /// Shape the gateways' flows.
+    pub vdc: vdc::Config,
+    /// What each server can do.
+    pub capacity: Capacity,
+}
+
+impl Central {
+    /// For servers with so many planes of this timing, whose links take so many nanoseconds for a kilobyte (1000 bytes;
+    /// 0 is no limit). It knows nominal device times, and nothing of collection.
+    pub fn new(timing: &Profile, planes: u32, link_ns_per_kilobyte: u32) -> Self {
+        let mean = |lower: u64, upper: u64| (lower + upper) / 2;
+        Self {
+            vdc: vdc::Config {
+                interval: INTERVAL,
+                burst: BURST,
+                costs: vdc::Costs {
+                    read_ns: mean(timing.read_lower_ns, timing.read_upper_ns) + timing.transfer_ns,
+                    write_ns: mean(timing.program_lower_ns, timing.program_upper_ns) + timing.transfer_ns,
+                },
+            },
+            capacity: Capacity {
+                storage_ns: u64::from(planes) * 1_000_000_000,
+                network_bytes: 1_000_000_000_000u64
+                    .checked_div(u64::from(link_ns_per_kilobyte))
+                    .unwrap_or(LINK_BYTES),
+            },
+        }
+    }
+}
 
 /// How a controller is set up.
 #[derive(Clone, Copy, Debug)]

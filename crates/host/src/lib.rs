@@ -10,7 +10,7 @@ pub mod gateway;
 pub mod node;
 pub mod tor;
 
-pub use controller::{Controller, ControllerConfig};
+pub use controller::{Central, Controller, ControllerConfig};
 pub use disk::{Disk, DiskConfig, DiskEntry, DiskError};
 pub use gateway::{Gateway, GatewayConfig};
 pub use node::{Node, NodeConfig};

@@ -2,7 +2,7 @@
 
 use crate::RackHost;
 use base::Instant;
-use host::{Disk, Gateway, Node, Tor};
+use host::{Controller, Disk, Gateway, Node, Tor};
 use std::any::Any;
 use wire::nbd::Export;
 
@@ -13,6 +13,12 @@ impl RackHost for Node {
 }
 
 impl RackHost for Tor {
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl RackHost for Controller {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }

@@ -16,14 +16,13 @@ use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
 use host::{
-    Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output, Tor,
-    TorConfig,
+    Central, Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output,
+    Tor, TorConfig,
 };
 use rack::exchange::ChangeState;
 use rack::gc::TOR_LEASE;
 use rack::lead::{Next, Watch};
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
-use rack::vdc;
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
@@ -98,15 +97,6 @@ pub struct Layout {
     pub rows: u32,
     /// When writes are acknowledged.
     pub durability: Durability,
-}
-
-/// What a central controller does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Central {
-    /// Shape the gateways' flows.
-    pub vdc: vdc::Config,
-    /// What each server can do.
-    pub capacity: vdc::Capacity,
 }
 
 /// A rack's options.

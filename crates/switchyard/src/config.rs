@@ -12,6 +12,7 @@ use base::limits::{CHANNELS_MAX, PAGE_BYTES, REPLICAS_MAX};
 use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
 use flash::{GcMode, Profile};
+use host::Central;
 use rack::gc::Coordination;
 use rack::placement::Isolation;
 use rack::registry::Durability;
@@ -73,8 +74,20 @@ pub enum Collecting {
 pub enum GcPolicy {
     /// The ToR lets replicas collect in turn and sends reads to the one that does not (RackBlox §3.5).
     Rack,
+    /// A central controller, which the servers ask; a collecting server sends reads on (RackBlox (Software)).
+    Controller,
     /// Each server by itself: the baseline.
     None,
+}
+
+/// Who divides the servers among volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Shaping {
+    /// Nobody.
+    None,
+    /// A central controller, by what flows ask for (VDC, after Pulsar, OSDI'14).
+    Vdc,
 }
 
 /// Everything that may be set, in a file or by a flag. Unset means the default.
@@ -141,6 +154,9 @@ pub struct Options {
     /// What collection does to other requests [default: preemptible]
     #[arg(long, value_name = "MODE")]
     pub gc_mode: Option<Collecting>,
+    /// Who divides the servers' flash and network among volumes; `vdc` needs a timing [default: none]
+    #[arg(long, value_name = "WHO")]
+    pub shaping: Option<Shaping>,
     /// Where NBD clients connect [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
@@ -207,6 +223,7 @@ impl Options {
             device_depth,
             gc,
             gc_mode,
+            shaping,
             nbd,
             nvme,
             control,
@@ -270,6 +287,8 @@ pub struct Config {
     pub gc: GcPolicy,
     /// How collection shares the flash.
     pub gc_mode: Collecting,
+    /// Who shapes flows.
+    pub shaping: Shaping,
     /// NBD address.
     pub nbd: SocketAddr,
     /// NVMe/TCP address, if there is one.
@@ -351,9 +370,9 @@ impl Config {
         let (shape, isolation) = flash_shape(&options)?;
         let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
         let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
-        within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 1)?;
+        within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 2)?;
         let pool = options.pool.unwrap_or(Size(256 << 20));
-        let pool_pages_min = (64 * (usize::from(nodes) + 2) + 4096) as u64;
+        let pool_pages_min = (64 * (usize::from(nodes) + 3) + 4096) as u64;
         if pool.0 < pool_pages_min * PAGE_BYTES as u64 {
             let why = format!(
                 "sockets and requests need at least {}",
@@ -362,7 +381,7 @@ impl Config {
             return Err(refuse("pool", pool, &why));
         }
         let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
-        let policy = policy(&options)?;
+        let (policy, shaping) = (policy(&options)?, shaping(&options)?);
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
             * shape.channels.max(shape.chips) as usize;
         Ok(Self {
@@ -387,6 +406,7 @@ impl Config {
             )?,
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
+            shaping,
             nbd: options.nbd.unwrap_or(NBD),
             nvme: options.nvme,
             control: options.control.unwrap_or(CONTROL),
@@ -404,7 +424,22 @@ impl Config {
         })
     }
 
-    /// A host's UDP address on the loopback: 0 is the ToR, 1 the gateway, 1 + n node n.
+    /// What a central controller does, if anything is left to one, and where it is on the loopback.
+    pub fn central(&self) -> Option<(Central, Addr)> {
+        if self.gc != GcPolicy::Controller && self.shaping != Shaping::Vdc {
+            return None;
+        }
+        let planes = self.shape.channels * self.shape.chips;
+        let addr = self.rack_addr(u16::from(self.nodes) + 2);
+        Some((Central::new(&self.timing, planes, 0), addr))
+    }
+
+    /// The same, if the gateway is to shape its flows by it.
+    pub fn shapes(&self) -> Option<(Central, Addr)> {
+        self.central().filter(|_| self.shaping == Shaping::Vdc)
+    }
+
+    /// A host's UDP address on the loopback: 0 is the ToR, 1 the gateway, 1 + n node n, then a controller.
     pub fn rack_addr(&self, place: u16) -> Addr {
         Addr::new([127, 0, 0, 1], self.rack_port + place)
     }
@@ -433,8 +468,10 @@ impl Config {
         node.unit.gc = rack::gc::Config::for_spare(self.over_provisioning);
         node.unit.gc.coordination = match self.gc {
             GcPolicy::Rack => Coordination::Rack,
+            GcPolicy::Controller => Coordination::Controller,
             GcPolicy::None => Coordination::None,
         };
+        node.controller = self.central().map(|(_, addr)| addr);
         node.unit.policy = self.policy;
         node.unit.device_depth = self.device_depth;
         node.unit.cache_pages = self.cache_pages;
@@ -479,6 +516,20 @@ fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
         chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
     };
     Ok((shape, isolation))
+}
+
+/// What flows may use is device time, of which there is none without a timing.
+fn shaping(options: &Options) -> anyhow::Result<Shaping> {
+    let shaping = options.shaping.unwrap_or(Shaping::None);
+    let timed = options.timing.as_deref().is_some_and(|name| name != "none");
+    if shaping == Shaping::Vdc && !timed {
+        return Err(refuse(
+            "shaping",
+            "vdc",
+            "it divides device time: set timing, for example p-ssd",
+        ));
+    }
+    Ok(shaping)
 }
 
 fn over_provisioning(share: Option<f64>) -> anyhow::Result<f64> {
@@ -618,6 +669,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_controller_decides_brings_one() {
+        let of = |toml: &str| {
+            let config = config(toml).unwrap();
+            let node = config.node(NodeId(1), config.rack_addr(2), config.rack_addr(0));
+            (config.central(), node)
+        };
+        let (central, node) = of("");
+        assert!(central.is_none() && node.controller.is_none());
+        let (central, node) = of("gc = 'controller'");
+        assert_eq!(node.unit.gc.coordination, Coordination::Controller);
+        assert_eq!(node.controller, Some(Addr::new([127, 0, 0, 1], 8888 + 6)));
+        assert_eq!(central.map(|(_, addr)| addr), node.controller);
+        let (central, node) = of("shaping = 'vdc'\ngc = 'none'\ntiming = 'p-ssd'\nchips = 2");
+        assert_eq!(node.unit.gc.coordination, Coordination::None);
+        let (central, addr) = central.expect("it shapes");
+        assert_eq!(
+            (Some(addr), central.capacity.storage_ns),
+            (node.controller, 32_000_000_000)
+        );
+    }
+
+    #[test]
     fn errors_name_key_value_and_remedy() {
         for (toml, parts) in [
             ("nodes = 0", ["nodes = 0", "1 to 32"]),
@@ -635,6 +708,7 @@ mod tests {
             ("device_depth = 0", ["device_depth = 0", "1 to 128"]),
             ("read_target_us = 5", ["read_target_us = 5", "set scheduler"]),
             ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
+            ("shaping = 'vdc'", ["shaping = vdc", "set timing"]),
         ] {
             let error = config(toml).expect_err(toml).to_string();
             for part in parts {

@@ -125,6 +125,11 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         ..args.options()
     };
     let config = Config::new(options)?;
+    if config.central().is_some() {
+        bail!(Failure::Usage(
+            "--gc controller: a controller runs in `switchyard up` only".into()
+        ));
+    }
     let id = NodeId(args.id);
     let (medium, dir, _lock) = node_medium(&args, &config, &says)?;
     if let Some(warning) = medium.warning() {

@@ -12,7 +12,8 @@ use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Addr, NodeId};
-use host::{Gateway, GatewayConfig, Tor, TorConfig};
+use host::gateway::Shaping;
+use host::{Central, Controller, ControllerConfig, Gateway, GatewayConfig, Tor, TorConfig};
 use rack::registry::{NodeRecord, Registry, Snapshot};
 use runtime::{CoreHandle, HostSpec, MediaFile};
 use std::sync::Arc;
@@ -154,6 +155,10 @@ fn start(
     names[0].push("the ToR".into());
     specs[0].push(gateway(config, session, snapshot, nvme));
     names[0].push("the gateway".into());
+    if let Some((central, addr)) = config.central() {
+        specs[0].push(controller(config, central, addr));
+        names[0].push("the controller".into());
+    }
     let mut nodes = Vec::new();
     for (index, medium) in media.into_iter().enumerate() {
         let id = NodeId(index as u8 + 1);
@@ -208,6 +213,23 @@ fn tor(config: &Config) -> HostSpec {
     }
 }
 
+fn controller(config: &Config, central: Central, addr: Addr) -> HostSpec {
+    let settings = ControllerConfig {
+        addr,
+        tor: config.rack_addr(0),
+        gc_lease: rack::gc::TOR_LEASE,
+        interval: central.vdc.interval,
+        capacity: central.capacity,
+    };
+    HostSpec {
+        bind: Some(runtime::socket_addr(addr)),
+        medium: None,
+        build: Box::new(move |_| Ok(Box::new(Controller::new(settings)))),
+        nbd: Vec::new(),
+        nvme: None,
+    }
+}
+
 fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
@@ -218,7 +240,10 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
             .map(|id| (NodeId(id), node_addr(config, id)))
             .collect(),
         request_timeout: config.request_timeout,
-        shaping: None,
+        shaping: config.shapes().map(|(central, controller)| Shaping {
+            controller,
+            vdc: central.vdc,
+        }),
         shared: false,
     };
     HostSpec {

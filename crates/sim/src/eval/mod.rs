@@ -25,7 +25,7 @@ pub use memo::{forget, specification};
 use crate::client::{ClientStats, ClientVolume, Latencies, LoadSpec, Pace, Shape};
 use crate::experiment::{Progress, run_spec};
 use crate::net::{Delay, LinkModel, Network};
-use crate::rack::{Central, Layout, RackFleet, RackHost, RackOptions, flash_totals};
+use crate::rack::{Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
 use crate::workload::apps::{App, AppStream};
 use crate::workload::stream::Stream;
@@ -33,20 +33,13 @@ use crate::workload::{Burst, Mix, Pattern};
 use base::{Duration, Instant, Rng, VolumeId};
 use flash::{GcMode, Geometry, Profile};
 use hdrhistogram::Histogram;
-use host::Egress;
 use host::node::{Stages, UnitConfig};
+use host::{Central, Egress};
 use rack::gc::Coordination;
 use rack::port::Discipline;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
-use rack::vdc;
 use serde_json::{Map, Value, json};
-
-/// VDC: time between two reports, and what a bucket holds.
-const VDC_INTERVAL: Duration = Duration::from_millis(100);
-const VDC_BURST: Duration = Duration::from_millis(10);
-/// Bytes a second of a link without a limit, as VDC sees it: 50 Gb/s, RackBlox's testbed (§3.7).
-const VDC_NETWORK_BYTES: u64 = 6_250_000_000;
 
 /// What a rack is made of: the same for every policy that a figure compares.
 #[derive(Clone, Debug, PartialEq)]
@@ -519,6 +512,8 @@ pub struct Counted {
     gc_programs: u64,
     /// Soft requests to collect that the ToR accepted.
     soft_collections: u64,
+    /// Packets that gateways sent again.
+    retransmissions: u64,
     /// Time of reads between their arrival at the server that answers and its answer, in ns.
     reads: Histogram<u64>,
 }
@@ -527,12 +522,13 @@ impl Counted {
     /// By these hosts.
     pub fn of<'a>(hosts: impl Iterator<Item = &'a RackHost> + Clone) -> Self {
         let mut stages = Stages::new();
-        let mut soft_collections = 0;
+        let (mut soft_collections, mut retransmissions) = (0, 0);
         for host in hosts.clone() {
             match host {
                 RackHost::Node(node) => node.units().for_each(|unit| stages.merge(unit.stages())),
                 RackHost::Tor(tor) => soft_collections += tor.stats().gc_soft,
-                RackHost::Gateway(_) | RackHost::Controller(_) => {}
+                RackHost::Gateway(gateway) => retransmissions += gateway.stats().retransmissions,
+                RackHost::Controller(_) => {}
             }
         }
         let totals = flash_totals(hosts);
@@ -540,6 +536,7 @@ impl Counted {
             user_programs: totals.user_programs,
             gc_programs: totals.gc_programs,
             soft_collections,
+            retransmissions,
             reads: stages.storage().clone(),
         }
     }
@@ -549,6 +546,7 @@ impl Counted {
         self.user_programs += other.user_programs;
         self.gc_programs += other.gc_programs;
         self.soft_collections += other.soft_collections;
+        self.retransmissions += other.retransmissions;
         self.reads.add(&other.reads).expect("equal bounds");
     }
 
@@ -562,6 +560,7 @@ impl Counted {
             user_programs: self.user_programs - before.user_programs,
             gc_programs: self.gc_programs - before.gc_programs,
             soft_collections: self.soft_collections - before.soft_collections,
+            retransmissions: self.retransmissions - before.retransmissions,
             reads: self.reads,
         }
     }
@@ -597,6 +596,7 @@ pub fn row(
         more: Map::from_iter([
             ("storage_read".to_owned(), storage),
             ("soft_collections".to_owned(), json!(hosts.soft_collections)),
+            ("retransmissions".to_owned(), json!(hosts.retransmissions)),
         ]),
     }
 }
@@ -645,31 +645,14 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
     }
 }
 
-/// VDC's controller, or that of RackBlox (Software): it knows nominal device times, and nothing of collection.
+/// VDC's controller, or that of RackBlox (Software).
 fn central(hardware: &Hardware, policies: &Policies) -> Option<Central> {
     if !policies.shaped && policies.coordination != Coordination::Controller {
         return None;
     }
-    let timing = &hardware.timing;
-    let mean = |lower: u64, upper: u64| (lower + upper) / 2;
     let planes = hardware.geometry.channels * hardware.geometry.units_per_channel();
-    let link_ns = u64::from(hardware.server_link.ns_per_kilobyte);
-    Some(Central {
-        vdc: vdc::Config {
-            interval: VDC_INTERVAL,
-            burst: VDC_BURST,
-            costs: vdc::Costs {
-                read_ns: mean(timing.read_lower_ns, timing.read_upper_ns) + timing.transfer_ns,
-                write_ns: mean(timing.program_lower_ns, timing.program_upper_ns) + timing.transfer_ns,
-            },
-        },
-        capacity: vdc::Capacity {
-            storage_ns: u64::from(planes) * 1_000_000_000,
-            network_bytes: 1_000_000_000_000u64
-                .checked_div(link_ns)
-                .unwrap_or(VDC_NETWORK_BYTES),
-        },
-    })
+    let link_ns = hardware.server_link.ns_per_kilobyte;
+    Some(Central::new(&hardware.timing, planes, link_ns))
 }
 
 fn fill(gateway: usize, volume: usize, pages: u64) -> LoadSpec {

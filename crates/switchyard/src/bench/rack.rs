@@ -42,24 +42,24 @@ const EXPERIMENTS: &[Experiment] = &[
         name: "fig9",
         plan: ycsb::sweep,
         workloads: &["ycsb-w50"],
-        slower: 2,
+        slower: 3,
     },
     Experiment {
         name: "fig13",
         plan: apps::plan,
         workloads: &["twitter"],
-        slower: 2,
+        slower: 3,
     },
     Experiment {
         name: "fig15",
         plan: ycsb::breakdown,
         workloads: &["ycsb-w50"],
-        slower: 2,
+        slower: 3,
     },
     Experiment {
         name: "fig17",
         plan: schedulers::plan,
-        workloads: &["ycsb-w0"],
+        workloads: &["ycsb-w10"],
         slower: 5,
     },
     Experiment {
@@ -128,6 +128,9 @@ pub fn run(args: &RackArgs) -> anyhow::Result<()> {
                 let (policy, workload) = (&case.policies.name, &case.workload.name);
                 format!("{policy} {workload}, seed {seed}")
             })?;
+            if bar.is_hidden() {
+                eprintln!("seed {seed} {}{}", row.label(), numbers(&simulated[round], &row));
+            }
             real.push(row);
             bar.inc(1);
         }
@@ -266,6 +269,8 @@ struct Ratio {
     policy: String,
     workload: String,
     parameters: Map<String, Value>,
+    /// The policy's row, with all that tells it from others.
+    label: String,
     figure: &'static str,
     simulated: f64,
     real: f64,
@@ -279,6 +284,7 @@ impl Ratio {
             policy: policy.real.policy.clone(),
             workload: policy.real.workload.clone(),
             parameters: policy.real.parameters.clone(),
+            label: policy.real.label(),
             figure,
             simulated: ratio(|compared| &compared.simulated),
             real: ratio(|compared| &compared.real),
@@ -332,6 +338,18 @@ fn summary(ratios: &[Ratio]) -> (usize, usize, usize) {
     (ratios.len(), count(Ratio::is_alike), count(Ratio::has_same_order))
 }
 
+/// Reads of a row in both worlds, in µs, and the real rack's share of a processor.
+fn numbers(simulated: &Row, real: &Row) -> String {
+    let of = |p: &Percentiles| format!("{:>9.0}{:>9.0}{:>9.0}", p.p50_us, p.p99_us, p.p999_us);
+    let cpu = real.more.get("cpu_percent").and_then(Value::as_f64);
+    format!(
+        "{} {} {:>6.0}",
+        of(&simulated.read),
+        of(&real.read),
+        cpu.unwrap_or(f64::NAN)
+    )
+}
+
 fn text(args: &RackArgs, compared: &[Compared], ratios: &[Ratio]) -> String {
     let about = machine::about();
     let mut out = String::new();
@@ -348,23 +366,14 @@ fn text(args: &RackArgs, compared: &[Compared], ratios: &[Ratio]) -> String {
         "reads, µs", "simulated p50, p99, p99.9", "real p50, p99, p99.9", "CPU %"
     ));
     for Compared { simulated, real } in compared {
-        let of = |p: &Percentiles| format!("{:>9.0}{:>9.0}{:>9.0}", p.p50_us, p.p99_us, p.p999_us);
-        let cpu = real.more.get("cpu_percent").and_then(Value::as_f64);
-        line(format!(
-            "{:width$} {} {} {:>6.0}",
-            real.label(),
-            of(&simulated.read),
-            of(&real.read),
-            cpu.unwrap_or(f64::NAN)
-        ));
+        line(format!("{:width$} {}", real.label(), numbers(simulated, real)));
     }
     line(String::new());
     for ratio in ratios.iter().filter(|ratio| is_shown(ratio, ratios)) {
         line(format!(
-            "{} / {} {} {:<5}  simulated {:>6.2}  real {:>6.2}  real/simulated {:.2}{}",
+            "{} / {} {:<5}  simulated {:>6.2}  real {:>6.2}  real/simulated {:.2}{}",
             ratio.reference,
-            ratio.policy,
-            ratio.workload,
+            ratio.label,
             ratio.figure,
             ratio.simulated,
             ratio.real,

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, ensure};
 use base::{Addr, Rng, VolumeId};
 use flash::Ssd;
 use host::gateway::VolumeState;
-use place::{Links, Place, Seen};
+use place::{Links, Place};
 use runtime::{BoxError, CoreConfig, CoreHandle, HostSpec, MediaFile, Site, start_core};
 use serde_json::json;
 use sim::client::{ClientStats, ClientVolume, Latencies, LoadSpec};
@@ -24,7 +24,7 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Fills the volumes of a real rack, warms it up, measures. The row's `more` also has `cpu_percent`, the share of a
-/// processor that the rack took while it was measured, and of the whole run `retransmissions` and `packets_dropped`.
+/// processor that the rack took while it was measured, and `packets_dropped` of the whole run.
 pub fn measure(case: &Case, seed: u64) -> anyhow::Result<Row> {
     let rack = Rack::start(case, seed)?;
     let clients = case.hardware.clients as usize;
@@ -42,7 +42,7 @@ pub fn measure(case: &Case, seed: u64) -> anyhow::Result<Row> {
         .zip(cpu_before)
         .map(|(after, before)| after - before);
     let during = rack.counted()?.since(&before);
-    let (clients, latencies, retransmissions) = rack.seen()?;
+    let (clients, latencies) = rack.seen()?;
     let dropped = rack.dropped();
     rack.core.stop()?;
     ensure!(clients.failed == 0, "{} requests failed", clients.failed);
@@ -53,7 +53,6 @@ pub fn measure(case: &Case, seed: u64) -> anyhow::Result<Row> {
             "cpu_percent",
             json!(cpu.map(|cpu| cpu.as_secs_f64() / seconds * 100.0)),
         ),
-        ("retransmissions", json!(retransmissions)),
         ("packets_dropped", json!(dropped)),
         ("shed", json!(clients.shed)),
     ];
@@ -162,23 +161,18 @@ impl Rack {
         Ok(sum)
     }
 
-    /// What the clients of all gateways have seen together, and what these sent again.
-    fn seen(&self) -> anyhow::Result<(ClientStats, Latencies, u64)> {
-        let mut sum = (ClientStats::default(), Latencies::default(), 0);
+    /// What the clients of all gateways have seen together.
+    fn seen(&self) -> anyhow::Result<(ClientStats, Latencies)> {
+        let mut sum = (ClientStats::default(), Latencies::default());
         sum.0.recorded_from_ns = u64::MAX;
         for client in 0..self.fleet.options().gateways as usize {
-            let Seen {
-                clients,
-                latencies,
-                retransmissions,
-            } = self.call(self.gateway(client), |place, _| place.seen())?;
+            let (clients, latencies) = self.call(self.gateway(client), |place, _| place.seen())?;
             sum.0.failed += clients.failed;
             sum.0.shed += clients.shed;
             sum.0.recorded_from_ns = sum.0.recorded_from_ns.min(clients.recorded_from_ns);
             sum.0.recorded_to_ns = sum.0.recorded_to_ns.max(clients.recorded_to_ns);
             sum.1.read.add(&latencies.read).expect("equal bounds");
             sum.1.write.add(&latencies.write).expect("equal bounds");
-            sum.2 += retransmissions;
         }
         Ok(sum)
     }
