@@ -360,8 +360,8 @@ mod tests {
             ),
             (Action::Write, true, true, true, true)
         );
-        assert_eq!(Rw::parse(b"WS").fua, false);
-        assert_eq!(Rw::parse(b"WFS").fua, true);
+        assert!(!Rw::parse(b"WS").fua);
+        assert!(Rw::parse(b"WFS").fua);
         assert_eq!(Rw::parse(b"\0").action, Action::Other);
         assert_eq!(Rw::parse(b"F\0").action, Action::Flush);
     }

@@ -92,31 +92,31 @@ pub fn run(
 ) -> Result<Profile, ProfileError> {
     let calibration = Calibration::measure()?;
     let devices = Devices::read();
-    let (mut program, threads, mut owners) = match &options.target {
+    let (mut program, threads, owners) = match &options.target {
         Target::Command(words) => {
             let program = Held::start(words, options.quiet_output)?;
             let process = program.process;
             (Some(program), vec![process], Owners::of(process))
         }
-        Target::Process(process) => {
-            let threads = threads_of(*process);
-            if threads.is_empty() {
-                return Err(ProfileError::NoProcess(*process));
-            }
-            (None, threads, Owners::of(*process))
-        }
+        Target::Process(process) => match threads_of(*process) {
+            threads if threads.is_empty() => return Err(ProfileError::NoProcess(*process)),
+            threads => (None, threads, Owners::of(*process)),
+        },
         Target::System => (None, Vec::new(), Owners::everybody()),
     };
-    let mut collector = Collector::new(&Wanted {
-        threads,
-        device: options.device,
-    })?;
-    collector.start()?;
+    let mut pipeline = Pipeline {
+        collector: Collector::new(&Wanted {
+            threads,
+            device: options.device,
+        })?,
+        owners,
+        attribution: Attribution::new(devices.wholes.clone()),
+        tables: Tables::default(),
+        found: Vec::new(),
+    };
+    pipeline.collector.start()?;
     let begin_ns = now_ns();
     let mut child = program.as_mut().map(Held::let_go).transpose()?;
-    let mut attribution = Attribution::new(devices.wholes.clone());
-    let mut tables = Tables::default();
-    let mut found = Vec::new();
     let mut status = None;
     loop {
         if let Some(child) = child.as_mut() {
@@ -128,10 +128,46 @@ pub fn run(
             || stop.load(Ordering::Relaxed)
             || matches!(options.target, Target::Process(process) if threads_of(process).is_empty());
         if over {
-            collector.stop()?;
+            pipeline.collector.stop()?;
         }
-        let until_ns = if over { u64::MAX } else { now_ns() };
-        collector.poll(until_ns, |event| {
+        pipeline.step(if over { u64::MAX } else { now_ns() }, &mut each)?;
+        if over {
+            break;
+        }
+        std::thread::sleep(POLL_EVERY);
+    }
+    let recorded = Duration::from_nanos(now_ns() - begin_ns);
+    if let Some(child) = child.as_mut()
+        && status.is_none()
+    {
+        terminate(child);
+        status = child.wait().ok();
+    }
+    Ok(Profile {
+        calibration,
+        losses: pipeline.collector.losses()?,
+        unclear: pipeline.attribution.unclear(),
+        tables: pipeline.tables,
+        recorded,
+        status,
+        devices,
+    })
+}
+
+/// From the kernel's buffers to the tables.
+struct Pipeline {
+    collector: Collector,
+    owners: Owners,
+    attribution: Attribution,
+    tables: Tables,
+    found: Vec<Finding>,
+}
+
+impl Pipeline {
+    /// Takes what is there and older than `until_ns`.
+    fn step(&mut self, until_ns: u64, each: &mut impl FnMut(&Finding)) -> Result<(), TraceError> {
+        let (owners, attribution, found) = (&mut self.owners, &mut self.attribution, &mut self.found);
+        self.collector.poll(until_ns, |event| {
             let ours = match event.what {
                 What::Enter { .. }
                 | What::Exit { .. }
@@ -143,35 +179,14 @@ pub fn run(
                 What::BioQueue { .. } | What::Submit { .. } => owners.owns(event.thread),
                 _ => false,
             };
-            attribution.handle(&event, ours, &mut found);
+            attribution.handle(&event, ours, found);
         })?;
         for finding in found.drain(..) {
-            tables.add(&finding);
+            self.tables.add(&finding);
             each(&finding);
         }
-        if over {
-            break;
-        }
-        std::thread::sleep(POLL_EVERY);
+        Ok(())
     }
-    let recorded = Duration::from_nanos(now_ns() - begin_ns);
-    let losses = collector.losses()?;
-    drop(collector);
-    if let Some(child) = child.as_mut()
-        && status.is_none()
-    {
-        terminate(child);
-        status = child.wait().ok();
-    }
-    Ok(Profile {
-        tables,
-        calibration,
-        losses,
-        unclear: attribution.unclear(),
-        recorded,
-        status,
-        devices,
-    })
 }
 
 fn terminate(child: &Child) {

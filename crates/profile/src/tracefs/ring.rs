@@ -122,14 +122,16 @@ mod tests {
     fn page(time: u64, flags: u64, words: &[u32]) -> Vec<u8> {
         let mut page = vec![0; 4096];
         page[..8].copy_from_slice(&time.to_ne_bytes());
-        page[8..16].copy_from_slice(&(flags | words.len() as u64 * 4).to_ne_bytes());
+        page[8..16].copy_from_slice(&(flags | (words.len() as u64 * 4)).to_ne_bytes());
         for (place, word) in page[16..].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         page
     }
 
-    fn read(page: &[u8]) -> Result<(Vec<(u64, Vec<u8>)>, PageSummary), Malformed> {
+    type Records = Vec<(u64, Vec<u8>)>;
+
+    fn read(page: &[u8]) -> Result<(Records, PageSummary), Malformed> {
         let mut found = Vec::new();
         let summary = parse(&LAYOUT, page, |time, record| found.push((time, record.to_vec())))?;
         Ok((found, summary))
