@@ -244,13 +244,15 @@ impl Network {
     }
 
     fn path_ns(&mut self, from: usize, to: usize, request: u64) -> u64 {
-        let link = from * self.hosts + to;
-        let model = self.links[link].model;
+        let Link { model, path, rng, .. } = &mut self.links[from * self.hosts + to];
         if model.paths <= 1 {
-            let Link { path, rng, .. } = &mut self.links[link];
+            if let Delay::Constant(ns) = model.delay {
+                return u64::from(ns);
+            }
             let rng = rng.as_mut().unwrap_or(&mut self.rng);
             return delay_ns(model.delay, SEGMENT_PACKETS, path, rng);
         }
+        let model = *model;
         let both_ways = from.min(to) * self.hosts + from.max(to);
         let paths = &mut self.links[both_ways].paths;
         let path = (request % paths.len() as u64) as usize;

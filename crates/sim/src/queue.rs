@@ -126,27 +126,30 @@ impl<E> Queue<E> {
     }
 
     fn sift_down(&mut self) {
-        let len = self.heap.len();
-        let key = self.heap[0];
+        let heap = &mut self.heap[..];
+        let key = heap[0];
         let mut at = 0;
         loop {
             let first = at * ARITY + 1;
-            if first >= len {
-                break;
-            }
-            let mut least = first;
-            for child in first + 1..(first + ARITY).min(len) {
-                if self.heap[child] < self.heap[least] {
-                    least = child;
+            let Some(children) = heap.get(first..) else { break };
+            let (child, least) = match children.first_chunk::<ARITY>() {
+                Some(&[a, b, c, d]) => {
+                    let left = if b < a { (1, b) } else { (0, a) };
+                    let right = if d < c { (3, d) } else { (2, c) };
+                    if right.1 < left.1 { right } else { left }
                 }
-            }
-            if self.heap[least] >= key {
+                None => match children.iter().enumerate().min_by_key(|(_, key)| **key) {
+                    Some((child, least)) => (child, *least),
+                    None => break,
+                },
+            };
+            if least >= key {
                 break;
             }
-            self.heap[at] = self.heap[least];
-            at = least;
+            heap[at] = least;
+            at = first + child;
         }
-        self.heap[at] = key;
+        heap[at] = key;
     }
 }
 

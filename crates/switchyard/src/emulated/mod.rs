@@ -21,6 +21,9 @@ use std::time::Duration;
 const PAGE_BYTES: usize = base::limits::PAGE_BYTES;
 /// A rack that is not ready by then never will be.
 const READY_WITHIN: Duration = Duration::from_secs(20);
+/// A device or a link does not oversleep, as a processor that was idle does by tens of microseconds: under load the rack
+/// polls.
+const POLL_FOR: Duration = Duration::from_millis(2);
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Fills the volumes of a real rack, warms it up, measures. The row's `more` also has `cpu_percent`, the share of a
@@ -92,7 +95,11 @@ impl Rack {
                 &links,
             )
         });
-        let core = start_core(CoreConfig::default(), specs.collect()).context("the rack does not start")?;
+        let config = CoreConfig {
+            spin: POLL_FOR,
+            ..CoreConfig::default()
+        };
+        let core = start_core(config, specs.collect()).context("the rack does not start")?;
         let fleet = RackFleet::new(options);
         let rack = Self { fleet, core };
         (0..case.hardware.clients as usize).try_for_each(|client| rack.await_ready(client))?;
