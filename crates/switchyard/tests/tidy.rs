@@ -14,11 +14,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rack", &["base", "wire"]),
     ("store", &["base"]),
     ("host", &["base", "wire", "flash", "blockswitch", "rack"]),
-    ("sim", &["base", "wire", "flash", "blockswitch", "rack", "host"]),
+    (
+        "sim",
+        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
+    ),
     (
         "runtime",
-        &["base", "wire", "flash", "blockswitch", "rack", "host"],
+        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
     ),
+    ("capi", &["runtime"]),
     (
         "switchyard",
         &[
@@ -27,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "flash",
             "blockswitch",
             "rack",
+            "store",
             "host",
             "sim",
             "runtime",
