@@ -5,8 +5,9 @@ use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
+use crate::store::StoreCommand;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, rackup, serve, simulate, status, top, verify, volume};
+use crate::{bench, parts, rackup, serve, simulate, status, store, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -60,6 +61,8 @@ enum Command {
     Sim(SimArgs),
     /// Check a stopped rack's media, or one medium
     Verify(VerifyArgs),
+    /// Check, list or repair a storage area
+    Store(StoreArgs),
 }
 
 /// `switchyard up`.
@@ -320,6 +323,18 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// `switchyard store`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 sound, 1 damaged, 2 it cannot be checked (in use, or no area).\n\n\
+    Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
+    switchyard store repair app.area --yes"
+)]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
+
 /// Reads the command line and does what it says.
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
@@ -334,6 +349,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => simulate::run(args.command),
         Command::Verify(args) => verify::run(&args),
+        Command::Store(args) => store::run(&args.command),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `bench` | load against a rack, any NBD server, a file or a device |
 //! | `sim` | experiments and the swarm of the deterministic simulator |
 //! | `verify` | check media offline |
+//! | `store` | check, list, repair storage areas |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
 //! pure crates; nothing in here is on it.
@@ -36,6 +37,7 @@ mod serve;
 mod simulate;
 mod size;
 mod status;
+mod store;
 mod top;
 mod verify;
 mod volume;

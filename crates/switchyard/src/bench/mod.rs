@@ -16,6 +16,7 @@ mod nvme;
 mod report;
 mod servers;
 mod socket;
+mod store;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
@@ -72,6 +73,8 @@ pub enum Comparison {
     Peers(compare::PeersArgs),
     /// One good client beside a thousand bad ones
     Hostile(hostile::HostileArgs),
+    /// Durable inserts into a storage area beside raw overwrites, and beside other engines
+    Store(store::StoreArgs),
 }
 
 /// `switchyard bench`.
@@ -142,6 +145,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Blockswitch(args)) => return compare::blockswitch(args),
         Some(Comparison::Peers(args)) => return compare::peers(args),
         Some(Comparison::Hostile(args)) => return hostile::run(args),
+        Some(Comparison::Store(args)) => return store::run(args),
         None => {}
     }
     check(args)?;
