@@ -1,8 +1,8 @@
 //! Durable inserts into other engines: one JSON row per engine, as `switchyard bench store` reads them.
 //!
 //! Every engine is set to make each insert durable before it returns: LMDB without NOSYNC flags, redb with
-//! `Durability::Immediate`, fjall with `PersistMode::SyncData` after each insert, sled with `flush` after each insert,
-//! SQLite in WAL mode with `synchronous=FULL`. Each insert is a transaction of its own, as it is for a program whose threads
+//! `Durability::Immediate`, fjall with `PersistMode::SyncData` after each insert, sled with `flush` after each insert (which is
+//! sync_file_range(2) and leaves the data in the device's cache, so that an fdatasync of its file follows), SQLite in WAL mode with `synchronous=FULL`. Each insert is a transaction of its own, as it is for a program whose threads
 //! do not know of each other. Keys and values are those of `switchyard bench store`.
 
 use anyhow::{Context, bail};
@@ -32,7 +32,9 @@ fn args() -> anyhow::Result<Args> {
         threads: 1,
         bytes: 1024,
         seconds: 2.0,
-        engines: ["lmdb", "redb", "fjall", "sled", "sqlite"].map(String::from).to_vec(),
+        engines: ["lmdb", "redb", "fjall", "sled", "sqlite"]
+            .map(String::from)
+            .to_vec(),
     };
     let mut all = std::env::args().skip(1);
     while let Some(flag) = all.next() {
@@ -52,7 +54,9 @@ fn args() -> anyhow::Result<Args> {
 fn main() -> anyhow::Result<()> {
     let args = args()?;
     for engine in &args.engines {
-        let dir = args.dir.join(format!("switchyard-peers-{}-{engine}", std::process::id()));
+        let dir = args
+            .dir
+            .join(format!("switchyard-peers-{}-{engine}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let result = measure(engine, &dir, &args);
         std::fs::remove_dir_all(&dir)?;
@@ -132,7 +136,12 @@ fn open(engine: &str, dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>>
 fn lmdb(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
     use heed::types::Bytes;
     // SAFETY: nobody else opens or changes the files of this run's own directory.
-    let env = unsafe { heed::EnvOpenOptions::new().map_size(MAP_BYTES).max_dbs(1).open(dir)? };
+    let env = unsafe {
+        heed::EnvOpenOptions::new()
+            .map_size(MAP_BYTES)
+            .max_dbs(1)
+            .open(dir)?
+    };
     let mut transaction = env.write_txn()?;
     let database: heed::Database<Bytes, Bytes> = env.create_database(&mut transaction, None)?;
     transaction.commit()?;
@@ -177,12 +186,13 @@ fn fjall(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
 
 fn sled(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
     let database = sled::open(dir)?;
+    let file = Arc::new(std::fs::File::open(dir.join("db"))?);
     let insert = |_| -> Insert {
-        let database = database.clone();
+        let (database, file) = (database.clone(), Arc::clone(&file));
         Box::new(move |key, value| {
             database.insert(key, value)?;
             database.flush()?;
-            Ok(())
+            Ok(file.sync_data()?)
         })
     };
     Ok((0..threads).map(insert).collect())
