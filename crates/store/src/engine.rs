@@ -33,10 +33,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two writes under way, 1 GiB of index.
+    /// One write under way, 1 GiB of index. On a virtual disk whose cache has to be flushed, eight writers are a tenth
+    /// faster with one than with two: flushes wait for each other, and records are larger.
     fn default() -> Self {
         Self {
-            writes_in_flight_max: 2,
+            writes_in_flight_max: 1,
             index_bytes_max: 1 << 30,
         }
     }

@@ -131,11 +131,6 @@ impl Shared {
                 .ticket
                 .is_some_and(|it| engine.state(it) == TicketState::Waiting)
         };
-        if engine.has_write()
-            && let Some(index) = waiters.iter().position(is_waiting)
-        {
-            waiters.remove(index).thread.unpark();
-        }
         waiters.retain(|waiter| {
             let stays = is_waiting(waiter);
             if !stays {
@@ -143,6 +138,10 @@ impl Shared {
             }
             stays
         });
+        // The last to wake: those who have been served may add to the write that it makes.
+        if engine.has_write() && !waiters.is_empty() {
+            waiters.remove(0).thread.unpark();
+        }
     }
 
     fn call(&self, guard: &mut Guard<'_>) {
