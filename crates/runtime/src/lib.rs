@@ -25,6 +25,7 @@
 //! says why it holds.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+pub mod area;
 mod clock;
 mod core;
 mod counters;

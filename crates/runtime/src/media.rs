@@ -179,6 +179,14 @@ impl MediaFile {
         }
     }
 
+    /// The file; `None` for memory.
+    pub(crate) fn as_file(&self) -> Option<&File> {
+        match &self.backing {
+            Backing::Memory(_) => None,
+            Backing::File { file, .. } => Some(file),
+        }
+    }
+
     /// The file, still locked, for sharing it among cores.
     pub(crate) fn into_file(self) -> Option<File> {
         match self.backing {

@@ -79,6 +79,12 @@ impl Engine {
         self.space.free_count() < low && self.is_worthwhile()
     }
 
+    /// True if [`Engine::clean_step`] would do something now, or after the next completion.
+    pub fn wants_cleaning(&self) -> bool {
+        let is_idle = matches!(self.cleaning.phase, Phase::Idle);
+        self.cleaning.stuck.is_none() && (!is_idle || self.should_clean())
+    }
+
     /// The offset of the damage that keeps the cleaner from its work, if there is any.
     pub fn clean_damage(&self) -> Option<u64> {
         self.cleaning.stuck
@@ -118,6 +124,7 @@ impl Engine {
             return CleanStep::Idle;
         };
         if self.durable().0 < used.last {
+            self.want(Ticket(used.last));
             return CleanStep::Wait;
         }
         self.cleaning.phase = Phase::Reading(used);

@@ -33,10 +33,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two writes under way, 1 GiB of index.
+    /// One write under way, 1 GiB of index. On a virtual disk whose cache has to be flushed, eight writers are a tenth
+    /// faster with one than with two: flushes wait for each other, and records are larger.
     fn default() -> Self {
         Self {
-            writes_in_flight_max: 2,
+            writes_in_flight_max: 1,
             index_bytes_max: 1 << 30,
         }
     }
@@ -262,6 +263,18 @@ impl Engine {
     /// Somebody waits for `ticket`: its record, if it is lazy, is to be written now.
     pub fn want(&mut self, ticket: Ticket) {
         self.wanted = self.wanted.max(ticket.0);
+    }
+
+    /// True if the record of `ticket` is to be written, or is.
+    pub fn is_wanted(&self, ticket: Ticket) -> bool {
+        ticket.0 <= self.wanted
+    }
+
+    /// True if [`Engine::next_write`] has a write.
+    pub fn has_write(&self) -> bool {
+        let is_free = self.failed.is_none() && self.in_flight.len() < self.options.writes_in_flight_max;
+        let draft = self.draft.as_ref();
+        is_free && (!self.sealed.is_empty() || draft.is_some_and(|draft| draft.number <= self.wanted))
     }
 
     /// Counters and state.
@@ -579,13 +592,10 @@ impl Engine {
 
     /// The next write to make, if there is one now. Writes may be done in any order.
     pub fn next_write(&mut self) -> Option<Write> {
-        if self.failed.is_some() || self.in_flight.len() >= self.options.writes_in_flight_max {
+        if !self.has_write() {
             return None;
         }
         if self.sealed.is_empty() {
-            if self.draft.as_ref().is_none_or(|draft| draft.number > self.wanted) {
-                return None;
-            }
             self.seal();
         }
         let sealed = self.sealed.pop_front()?;

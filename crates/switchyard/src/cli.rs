@@ -6,8 +6,9 @@ use crate::profiling::ProfileArgs;
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
+use crate::store::StoreCommand;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, profiling, rackup, serve, simulate, status, top, verify, volume};
+use crate::{bench, parts, profiling, rackup, serve, simulate, status, store, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -63,6 +64,8 @@ enum Command {
     Profile(Box<ProfileArgs>),
     /// Check a stopped rack's media, or one medium
     Verify(VerifyArgs),
+    /// Check, list or repair a storage area
+    Store(StoreArgs),
 }
 
 /// `switchyard up`.
@@ -326,6 +329,18 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// `switchyard store`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 sound, 1 damaged, 2 it cannot be checked (in use, or no area).\n\n\
+    Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
+    switchyard store repair app.area --yes"
+)]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
+
 /// Reads the command line and does what it says.
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
@@ -341,6 +356,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Sim(args) => simulate::run(args.command),
         Command::Profile(args) => profiling::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Store(args) => store::run(&args.command),
     }
 }
 

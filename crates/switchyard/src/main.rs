@@ -11,6 +11,7 @@
 //! | `sim` | experiments and the swarm of the deterministic simulator |
 //! | `profile` | where the time of an I/O goes |
 //! | `verify` | check media offline |
+//! | `store` | check, list, repair storage areas |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
 //! pure crates; nothing in here is on it.
@@ -38,6 +39,7 @@ mod serve;
 mod simulate;
 mod size;
 mod status;
+mod store;
 mod top;
 mod verify;
 mod volume;

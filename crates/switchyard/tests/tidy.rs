@@ -14,12 +14,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rack", &["base", "wire"]),
     ("store", &["base"]),
     ("host", &["base", "wire", "flash", "blockswitch", "rack"]),
-    ("sim", &["base", "wire", "flash", "blockswitch", "rack", "host"]),
+    (
+        "sim",
+        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
+    ),
     (
         "runtime",
-        &["base", "wire", "flash", "blockswitch", "rack", "host"],
+        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
     ),
     ("profile", &[]),
+    ("capi", &["runtime"]),
     (
         "switchyard",
         &[
@@ -28,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "flash",
             "blockswitch",
             "rack",
+            "store",
             "host",
             "sim",
             "runtime",

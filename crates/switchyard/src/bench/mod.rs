@@ -17,6 +17,7 @@ mod rack;
 mod report;
 mod servers;
 mod socket;
+mod store;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
@@ -75,6 +76,8 @@ pub enum Comparison {
     Hostile(hostile::HostileArgs),
     /// A rack's policies: the simulator's experiments on a real rack with emulated devices and links, and compared
     Rack(rack::RackArgs),
+    /// Durable inserts into a storage area beside raw overwrites, and beside other engines
+    Store(store::StoreArgs),
 }
 
 /// `switchyard bench`.
@@ -146,6 +149,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Peers(args)) => return compare::peers(args),
         Some(Comparison::Hostile(args)) => return hostile::run(args),
         Some(Comparison::Rack(args)) => return rack::run(args),
+        Some(Comparison::Store(args)) => return store::run(args),
         None => {}
     }
     check(args)?;

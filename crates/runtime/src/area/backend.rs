@@ -1,0 +1,295 @@
+//! What an area lies on: a file or block device by direct I/O, mapped memory, or memory that takes the time of NVM.
+//!
+//! A write is durable when it returns. On files that is `RWF_DSYNC`, by which the kernel sets FUA, or flushes the
+//! device's cache after the write if it has one and no FUA.
+
+use crate::clock;
+use base::limits::PAGE_BYTES;
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::{hint, io, ptr};
+
+/// One medium, used by many threads at once. Offsets and lengths are whole blocks of the area.
+pub(super) trait Backend: Send + Sync {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// Durable on return.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// What a device does with writes before they are on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteCache {
+    /// A write that is done is durable.
+    None,
+    /// A cache that a write may bypass (FUA): a durable write is one request.
+    Fua,
+    /// A cache that has to be flushed: a durable write is two requests, one after the other.
+    Flushed,
+    /// Not known: the medium is no block device, and lies on none.
+    Unknown,
+}
+
+/// A file or block device that was opened with O_DIRECT, or without where the file system refuses it.
+pub(super) struct Direct {
+    file: File,
+}
+
+impl Direct {
+    pub(super) fn new(file: File) -> Self {
+        Self { file }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Block([u8; PAGE_BYTES]);
+
+thread_local! {
+    /// Aligned memory for reads, as O_DIRECT asks.
+    static BOUNCE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Backend for Direct {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        BOUNCE.with_borrow_mut(|blocks| {
+            let count = bytes.len().div_ceil(PAGE_BYTES);
+            if blocks.len() < count {
+                blocks.resize(count, Block([0; PAGE_BYTES]));
+            }
+            // SAFETY: the blocks are contiguous plain bytes without padding, borrowed here alone, and there are enough.
+            let aligned = unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), bytes.len()) };
+            self.file.read_exact_at(aligned, offset)?;
+            bytes.copy_from_slice(aligned);
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let iovec = libc::iovec {
+                iov_base: rest.as_ptr().cast_mut().cast(),
+                iov_len: rest.len(),
+            };
+            let at = (offset + done as u64) as libc::off_t;
+            // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
+            let result = unsafe { libc::pwritev2(self.file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
+            match result {
+                1.. => done += result as usize,
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The block device that a file lies on, or is, as sysfs describes it: its queue's attribute `name`.
+fn queue_attribute(file: &File, name: &str) -> Option<String> {
+    let data = file.metadata().ok()?;
+    let device = if data.file_type().is_block_device() {
+        data.rdev()
+    } else {
+        data.dev()
+    };
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has no queue of its own.
+    ["queue", "../queue"]
+        .into_iter()
+        .find_map(|queue| std::fs::read_to_string(format!("{device}/{queue}/{name}")).ok())
+        .map(|text| text.trim().to_owned())
+}
+
+/// Bytes that the device below writes as a whole: smaller writes would make it read first.
+pub(super) fn physical_block_bytes(file: &File) -> u32 {
+    let bytes = queue_attribute(file, "physical_block_size").and_then(|text| text.parse().ok());
+    let fits = |bytes: &u32| bytes.is_power_of_two() && (512..=1 << 16).contains(bytes);
+    bytes.filter(fits).unwrap_or(PAGE_BYTES as u32)
+}
+
+/// Whether the device below has a volatile write cache.
+pub(super) fn write_cache(file: &File) -> WriteCache {
+    match queue_attribute(file, "write_cache").as_deref() {
+        Some("write through") => WriteCache::None,
+        Some(_) if queue_attribute(file, "fua").as_deref() == Some("1") => WriteCache::Fua,
+        Some(_) => WriteCache::Flushed,
+        None => WriteCache::Unknown,
+    }
+}
+
+/// Time that emulated NVM takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmTiming {
+    /// Of every durable write, in ns: the and Strata's NVDIMM has 500 for 1 KiB.
+    pub latency_ns: u64,
+    /// Bytes a second.
+    pub bandwidth: u64,
+}
+
+/// How stores become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Persist {
+    /// They do not: memory.
+    Never,
+    /// When their cache lines are written back: persistent memory mapped with MAP_SYNC.
+    CacheLines,
+    /// When the kernel has written their pages.
+    Msync,
+}
+
+/// A mapping that is the medium. A cut leaves eight aligned bytes of it old or new.
+pub(super) struct Mapped {
+    base: *mut u8,
+    bytes: usize,
+    persist: Persist,
+    timing: Option<NvmTiming>,
+    /// Keeps the lock.
+    _file: Option<File>,
+}
+
+// SAFETY: the mapping is reached by copies through raw pointers only; who reads bytes that another thread writes finds a
+// checksum that does not match, and looks again.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Memory of zeros.
+    pub(super) fn memory(bytes: u64, timing: Option<NvmTiming>) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let base = map(bytes, flags, -1)?;
+        Ok(Self {
+            base,
+            bytes: bytes as usize,
+            persist: Persist::Never,
+            timing,
+            _file: None,
+        })
+    }
+
+    /// A file: on persistent memory (DAX) its cache lines are flushed, elsewhere its pages.
+    pub(super) fn file(file: File, bytes: u64) -> io::Result<Self> {
+        let fd = file.as_raw_fd();
+        let synchronous = map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd);
+        let (base, persist) = match synchronous {
+            Ok(base) if cfg!(target_arch = "x86_64") => (base, Persist::CacheLines),
+            Ok(base) => (base, Persist::Msync),
+            Err(_) => (map(bytes, libc::MAP_SHARED, fd)?, Persist::Msync),
+        };
+        Ok(Self {
+            base,
+            bytes: bytes as usize,
+            persist,
+            timing: None,
+            _file: Some(file),
+        })
+    }
+
+    fn place(&self, offset: u64, length: usize) -> io::Result<*mut u8> {
+        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(length));
+        match end {
+            // SAFETY: inside the mapping.
+            Some(end) if end <= self.bytes => Ok(unsafe { self.base.add(offset as usize) }),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn store(&self, at: *mut u8, bytes: &[u8]) -> io::Result<()> {
+        // SAFETY: the caller's range is inside the mapping.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+        match self.persist {
+            Persist::Never => Ok(()),
+            Persist::CacheLines => {
+                flush_lines(at, bytes.len());
+                Ok(())
+            }
+            Persist::Msync => {
+                let start = at as usize / PAGE_BYTES * PAGE_BYTES;
+                let length = at as usize + bytes.len() - start;
+                // SAFETY: pages of the mapping.
+                match unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_SYNC) } {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            }
+        }
+    }
+
+    /// Stores bytes that need not survive yet.
+    pub(super) fn fill(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let at = self.place(offset, bytes.len())?;
+        self.store(at, bytes)
+    }
+}
+
+impl Backend for Mapped {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let at = self.place(offset, bytes.len())?;
+        // SAFETY: inside the mapping.
+        unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// The first eight bytes are zeroed first and written last (docs/format/store.md).
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let began = self.timing.map(|_| clock::now());
+        let at = self.place(offset, bytes.len())?;
+        let (first, rest) = bytes.split_at(8);
+        self.store(at, &[0; 8])?;
+        // SAFETY: inside the mapping, as the whole range is.
+        self.store(unsafe { at.add(8) }, rest)?;
+        self.store(at, first)?;
+        if let (Some(began), Some(timing)) = (began, self.timing) {
+            let transfer_ns = bytes.len() as u64 * 1_000_000_000 / timing.bandwidth.max(1);
+            let end = began.as_nanos() + timing.latency_ns + transfer_ns;
+            while clock::now().as_nanos() < end {
+                hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made at the start, which nobody else has.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+fn map(bytes: u64, flags: libc::c_int, fd: libc::c_int) -> io::Result<*mut u8> {
+    let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping; nothing is replaced.
+    let base = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(base.cast())
+}
+
+/// Writes the cache lines of a range back and waits until they are.
+#[cfg(target_arch = "x86_64")]
+fn flush_lines(at: *mut u8, length: usize) {
+    const LINE_BYTES: usize = 64;
+    let first = at as usize / LINE_BYTES * LINE_BYTES;
+    for line in (first..at as usize + length).step_by(LINE_BYTES) {
+        // SAFETY: lines of the mapping; every x86-64 has CLFLUSH.
+        unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) };
+    }
+    // SAFETY: every x86-64 has SFENCE.
+    unsafe { core::arch::x86_64::_mm_sfence() };
+}
+
+/// Not reached: such mappings are flushed by the kernel.
+#[cfg(not(target_arch = "x86_64"))]
+fn flush_lines(_at: *mut u8, _length: usize) {}

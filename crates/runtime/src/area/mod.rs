@@ -1,0 +1,373 @@
+//! Storage areas of this process: the library `store` on files, block devices, persistent memory and memory.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), runtime::area::AreaError> {
+//! use runtime::area::{Area, AreaOptions, Batch};
+//!
+//! let area = Area::open("app.area".as_ref(), &AreaOptions::new(256 << 20))?;
+//! let (jobs, done) = (area.queue("jobs")?, area.map("done")?);
+//! jobs.push(b"a job")?;                                    // durable when it returns
+//! while let Some((position, job)) = jobs.pop()? {
+//!     let batch = Batch::new().acknowledge(&jobs, position).put(&done, &job, b"yes");
+//!     batch.commit(&area)?;                                // both or neither
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the engine decides is in the crate `store`; here are threads and system calls: who writes what (`shared`), and to
+//! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
+//! that was submitted and is awaited by nobody.
+
+mod backend;
+mod shared;
+mod structures;
+
+pub use backend::{NvmTiming, WriteCache};
+pub use store::{
+    Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
+};
+pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
+
+use crate::entropy;
+use crate::media::{MediaFile, MediaOpenError, MediaWarning};
+use backend::{Backend, Direct, Mapped};
+use base::{MediaError, Medium};
+use shared::Shared;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use store::{Engine, LayoutError, Options};
+use thiserror::Error;
+
+/// Bytes that a cut leaves old or new on mapped memory.
+const ATOMIC_BYTES: u32 = 8;
+/// Blocks of areas in memory: a cache line is less than a sector.
+const MEMORY_BLOCK_BYTES: u32 = 512;
+
+/// How an area is opened, and made if it is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaOptions {
+    /// Size of a new area; 0 to refuse to make one.
+    pub create_bytes: u64,
+    /// Map the file instead of writing it: for persistent memory (DAX). Elsewhere it is slower than not to.
+    pub is_mapped: bool,
+    /// Writes under way at once.
+    pub writes_in_flight_max: usize,
+    /// Memory that the index may take.
+    pub index_bytes_max: u64,
+}
+
+impl AreaOptions {
+    /// A new area has `create_bytes`; the engine's defaults for the rest.
+    pub fn new(create_bytes: u64) -> Self {
+        let options = Options::default();
+        Self {
+            create_bytes,
+            is_mapped: false,
+            writes_in_flight_max: options.writes_in_flight_max,
+            index_bytes_max: options.index_bytes_max,
+        }
+    }
+
+    fn engine(&self) -> Options {
+        Options {
+            writes_in_flight_max: self.writes_in_flight_max,
+            index_bytes_max: self.index_bytes_max,
+        }
+    }
+}
+
+/// Why an operation on an area failed.
+#[derive(Debug, Error)]
+pub enum AreaError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    Media(#[from] MediaOpenError),
+    /// What is in it cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A new area cannot be made.
+    #[error("the area cannot be made: {0}")]
+    Create(Box<dyn std::error::Error + Send + Sync>),
+    /// Refused: nothing was done.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    /// The write failed: whether the operation is durable shows when the area is opened anew.
+    #[error("the write failed: open the area anew to see whether it is there")]
+    Failed,
+    /// The medium cannot be read.
+    #[error("the area cannot be read: {0}")]
+    Read(io::ErrorKind),
+    /// A checksum does not match.
+    #[error("the area is damaged, at byte {offset}")]
+    Damaged {
+        /// In the area.
+        offset: u64,
+    },
+    /// The operating system refuses memory or a thread.
+    #[error("the system refuses the area's memory or thread: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A storage area of this process; clones are the same area. It is closed when the last clone, and the last structure
+/// of it, is gone.
+#[derive(Clone)]
+pub struct Area(Arc<Owner>);
+
+/// Ends the area's thread.
+struct Owner {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    report: RecoveryReport,
+    warning: Option<MediaWarning>,
+    write_cache: WriteCache,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // What lazy structures were told last. A failure shows at the next opening.
+        let guard = self.shared.lock();
+        let newest = guard.engine.newest();
+        let _ = self.shared.wait(guard, newest);
+        self.shared.close();
+        if let Some(thread) = self.thread.take() {
+            // Its panic was reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An operation that was submitted.
+#[derive(Clone)]
+pub struct Pending {
+    area: Area,
+    ticket: Ticket,
+}
+
+impl Area {
+    /// Opens the area in a file or block device, which belongs to this process from now on. A missing file, or one that
+    /// holds nothing, becomes an area of `create_bytes`.
+    pub fn open(path: &Path, options: &AreaOptions) -> Result<Self, AreaError> {
+        let create_bytes = options.create_bytes;
+        let mut medium = match MediaFile::open(path, 0, false) {
+            Err(MediaOpenError::Missing(_)) if create_bytes > 0 => MediaFile::open(path, create_bytes, true)?,
+            Ok(medium) if medium.capacity_bytes() == 0 && create_bytes > 0 => {
+                drop(medium);
+                MediaFile::open(path, create_bytes, true)?
+            }
+            other => other?,
+        };
+        if create_bytes > 0 && is_blank(&medium)? {
+            let block_bytes = medium
+                .as_file()
+                .map_or(MEMORY_BLOCK_BYTES, backend::physical_block_bytes);
+            let capacity = medium.capacity_bytes().min(create_bytes);
+            create(&mut medium, capacity, block_bytes, options.is_mapped)?;
+        }
+        let (engine, report) = Engine::open(&mut medium, options.engine())?;
+        let warning = medium.warning();
+        let capacity = medium.capacity_bytes();
+        let file = medium.into_file().expect("it was opened by its path");
+        let write_cache = backend::write_cache(&file);
+        let backend: Box<dyn Backend> = if options.is_mapped {
+            Box::new(Mapped::file(file, capacity)?)
+        } else {
+            Box::new(Direct::new(file))
+        };
+        Self::start(backend, engine, report, warning, write_cache)
+    }
+
+    /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
+    pub fn memory(options: &AreaOptions, timing: Option<NvmTiming>) -> Result<Self, AreaError> {
+        let mapped = Mapped::memory(options.create_bytes, timing)?;
+        let mut medium = MappedMedium(&mapped, options.create_bytes);
+        create(&mut medium, options.create_bytes, MEMORY_BLOCK_BYTES, true)?;
+        let (engine, report) = Engine::open(&mut medium, options.engine())?;
+        Self::start(Box::new(mapped), engine, report, None, WriteCache::Unknown)
+    }
+
+    fn start(
+        backend: Box<dyn Backend>,
+        engine: Engine,
+        report: RecoveryReport,
+        warning: Option<MediaWarning>,
+        write_cache: WriteCache,
+    ) -> Result<Self, AreaError> {
+        let shared = Arc::new(Shared::new(backend, engine));
+        let runner = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("area".into())
+            .spawn(move || runner.run())?;
+        Ok(Self(Arc::new(Owner {
+            shared,
+            thread: Some(thread),
+            report,
+            warning,
+            write_cache,
+        })))
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    /// What opening found.
+    pub fn report(&self) -> RecoveryReport {
+        self.0.report
+    }
+
+    /// What a user should know about the medium.
+    pub fn warning(&self) -> Option<MediaWarning> {
+        self.0.warning
+    }
+
+    /// What the device below does with writes.
+    pub fn write_cache(&self) -> WriteCache {
+        self.0.write_cache
+    }
+
+    /// Counters and state.
+    pub fn stats(&self) -> Stats {
+        self.shared().lock().engine.stats()
+    }
+
+    /// The log called `name`; it is made, durably, if it is not there.
+    pub fn log(&self, name: &str) -> Result<Log, AreaError> {
+        Ok(Log::new(
+            self.clone(),
+            self.create(name, Log::KIND, Durability::Sync)?,
+        ))
+    }
+
+    /// The queue called `name`, as [`Area::log`].
+    pub fn queue(&self, name: &str) -> Result<Queue, AreaError> {
+        let id = self.create(name, Queue::KIND, Durability::Sync)?;
+        Ok(Queue::new(self.clone(), id))
+    }
+
+    /// The map called `name`, as [`Area::log`].
+    pub fn map(&self, name: &str) -> Result<Map, AreaError> {
+        Ok(Map::new(
+            self.clone(),
+            self.create(name, Map::KIND, Durability::Sync)?,
+        ))
+    }
+
+    /// The tree called `name`, as [`Area::log`].
+    pub fn tree(&self, name: &str) -> Result<Tree, AreaError> {
+        Ok(Tree::new(
+            self.clone(),
+            self.create(name, Tree::KIND, Durability::Sync)?,
+        ))
+    }
+
+    /// Makes a structure with a durability of its own, or finds it with the one that it has. Opening it by
+    /// [`Area::log`] and the like finds it too.
+    pub fn create(&self, name: &str, kind: Kind, durability: Durability) -> Result<StructureId, AreaError> {
+        let shared = self.shared();
+        let ((id, ticket), guard) = shared.submit(|engine| engine.create(name, kind, durability))?;
+        shared.wait(guard, ticket)?;
+        Ok(id)
+    }
+
+    /// Drops a structure with all that is in it, durably.
+    pub fn drop_structure(&self, id: StructureId) -> Result<(), AreaError> {
+        let shared = self.shared();
+        let (ticket, guard) = shared.submit(|engine| engine.drop_structure(id))?;
+        shared.wait(guard, ticket)
+    }
+
+    /// Name, number, kind, durability and entries of all structures.
+    pub fn structures(&self) -> Vec<(String, StructureId, Kind, Durability, u64)> {
+        let guard = self.shared().lock();
+        let all = guard.engine.structures();
+        all.map(|(name, id, kind, durability, entries)| (name.to_owned(), id, kind, durability, entries))
+            .collect()
+    }
+
+    /// Everything up to this ticket is durable: the watermark.
+    pub fn durable(&self) -> Ticket {
+        self.shared().lock().engine.durable()
+    }
+
+    /// Makes everything durable that was submitted so far, by anybody.
+    pub fn sync(&self) -> Result<(), AreaError> {
+        let shared = self.shared();
+        let guard = shared.lock();
+        let newest = guard.engine.newest();
+        shared.wait(guard, newest)
+    }
+
+    /// Carries a batch out. All of it is durable on return, unless every structure in it is lazy.
+    pub fn commit(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
+        let shared = self.shared();
+        let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
+        if guard.engine.is_wanted(receipt.ticket) {
+            shared.wait(guard, receipt.ticket)?;
+        }
+        Ok(receipt)
+    }
+
+    /// Hands a batch over and returns; it becomes durable without anybody waiting for it, unless it is lazy.
+    pub fn submit(&self, ops: &[Op<'_>]) -> Result<(Receipt, Pending), AreaError> {
+        let shared = self.shared();
+        let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
+        let ticket = receipt.ticket;
+        if guard.engine.is_wanted(ticket) {
+            shared.start(guard, ticket);
+        }
+        let area = self.clone();
+        Ok((receipt, Pending { area, ticket }))
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Area").field("stats", &self.stats()).finish()
+    }
+}
+
+/// True if the place of the superblocks holds zeros: nobody's data.
+fn is_blank(medium: &dyn Medium) -> Result<bool, OpenError> {
+    let mut bytes = vec![0; 2 * store::SUPERBLOCK_BYTES as usize];
+    medium.read_at(0, &mut bytes)?;
+    Ok(bytes.iter().all(|&byte| byte == 0))
+}
+
+fn create(
+    medium: &mut dyn Medium,
+    capacity_bytes: u64,
+    block_bytes: u32,
+    is_mapped: bool,
+) -> Result<(), AreaError> {
+    let make = |error: LayoutError| AreaError::Create(error.into());
+    let mut layout = Layout::for_capacity(capacity_bytes, block_bytes).map_err(make)?;
+    if is_mapped {
+        layout.atomic_bytes = ATOMIC_BYTES;
+    }
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&entropy::seed().to_le_bytes());
+    uuid[8..].copy_from_slice(&entropy::seed().to_le_bytes());
+    store::create(medium, layout, uuid).map_err(|error| AreaError::Create(error.into()))
+}
+
+/// Mapped memory on the cold path.
+struct MappedMedium<'a>(&'a Mapped, u64);
+
+impl Medium for MappedMedium<'_> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.0.read(offset, bytes).map_err(|_| MediaError::OutOfRange)
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.0.fill(offset, bytes).map_err(|_| MediaError::OutOfRange)
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        Ok(())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        self.1
+    }
+}

@@ -1,0 +1,342 @@
+//! Log, queue, map and tree as programs use them.
+
+use super::{Area, AreaError, Pending, Ticket};
+use std::ops::{Bound, Range, RangeBounds};
+use store::{Engine, Fetch, Kind, Op, Receipt, StructureId};
+
+/// Entries of a tree that a range looks up at once.
+const RANGE_STEP: usize = 256;
+
+macro_rules! structure {
+    ($(#[$doc:meta])* $name:ident, $kind:expr) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name {
+            area: Area,
+            id: StructureId,
+        }
+
+        impl $name {
+            pub(super) const KIND: Kind = $kind;
+
+            pub(super) fn new(area: Area, id: StructureId) -> Self {
+                Self { area, id }
+            }
+
+            /// Its number, for batches of [`Op`]s.
+            pub fn id(&self) -> StructureId {
+                self.id
+            }
+
+            /// How many entries it has.
+            pub fn len(&self) -> u64 {
+                self.area.shared().lock().engine.len(self.id)
+            }
+
+            /// True without entries.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+    };
+}
+
+structure!(
+    /// A log: append, read by position, trim from the front.
+    Log, Kind::Log
+);
+structure!(
+    /// A queue: each entry is handed out until it is acknowledged; after a crash, again.
+    Queue, Kind::Queue
+);
+structure!(
+    /// A map: keys in no order.
+    Map, Kind::Map
+);
+structure!(
+    /// A tree: keys in order.
+    Tree, Kind::Tree
+);
+
+/// The position of a batch's only append or push.
+fn position(receipt: &Receipt) -> u64 {
+    receipt.positions[0]
+}
+
+impl Log {
+    /// Adds to the end; the entry's position. Durable on return, unless the log is lazy.
+    pub fn append(&self, data: &[u8]) -> Result<u64, AreaError> {
+        let op = Op::Append { log: self.id, data };
+        Ok(position(&self.area.commit(&[op])?))
+    }
+
+    /// The same without waiting: the position, and what to wait for.
+    pub fn append_async(&self, data: &[u8]) -> Result<(u64, Pending), AreaError> {
+        let op = Op::Append { log: self.id, data };
+        let (receipt, pending) = self.area.submit(&[op])?;
+        Ok((position(&receipt), pending))
+    }
+
+    /// The entry at a position; `None` if it was trimmed or is not there yet.
+    pub fn read(&self, position: u64) -> Result<Option<Vec<u8>>, AreaError> {
+        self.area.shared().value(|engine| engine.read(self.id, position))
+    }
+
+    /// Forgets all positions below `floor`.
+    pub fn trim(&self, floor: u64) -> Result<(), AreaError> {
+        let op = Op::Trim { log: self.id, floor };
+        self.area.commit(&[op]).map(drop)
+    }
+
+    /// The first position, and the one that comes next.
+    pub fn positions(&self) -> Range<u64> {
+        let positions = self.area.shared().lock().engine.positions(self.id);
+        positions.unwrap_or(0..0)
+    }
+
+    /// The entries from `position` on, with their positions, as far as there are any when it gets there.
+    pub fn iter(&self, position: u64) -> impl Iterator<Item = Result<(u64, Vec<u8>), AreaError>> + '_ {
+        let mut next = position.max(self.positions().start);
+        std::iter::from_fn(move || {
+            let entry = self.read(next).transpose()?;
+            next += 1;
+            Some(entry.map(|data| (next - 1, data)))
+        })
+    }
+}
+
+impl Queue {
+    /// Adds to the end; the entry's position. Durable on return, unless the queue is lazy.
+    pub fn push(&self, data: &[u8]) -> Result<u64, AreaError> {
+        let op = Op::Push { queue: self.id, data };
+        Ok(position(&self.area.commit(&[op])?))
+    }
+
+    /// The next entry and its position; nobody else gets it before [`Queue::give_up`] or a restart.
+    pub fn pop(&self) -> Result<Option<(u64, Vec<u8>)>, AreaError> {
+        let shared = self.area.shared();
+        let popped = shared.lock().engine.pop(self.id).map(|(position, _)| position);
+        let Some(position) = popped else {
+            return Ok(None);
+        };
+        let data = shared.value(|engine| engine.read(self.id, position));
+        match data {
+            Ok(data) => Ok(data.map(|data| (position, data))),
+            Err(error) => {
+                self.give_up(position);
+                Err(error)
+            }
+        }
+    }
+
+    /// The entry was dealt with: it is never handed out again.
+    pub fn acknowledge(&self, position: u64) -> Result<(), AreaError> {
+        let op = Op::Acknowledge {
+            queue: self.id,
+            position,
+        };
+        self.area.commit(&[op]).map(drop)
+    }
+
+    /// Gives an entry back, to be handed out again; false if it is not there any more.
+    pub fn give_up(&self, position: u64) -> bool {
+        self.area.shared().lock().engine.give_up(self.id, position)
+    }
+}
+
+macro_rules! keyed {
+    ($name:ident) => {
+        impl $name {
+            /// Sets the value of a key. Durable on return, unless it is lazy.
+            pub fn put(&self, key: &[u8], data: &[u8]) -> Result<(), AreaError> {
+                let map = self.id;
+                self.area.commit(&[Op::Put { map, key, data }]).map(drop)
+            }
+
+            /// The same without waiting.
+            pub fn put_async(&self, key: &[u8], data: &[u8]) -> Result<Pending, AreaError> {
+                let map = self.id;
+                let submitted = self.area.submit(&[Op::Put { map, key, data }]);
+                submitted.map(|(_, pending)| pending)
+            }
+
+            /// The value of a key.
+            pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, AreaError> {
+                self.area.shared().value(|engine| engine.get(self.id, key))
+            }
+
+            /// Removes a key, if it is there.
+            pub fn remove(&self, key: &[u8]) -> Result<(), AreaError> {
+                let map = self.id;
+                self.area.commit(&[Op::Remove { map, key }]).map(drop)
+            }
+        }
+    };
+}
+
+keyed!(Map);
+keyed!(Tree);
+
+impl Map {
+    /// All keys, in order. Copies and sorts them.
+    pub fn keys(&self) -> Vec<Box<[u8]>> {
+        self.area.shared().lock().engine.keys(self.id)
+    }
+}
+
+impl Tree {
+    /// Keys of a range and their values, in order. Keys that come and go meanwhile may be there or not.
+    pub fn range<'a>(
+        &'a self,
+        range: impl RangeBounds<[u8]>,
+    ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        let (mut from, to) = (owned(range.start_bound()), owned(range.end_bound()));
+        let mut found: std::vec::IntoIter<(Box<[u8]>, Fetch)> = Vec::new().into_iter();
+        std::iter::from_fn(move || {
+            loop {
+                for (key, fetch) in found.by_ref() {
+                    if let Some(value) = self.value(&key, fetch).transpose() {
+                        return Some(value.map(|value| (key, value)));
+                    }
+                }
+                let bounds = (as_slice(&from), as_slice(&to));
+                let more = {
+                    let guard = self.area.shared().lock();
+                    guard.engine.range(self.id, bounds, RANGE_STEP)
+                };
+                let last = more.last()?.0.to_vec();
+                from = Bound::Excluded(last);
+                found = more.into_iter();
+            }
+        })
+    }
+
+    fn value(&self, key: &[u8], fetch: Fetch) -> Result<Option<Vec<u8>>, AreaError> {
+        let mut first = Some(fetch);
+        let look_up = |engine: &Engine| first.take().or_else(|| engine.get(self.id, key));
+        self.area.shared().value(look_up)
+    }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// Operations over several structures that become durable together, or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    ops: Vec<BatchOp>,
+}
+
+#[derive(Clone, Debug)]
+enum BatchOp {
+    Append(StructureId, Vec<u8>),
+    Trim(StructureId, u64),
+    Push(StructureId, Vec<u8>),
+    Acknowledge(StructureId, u64),
+    Put(StructureId, Vec<u8>, Vec<u8>),
+    Remove(StructureId, Vec<u8>),
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Adds to the end of a log.
+    pub fn append(mut self, log: &Log, data: &[u8]) -> Self {
+        self.ops.push(BatchOp::Append(log.id, data.into()));
+        self
+    }
+    /// Forgets positions of a log.
+    pub fn trim(mut self, log: &Log, floor: u64) -> Self {
+        self.ops.push(BatchOp::Trim(log.id, floor));
+        self
+    }
+    /// Adds to the end of a queue.
+    pub fn push(mut self, queue: &Queue, data: &[u8]) -> Self {
+        self.ops.push(BatchOp::Push(queue.id, data.into()));
+        self
+    }
+    /// Takes an entry out of a queue.
+    pub fn acknowledge(mut self, queue: &Queue, position: u64) -> Self {
+        self.ops.push(BatchOp::Acknowledge(queue.id, position));
+        self
+    }
+    /// Sets the value of a key of a map or tree.
+    pub fn put(mut self, map: &impl Keyed, key: &[u8], data: &[u8]) -> Self {
+        self.ops.push(BatchOp::Put(map.number(), key.into(), data.into()));
+        self
+    }
+    /// Removes a key of a map or tree.
+    pub fn remove(mut self, map: &impl Keyed, key: &[u8]) -> Self {
+        self.ops.push(BatchOp::Remove(map.number(), key.into()));
+        self
+    }
+
+    /// Makes it durable; the positions of its appends and pushes, in order.
+    pub fn commit(&self, area: &Area) -> Result<Vec<u64>, AreaError> {
+        let receipt = area.commit(&self.ops())?;
+        Ok(receipt.positions.to_vec())
+    }
+
+    /// The same without waiting.
+    pub fn submit(&self, area: &Area) -> Result<(Vec<u64>, Pending), AreaError> {
+        let (receipt, pending) = area.submit(&self.ops())?;
+        Ok((receipt.positions.to_vec(), pending))
+    }
+
+    fn ops(&self) -> Vec<Op<'_>> {
+        self.ops.iter().map(BatchOp::op).collect()
+    }
+}
+
+impl BatchOp {
+    fn op(&self) -> Op<'_> {
+        match *self {
+            Self::Append(log, ref data) => Op::Append { log, data },
+            Self::Trim(log, floor) => Op::Trim { log, floor },
+            Self::Push(queue, ref data) => Op::Push { queue, data },
+            Self::Acknowledge(queue, position) => Op::Acknowledge { queue, position },
+            Self::Put(map, ref key, ref data) => Op::Put { map, key, data },
+            Self::Remove(map, ref key) => Op::Remove { map, key },
+        }
+    }
+}
+
+/// Structures with keys.
+pub trait Keyed {
+    /// The structure's number.
+    fn number(&self) -> StructureId;
+}
+
+impl Keyed for Map {
+    fn number(&self) -> StructureId {
+        self.id
+    }
+}
+
+impl Keyed for Tree {
+    fn number(&self) -> StructureId {
+        self.id
+    }
+}
+
+impl Pending {
+    /// What it waits for: compare with [`Area::durable`].
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// True when it is durable already.
+    pub fn is_durable(&self) -> bool {
+        self.area.durable() >= self.ticket
+    }
+
+    /// Waits until it is durable.
+    pub fn wait(self) -> Result<(), AreaError> {
+        let shared = self.area.shared();
+        shared.wait(shared.lock(), self.ticket)
+    }
+}

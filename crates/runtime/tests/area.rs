@@ -1,0 +1,220 @@
+//! Storage areas on real files and in memory, by many threads.
+
+use runtime::area::{Area, AreaError, AreaOptions, Batch, Durability, Kind, NvmTiming, Op, SubmitError};
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+const AREA_BYTES: u64 = 16 << 20;
+
+fn options() -> AreaOptions {
+    AreaOptions::new(AREA_BYTES)
+}
+
+fn path(directory: &tempfile::TempDir) -> std::path::PathBuf {
+    directory.path().join("it.area")
+}
+
+#[test]
+fn everything_is_there_after_opening_anew() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for is_mapped in [false, true] {
+        let path = directory.path().join(format!("{is_mapped}.area"));
+        let options = AreaOptions {
+            is_mapped,
+            ..options()
+        };
+        let area = Area::open(&path, &options).expect("a new area");
+        let log = area.log("log").expect("a log");
+        let queue = area.queue("queue").expect("a queue");
+        let map = area.map("map").expect("a map");
+        let tree = area.tree("tree").expect("a tree");
+        for i in 0..300_u32 {
+            let value = vec![i as u8; i as usize * 7];
+            assert_eq!(log.append(&value).expect("room"), u64::from(i));
+            queue.push(&value).expect("room");
+            map.put(&i.to_be_bytes(), &value).expect("room");
+            tree.put(&i.to_be_bytes(), &value).expect("room");
+        }
+        log.trim(10).expect("room");
+        map.remove(&7_u32.to_be_bytes()).expect("room");
+        let (position, first) = queue.pop().expect("sound").expect("there");
+        assert_eq!((position, first.len()), (0, 0));
+        queue.acknowledge(position).expect("room");
+        let (delivered, _) = queue.pop().expect("sound").expect("there");
+        let positions = Batch::new()
+            .append(&log, b"both")
+            .put(&tree, b"both", b"or neither")
+            .remove(&map, &8_u32.to_be_bytes())
+            .commit(&area)
+            .expect("room");
+        assert_eq!(positions, [300]);
+        drop((area, log, queue, map, tree));
+
+        let area = Area::open(&path, &options).expect("it is there");
+        assert!(!area.report().is_torn);
+        let log = area.log("log").expect("a log");
+        assert_eq!(log.positions(), 10..301);
+        let entries: Result<Vec<_>, _> = log.iter(0).collect();
+        let entries = entries.expect("sound");
+        assert_eq!(entries.len(), 291);
+        assert!(
+            entries[..290]
+                .iter()
+                .all(|(at, data)| *data == vec![*at as u8; *at as usize * 7])
+        );
+        let map = area.map("map").expect("a map");
+        assert_eq!(map.len(), 298);
+        assert_eq!(map.get(&7_u32.to_be_bytes()).expect("sound"), None);
+        assert_eq!(map.get(&9_u32.to_be_bytes()).expect("sound"), Some(vec![9; 63]));
+        let tree = area.tree("tree").expect("a tree");
+        let from = 290_u32.to_be_bytes();
+        let range = (Bound::Included(&from[..]), Bound::Unbounded);
+        let found: Result<Vec<_>, _> = tree.range(range).collect();
+        assert_eq!(found.expect("sound").len(), 11);
+        let queue = area.queue("queue").expect("a queue");
+        let (again, _) = queue.pop().expect("sound").expect("there");
+        assert_eq!(again, delivered, "what was not acknowledged comes again");
+        assert!(matches!(
+            area.log("map"),
+            Err(AreaError::Refused(SubmitError::NameTaken))
+        ));
+    }
+}
+
+#[test]
+fn many_threads_insert_and_clean_far_more_than_the_area_holds() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    let area = Area::open(&path, &options()).expect("a new area");
+    let (map, queue) = (
+        area.map("map").expect("a map"),
+        area.queue("queue").expect("a queue"),
+    );
+    std::thread::scope(|scope| {
+        for thread in 0..6_u8 {
+            let (map, queue) = (map.clone(), queue.clone());
+            scope.spawn(move || {
+                for round in 0..240_u32 {
+                    let value = vec![round as u8 ^ thread; 20_000];
+                    map.put(&[thread, round as u8 % 16], &value).expect("room");
+                    queue.push(&value[..1000]).expect("room");
+                    let (position, data) = queue.pop().expect("sound").expect("one is there");
+                    assert_eq!(data.len(), 1000);
+                    queue.acknowledge(position).expect("room");
+                    let found = map.get(&[thread, round as u8 % 16]).expect("sound");
+                    assert_eq!(found.as_ref(), Some(&value));
+                }
+            });
+        }
+    });
+    let stats = area.stats();
+    assert!(stats.cleaned > 5, "{stats:?}");
+    assert!(stats.record_bytes > AREA_BYTES, "{stats:?}");
+    drop((area, map, queue));
+    let area = Area::open(&path, &options()).expect("it is there");
+    let (map, queue) = (
+        area.map("map").expect("a map"),
+        area.queue("queue").expect("a queue"),
+    );
+    assert_eq!((map.len(), queue.len()), (6 * 16, 0));
+    for thread in 0..6_u8 {
+        for slot in 0..16_u8 {
+            let newest = 224 + u32::from(slot);
+            let value = map.get(&[thread, slot]).expect("sound");
+            assert_eq!(value, Some(vec![newest as u8 ^ thread; 20_000]));
+        }
+    }
+}
+
+#[test]
+fn a_full_area_refuses_more_and_takes_removals() {
+    let area = Area::memory(&options(), None).expect("memory");
+    let log = area.log("log").expect("a log");
+    let refused = loop {
+        match log.append(&[1; 100_000]) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, AreaError::Refused(SubmitError::NoSpace)));
+    let all = log.positions();
+    for round in 0..40 {
+        log.trim(all.start + 20 + round).expect("removing needs no room");
+        log.append(&[2; 100_000]).expect("room was made");
+    }
+    assert!(area.stats().live_bytes <= area.stats().live_bytes_max);
+}
+
+#[test]
+fn what_is_submitted_becomes_durable_without_anybody_waiting() {
+    let area = Area::memory(&options(), None).expect("memory");
+    let log = area.log("log").expect("a log");
+    let mut last = None;
+    for i in 0..1000_u32 {
+        let (position, pending) = log.append_async(&i.to_be_bytes()).expect("room");
+        assert_eq!(position, u64::from(i));
+        last = Some(pending);
+    }
+    let last = last.expect("a thousand were submitted");
+    let ticket = last.ticket();
+    last.wait().expect("memory does not fail");
+    assert!(area.durable() >= ticket);
+    assert_eq!(log.len(), 1000);
+    assert!(area.stats().records < 1000, "records are shared");
+}
+
+#[test]
+fn a_lazy_structure_shows_at_once_and_is_durable_after_sync() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    let area = Area::open(&path, &options()).expect("a new area");
+    let id = area.create("lazy", Kind::Map, Durability::Lazy).expect("a map");
+    let before = area.durable();
+    let map = area.map("lazy").expect("the same");
+    map.put(b"key", b"value").expect("room");
+    assert_eq!(map.get(b"key").expect("in memory"), Some(b"value".to_vec()));
+    assert_eq!(area.durable(), before);
+    area.sync().expect("sound");
+    assert!(area.durable() > before);
+    area.commit(&[Op::Remove { map: id, key: b"key" }]).expect("room");
+    drop((area, map));
+    let area = Area::open(&path, &options()).expect("it is there");
+    assert!(
+        area.map("lazy").expect("a map").is_empty(),
+        "closing makes durable, too"
+    );
+}
+
+#[test]
+fn emulated_nvm_takes_its_time() {
+    let timing = NvmTiming {
+        latency_ns: 2_000_000,
+        bandwidth: 1 << 40,
+    };
+    let area = Area::memory(&options(), Some(timing)).expect("memory");
+    let log = area.log("log").expect("a log");
+    let before = runtime::now();
+    for _ in 0..10 {
+        log.append(b"x").expect("room");
+    }
+    let taken = runtime::now().as_nanos() - before.as_nanos();
+    assert!(taken >= 20_000_000, "{taken} ns");
+}
+
+#[test]
+fn a_damaged_area_is_refused_with_the_place() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    let area = Area::open(&path, &options()).expect("a new area");
+    let log = area.log("log").expect("a log");
+    let keys: BTreeSet<u64> = (0..20).map(|i| log.append(&[i; 3000]).expect("room")).collect();
+    assert_eq!(keys.len(), 20);
+    drop((area, log));
+    let mut bytes = std::fs::read(&path).expect("a file");
+    bytes[8192 + 30_000] ^= 1;
+    std::fs::write(&path, bytes).expect("a file");
+    match Area::open(&path, &options()) {
+        Err(AreaError::Open(error)) => assert!(error.to_string().ends_with("at byte 37888"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}

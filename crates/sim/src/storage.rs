@@ -1,0 +1,489 @@
+//! Storage areas in virtual time: clients that insert and wait, a medium with a volatile cache, power cuts, failing writes.
+//!
+//! The very [`store::Engine`] that ships runs here. A durable write is what a kernel makes of it on a device with a cache and
+//! without FUA: the blocks, then a flush. The checker keeps what was acknowledged outside of the engine: after a crash the
+//! area must hold exactly what was acknowledged, and beyond it a prefix, in the order of submission, of what was not.
+
+use crate::media::{Issued, MediaModel, SimMedium};
+use base::{MediaError, MediaKind, MediaOp, Medium, Pool, Rng};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use store::{
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError, Ticket,
+    TicketState, Write,
+};
+
+const SECTOR_BYTES: usize = 64;
+const BLOCK_BYTES: usize = 8 * SECTOR_BYTES;
+/// A seed's run ends after this many power cuts.
+const CUTS: u32 = 12;
+/// Keys of the map and tree: few, so that most are overwritten.
+const KEYS: u64 = 12;
+
+/// What a seed's run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageReport {
+    /// The seed.
+    pub seed: u64,
+    /// The first broken promise.
+    pub violation: Option<String>,
+    /// Hash of all completions and their times.
+    pub hash: u64,
+    /// Operations acknowledged.
+    pub acknowledged: u64,
+    /// Segments cleaned.
+    pub cleaned: u64,
+    /// Writes that crashes undid or tore.
+    pub writes_lost: u64,
+}
+
+/// Contents by structure; positions are big-endian keys.
+type State = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
+
+/// A change of one entry: `None` removes.
+type Change = ((u32, Vec<u8>), Option<Vec<u8>>);
+
+/// Runs `seed`. With `lies` the medium's flushes do nothing: the canary, which must be found.
+pub fn run(seed: u64, lies: bool) -> StorageReport {
+    let mut run = Run::new(seed, lies);
+    for _ in 0..CUTS {
+        run.live();
+        if !run.cut() {
+            break;
+        }
+    }
+    StorageReport {
+        seed,
+        violation: run.violation,
+        hash: run.hash,
+        acknowledged: run.acknowledged,
+        cleaned: run.cleaned,
+        writes_lost: run.medium.stats().writes_lost,
+    }
+}
+
+/// What happens at a time.
+enum Event {
+    /// A block, or the flush, of a durable write is done.
+    Medium(usize, Issued),
+    /// A client has thought.
+    Client(usize),
+    /// The cleaner has read.
+    Cleaned(Vec<u8>),
+}
+
+/// A durable write under way.
+struct Durable {
+    write: Option<Write>,
+    blocks_left: usize,
+    result: Result<(), MediaError>,
+}
+
+struct Run {
+    rng: Rng,
+    medium: SimMedium,
+    pool: Pool,
+    engine: Engine,
+    options: Options,
+    structures: [StructureId; 4],
+    now_ns: u64,
+    /// Time, order, and the index of the event.
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: BTreeMap<u64, Event>,
+    next_event: u64,
+    writes: Vec<Durable>,
+    /// What each client waits for.
+    clients: Vec<Option<Ticket>>,
+    /// What is acknowledged for certain, and what was submitted after it, by ticket.
+    base: State,
+    submitted: Vec<(Ticket, Vec<Change>)>,
+    violation: Option<String>,
+    hash: u64,
+    acknowledged: u64,
+    cleaned: u64,
+}
+
+impl Run {
+    fn new(seed: u64, lies: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let layout = Layout {
+            sector_bytes: SECTOR_BYTES as u32,
+            block_bytes: BLOCK_BYTES as u32,
+            segment_bytes: 8192,
+            segments: 8 + rng.below(8) as u32,
+            atomic_bytes: SECTOR_BYTES as u32,
+            record_bytes_max: 2048,
+        };
+        let model = MediaModel {
+            page_bytes: BLOCK_BYTES,
+            sector_bytes: SECTOR_BYTES,
+            io_ns: 43_000,
+            flush_ns: 42_000,
+            volatile: true,
+            loses_flushes: lies,
+        };
+        let capacity = layout.capacity_bytes().next_multiple_of(BLOCK_BYTES as u64);
+        let mut medium = Paged(SimMedium::new(capacity, model));
+        let options = Options {
+            writes_in_flight_max: 1 + rng.below(4) as usize,
+            ..Options::default()
+        };
+        store::create(&mut medium, layout, [seed as u8; 16]).expect("the sizes fit");
+        let (engine, _) = Engine::open(&mut medium, options).expect("it was just made");
+        let clients = 1 + rng.below(8) as usize;
+        Self {
+            rng,
+            medium: medium.0,
+            pool: Pool::new(256, SECTOR_BYTES),
+            engine,
+            options,
+            structures: [StructureId(0); 4],
+            now_ns: 0,
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            next_event: 0,
+            writes: Vec::new(),
+            clients: vec![None; clients],
+            base: State::new(),
+            submitted: Vec::new(),
+            violation: None,
+            hash: seed,
+            acknowledged: 0,
+            cleaned: 0,
+        }
+    }
+
+    fn after(&mut self, delay_ns: u64, event: Event) {
+        let number = self.next_event;
+        self.next_event += 1;
+        self.queue.push(Reverse((self.now_ns + delay_ns, number)));
+        self.events.insert(number, event);
+    }
+
+    /// From one opening to the next power cut.
+    fn live(&mut self) {
+        let kinds = [Kind::Log, Kind::Queue, Kind::Map, Kind::Tree];
+        for (index, kind) in kinds.into_iter().enumerate() {
+            let made = self.engine.create(&format!("{kind:?}"), kind, Durability::Sync);
+            self.structures[index] = made.expect("there is room for four").0;
+        }
+        for client in 0..self.clients.len() {
+            self.clients[client] = None;
+            let think_ns = self.rng.below(50_000);
+            self.after(think_ns, Event::Client(client));
+        }
+        if self.rng.chance(0.2) {
+            self.medium.fail_writes(u32::from(self.rng.chance(0.5)));
+        }
+        let end_ns = self.now_ns + self.rng.below(60_000_000);
+        while let Some(&Reverse((time, number))) = self.queue.peek() {
+            if time > end_ns {
+                break;
+            }
+            self.queue.pop();
+            self.now_ns = time;
+            let event = self.events.remove(&number).expect("each comes once");
+            self.hash = (self.hash ^ time ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if self.rng.chance(0.0005) {
+                self.medium.fail_flushes(1);
+            }
+            self.handle(event);
+            self.pump();
+        }
+        self.now_ns = end_ns;
+        self.queue.clear();
+        self.events.clear();
+        self.cleaned += self.engine.stats().cleaned;
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Client(client) => self.submit(client),
+            Event::Cleaned(bytes) => self.engine.clean_read(bytes, Ok(())),
+            Event::Medium(index, issued) => {
+                let done = self.medium.complete(issued);
+                let is_flush = done.page.is_none();
+                let write = &mut self.writes[index];
+                write.result = write.result.and(done.result);
+                if !is_flush {
+                    write.blocks_left -= 1;
+                    if write.blocks_left == 0 {
+                        self.issue(index, MediaKind::Flush);
+                    }
+                    return;
+                }
+                let result = write.result;
+                let write = write.write.take().expect("it ends once");
+                self.engine.written(write, result);
+                self.acknowledge();
+            }
+        }
+    }
+
+    fn issue(&mut self, index: usize, kind: MediaKind) {
+        let op = MediaOp {
+            id: index as u64,
+            kind,
+        };
+        let (issued, latency_ns) = self.medium.issue(op, &mut self.rng);
+        self.after(latency_ns, Event::Medium(index, issued));
+    }
+
+    /// Carries out what the engine has to do.
+    fn pump(&mut self) {
+        if let CleanStep::Read { offset, length } = self.engine.clean_step() {
+            let mut bytes = vec![0; length];
+            self.medium.read_at(offset, &mut bytes).expect("inside");
+            self.after(50_000, Event::Cleaned(bytes));
+        }
+        while let Some(write) = self.engine.next_write() {
+            let index = self.writes.len();
+            let offset = write.offset();
+            let blocks: Vec<Vec<u8>> = write.bytes().chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect();
+            self.writes.push(Durable {
+                write: Some(write),
+                blocks_left: blocks.len(),
+                result: Ok(()),
+            });
+            for (block, bytes) in blocks.into_iter().enumerate() {
+                let page = self.pool.alloc().expect("a few records are under way");
+                page.with_mut(|page| page.copy_from_slice(&bytes));
+                let offset = offset + (block * BLOCK_BYTES) as u64;
+                self.issue(index, MediaKind::Write { offset, page });
+            }
+        }
+    }
+
+    /// A client's next operation, or pair of them.
+    fn submit(&mut self, client: usize) {
+        let mut batch = vec![self.draw()];
+        if self.rng.chance(0.2) {
+            batch.push(self.draw());
+        }
+        let ops: Vec<Op<'_>> = batch.iter().map(Drawn::op).collect();
+        match self.engine.submit(&ops) {
+            Ok(receipt) => {
+                let mut positions = receipt.positions.iter();
+                let changes = batch
+                    .iter()
+                    .filter_map(|drawn| drawn.change(|| *positions.next().expect("one for each")))
+                    .collect();
+                self.submitted.push((receipt.ticket, changes));
+                self.clients[client] = Some(receipt.ticket);
+            }
+            Err(SubmitError::Busy | SubmitError::NoSpace) => self.after(20_000, Event::Client(client)),
+            Err(SubmitError::Latched) => {}
+            Err(error) => self.violation = Some(format!("refused: {error}")),
+        }
+    }
+
+    fn draw(&mut self) -> Drawn {
+        let [log, queue, map, tree] = self.structures;
+        let length = self.rng.below(120);
+        let data = (0..length).map(|_| self.rng.next_u64() as u8).collect();
+        let key = vec![self.rng.below(KEYS) as u8];
+        match self.rng.below(8) {
+            0 => Drawn::Append(log, data),
+            1 => {
+                let range = self.engine.positions(log).expect("it is there");
+                Drawn::Trim(log, (range.start + 1).min(range.end))
+            }
+            2 => Drawn::Push(queue, data),
+            3 => match self.engine.pop(queue) {
+                Some((position, _)) => Drawn::Acknowledge(queue, position),
+                None => Drawn::Push(queue, data),
+            },
+            4 => Drawn::Remove(map, key),
+            5 | 6 => Drawn::Put(map, key, data),
+            _ => Drawn::Put(tree, key, data),
+        }
+    }
+
+    /// Clients whose operations are durable go on; the checker's base follows.
+    fn acknowledge(&mut self) {
+        for client in 0..self.clients.len() {
+            let Some(ticket) = self.clients[client] else {
+                continue;
+            };
+            if self.engine.state(ticket) == TicketState::Durable {
+                self.clients[client] = None;
+                self.acknowledged += 1;
+                let think_ns = self.rng.below(20_000);
+                self.after(think_ns, Event::Client(client));
+            }
+        }
+        let durable = self.engine.durable();
+        let done = self
+            .submitted
+            .iter()
+            .take_while(|(ticket, _)| *ticket <= durable)
+            .count();
+        for (_, changes) in self.submitted.drain(..done) {
+            changes
+                .into_iter()
+                .for_each(|change| apply(&mut self.base, change));
+        }
+    }
+
+    /// Power is cut, and the area opened anew. False if what it holds is wrong.
+    fn cut(&mut self) -> bool {
+        self.writes.clear();
+        self.medium.fail_writes(0);
+        self.medium.fail_flushes(0);
+        self.medium.crash(&mut self.rng);
+        let placeholder = SimMedium::new(0, self.medium_model());
+        let mut medium = Paged(core::mem::replace(&mut self.medium, placeholder));
+        let opened = Engine::open(&mut medium, self.options);
+        self.medium = medium.0;
+        match opened {
+            Ok((engine, _)) => self.engine = engine,
+            Err(error) => {
+                self.violation = Some(format!("a power cut was taken for damage: {error}"));
+                return false;
+            }
+        }
+        let found = self.contents();
+        let mut state = self.base.clone();
+        let mut is_admissible = state == found;
+        let submitted = core::mem::take(&mut self.submitted);
+        for (index, (ticket, changes)) in submitted.iter().enumerate() {
+            changes
+                .iter()
+                .for_each(|change| apply(&mut state, change.clone()));
+            // Operations of one record come together.
+            let is_last = submitted.get(index + 1).is_none_or(|(next, _)| next != ticket);
+            is_admissible |= is_last && state == found;
+        }
+        if !is_admissible {
+            let lost = self
+                .base
+                .iter()
+                .filter(|(key, value)| found.get(*key) != Some(*value));
+            let lost = lost.count();
+            self.violation = Some(format!(
+                "no prefix of what was submitted is there; {lost} acknowledged entries differ"
+            ));
+        }
+        self.base = found;
+        is_admissible
+    }
+
+    fn medium_model(&self) -> MediaModel {
+        MediaModel {
+            page_bytes: BLOCK_BYTES,
+            sector_bytes: SECTOR_BYTES,
+            io_ns: 0,
+            flush_ns: 0,
+            volatile: false,
+            loses_flushes: false,
+        }
+    }
+
+    /// Everything that the area shows.
+    fn contents(&self) -> State {
+        let mut state = State::new();
+        let all: Vec<_> = self
+            .engine
+            .structures()
+            .map(|(_, id, kind, _, _)| (id, kind))
+            .collect();
+        for (id, kind) in all {
+            if matches!(kind, Kind::Map | Kind::Tree) {
+                for key in self.engine.keys(id) {
+                    let fetch = self.engine.get(id, &key).expect("its own key");
+                    state.insert((id.0, key.to_vec()), self.value(fetch));
+                }
+                continue;
+            }
+            for position in self.engine.positions(id).expect("it is there") {
+                if let Some(fetch) = self.engine.read(id, position) {
+                    state.insert((id.0, position.to_be_bytes().to_vec()), self.value(fetch));
+                }
+            }
+        }
+        state
+    }
+
+    /// A value that cannot be read is no value that anybody wrote.
+    fn value(&self, fetch: Fetch) -> Vec<u8> {
+        match fetch {
+            Fetch::Ready(bytes) => bytes,
+            Fetch::Read(found) => {
+                let mut bytes = vec![0; found.length()];
+                self.medium.read_at(found.offset(), &mut bytes).expect("inside");
+                found
+                    .extract(&bytes)
+                    .unwrap_or_else(|error| error.to_string().into_bytes())
+            }
+        }
+    }
+}
+
+/// An operation before it has its position.
+enum Drawn {
+    Append(StructureId, Vec<u8>),
+    Trim(StructureId, u64),
+    Push(StructureId, Vec<u8>),
+    Acknowledge(StructureId, u64),
+    Put(StructureId, Vec<u8>, Vec<u8>),
+    Remove(StructureId, Vec<u8>),
+}
+
+impl Drawn {
+    fn op(&self) -> Op<'_> {
+        match *self {
+            Self::Append(log, ref data) => Op::Append { log, data },
+            Self::Trim(log, floor) => Op::Trim { log, floor },
+            Self::Push(queue, ref data) => Op::Push { queue, data },
+            Self::Acknowledge(queue, position) => Op::Acknowledge { queue, position },
+            Self::Put(map, ref key, ref data) => Op::Put { map, key, data },
+            Self::Remove(map, ref key) => Op::Remove { map, key },
+        }
+    }
+
+    /// What it changes. A trim goes up by one position at a time, so it removes one entry.
+    fn change(&self, position: impl FnOnce() -> u64) -> Option<Change> {
+        let key = |id: &StructureId, position: u64| (id.0, position.to_be_bytes().to_vec());
+        Some(match self {
+            Self::Append(id, data) | Self::Push(id, data) => (key(id, position()), Some(data.clone())),
+            Self::Trim(id, floor) => (key(id, floor.checked_sub(1)?), None),
+            Self::Acknowledge(id, position) => (key(id, *position), None),
+            Self::Put(id, key, data) => ((id.0, key.clone()), Some(data.clone())),
+            Self::Remove(id, key) => ((id.0, key.clone()), None),
+        })
+    }
+}
+
+fn apply(state: &mut State, (key, value): Change) {
+    match value {
+        Some(value) => drop(state.insert(key, value)),
+        None => drop(state.remove(&key)),
+    }
+}
+
+/// The cold path writes a few bytes at a time; the medium takes whole blocks.
+struct Paged(SimMedium);
+
+impl Medium for Paged {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.0.read_at(offset, bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        let block = BLOCK_BYTES as u64;
+        let start = offset / block * block;
+        let end = (offset + bytes.len() as u64).next_multiple_of(block);
+        let mut whole = vec![0; (end - start) as usize];
+        self.0.read_at(start, &mut whole)?;
+        whole[(offset - start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.0.write_at(start, &whole)
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.0.flush()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+}

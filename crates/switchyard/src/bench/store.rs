@@ -1,0 +1,308 @@
+//! `switchyard bench store`: durable inserts into every structure of a storage area, beside the device's own limit, one
+//! O_DIRECT | O_DSYNC overwrite, and beside other engines at the same durability.
+//!
+//! A case is (system, threads): each thread inserts, waits until its insert is durable, and inserts again. Systems take
+//! turns within a round, each on a new file in the same directory; the round with the median rate counts. Other engines
+//! run in a program of their own (`bench/peers`), so that this one does not depend on them.
+
+use super::machine;
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use clap::Args;
+use hdrhistogram::Histogram;
+use runtime::area::{Area, AreaOptions, NvmTiming};
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Latencies beyond are counted as this.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// What a raw overwrite writes at least: a block of most devices.
+const RAW_BYTES: usize = 4096;
+/// The file that raw overwrites go to.
+const RAW_FILE_BYTES: usize = 64 << 20;
+/// The paper's NVDIMM: 500 ns for 1 KiB.
+const NVM: NvmTiming = NvmTiming {
+    latency_ns: 500,
+    bandwidth: 20_000_000_000,
+};
+/// Our structures.
+const OURS: [&str; 4] = ["log", "queue", "map", "tree"];
+
+/// `switchyard bench store`.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  switchyard bench store --dir /srv --threads 1,2,4,8,16\n  \
+    cargo build --release --manifest-path bench/peers/Cargo.toml\n  switchyard bench store --peers bench/peers/target/release/switchyard-peers\n  \
+    switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s"
+)]
+pub struct StoreArgs {
+    /// Directory on the file system to measure; files are made there and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Bytes of a value
+    #[arg(long, value_name = "SIZE", default_value = "1KiB")]
+    pub bytes: Size,
+    /// Threads that insert at the same time
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8")]
+    pub threads: Vec<usize>,
+    /// Seconds of each case
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Rounds; the one with the median rate counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub rounds: usize,
+    /// Size of our area
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub area: Size,
+    /// Writes of ours under way at once [default: the library's]
+    #[arg(long, value_name = "N")]
+    pub in_flight: Option<usize>,
+    /// Emulated NVM instead of files, ours alone
+    #[arg(long)]
+    pub nvm: bool,
+    /// The program of bench/peers: other engines run, too
+    #[arg(long, value_name = "PROGRAM")]
+    pub peers: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One case of one round, or of the median one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Row {
+    system: String,
+    threads: usize,
+    per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+/// Runs it.
+pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
+    if args.threads.iter().any(|&threads| !(1..=256).contains(&threads)) {
+        bail!(Failure::Usage("--threads: write 1 to 256".into()));
+    }
+    let about = machine::about();
+    let mut rows = Vec::new();
+    for &threads in &args.threads {
+        let mut rounds: Vec<Vec<Row>> = Vec::new();
+        for _ in 0..args.rounds.max(1) {
+            rounds.push(round(args, threads)?);
+        }
+        for system in 0..rounds[0].len() {
+            let mut all: Vec<Row> = rounds.iter().map(|round| round[system].clone()).collect();
+            all.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+            rows.push(all[all.len() / 2].clone());
+        }
+    }
+    if args.json {
+        let value = serde_json::json!({
+            "machine": about, "bytes": args.bytes.0, "rounds": args.rounds, "seconds": args.seconds, "rows": rows,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    println!(
+        "durable inserts of {} bytes; medians of {} interleaved rounds of {} s",
+        args.bytes.0, args.rounds, args.seconds
+    );
+    println!(
+        "{}, Linux {}, commit {}\n",
+        about.processor, about.kernel, about.commit
+    );
+    println!(
+        "{:<22} {:>7} {:>11} {:>9} {:>9}",
+        "system", "threads", "inserts/s", "p50 µs", "p99 µs"
+    );
+    for row in &rows {
+        println!(
+            "{:<22} {:>7} {:>11.0} {:>9.1} {:>9.1}",
+            row.system, row.threads, row.per_second, row.p50_us, row.p99_us
+        );
+    }
+    Ok(())
+}
+
+/// Every system once.
+fn round(args: &StoreArgs, threads: usize) -> anyhow::Result<Vec<Row>> {
+    let time = Duration::from_secs_f64(args.seconds);
+    let mut rows = Vec::new();
+    if !args.nvm {
+        rows.push(raw(&args.dir, threads, time)?);
+    }
+    for structure in OURS {
+        rows.push(ours(args, structure, threads, time)?);
+    }
+    if let Some(program) = args.peers.as_deref().filter(|_| !args.nvm) {
+        rows.extend(peers(args, program, threads)?);
+    }
+    Ok(rows)
+}
+
+/// A file that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It may not have come to be.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn scratch(dir: &Path, name: &str) -> Scratch {
+    Scratch(dir.join(format!("switchyard-bench-{}-{name}", std::process::id())))
+}
+
+/// The device's limit: a block overwritten in place.
+fn raw(dir: &Path, threads: usize, time: Duration) -> anyhow::Result<Row> {
+    let path = scratch(dir, "raw");
+    let prepare = || -> std::io::Result<std::fs::File> {
+        std::fs::write(&path.0, vec![0; RAW_FILE_BYTES])?;
+        std::fs::File::open(&path.0)?.sync_all()?;
+        OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
+            .open(&path.0)
+    };
+    let file = prepare().with_context(|| format!("{} cannot be prepared", path.0.display()))?;
+    let share = RAW_FILE_BYTES / threads / RAW_BYTES;
+    drive("raw overwrite", threads, time, |thread| {
+        let memory = vec![thread as u8; 2 * RAW_BYTES];
+        let start = memory.as_ptr().align_offset(RAW_BYTES);
+        let file = &file;
+        move |count| {
+            let block = thread * share + count as usize % share;
+            file.write_all_at(&memory[start..start + RAW_BYTES], (block * RAW_BYTES) as u64)?;
+            Ok(())
+        }
+    })
+}
+
+fn ours(args: &StoreArgs, structure: &str, threads: usize, time: Duration) -> anyhow::Result<Row> {
+    let path = scratch(&args.dir, structure);
+    let mut options = AreaOptions::new(args.area.0);
+    if let Some(in_flight) = args.in_flight {
+        options.writes_in_flight_max = in_flight;
+    }
+    let area = if args.nvm {
+        Area::memory(&options, Some(NVM))?
+    } else {
+        Area::open(&path.0, &options)?
+    };
+    let value = vec![0x5a; args.bytes.0 as usize];
+    let name = format!("switchyard {structure}");
+    match structure {
+        "log" => {
+            let log = area.log("it")?;
+            drive(&name, threads, time, |_| {
+                let (log, value) = (log.clone(), &value);
+                move |_| Ok(log.append(value).map(drop)?)
+            })
+        }
+        "queue" => {
+            let queue = area.queue("it")?;
+            drive(&name, threads, time, |_| {
+                let (queue, value) = (queue.clone(), &value);
+                move |_| Ok(queue.push(value).map(drop)?)
+            })
+        }
+        "map" => {
+            let map = area.map("it")?;
+            drive(&name, threads, time, |thread| {
+                let (map, value) = (map.clone(), &value);
+                move |count| Ok(map.put(&key(thread, count), value)?)
+            })
+        }
+        _ => {
+            let tree = area.tree("it")?;
+            drive(&name, threads, time, |thread| {
+                let (tree, value) = (tree.clone(), &value);
+                move |count| Ok(tree.put(&key(thread, count), value)?)
+            })
+        }
+    }
+}
+
+/// Sixteen bytes, new each time, in no order.
+fn key(thread: usize, count: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    let scattered = (count << 8 | thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    key[..8].copy_from_slice(&scattered.to_be_bytes());
+    key[8..].copy_from_slice(&count.to_be_bytes());
+    key
+}
+
+/// Lets `threads` threads do what `make` makes for each, for `time`.
+fn drive<F, G>(system: &str, threads: usize, time: Duration, make: F) -> anyhow::Result<Row>
+where
+    F: Fn(usize) -> G,
+    G: FnMut(u64) -> anyhow::Result<()> + Send,
+{
+    let barrier = Barrier::new(threads);
+    let results: Vec<anyhow::Result<(Histogram<u64>, f64)>> = std::thread::scope(|scope| {
+        let spawn = |thread| {
+            let (mut insert, barrier) = (make(thread), &barrier);
+            scope.spawn(move || {
+                let mut latency = Histogram::<u64>::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+                barrier.wait();
+                let start = Instant::now();
+                let mut count = 0;
+                let mut before = start;
+                while before - start < time {
+                    insert(count)?;
+                    let now = Instant::now();
+                    latency.saturating_record((now - before).as_nanos() as u64);
+                    before = now;
+                    count += 1;
+                }
+                Ok((latency, (before - start).as_secs_f64()))
+            })
+        };
+        let handles: Vec<_> = (0..threads).map(spawn).collect();
+        let join = |handle: std::thread::ScopedJoinHandle<'_, _>| handle.join().expect("it does not panic");
+        handles.into_iter().map(join).collect()
+    });
+    let mut all = Histogram::<u64>::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+    let mut seconds: f64 = 0.0;
+    for result in results {
+        let (latency, elapsed) = result.with_context(|| system.to_owned())?;
+        all.add(latency)?;
+        seconds = seconds.max(elapsed);
+    }
+    let us = |quantile| all.value_at_quantile(quantile) as f64 / 1000.0;
+    Ok(Row {
+        system: system.into(),
+        threads,
+        per_second: all.len() as f64 / seconds,
+        p50_us: us(0.5),
+        p99_us: us(0.99),
+    })
+}
+
+/// The other engines, one after the other, by their own program: it prints a row for each as JSON.
+fn peers(args: &StoreArgs, program: &Path, threads: usize) -> anyhow::Result<Vec<Row>> {
+    let output = Command::new(program)
+        .args(["--dir".as_ref(), args.dir.as_os_str()])
+        .args(["--threads", &threads.to_string()])
+        .args(["--bytes", &args.bytes.0.to_string()])
+        .args(["--seconds", &args.seconds.to_string()])
+        .output()
+        .with_context(|| format!("{} does not run", program.display()))?;
+    if !output.status.success() {
+        bail!(
+            "{} failed: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let row = |line| serde_json::from_str(line).with_context(|| format!("not a row: {line}"));
+    lines.lines().map(row).collect()
+}

@@ -1,0 +1,178 @@
+//! `switchyard store`: storage areas offline: checked, listed, repaired.
+
+use crate::failure::Failure;
+use anyhow::{Context, bail};
+use base::Medium;
+use clap::Subcommand;
+use runtime::{MediaFile, MediaOpenError};
+use serde_json::json;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use store::OpenError;
+
+/// What to do with an area.
+#[derive(Subcommand)]
+pub enum StoreCommand {
+    /// Check everything that opening relies on; changes nothing
+    Verify {
+        /// File or block device
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the entries of the log, dead ones included, a JSON object each; changes nothing
+    Dump {
+        /// File or block device
+        file: PathBuf,
+        /// Only this structure
+        #[arg(long, value_name = "NAME")]
+        structure: Option<String>,
+    },
+    /// Cut the log off where it is damaged: what comes after is LOST
+    Repair {
+        /// File or block device
+        file: PathBuf,
+        /// Do it, and not just say what would be
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Does it.
+pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
+    match command {
+        StoreCommand::Verify { file, json } => verify(file, *json),
+        StoreCommand::Dump { file, structure } => dump(file, structure.as_deref()),
+        StoreCommand::Repair { file, yes } => repair(file, *yes),
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<MediaFile> {
+    MediaFile::open(path, 0, false).map_err(|error| match error {
+        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
+        error => Failure::Uncheckable(error.to_string()).into(),
+    })
+}
+
+/// An area that cannot be judged at all is another exit code than one that is damaged.
+fn judged(path: &Path, error: OpenError) -> anyhow::Error {
+    let text = format!("{}: {error}", path.display());
+    match error {
+        OpenError::NotAnArea
+        | OpenError::OtherVersion(_)
+        | OpenError::TooSmall { .. }
+        | OpenError::Medium(_) => Failure::Uncheckable(text).into(),
+        _ => anyhow::Error::msg(text),
+    }
+}
+
+fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let medium = open(path)?;
+    let report = store::verify(&medium).map_err(|error| judged(path, error))?;
+    let (used, all) = report.segments;
+    let uuid: String = report.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    if as_json {
+        let structures: Vec<_> = report
+            .structures
+            .iter()
+            .map(
+                |(name, kind, entries)| json!({ "name": name, "kind": format!("{kind:?}"), "entries": entries }),
+            )
+            .collect();
+        let value = json!({
+            "sound": true, "uuid": uuid, "epoch": report.epoch, "segments_used": used, "segments": all,
+            "records": report.records, "entries": report.entries, "live_bytes": report.live_bytes,
+            "cut": report.is_torn, "superblocks_damaged": report.superblocks_damaged, "structures": structures,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    println!(
+        "{}: sound; area {uuid}, opened {} times",
+        path.display(),
+        report.epoch
+    );
+    println!(
+        "  {used} of {all} segments, {} records, {} entries, {} bytes of them live",
+        report.records, report.entries, report.live_bytes
+    );
+    if report.is_torn {
+        println!("  a write was cut at the end; it was not acknowledged, and opening erases it");
+    }
+    if report.superblocks_damaged > 0 {
+        println!("  one superblock is damaged; opening writes it anew");
+    }
+    for (name, kind, entries) in &report.structures {
+        println!("  {name}: {kind:?}, {entries} entries");
+    }
+    Ok(())
+}
+
+fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
+    let medium = open(path)?;
+    let id = match structure {
+        None => None,
+        Some(name) => Some(number_of(path, &medium, name)?),
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut result = Ok(());
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => json!(text),
+        _ => json!({ "hex": hex(bytes) }),
+    };
+    store::dump(&medium, |entry| {
+        if id.is_some_and(|id| id != entry.structure.0) || result.is_err() {
+            return;
+        }
+        let key = match (entry.kind, <[u8; 8]>::try_from(&entry.key[..])) {
+            ("append" | "push" | "trim" | "acknowledge", Ok(position)) => {
+                json!(u64::from_le_bytes(position))
+            }
+            _ => text(&entry.key),
+        };
+        let line = json!({
+            "record": entry.record, "structure": entry.structure.0, "kind": entry.kind, "key": key,
+            "value": text(&entry.value),
+        });
+        result = writeln!(out, "{line}");
+    })
+    .map_err(|error| judged(path, error))?;
+    result.and_then(|()| out.flush()).context("standard output")
+}
+
+/// The number of the structure that was last called `name`.
+fn number_of(path: &Path, medium: &dyn Medium, name: &str) -> anyhow::Result<u32> {
+    let mut found = None;
+    store::dump(medium, |entry| {
+        if entry.kind == "describe" && entry.key == name.as_bytes() {
+            found = Some(entry.structure.0);
+        }
+    })
+    .map_err(|error| judged(path, error))?;
+    found.with_context(|| format!("{} has no structure `{name}`", path.display()))
+}
+
+fn repair(path: &Path, yes: bool) -> anyhow::Result<()> {
+    let mut medium = open(path)?;
+    let damage = match store::verify(&medium) {
+        Ok(_) => {
+            println!("{}: sound, nothing to repair", path.display());
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    if !yes {
+        bail!(
+            "{}: {damage}; with --yes the log is cut off there, and what comes after is lost (keep a copy)",
+            path.display()
+        );
+    }
+    let given_up = store::repair(&mut medium).map_err(|error| judged(path, error))?;
+    println!(
+        "{}: {damage}; the log ends there now, {given_up} segments were given up",
+        path.display()
+    );
+    Ok(())
+}
