@@ -247,7 +247,7 @@ impl Network {
         let Link { model, path, rng, .. } = &mut self.links[from * self.hosts + to];
         if model.paths <= 1 {
             if let Delay::Constant(ns) = model.delay {
-                return u64::from(ns);
+                return ns;
             }
             let rng = rng.as_mut().unwrap_or(&mut self.rng);
             return delay_ns(model.delay, SEGMENT_PACKETS, path, rng);
