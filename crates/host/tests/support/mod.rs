@@ -1,0 +1,143 @@
+//! A node alone, driven by hand.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use base::limits::{PAGE_BYTES, SECTOR_BYTES};
+use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, Medium, NodeId, Page, Pool, VssdId};
+use flash::{Geometry, Ssd};
+use host::{Input, Node, NodeConfig, Output};
+use rack::control::{Intent, Open};
+use rack::replica::Membership;
+use wire::rack::{Code, Header, Op, Packet};
+
+const GEOMETRY: Geometry = Geometry {
+    channels: 2,
+    chips_per_channel: 1,
+    planes_per_chip: 1,
+    blocks_per_plane: 16,
+    pages_per_block: 64,
+};
+pub const VSSD: VssdId = VssdId(1);
+
+pub fn addr(last: u8) -> Addr {
+    Addr::new([10, 0, 0, last], 1)
+}
+
+/// A node on a medium in memory, driven by hand.
+pub struct World {
+    pool: Pool,
+    pub medium: Vec<u8>,
+    pub node: Node,
+    pub replies: Vec<Header>,
+    pub writes_fail: bool,
+    /// Who asks, and in which session.
+    pub gateway: (Addr, u32),
+}
+
+impl World {
+    pub fn blank() -> Vec<u8> {
+        let mut medium = vec![0; Ssd::bytes_needed(&GEOMETRY, PAGE_BYTES) as usize];
+        Ssd::format(&mut medium, GEOMETRY, PAGE_BYTES, [1; 16]).expect("formats");
+        medium
+    }
+
+    pub fn start(mut medium: Vec<u8>) -> Self {
+        let pool = Pool::new(4096, SECTOR_BYTES);
+        let config = NodeConfig::new(NodeId(1), addr(1), addr(2));
+        let node = Node::open(Instant::ZERO, config, pool.clone(), &mut medium).expect("opens");
+        Self {
+            pool,
+            medium,
+            node,
+            replies: Vec::new(),
+            writes_fail: false,
+            gateway: (addr(9), 1),
+        }
+    }
+
+    /// With one vSSD, whose epoch the client learns by a first write.
+    pub fn fresh() -> Self {
+        let mut world = Self::start(Self::blank());
+        world.open(Intent::Create);
+        assert!(world.node.units().all(host::node::Unit::is_serving));
+        world.write(1, 0);
+        world
+    }
+
+    pub fn open(&mut self, intent: Intent) {
+        let open = Open {
+            intent,
+            pages: 500,
+            channels: 1,
+            rows: 0,
+            membership: Membership::default(),
+        };
+        self.send(Packet::with_record(self.header(Op::Open, 0), open.emit()));
+    }
+
+    fn header(&self, op: Op, request: u64) -> Header {
+        Header {
+            request,
+            source: self.gateway.0,
+            session: self.gateway.1,
+            epoch: self.replies.last().map_or(0, |reply| reply.epoch),
+            ..Header::new(op, VSSD)
+        }
+    }
+
+    pub fn write(&mut self, request: u64, lpn: u64) {
+        let page: Page = self.pool.alloc().expect("the pool is large");
+        page.with_mut(|bytes| bytes.fill(request as u8));
+        let crc = page.crc();
+        let header = Header {
+            lba: lpn * 8,
+            ..self.header(Op::Write, request)
+        };
+        self.send(Packet::with_page(header, Some(page), crc));
+    }
+
+    pub fn send(&mut self, packet: Packet) {
+        self.node.handle(Instant::ZERO, Input::Packet(packet));
+        self.settle();
+    }
+
+    pub fn drain(&mut self) {
+        self.node.drain(Instant::ZERO);
+        self.settle();
+    }
+
+    /// Carries out what the node asks for until it asks for nothing more.
+    fn settle(&mut self) {
+        while let Some(output) = self.node.poll() {
+            match output {
+                Output::Media(op) => {
+                    let (page, result) = self.carry_out(op.kind);
+                    let id = op.id;
+                    let done = MediaDone { id, page, result };
+                    self.node.handle(Instant::ZERO, Input::Media(done));
+                }
+                Output::Send { packet, .. } => self.replies.push(packet.header),
+                Output::Reply(_) => unreachable!("a node has no clients of its own"),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, kind: MediaKind) -> (Option<Page>, Result<(), MediaError>) {
+        match kind {
+            MediaKind::Read { offset, page } => {
+                let read = page.with_mut(|bytes| self.medium.read_at(offset, bytes));
+                (Some(page), read)
+            }
+            MediaKind::Write { page, .. } if self.writes_fail => (Some(page), Err(MediaError::Io)),
+            MediaKind::Write { offset, page } => {
+                let written = page.with(|bytes| self.medium.write_at(offset, bytes));
+                (Some(page), written)
+            }
+            MediaKind::Flush => (None, Ok(())),
+        }
+    }
+
+    pub fn written(&self) -> usize {
+        let ok = |reply: &&Header| reply.op == Op::Write && reply.code == Code::SoftOrOk;
+        self.replies.iter().filter(ok).count()
+    }
+}
