@@ -12,19 +12,16 @@
 //! Recovery itself only reads ([`flash::Ssd`]), so that power lost during it is power lost before it.
 
 use crate::check::Violation;
-use crate::client::{ClientVolume, LoadSpec, Pace, Shape};
-use crate::media::{CutFate, MediaModel};
-use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, flash_totals};
+use crate::client::{LoadSpec, Pace, Shape};
+use crate::media::CutFate;
+use crate::rack::{Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{AtCut, Fleet, Run, RunSpec};
+use crate::small;
 use crate::workload::{Mix, Pattern};
-use crate::world::{Canary, Cut, WorldOptions};
+use crate::world::{Canary, Cut};
 use base::{Duration, Instant};
-use flash::{GcMode, Geometry, Profile, VssdStats};
-use host::node::UnitConfig;
-use rack::gc::{Coordination, TOR_LEASE};
+use flash::VssdStats;
 use rack::registry::Durability;
-use rack::sched::Policy;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -252,22 +249,10 @@ fn unready(run: &mut Run<RackFleet>) -> Vec<Violation> {
 }
 
 fn rack_options(shared: bool) -> RackOptions {
-    let geometry = Geometry {
-        channels: if shared { 1 } else { 2 },
-        chips_per_channel: if shared { 2 } else { 1 },
-        planes_per_chip: 1,
-        blocks_per_plane: 20,
-        pages_per_block: 4,
+    let geometry = match shared {
+        true => small::geometry(1, 2),
+        false => small::geometry(2, 1),
     };
-    let pages = geometry.blocks_per_plane * geometry.pages_per_block;
-    let spare = 1.0 - f64::from(PAGES) / f64::from(pages);
-    let mut gc = rack::gc::Config::for_spare(spare);
-    gc.check_every = Duration::from_millis(1);
-    gc.coordination = Coordination::Rack;
-    if shared {
-        // Late, so that one runs out before the group does.
-        (gc.soft_ratio, gc.hard_ratio) = (0.12, 0.1);
-    }
     let layout = |durability| Layout {
         sets: 1,
         pages_per_set: PAGES,
@@ -276,82 +261,29 @@ fn rack_options(shared: bool) -> RackOptions {
         rows: u32::from(shared),
         durability,
     };
-    RackOptions {
-        nodes: NODES,
-        gateways: 1,
-        geometry,
-        timing: Profile::built_in("optane").expect("optane is built in"),
-        gc_mode: GcMode::Preemptible { step_pages: 2 },
-        checkpoint_every_programs: 64,
+    let volumes = vec![layout(Durability::Memory), layout(Durability::Media)];
+    let mut options = RackOptions {
         borrow_blocks: 2,
-        unit: UnitConfig {
-            policy: Policy::Coordinated,
-            cache_pages: 16,
-            read_depth: 4,
-            write_depth: 4,
-            device_depth: usize::MAX,
-            dirty_ratio_low: 0.25,
-            gc,
-        },
-        request_timeout: Duration::from_secs(30),
-        client_link: LinkModel {
-            delay: Delay::Constant(5_000),
-            ..LinkModel::default()
-        },
-        egress: None,
-        controller: None,
-        failover: None,
-        volumes: vec![layout(Durability::Memory), layout(Durability::Media)],
+        ..small::options(NODES, geometry, volumes)
+    };
+    let gc = &mut options.unit.gc;
+    gc.check_every = Duration::from_millis(1);
+    if shared {
+        // Late, so that one runs out before the group does.
+        (gc.soft_ratio, gc.hard_ratio) = (0.12, 0.1);
     }
+    options
 }
 
 fn run_spec(fleet: &RackFleet, seed: u64) -> RunSpec {
-    let volumes: Vec<ClientVolume> = fleet
-        .records()
-        .iter()
-        .map(|record| ClientVolume {
-            id: record.volume(),
-            pages: u64::from(PAGES),
-            check: true,
-            durability: true,
-            durable_writes: record.durability == Durability::Media,
-        })
-        .collect();
-    let loads = (0..volumes.len()).map(|volume| load(fleet.gateway_of(volume), volume));
+    let volumes = 0..fleet.options().volumes.len();
+    let loads = volumes.map(|volume| load(fleet.gateway_of(volume), volume));
+    let mut spec = small::spec(fleet, seed, small::LINK, loads.collect());
+    spec.world.wire_check = false;
     RunSpec {
-        world: WorldOptions {
-            seed,
-            link: LinkModel {
-                delay: Delay::Constant(5_000),
-                ..LinkModel::default()
-            },
-            media: MediaModel {
-                page_bytes: SIM_PAGE_BYTES,
-                sector_bytes: SECTOR_BYTES,
-                io_ns: 10_000,
-                flush_ns: 100_000,
-                volatile: true,
-                loses_flushes: false,
-            },
-            wire_check: false,
-            canary: Canary::None,
-            cut: None,
-        },
-        loads: loads.collect(),
-        volumes,
-        faults: Vec::new(),
-        net_faults: NetFaults::default(),
         calm_ns: CALM_NS,
-        answer_ns: 20_000 * MILLISECOND,
-        resync_ns: 3_000 * MILLISECOND,
-        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 12,
-        read_back: true,
         exam: false,
-        probe: true,
-        // After a loss of power the next flush says that unflushed writes may be gone.
-        errors_are_violations: false,
-        at_cut: AtCut::Rack,
+        ..spec
     }
 }
 

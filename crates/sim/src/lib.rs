@@ -23,6 +23,7 @@ pub mod queue;
 pub mod rack;
 pub mod report;
 pub mod run;
+pub mod small;
 pub mod storage;
 pub mod swarm;
 pub mod switch;

@@ -5,6 +5,7 @@
 //! their own, as clients may be farther away.
 
 use crate::check::Violation;
+use crate::client::ClientVolume;
 use crate::exchange::{Gateways, Operator};
 use crate::media::SimMedium;
 use crate::net::LinkModel;
@@ -239,6 +240,20 @@ impl RackFleet {
     /// Times that a gateway took the lead.
     pub fn takeovers(&self) -> u32 {
         self.takeovers
+    }
+
+    /// Its volumes for clients whose requests are all checked.
+    pub fn checked_volumes(&self) -> Vec<ClientVolume> {
+        let layouts = self.records().iter().zip(&self.options.volumes);
+        layouts
+            .map(|(record, layout)| ClientVolume {
+                id: record.volume(),
+                pages: u64::from(layout.sets * layout.pages_per_set),
+                check: true,
+                durability: true,
+                durable_writes: layout.durability == Durability::Media,
+            })
+            .collect()
     }
 
     /// Who looks after the fleet.

@@ -4,7 +4,7 @@
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
 
 use crate::check::Violation;
-use crate::client::{ClientVolume, LoadSpec, Pace, Shape};
+use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
@@ -328,17 +328,9 @@ fn draw_media(rng: &mut Rng) -> MediaModel {
 fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
     let span_ns = rng.between(200, 2_000) * MILLISECOND;
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
-    let mut volumes = Vec::new();
+    let volumes = fleet.checked_volumes();
     let mut loads = Vec::new();
-    for (index, record) in fleet.records().iter().enumerate() {
-        let layout = &fleet.options().volumes[index];
-        volumes.push(ClientVolume {
-            id: record.volume(),
-            pages: u64::from(layout.sets * layout.pages_per_set),
-            check: true,
-            durability: true,
-            durable_writes: layout.durability == Durability::Media,
-        });
+    for index in 0..volumes.len() {
         for _ in 0..rng.between(1, 2) {
             loads.push(draw_load(fleet.gateway_of(index), index, span_ns, rng));
         }

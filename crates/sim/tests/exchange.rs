@@ -1,20 +1,16 @@
 //! vSSDs exchange their places while clients go on, and whatever can crash does so at every moment of it.
 
 use base::{Duration, Instant};
-use flash::{GcMode, Geometry, Profile};
-use host::node::UnitConfig;
-use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
-use rack::sched::Policy;
-use sim::client::{ClientVolume, LoadSpec, Pace, Shape};
+use sim::client::{LoadSpec, Pace, Shape};
 use sim::exchange::Counts;
-use sim::media::{CutFate, MediaModel};
-use sim::net::{Delay, LinkModel, NetFaults};
-use sim::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use sim::media::CutFate;
+use sim::rack::{Layout, RackFleet};
 use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use sim::small;
 use sim::swarm::{SwarmOptions, draw};
 use sim::workload::{Mix, Pattern};
-use sim::world::{Canary, Cut, WorldOptions};
+use sim::world::Cut;
 
 const MILLISECOND: u64 = 1_000_000;
 const PAGES: u32 = 40;
@@ -28,17 +24,6 @@ const DOWN_NS: u64 = 3 * MILLISECOND;
 
 /// Volumes of one and two copies, one of them durable at each write.
 fn rack() -> RackFleet {
-    let geometry = Geometry {
-        channels: 3,
-        chips_per_channel: 1,
-        planes_per_chip: 1,
-        blocks_per_plane: 20,
-        pages_per_block: 4,
-    };
-    let spare = 1.0 - f64::from(PAGES) / f64::from(geometry.pages_per_channel());
-    let mut gc = rack::gc::Config::for_spare(spare);
-    gc.check_every = Duration::from_millis(1);
-    gc.coordination = Coordination::Rack;
     let layout = |replicas, durability| Layout {
         sets: 1,
         pages_per_set: PAGES,
@@ -47,55 +32,17 @@ fn rack() -> RackFleet {
         channels: 1,
         durability,
     };
-    RackFleet::new(RackOptions {
-        nodes: NODES,
-        gateways: 1,
-        geometry,
-        timing: Profile::built_in("optane").expect("optane is built in"),
-        gc_mode: GcMode::Preemptible { step_pages: 2 },
-        checkpoint_every_programs: 64,
-        unit: UnitConfig {
-            policy: Policy::Coordinated,
-            cache_pages: 16,
-            read_depth: 4,
-            write_depth: 4,
-            device_depth: usize::MAX,
-            dirty_ratio_low: 0.25,
-            gc,
-        },
-        request_timeout: Duration::from_secs(30),
-        controller: None,
-        failover: None,
-        borrow_blocks: 0,
-        egress: None,
-        client_link: link(),
-        volumes: vec![
-            layout(2, Durability::Memory),
-            layout(1, Durability::Memory),
-            layout(2, Durability::Media),
-        ],
-    })
-}
-
-fn link() -> LinkModel {
-    LinkModel {
-        delay: Delay::Constant(5_000),
-        ..LinkModel::default()
-    }
+    let volumes = vec![
+        layout(2, Durability::Memory),
+        layout(1, Durability::Memory),
+        layout(2, Durability::Media),
+    ];
+    let mut options = small::options(NODES, small::geometry(3, 1), volumes);
+    options.unit.gc.check_every = Duration::from_millis(1);
+    RackFleet::new(options)
 }
 
 fn spec(fleet: &RackFleet, seed: u64) -> RunSpec {
-    let volumes: Vec<ClientVolume> = fleet
-        .records()
-        .iter()
-        .map(|record| ClientVolume {
-            id: record.volume(),
-            pages: u64::from(PAGES),
-            check: true,
-            durability: true,
-            durable_writes: record.durability == Durability::Media,
-        })
-        .collect();
     let load = |volume| LoadSpec {
         pace: Pace::Open {
             per_second: 8_000.0,
@@ -116,36 +63,10 @@ fn spec(fleet: &RackFleet, seed: u64) -> RunSpec {
         start: Instant::from_nanos(BEGIN_NS - 5 * MILLISECOND),
         ..LoadSpec::new(fleet.gateway_of(volume), volume, 500)
     };
+    let loads = (0..fleet.options().volumes.len()).map(load).collect();
     RunSpec {
-        world: WorldOptions {
-            seed,
-            link: link(),
-            media: MediaModel {
-                page_bytes: SIM_PAGE_BYTES,
-                sector_bytes: SECTOR_BYTES,
-                io_ns: 10_000,
-                flush_ns: 100_000,
-                volatile: true,
-                loses_flushes: false,
-            },
-            wire_check: true,
-            canary: Canary::None,
-            cut: None,
-        },
-        loads: (0..volumes.len()).map(load).collect(),
-        volumes,
-        faults: Vec::new(),
-        net_faults: NetFaults::default(),
         calm_ns: 200 * MILLISECOND,
-        answer_ns: 20_000 * MILLISECOND,
-        resync_ns: 3_000 * MILLISECOND,
-        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 12,
-        read_back: true,
-        exam: true,
-        probe: true,
-        errors_are_violations: false,
-        at_cut: AtCut::Rack,
+        ..small::spec(fleet, seed, small::LINK, loads)
     }
 }
 

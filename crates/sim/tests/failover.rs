@@ -2,18 +2,13 @@
 //! go on with whoever serves; what they read is checked against one history.
 
 use base::{Duration, Rng};
-use flash::{GcMode, Geometry, Profile};
-use host::node::UnitConfig;
-use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
-use rack::sched::Policy;
-use sim::client::{ClientVolume, LoadSpec, Pace, Shape};
-use sim::media::MediaModel;
-use sim::net::{Delay, LinkModel, NetFaults};
-use sim::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
-use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use sim::client::{LoadSpec, Pace, Shape};
+use sim::net::{Delay, LinkModel};
+use sim::rack::{Failover, Layout, RackFleet, RackOptions};
+use sim::run::{Fault, Outcome, Run, RunSpec};
+use sim::small;
 use sim::workload::{Mix, Pattern};
-use sim::world::{Canary, WorldOptions};
 
 const MILLISECOND: u64 = 1_000_000;
 const PAGES: u32 = 24;
@@ -33,47 +28,20 @@ fn failover(seed: u64) -> Failover {
 }
 
 fn rack(failover: Failover) -> RackFleet {
-    let geometry = Geometry {
-        channels: 2,
-        chips_per_channel: 1,
-        planes_per_chip: 1,
-        blocks_per_plane: 20,
-        pages_per_block: 4,
-    };
-    let spare = 1.0 - f64::from(PAGES) / f64::from(geometry.pages_per_channel());
-    let mut gc = rack::gc::Config::for_spare(spare);
-    gc.coordination = Coordination::Rack;
-    let layout = |replicas, durability| Layout {
+    let layout = |durability| Layout {
         sets: 1,
         pages_per_set: PAGES,
-        replicas,
+        replicas: 2,
         rows: 0,
         channels: 1,
         durability,
     };
+    let volumes = vec![layout(Durability::Memory), layout(Durability::Media)];
     RackFleet::new(RackOptions {
-        nodes: NODES,
         gateways: GATEWAYS.len() as u32,
-        geometry,
-        timing: Profile::built_in("optane").expect("optane is built in"),
-        gc_mode: GcMode::Preemptible { step_pages: 2 },
-        checkpoint_every_programs: 64,
-        unit: UnitConfig {
-            policy: Policy::Coordinated,
-            cache_pages: 16,
-            read_depth: 4,
-            write_depth: 4,
-            device_depth: usize::MAX,
-            dirty_ratio_low: 0.25,
-            gc,
-        },
-        request_timeout: Duration::from_secs(30),
-        controller: None,
         failover: Some(failover),
-        borrow_blocks: 0,
-        egress: None,
         client_link: link(),
-        volumes: vec![layout(2, Durability::Memory), layout(2, Durability::Media)],
+        ..small::options(NODES, small::geometry(2, 1), volumes)
     })
 }
 
@@ -109,47 +77,11 @@ fn loads(volumes: usize) -> Vec<LoadSpec> {
 }
 
 fn spec(fleet: &RackFleet, seed: u64, faults: Vec<(u64, Fault)>) -> RunSpec {
-    let volumes: Vec<ClientVolume> = fleet
-        .records()
-        .iter()
-        .map(|record| ClientVolume {
-            id: record.volume(),
-            pages: u64::from(PAGES),
-            check: true,
-            durability: true,
-            durable_writes: record.durability == Durability::Media,
-        })
-        .collect();
+    let loads = loads(fleet.options().volumes.len());
     RunSpec {
-        world: WorldOptions {
-            seed,
-            link: link(),
-            media: MediaModel {
-                page_bytes: SIM_PAGE_BYTES,
-                sector_bytes: SECTOR_BYTES,
-                io_ns: 10_000,
-                flush_ns: 100_000,
-                volatile: true,
-                loses_flushes: false,
-            },
-            wire_check: true,
-            canary: Canary::None,
-            cut: None,
-        },
-        loads: loads(volumes.len()),
-        volumes,
         faults,
-        net_faults: NetFaults::default(),
         calm_ns: CALM_NS,
-        answer_ns: 20_000 * MILLISECOND,
-        resync_ns: 3_000 * MILLISECOND,
-        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 12,
-        read_back: true,
-        exam: true,
-        probe: true,
-        errors_are_violations: false,
-        at_cut: AtCut::Rack,
+        ..small::spec(fleet, seed, link(), loads)
     }
 }
 

@@ -1,0 +1,104 @@
+//! A rack so small that it is soon full, collects and makes checkpoints all the time: what tests of crashes are made of.
+//! They say what differs.
+
+use crate::client::LoadSpec;
+use crate::media::MediaModel;
+use crate::net::{Delay, LinkModel, NetFaults};
+use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use crate::run::{AtCut, RunSpec};
+use crate::world::{Canary, WorldOptions};
+use base::Duration;
+use flash::{GcMode, Geometry, Profile};
+use host::node::UnitConfig;
+use rack::gc::{Coordination, TOR_LEASE};
+use rack::sched::Policy;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// Links that take 5 µs.
+pub const LINK: LinkModel = LinkModel {
+    delay: Delay::Constant(5_000),
+    ns_per_kilobyte: 0,
+    fifo: false,
+    paths: 0,
+    near_paths: 0,
+};
+
+/// SSDs of 20 blocks of four pages for each of a channel's chips.
+pub fn geometry(channels: u32, chips_per_channel: u32) -> Geometry {
+    Geometry {
+        channels,
+        chips_per_channel,
+        planes_per_chip: 1,
+        blocks_per_plane: 20,
+        pages_per_block: 4,
+    }
+}
+
+/// A rack with one gateway, of vSSDs that have a chip each, on fast flash that is collected in small steps.
+pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOptions {
+    let pages = geometry.blocks_per_plane * geometry.pages_per_block;
+    let spare = 1.0 - f64::from(volumes[0].pages_per_set) / f64::from(pages);
+    let mut gc = rack::gc::Config::for_spare(spare);
+    gc.coordination = Coordination::Rack;
+    RackOptions {
+        nodes,
+        gateways: 1,
+        geometry,
+        timing: Profile::built_in("optane").expect("optane is built in"),
+        gc_mode: GcMode::Preemptible { step_pages: 2 },
+        checkpoint_every_programs: 64,
+        borrow_blocks: 0,
+        unit: UnitConfig {
+            policy: Policy::Coordinated,
+            cache_pages: 16,
+            read_depth: 4,
+            write_depth: 4,
+            device_depth: usize::MAX,
+            dirty_ratio_low: 0.25,
+            gc,
+        },
+        request_timeout: Duration::from_secs(30),
+        client_link: LINK,
+        egress: None,
+        controller: None,
+        failover: None,
+        volumes,
+    }
+}
+
+/// A run of it under every checker, whose drives lose what was not flushed.
+pub fn spec(fleet: &RackFleet, seed: u64, link: LinkModel, loads: Vec<LoadSpec>) -> RunSpec {
+    RunSpec {
+        world: WorldOptions {
+            seed,
+            link,
+            media: MediaModel {
+                page_bytes: SIM_PAGE_BYTES,
+                sector_bytes: SECTOR_BYTES,
+                io_ns: 10_000,
+                flush_ns: 100_000,
+                volatile: true,
+                loses_flushes: false,
+            },
+            wire_check: true,
+            canary: Canary::None,
+            cut: None,
+        },
+        loads,
+        volumes: fleet.checked_volumes(),
+        faults: Vec::new(),
+        net_faults: NetFaults::default(),
+        calm_ns: 300 * MILLISECOND,
+        answer_ns: 20_000 * MILLISECOND,
+        resync_ns: 3_000 * MILLISECOND,
+        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
+        pool_pages: 1 << 12,
+        read_back: true,
+        exam: true,
+        probe: true,
+        // After a loss of power the next flush says that unflushed writes may be gone.
+        errors_are_violations: false,
+        at_cut: AtCut::Rack,
+    }
+}
