@@ -9,8 +9,8 @@ use base::{MediaError, MediaKind, MediaOp, Medium, Pool, Rng};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError, Ticket,
-    TicketState, Write,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, StructureId, SubmitError,
+    Ticket, TicketState, Write,
 };
 
 const SECTOR_BYTES: usize = 64;
@@ -260,13 +260,13 @@ impl Run {
         if self.rng.chance(0.2) {
             batch.push(self.draw());
         }
-        let ops: Vec<Op<'_>> = batch.iter().map(Drawn::op).collect();
+        let ops: Vec<Op<'_>> = batch.iter().map(OwnedOp::op).collect();
         match self.engine.submit(&ops) {
             Ok(receipt) => {
                 let mut positions = receipt.positions.iter();
                 let changes = batch
                     .iter()
-                    .filter_map(|drawn| drawn.change(|| *positions.next().expect("one for each")))
+                    .filter_map(|drawn| change(drawn, || *positions.next().expect("one for each")))
                     .collect();
                 self.submitted.push((receipt.ticket, changes));
                 self.clients[client] = Some(receipt.ticket);
@@ -277,25 +277,25 @@ impl Run {
         }
     }
 
-    fn draw(&mut self) -> Drawn {
+    fn draw(&mut self) -> OwnedOp {
         let [log, queue, map, tree] = self.structures;
         let length = self.rng.below(120);
         let data = (0..length).map(|_| self.rng.next_u64() as u8).collect();
         let key = vec![self.rng.below(KEYS) as u8];
         match self.rng.below(8) {
-            0 => Drawn::Append(log, data),
+            0 => OwnedOp::Append(log, data),
             1 => {
                 let range = self.engine.positions(log).expect("it is there");
-                Drawn::Trim(log, (range.start + 1).min(range.end))
+                OwnedOp::Trim(log, (range.start + 1).min(range.end))
             }
-            2 => Drawn::Push(queue, data),
+            2 => OwnedOp::Push(queue, data),
             3 => match self.engine.pop(queue) {
-                Some((position, _)) => Drawn::Acknowledge(queue, position),
-                None => Drawn::Push(queue, data),
+                Some((position, _)) => OwnedOp::Acknowledge(queue, position),
+                None => OwnedOp::Push(queue, data),
             },
-            4 => Drawn::Remove(map, key),
-            5 | 6 => Drawn::Put(map, key, data),
-            _ => Drawn::Put(tree, key, data),
+            4 => OwnedOp::Remove(map, key),
+            5 | 6 => OwnedOp::Put(map, key, data),
+            _ => OwnedOp::Put(tree, key, data),
         }
     }
 
@@ -419,39 +419,16 @@ impl Run {
     }
 }
 
-/// An operation before it has its position.
-enum Drawn {
-    Append(StructureId, Vec<u8>),
-    Trim(StructureId, u64),
-    Push(StructureId, Vec<u8>),
-    Acknowledge(StructureId, u64),
-    Put(StructureId, Vec<u8>, Vec<u8>),
-    Remove(StructureId, Vec<u8>),
-}
-
-impl Drawn {
-    fn op(&self) -> Op<'_> {
-        match *self {
-            Self::Append(log, ref data) => Op::Append { log, data },
-            Self::Trim(log, floor) => Op::Trim { log, floor },
-            Self::Push(queue, ref data) => Op::Push { queue, data },
-            Self::Acknowledge(queue, position) => Op::Acknowledge { queue, position },
-            Self::Put(map, ref key, ref data) => Op::Put { map, key, data },
-            Self::Remove(map, ref key) => Op::Remove { map, key },
-        }
-    }
-
-    /// What it changes. A trim goes up by one position at a time, so it removes one entry.
-    fn change(&self, position: impl FnOnce() -> u64) -> Option<Change> {
-        let key = |id: &StructureId, position: u64| (id.0, position.to_be_bytes().to_vec());
-        Some(match self {
-            Self::Append(id, data) | Self::Push(id, data) => (key(id, position()), Some(data.clone())),
-            Self::Trim(id, floor) => (key(id, floor.checked_sub(1)?), None),
-            Self::Acknowledge(id, position) => (key(id, *position), None),
-            Self::Put(id, key, data) => ((id.0, key.clone()), Some(data.clone())),
-            Self::Remove(id, key) => ((id.0, key.clone()), None),
-        })
-    }
+/// What an operation changes, once it has its position. A trim goes up by one position at a time, so it removes one entry.
+fn change(op: &OwnedOp, position: impl FnOnce() -> u64) -> Option<Change> {
+    let key = |id: &StructureId, position: u64| (id.0, position.to_be_bytes().to_vec());
+    Some(match op {
+        OwnedOp::Append(id, data) | OwnedOp::Push(id, data) => (key(id, position()), Some(data.clone())),
+        OwnedOp::Trim(id, floor) => (key(id, floor.checked_sub(1)?), None),
+        OwnedOp::Acknowledge(id, position) => (key(id, *position), None),
+        OwnedOp::Put(id, key, data) => ((id.0, key.clone()), Some(data.clone())),
+        OwnedOp::Remove(id, key) => ((id.0, key.clone()), None),
+    })
 }
 
 fn apply(state: &mut State, (key, value): Change) {

@@ -95,6 +95,32 @@ pub enum Op<'a> {
     },
 }
 
+/// An operation that owns what it writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of Op, in its order")]
+pub enum OwnedOp {
+    Append(StructureId, Vec<u8>),
+    Trim(StructureId, u64),
+    Push(StructureId, Vec<u8>),
+    Acknowledge(StructureId, u64),
+    Put(StructureId, Vec<u8>, Vec<u8>),
+    Remove(StructureId, Vec<u8>),
+}
+
+impl OwnedOp {
+    /// The operation, borrowed.
+    pub fn op(&self) -> Op<'_> {
+        match *self {
+            Self::Append(log, ref data) => Op::Append { log, data },
+            Self::Trim(log, floor) => Op::Trim { log, floor },
+            Self::Push(queue, ref data) => Op::Push { queue, data },
+            Self::Acknowledge(queue, position) => Op::Acknowledge { queue, position },
+            Self::Put(map, ref key, ref data) => Op::Put { map, key, data },
+            Self::Remove(map, ref key) => Op::Remove { map, key },
+        }
+    }
+}
+
 /// The kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {

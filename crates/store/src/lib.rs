@@ -37,7 +37,7 @@ mod verify;
 
 pub use clean::CleanStep;
 pub use engine::{Engine, Options, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
-pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, StructureId};
+pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, OwnedOp, StructureId};
 pub use fetch::{Fetch, FetchError, Found};
 pub use format::create;
 pub use layout::{Layout, LayoutError, SUPERBLOCK_BYTES};

@@ -2,7 +2,7 @@
 
 use super::{Area, AreaError, Pending, Ticket};
 use std::ops::{Bound, Range, RangeBounds};
-use store::{Engine, Fetch, Kind, Op, Receipt, StructureId};
+use store::{Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
 
 /// Entries of a tree that a range looks up at once.
 const RANGE_STEP: usize = 256;
@@ -226,17 +226,7 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 /// Operations over several structures that become durable together, or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    ops: Vec<BatchOp>,
-}
-
-#[derive(Clone, Debug)]
-enum BatchOp {
-    Append(StructureId, Vec<u8>),
-    Trim(StructureId, u64),
-    Push(StructureId, Vec<u8>),
-    Acknowledge(StructureId, u64),
-    Put(StructureId, Vec<u8>, Vec<u8>),
-    Remove(StructureId, Vec<u8>),
+    ops: Vec<OwnedOp>,
 }
 
 impl Batch {
@@ -246,32 +236,32 @@ impl Batch {
     }
     /// Adds to the end of a log.
     pub fn append(mut self, log: &Log, data: &[u8]) -> Self {
-        self.ops.push(BatchOp::Append(log.id, data.into()));
+        self.ops.push(OwnedOp::Append(log.id, data.into()));
         self
     }
     /// Forgets positions of a log.
     pub fn trim(mut self, log: &Log, floor: u64) -> Self {
-        self.ops.push(BatchOp::Trim(log.id, floor));
+        self.ops.push(OwnedOp::Trim(log.id, floor));
         self
     }
     /// Adds to the end of a queue.
     pub fn push(mut self, queue: &Queue, data: &[u8]) -> Self {
-        self.ops.push(BatchOp::Push(queue.id, data.into()));
+        self.ops.push(OwnedOp::Push(queue.id, data.into()));
         self
     }
     /// Takes an entry out of a queue.
     pub fn acknowledge(mut self, queue: &Queue, position: u64) -> Self {
-        self.ops.push(BatchOp::Acknowledge(queue.id, position));
+        self.ops.push(OwnedOp::Acknowledge(queue.id, position));
         self
     }
     /// Sets the value of a key of a map or tree.
     pub fn put(mut self, map: &impl Keyed, key: &[u8], data: &[u8]) -> Self {
-        self.ops.push(BatchOp::Put(map.number(), key.into(), data.into()));
+        self.ops.push(OwnedOp::Put(map.number(), key.into(), data.into()));
         self
     }
     /// Removes a key of a map or tree.
     pub fn remove(mut self, map: &impl Keyed, key: &[u8]) -> Self {
-        self.ops.push(BatchOp::Remove(map.number(), key.into()));
+        self.ops.push(OwnedOp::Remove(map.number(), key.into()));
         self
     }
 
@@ -288,20 +278,7 @@ impl Batch {
     }
 
     fn ops(&self) -> Vec<Op<'_>> {
-        self.ops.iter().map(BatchOp::op).collect()
-    }
-}
-
-impl BatchOp {
-    fn op(&self) -> Op<'_> {
-        match *self {
-            Self::Append(log, ref data) => Op::Append { log, data },
-            Self::Trim(log, floor) => Op::Trim { log, floor },
-            Self::Push(queue, ref data) => Op::Push { queue, data },
-            Self::Acknowledge(queue, position) => Op::Acknowledge { queue, position },
-            Self::Put(map, ref key, ref data) => Op::Put { map, key, data },
-            Self::Remove(map, ref key) => Op::Remove { map, key },
-        }
+        self.ops.iter().map(OwnedOp::op).collect()
     }
 }
 
