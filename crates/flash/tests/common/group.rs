@@ -1,7 +1,7 @@
 //! Software-isolated vSSDs of one channel group on one medium that loses what was not flushed. The rig does a node's
 //! part: it carries blocks between the members and lets all of them collect when one must.
 
-use super::{Asked, Content, Known, SECTORS, content, fill};
+use super::{Asked, Content, Known, SECTORS, content, fill, torn};
 use base::{
     Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, NodeId, Pool, Rng, Version, VssdId,
 };
@@ -382,26 +382,11 @@ impl GroupRig {
         }
     }
 
-    /// The durable image and some of the rest: each write is there, torn at sectors, or not.
+    /// See [`torn`].
     pub fn crash_image(&mut self) -> Vec<u8> {
-        let mut image = self.durable.clone();
         let mut rng = self.rng.fork();
-        let style = rng.below(4);
-        for write in &self.log {
-            let sector = write.bytes.len() / SECTORS;
-            let whole = match style {
-                0 => Some(true),
-                1 => Some(rng.chance(0.5)),
-                _ => [Some(true), Some(false), None][rng.below(3) as usize],
-            };
-            for (i, bytes) in write.bytes.chunks(sector).enumerate() {
-                if whole.unwrap_or_else(|| rng.chance(0.5)) {
-                    let at = write.offset + (i * sector) as u64;
-                    image.write_at(at, bytes).expect("in range");
-                }
-            }
-        }
-        image
+        let writes = self.log.iter().map(|write| (write.offset, &write.bytes[..]));
+        torn(&self.durable, writes, &mut rng)
     }
 
     /// Power goes, comes back, and the image is what the medium kept.

@@ -28,6 +28,27 @@ pub struct Volatile {
     done: bool,
 }
 
+/// The durable image and some of the rest: each write is there, torn at sectors, or not.
+pub fn torn<'a>(durable: &[u8], writes: impl Iterator<Item = (u64, &'a [u8])>, rng: &mut Rng) -> Vec<u8> {
+    let mut image = durable.to_vec();
+    let style = rng.below(4);
+    for (offset, bytes) in writes {
+        let sector = bytes.len() / SECTORS;
+        let whole = match style {
+            0 => Some(true),
+            1 => Some(rng.chance(0.5)),
+            _ => [Some(true), Some(false), None][rng.below(3) as usize],
+        };
+        for (i, bytes) in bytes.chunks(sector).enumerate() {
+            if whole.unwrap_or_else(|| rng.chance(0.5)) {
+                let at = offset + (i * sector) as u64;
+                image.write_at(at, bytes).expect("in range");
+            }
+        }
+    }
+    image
+}
+
 /// What survives a crash, what reads see, and what lies between.
 pub struct Disk {
     pub durable: Vec<u8>,
@@ -47,26 +68,13 @@ impl Disk {
         }
     }
 
-    /// The durable image and some of the rest: each write is there, torn at sectors, or not.
+    /// See [`torn`].
     pub fn crash(&self, rng: &mut Rng) -> Vec<u8> {
-        let mut image = self.durable.clone();
-        let style = rng.below(4);
-        for write in &self.log {
-            let sector = write.bytes.len() / SECTORS;
-            let whole = match style {
-                0 => Some(true),
-                1 => Some(rng.chance(0.5)),
-                _ => [Some(true), Some(false), None][rng.below(3) as usize],
-            };
-            for (i, bytes) in write.bytes.chunks(sector).enumerate() {
-                if whole.unwrap_or_else(|| rng.chance(0.5)) {
-                    image
-                        .write_at(write.offset + (i * sector) as u64, bytes)
-                        .expect("in range");
-                }
-            }
-        }
-        image
+        torn(
+            &self.durable,
+            self.log.iter().map(|write| (write.offset, &write.bytes[..])),
+            rng,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! `switchyard profile diff`: two profiles side by side.
 
 use super::load;
-use crate::size::Size;
+use super::text::title;
 use clap::Args;
 use profile::summary::{OperationSummary, Summary};
 use serde_json::{Value, json};
@@ -73,16 +73,11 @@ fn render(before: &Summary, after: &Summary) -> String {
     let reached = |pair: &Pair<'_>| pair.0.or(pair.1).is_some_and(|row| row.reached_device);
     for pair in pairs(before, after).into_iter().filter(reached) {
         let row = pair.0.or(pair.1).expect("one of them is there");
-        let size = match row.bytes_max {
-            0 => String::new(),
-            bytes => format!(" ≤ {}", Size(bytes)),
-        };
         let count = |row: Option<&OperationSummary>| row.map_or(0, |row| row.count);
         let _ = writeln!(
             text,
-            "\n{} {}{size}: {} operations, then {}",
-            row.interface,
-            row.action,
+            "\n{}: {} operations, then {}",
+            title(row),
             count(pair.0),
             count(pair.1)
         );

@@ -65,16 +65,20 @@ fn unclear(summary: &Summary) -> String {
     }
 }
 
-fn operation(text: &mut String, row: &OperationSummary) {
+/// What users call a kind of operation.
+pub fn title(row: &OperationSummary) -> String {
     let size = match row.bytes_max {
         0 => String::new(),
         bytes => format!(" ≤ {}", Size(bytes)),
     };
+    format!("{} {}{size}", row.interface, row.action)
+}
+
+fn operation(text: &mut String, row: &OperationSummary) {
     let _ = write!(
         text,
-        "\n{} {}{size}: {} operations, mean {:.2} µs, software {:.1} %, application {:.2} µs before each",
-        row.interface,
-        row.action,
+        "\n{}: {} operations, mean {:.2} µs, software {:.1} %, application {:.2} µs before each",
+        title(row),
         row.count,
         row.times.mean_us,
         row.software_share * 100.0,
