@@ -81,7 +81,20 @@ mod tests {
     fn threads_belong_to_their_process() {
         let me = std::process::id();
         let mut owners = Owners::of(me);
-        assert!(threads_of(me).iter().all(|thread| owners.owns(*thread)));
+        // Threads of other tests end at any time: this test's own, and one that it holds, are looked for.
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (say, said) = std::sync::mpsc::channel();
+        let held = std::thread::spawn(move || {
+            let link = fs::read_link("/proc/thread-self").expect("a thread has a name in /proc");
+            let name = link.file_name().and_then(|name| name.to_str()).expect("a number");
+            say.send(name.parse::<u32>().expect("a number"))
+                .expect("the test waits");
+            let _ = ended.recv();
+        });
+        let thread = said.recv().expect("the thread says its number");
+        assert!(threads_of(me).contains(&thread) && owners.owns(thread));
+        drop(end);
+        held.join().expect("the thread ends");
         assert!(!owners.owns(1) && !owners.owns(0));
         assert!(Owners::everybody().owns(1));
         owners.adopt(1);
