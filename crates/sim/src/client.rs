@@ -364,15 +364,9 @@ impl Clients {
         (self.loads.len() - 1, spec.start)
     }
 
-    /// Adds a load whose requests and their times come from a stream, until it ends or [`LoadSpec::requests`] are drawn.
-    ///
-    /// # Panics
-    /// If its pace is a closed loop's.
+    /// Adds a load whose requests come from a stream, until it ends or [`LoadSpec::requests`] are drawn: an open loop
+    /// at the stream's times, whatever the pace says of its rate, or a closed loop, which asks when it may.
     pub fn add_stream(&mut self, spec: LoadSpec, stream: Box<dyn Stream>, seed: u64) -> (usize, Instant) {
-        assert!(
-            matches!(spec.pace, Pace::Open { .. }),
-            "a stream has its own times"
-        );
         let (index, start) = self.add(spec, seed);
         let load = &mut self.loads[index];
         load.stream = Some(stream);
@@ -476,7 +470,11 @@ impl Clients {
         match self.loads[at].spec.pace {
             Pace::Closed { depth } => {
                 while self.loads[at].left > 0 && self.loads[at].outstanding < depth {
-                    if !self.issue(world, at, now) {
+                    let issued = match self.loads[at].stream {
+                        Some(_) => self.issue_upcoming(world, at, now),
+                        None => self.issue(world, at, now),
+                    };
+                    if !issued {
                         return Some(Instant::from_nanos(now.as_nanos() + PAUSE_NS));
                     }
                 }
@@ -506,28 +504,37 @@ impl Clients {
         }
     }
 
+    /// An open loop with the stream's own times.
     fn advance_stream(&mut self, world: &mut impl Entry, at: usize, outstanding_max: u32) -> Option<Instant> {
-        while self.loads[at].left > 0 {
-            let load = &self.loads[at];
-            let request = load.upcoming.expect("there is one while any are left");
+        while let (load @ Load { left: 1.., .. }, Some(request)) = (&self.loads[at], self.loads[at].upcoming)
+        {
             let due = Instant::from_nanos(load.spec.start.as_nanos().saturating_add(request.due_ns));
             if due > world.now() {
                 return Some(due);
             }
-            let (op, kind) = match request.write {
-                true => (BlockOp::Write, Kind::Write),
-                false => (BlockOp::Read, Kind::Read),
-            };
-            let range = (request.block, request.blocks);
-            let taken = load.outstanding < outstanding_max && world.is_up(load.spec.gateway);
-            if !taken || !self.submit(world, at, due, op, kind, range, false) {
+            if load.outstanding >= outstanding_max || !self.issue_upcoming(world, at, due) {
                 self.stats.shed += 1;
+                self.loads[at].take_upcoming();
             }
-            let load = &mut self.loads[at];
-            load.left -= 1;
-            load.draw();
         }
         None
+    }
+
+    /// Issues the stream's next request; false if that must wait.
+    fn issue_upcoming(&mut self, world: &mut impl Entry, at: usize, due: Instant) -> bool {
+        let load = &self.loads[at];
+        let Some(request) = load.upcoming.filter(|_| world.is_up(load.spec.gateway)) else {
+            return false;
+        };
+        let (op, kind) = match request.write {
+            true => (BlockOp::Write, Kind::Write),
+            false => (BlockOp::Read, Kind::Read),
+        };
+        let issued = self.submit(world, at, due, op, kind, (request.block, request.blocks), false);
+        if issued {
+            self.loads[at].take_upcoming();
+        }
+        issued
     }
 
     /// Issues one request; false if that must wait.
@@ -781,6 +788,12 @@ impl Clients {
 }
 
 impl Load {
+    /// The stream's request was issued, or is not going to be.
+    fn take_upcoming(&mut self) {
+        self.left -= 1;
+        self.draw();
+    }
+
     /// Draws the next request of the stream; without one, nothing is left.
     fn draw(&mut self) {
         self.upcoming = match (&mut self.stream, self.left) {

@@ -5,8 +5,9 @@
 
 use super::{Case, Hardware, Plan, System, Workload, ycsb};
 use crate::experiment::Progress;
+use crate::net::LinkModel;
 use crate::report::Report;
-use crate::workload::apps::{APPS, App};
+use crate::workload::apps::{APPS, App, Arrivals};
 use serde_json::Map;
 
 /// Requests a second of single pages that the rack is meant for, as in the YCSB figures; each application has its own
@@ -18,19 +19,34 @@ const WARM_WRITES: f64 = 20_000.0;
 const READS_MIN: f64 = 6_000.0;
 /// Requests that are measured, at least.
 const MEASURED_MIN: u64 = 60_000;
-/// Pages of a warm-up, and of what is measured, at most: what reads long ranges has fewer requests.
+/// Requests of a closed loop that are measured: without collection systems differ by less.
+const MEASURED_CLOSED: u64 = 240_000;
+/// Pages of a warm-up, and of what is measured in an open loop, at most: what reads long ranges has fewer requests.
 const PAGES_MAX: f64 = 300_000.0;
 
 /// Pages of a vSSD's write cache: applications write in bursts.
 const CACHE_PAGES: usize = 128;
+/// Instances of the application, each with a replica set of its own (RackBlox §4.1).
+const INSTANCES: u32 = 4;
 
-/// The rack of the YCSB figures, but for its write cache, and a vSSD's flash has no more operations at a time than planes:
-/// what is more waits in the scheduler, which can tell requests apart. TPC-H alone has so much to read that it matters.
+/// Clients of an instance that are near, of [`ycsb::slow_link`]'s 64: the share of Figure 17.
+const NEAR_CLIENTS: u32 = 24;
+
+/// The flash and the network of the YCSB figures, for several instances of the application; with another write cache, and
+/// a vSSD's flash has no more operations at a time than planes: what is more waits in the scheduler, which can tell
+/// requests apart. TPC-H alone has so much to read that it matters.
 pub fn hardware() -> Hardware {
     let ycsb = ycsb::hardware();
     let planes = ycsb.channels * ycsb.geometry.units_per_channel();
+    let client_link = LinkModel {
+        near_paths: NEAR_CLIENTS,
+        ..ycsb.client_link
+    };
     Hardware {
+        clients: INSTANCES,
+        sets: 1,
         cache_pages: CACHE_PAGES,
+        client_link,
         device_depth: planes as usize,
         ..ycsb
     }
@@ -40,9 +56,12 @@ fn workload(app: &'static App) -> Workload {
     let requests_max = (PAGES_MAX / app.mean_pages()) as u64;
     Workload {
         warm: ((WARM_WRITES / app.write_share) as u64).min(requests_max),
-        measured: ((READS_MIN / (1.0 - app.write_share)) as u64)
-            .max(MEASURED_MIN)
-            .min(requests_max),
+        measured: match app.arrivals {
+            Arrivals::Closed { .. } => MEASURED_CLOSED,
+            Arrivals::Open { .. } => ((READS_MIN / (1.0 - app.write_share)) as u64)
+                .max(MEASURED_MIN)
+                .min(requests_max),
+        },
         ..Workload::app(app, RATE)
     }
 }

@@ -67,13 +67,7 @@ pub(super) fn of(figure: &Figure) -> Vec<Check> {
     match figure.experiment.as_str() {
         "ycsb-sweep" => [against_vdc(figure), against_ideal(figure)].concat(),
         "fig12" => vec![throughput(figure)],
-        "applications" => vec![Check::new(
-            "read P99.9, vdc / rackblox, best application",
-            most(&ratios(figure, System::Vdc, System::RackBlox, |row| {
-                row.read.p999_us
-            })),
-            Bound::AtLeast(7.9),
-        )],
+        "applications" => applications(figure),
         "fig17" => [("fifo", 1.4), ("deadline", 1.25), ("kyber", 1.2)]
             .map(|(scheduler, least)| {
                 let gains: Vec<f64> = schedulers::gains(figure, scheduler)
@@ -141,6 +135,41 @@ fn throughput(figure: &Figure) -> Check {
         least(&ratios),
         Bound::AtLeast(0.98),
     )
+}
+
+/// Figure 13, and whence the gains of its first and last application come.
+fn applications(figure: &Figure) -> Vec<Check> {
+    use System::{RackBlox, RackBloxCoordIo, Vdc};
+    let p999: fn(&Row) -> f64 = |row| row.read.p999_us;
+    let best = most(&ratios(figure, Vdc, RackBlox, p999));
+    let gain = |app: &str, over, under| {
+        let of = |row: &Row| match row.workload == app {
+            true => row.read.p999_us,
+            false => f64::NAN,
+        };
+        most(&ratios(figure, over, under, of))
+    };
+    let scheduling = |app| gain(app, Vdc, RackBloxCoordIo);
+    let collection = |app| gain(app, RackBloxCoordIo, RackBlox);
+    let check = |about: &str, value, least| Check::new(about, value, Bound::AtLeast(least));
+    vec![
+        check("read P99.9, vdc / rackblox, best application", best, 7.9),
+        check(
+            "read P99.9, tpc-h, gain of scheduling alone (vdc / rackblox-coord-io)",
+            scheduling("tpc-h"),
+            1.05,
+        ),
+        check(
+            "read P99.9, tpc-h, gain of scheduling / gain of collection in turns",
+            scheduling("tpc-h") / collection("tpc-h"),
+            1.0,
+        ),
+        check(
+            "read P99.9, twitter, gain of collection in turns / gain of scheduling",
+            collection("twitter") / scheduling("twitter"),
+            1.0,
+        ),
+    ]
 }
 
 fn against_vdc(figure: &Figure) -> Vec<Check> {
@@ -212,17 +241,20 @@ fn against_ideal(figure: &Figure) -> Vec<Check> {
     ]
 }
 
-/// Each matching pair's gain over the best other pair with its device or its network.
+/// Each matching pair's gain over the best other pair with its device or its network, in the worst workload.
 fn matches(figure: &Figure) -> Vec<Check> {
-    let gains = pairs::gains(figure, "ycsb-c").unwrap_or([[f64::NAN; 3]; 3]);
-    let of = |(at, (device, network)): (usize, (&str, &str))| {
+    let lead = |at: usize, letter: char| {
+        let gains = pairs::gains(figure, &pairs::workload(letter)).unwrap_or([[f64::NAN; 3]; 3]);
         let others = (0..3).filter(|other| *other != at);
-        let others: Vec<f64> = others
-            .flat_map(|other| [gains[at][other], gains[other][at]])
-            .collect();
-        let about =
-            format!("gain of {device} with the {network} network / best other pair of either, YCSB C");
-        Check::new(&about, gains[at][at] / most(&others), Bound::AtLeast(1.0))
+        let others = others.flat_map(|other| [gains[at][other], gains[other][at]]);
+        gains[at][at] / most(&others.collect::<Vec<f64>>())
+    };
+    let of = |(at, (device, network)): (usize, (&str, &str))| {
+        let about = format!(
+            "gain of {device} with the {network} network / best other pair of either, worst workload"
+        );
+        let leads = pairs::WORKLOADS.map(|letter| lead(at, letter));
+        Check::new(&about, least(&leads), Bound::AtLeast(1.0))
     };
     pairs::MATCHES.into_iter().enumerate().map(of).collect()
 }

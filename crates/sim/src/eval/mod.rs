@@ -27,7 +27,7 @@ use crate::experiment::{Progress, run_spec};
 use crate::net::{Delay, LinkModel, Network};
 use crate::rack::{Layout, RackFleet, RackHost, RackOptions, flash_totals};
 use crate::run::{Fleet, Outcome, Run};
-use crate::workload::apps::{App, AppStream};
+use crate::workload::apps::{App, AppStream, Arrivals};
 use crate::workload::stream::Stream;
 use crate::workload::{Burst, Mix, Pattern};
 use base::{Duration, Instant, Rng, VolumeId};
@@ -275,7 +275,7 @@ pub struct Workload {
     pub burst: Burst,
     /// How uneven the last client host's requests are, if it differs.
     pub last_burst: Option<Burst>,
-    /// An application whose requests these are, at the open loop's rate: it decides mix, pattern, shape and burst.
+    /// An application whose requests these are: it decides mix, pattern, shape and burst.
     pub app: Option<&'static App>,
     /// Requests that bring the flash into a steady state, after it was filled.
     pub warm: u64,
@@ -305,19 +305,30 @@ impl Workload {
 
     /// An application, on a rack that would serve `per_second` single zipfian pages.
     pub fn app(app: &'static App, per_second: f64) -> Self {
+        let of_pages = Self::writes(app.write_share, per_second);
+        let pace = match (app.arrivals, of_pages.pace) {
+            (Arrivals::Open { rate }, Pace::Open { outstanding_max, .. }) => Pace::Open {
+                per_second: per_second * rate,
+                outstanding_max,
+            },
+            (Arrivals::Open { .. }, closed) => closed,
+            (Arrivals::Closed { depth }, _) => Pace::Closed { depth },
+        };
         Self {
             name: app.name.to_owned(),
             app: Some(app),
-            ..Self::writes(app.write_share, per_second)
+            pace,
+            ..of_pages
         }
     }
 
-    /// The application's requests, if it is one, to a volume of so many pages.
-    pub fn stream(&self, pages: u64) -> Option<Box<dyn Stream>> {
-        let (app, Pace::Open { per_second, .. }) = (self.app?, self.pace) else {
-            return None;
+    /// The application's requests, if it is one, to a volume of so many pages, at the pace of one client host.
+    pub fn stream(&self, pace: Pace, pages: u64) -> Option<Box<dyn Stream>> {
+        let per_second = match pace {
+            Pace::Open { per_second, .. } => per_second,
+            Pace::Closed { .. } => f64::INFINITY,
         };
-        Some(Box::new(AppStream::new(app, pages, per_second)))
+        Some(Box::new(AppStream::new(self.app?, pages, per_second)))
     }
 }
 
@@ -427,8 +438,14 @@ pub fn run(hardware: &Hardware, system: System, workload: &Workload, seed: u64) 
 /// # Panics
 /// If a request was not answered well, which without faults does not happen.
 pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, seed: u64) -> (Row, Latencies) {
-    let stream = || workload.stream(hardware.pages());
-    let (row, outcome) = measure_streams(hardware, policies, workload, seed, [stream(), stream()]);
+    let stream = |load: &LoadSpec| workload.stream(load.pace, hardware.pages());
+    let (row, outcome) = measure_streams(
+        hardware,
+        policies,
+        workload,
+        seed,
+        [&mut { stream }, &mut { stream }],
+    );
     assert!(
         outcome.violations.is_empty(),
         "without faults nothing goes wrong: {:?}",
@@ -437,6 +454,9 @@ pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, se
     (row, outcome.latencies)
 }
 
+/// Where a load's requests come from, if not from its mix.
+type Streams<'a> = &'a mut dyn FnMut(&LoadSpec) -> Option<Box<dyn Stream>>;
+
 /// As [`measure`], with the requests of the warm-up and of what is measured from streams, where there are any; what went
 /// wrong is in the outcome.
 fn measure_streams(
@@ -444,7 +464,7 @@ fn measure_streams(
     policies: &Policies,
     workload: &Workload,
     seed: u64,
-    [warm, measured]: [Option<Box<dyn Stream>>; 2],
+    [warm, measured]: [Streams<'_>; 2],
 ) -> (Row, Outcome) {
     let fleet = RackFleet::new(options(hardware, policies));
     let mut spec = run_spec(seed, hardware.pages());
@@ -495,10 +515,10 @@ pub fn network(fleet: &RackFleet, hardware: &Hardware, seed: u64) -> Network {
     net
 }
 
-/// Adds every client's load. A stream is the first one's.
-fn add(run: &mut Run<RackFleet>, loads: Vec<LoadSpec>, mut stream: Option<Box<dyn Stream>>) {
+/// Adds every client's load.
+fn add(run: &mut Run<RackFleet>, loads: Vec<LoadSpec>, streams: Streams<'_>) {
     for load in loads {
-        match stream.take() {
+        match streams(&load) {
             Some(stream) => run.add_stream(load, stream),
             None => run.add_load(load),
         }

@@ -1,6 +1,6 @@
 //! A trace on the rack of the evaluation, for one set of policies or several side by side.
 
-use super::{Figure, Hardware, Policies, Row, Workload, measure_streams};
+use super::{Figure, Hardware, Policies, Row, Streams, Workload, measure_streams};
 use crate::check::Violation;
 use crate::client::Pace;
 use crate::workload::stream::Stream;
@@ -39,7 +39,9 @@ pub fn replay(
         measured: u64::MAX,
         ..Workload::writes(0.5, WARM_RATE)
     };
-    let (mut row, outcome) = measure_streams(hardware, policies, &workload, seed, [None, Some(stream)]);
+    let mut stream = Some(stream);
+    let streams: [Streams<'_>; 2] = [&mut |_| None, &mut |_| stream.take()];
+    let (mut row, outcome) = measure_streams(hardware, policies, &workload, seed, streams);
     row.more.insert("shed".to_owned(), json!(outcome.clients.shed));
     Replayed {
         row,

@@ -26,17 +26,17 @@ const COMPARED: [System; 5] = [
     System::Ideal,
     System::Switchyard,
 ];
-/// Pages of 4 KiB in a page of the P-SSD, which has 16 KiB.
+/// Pages of 4 KiB in a page of flash, which has 16 KiB.
 const PAGES_IN_A_PAGE: u64 = 4;
 /// Clients behind each link, each with delays of its own.
 const CLIENTS: u32 = 64;
 
-/// The P-SSD by the 4 KiB page: the write cache fills its pages of 16 KiB, so that a program and its transfer hold four
-/// of the model's. A read is of 4 KiB alone.
-pub fn p_ssd() -> Profile {
-    let whole = Profile::built_in("p-ssd").expect("p-ssd is built in");
+/// A built-in flash device by the 4 KiB page: the write cache fills its pages of 16 KiB, so that a program and its
+/// transfer hold four of the model's. A read is of 4 KiB alone.
+pub fn of_large_pages(name: &str) -> Profile {
+    let whole = Profile::built_in(name).expect("the device is built in");
     Profile {
-        name: "p-ssd-16k".to_owned(),
+        name: format!("{name}-16k"),
         program_lower_ns: whole.program_lower_ns / PAGES_IN_A_PAGE,
         program_upper_ns: whole.program_upper_ns / PAGES_IN_A_PAGE,
         transfer_ns: whole.transfer_ns / PAGES_IN_A_PAGE,
@@ -66,7 +66,7 @@ pub fn hardware() -> Hardware {
             blocks_per_plane: 16,
             pages_per_block: 64,
         },
-        timing: p_ssd(),
+        timing: of_large_pages("p-ssd"),
         cache_pages: 32,
         gc_slice_ratio: 0.002,
         server_link: slow_link(),

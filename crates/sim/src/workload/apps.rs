@@ -3,14 +3,14 @@
 //! **From the paper**: the shares of writes, and that AuctionMark has "a long sequence of writes followed by a sequence
 //! of reads" (§4.3). **From BenchBase** (VLDB'13, its descriptions and sample configurations): which transactions there
 //! are and their weights. **From RackBlox's artifact**: requests of 4 KiB. **Our own**: all else, that is the shares of
-//! log, heap and index, the sizes of their regions and how they are scattered, the length of runs and bursts, and the
-//! rates. The paper does not publish its block traces, nor the database it used.
+//! log, heap and index, the sizes of their regions and how they are scattered, the length of runs, and the
+//! rates and depths. The paper does not publish its block traces, nor the database it used.
 //!
 //! Everything is a table, [`APPS`]; [`AppStream`] draws from it. An application writes far more at its block device than
 //! its transactions suggest, as most of its reads end in the database's memory.
 
 use super::stream::{Request, Stream};
-use super::{Burst, Chooser, Pattern};
+use super::{Chooser, Pattern};
 use base::Rng;
 use base::limits::SECTORS_PER_PAGE;
 
@@ -53,6 +53,21 @@ pub struct Part {
     pub region: (f64, f64),
 }
 
+/// When an application asks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrivals {
+    /// Whatever is answered: a Poisson process.
+    Open {
+        /// Its rate, in relation to that of single zipfian pages on the same rack.
+        rate: f64,
+    },
+    /// As soon as something is answered.
+    Closed {
+        /// Requests under way at all times.
+        depth: u32,
+    },
+}
+
 /// An application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct App {
@@ -65,21 +80,13 @@ pub struct App {
     /// Mean number of writes in a row; `None` draws each request anew. Runs last half to one and a half times as long,
     /// evenly; those of reads are as long as the share of writes says.
     pub write_run: Option<f64>,
-    /// Its rate, in relation to that of single zipfian pages on the same rack.
-    pub rate: f64,
-    /// Unevenness in time. Runs are [`App::write_run`]'s matter.
-    pub burst: Burst,
+    /// When it asks.
+    pub arrivals: Arrivals,
     /// What it reads.
     pub reads: &'static [Part],
     /// What it writes.
     pub writes: &'static [Part],
 }
-
-const STEADY: Burst = Burst {
-    run_mean: 1.0,
-    duty: 1.0,
-    period_ns: 0,
-};
 
 const fn part(what: &'static str, weight: f64, place: Place, pages: u64, region: (f64, f64)) -> Part {
     Part {
@@ -96,16 +103,11 @@ pub const APPS: [App; 5] = [
     App {
         name: "tpc-h",
         about: "Ad-hoc queries over 22 templates. They scan the large tables, which read-ahead turns into long reads, look \
-                dimensions up by index, and write where sorts and joins spill. Queries read, then compute. Nearly all is \
-                reading, so the rate is several times that of the others.",
+                dimensions up by index, and write where sorts and joins spill. Several run at once, as in TPC-H's \
+                throughput test, and each goes on as soon as it has what it asked for: a closed loop.",
         write_share: 0.0227,
         write_run: None,
-        rate: 4.2,
-        burst: Burst {
-            run_mean: 1.0,
-            duty: 0.5,
-            period_ns: 50_000_000,
-        },
+        arrivals: Arrivals::Closed { depth: 64 },
         reads: &[
             part(
                 "scans",
@@ -114,7 +116,7 @@ pub const APPS: [App; 5] = [
                 RANGE_PAGES,
                 (0.1, 0.9),
             ),
-            part("index and dimensions", 0.75, Place::Skewed, DB_PAGES, (0.0, 0.1)),
+            part("index and dimensions", 0.75, Place::Uniform, DB_PAGES, (0.0, 0.1)),
         ],
         writes: &[part("spilled runs", 1.0, Place::Ring, DB_PAGES, (0.9, 1.0))],
     },
@@ -124,8 +126,7 @@ pub const APPS: [App; 5] = [
                 flights that leave soon are asked for most. Reservations and customers are changed in place.",
         write_share: 0.1034,
         write_run: None,
-        rate: 1.0,
-        burst: STEADY,
+        arrivals: Arrivals::Open { rate: 1.0 },
         reads: &[
             part(
                 "customers, reservations, indexes",
@@ -153,8 +154,7 @@ pub const APPS: [App; 5] = [
                 closing auctions goes over what is due. Long runs of writes, then of reads, as RackBlox §4.3 reports.",
         write_share: 0.5376,
         write_run: Some(400.0),
-        rate: 1.0,
-        burst: STEADY,
+        arrivals: Arrivals::Open { rate: 1.0 },
         reads: &[
             part("items and users", 0.8, Place::Skewed, DB_PAGES, (0.05, 1.0)),
             part(
@@ -177,8 +177,7 @@ pub const APPS: [App; 5] = [
                 TPC-C's skewed random numbers; order lines are appended; each commit writes the log.",
         write_share: 0.5995,
         write_run: None,
-        rate: 1.0,
-        burst: STEADY,
+        arrivals: Arrivals::Open { rate: 1.0 },
         reads: &[
             part("stock and customers", 0.9, Place::Skewed, DB_PAGES, (0.05, 0.8)),
             part(
@@ -202,8 +201,7 @@ pub const APPS: [App; 5] = [
                 of the followers. Every request makes work for collection, so the rate is less than that of the others.",
         write_share: 0.9786,
         write_run: None,
-        rate: 0.75,
-        burst: STEADY,
+        arrivals: Arrivals::Open { rate: 0.75 },
         reads: &[part(
             "users and old tweets",
             1.0,
@@ -336,7 +334,7 @@ pub struct AppStream {
 }
 
 impl AppStream {
-    /// On a volume of so many pages, at `per_second` times the application's [rate](App::rate).
+    /// On a volume of so many pages, due `per_second` times a second; all at once if that is infinite.
     ///
     /// # Panics
     /// If the volume is too small for one request in each of the application's regions.
@@ -344,7 +342,7 @@ impl AppStream {
         let cursors = |parts: &[Part]| parts.iter().map(|part| Cursor::new(*part, pages)).collect();
         Self {
             app,
-            per_second: per_second * app.rate,
+            per_second,
             scatter: Scatter::new(pages),
             reads: cursors(app.reads),
             writes: cursors(app.writes),
@@ -386,7 +384,7 @@ impl Stream for AppStream {
         });
         let cursor = &mut cursors[drawn.unwrap_or(0)];
         Some(Request {
-            due_ns: self.app.burst.place(self.steady_ns as u64),
+            due_ns: self.steady_ns as u64,
             write,
             block: self.scatter.place(cursor.draw(rng)) * SECTORS_PER_PAGE as u64,
             blocks: cursor.part.pages * SECTORS_PER_PAGE as u64,
@@ -464,24 +462,13 @@ mod tests {
             );
             assert!(requests.windows(2).all(|pair| pair[0].due_ns <= pair[1].due_ns));
             let seconds = requests[DRAWN - 1].due_ns as f64 / 1e9;
-            let rate = DRAWN as f64 / seconds / app.rate;
+            let rate = DRAWN as f64 / seconds;
             assert!(
                 (1_950.0..2_050.0).contains(&rate),
                 "{}: {rate} a second",
                 app.name
             );
         }
-    }
-
-    #[test]
-    fn bursts_come_in_their_part_of_the_period_and_poisson_requests_everywhere() {
-        for app in &APPS {
-            let period = app.burst.period_ns.max(1_000_000);
-            let within = |r: &&Request| (r.due_ns % period) as f64 <= app.burst.duty * period as f64;
-            let share = draw(app, 7).iter().filter(within).count() as f64 / DRAWN as f64;
-            assert!(share == 1.0, "{}: {share}", app.name);
-        }
-        assert!(APPS[0].burst.duty < 1.0 && APPS[3].burst.duty == 1.0);
     }
 
     #[test]

@@ -140,14 +140,14 @@ impl Rack {
         }
     }
 
-    /// Runs a load at each gateway to its end. Where the clients are an application, the first one's requests are its, if
-    /// these are its and not the filling.
+    /// Runs a load at each gateway to its end. Where the clients are an application, requests are its, if these are its
+    /// and not the filling.
     fn load(&self, case: &Case, loads: Vec<LoadSpec>, is_its: bool, seeds: &mut Rng) -> anyhow::Result<()> {
-        for (client, load) in loads.iter().copied().enumerate() {
+        for load in loads.iter().copied() {
             let (workload, pages) = (case.workload.clone(), case.hardware.pages());
             let seed = seeds.next_u64();
             self.call(load.gateway, move |place, now| {
-                let stream = (is_its && client == 0).then(|| workload.stream(pages)).flatten();
+                let stream = is_its.then(|| workload.stream(load.pace, pages)).flatten();
                 place.start(now, load, stream, seed);
             })?;
         }
