@@ -260,6 +260,11 @@ impl Engine {
         self.failed.is_some()
     }
 
+    /// The first ticket whose write failed: nothing from it on becomes durable.
+    pub fn failed(&self) -> Option<Ticket> {
+        self.failed.map(Ticket)
+    }
+
     /// Somebody waits for `ticket`: its record, if it is lazy, is to be written now.
     pub fn want(&mut self, ticket: Ticket) {
         self.wanted = self.wanted.max(ticket.0);
@@ -272,9 +277,19 @@ impl Engine {
 
     /// True if [`Engine::next_write`] has a write.
     pub fn has_write(&self) -> bool {
-        let is_free = self.failed.is_none() && self.in_flight.len() < self.options.writes_in_flight_max;
-        let draft = self.draft.as_ref();
-        is_free && (!self.sealed.is_empty() || draft.is_some_and(|draft| draft.number <= self.wanted))
+        self.next_ticket().is_some()
+    }
+
+    /// The record that [`Engine::next_write`] would write, if it has one.
+    pub fn next_ticket(&self) -> Option<Ticket> {
+        if self.failed.is_some() || self.in_flight.len() >= self.options.writes_in_flight_max {
+            return None;
+        }
+        let sealed = self.sealed.front().map(|sealed| sealed.number);
+        let draft = self.draft.as_ref().map(|draft| draft.number);
+        sealed
+            .or(draft.filter(|&number| number <= self.wanted))
+            .map(Ticket)
     }
 
     /// Counters and state.
