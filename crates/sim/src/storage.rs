@@ -231,26 +231,35 @@ impl Run {
 
     /// Carries out what the engine has to do.
     fn pump(&mut self) {
-        if let CleanStep::Read { offset, length } = self.engine.clean_step() {
-            let mut bytes = vec![0; length];
-            self.medium.read_at(offset, &mut bytes).expect("inside");
-            self.after(50_000, Event::Cleaned(bytes));
+        match self.engine.clean_step() {
+            CleanStep::Read { offset, length } => {
+                let mut bytes = vec![0; length];
+                self.medium.read_at(offset, &mut bytes).expect("inside");
+                self.after(50_000, Event::Cleaned(bytes));
+            }
+            CleanStep::Write(write) => self.begin(write),
+            CleanStep::Wait | CleanStep::Idle => {}
         }
         while let Some(write) = self.engine.next_write() {
-            let index = self.writes.len();
-            let offset = write.offset();
-            let blocks: Vec<Vec<u8>> = write.bytes().chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect();
-            self.writes.push(Durable {
-                write: Some(write),
-                blocks_left: blocks.len(),
-                result: Ok(()),
-            });
-            for (block, bytes) in blocks.into_iter().enumerate() {
-                let page = self.pool.alloc().expect("a few records are under way");
-                page.with_mut(|page| page.copy_from_slice(&bytes));
-                let offset = offset + (block * BLOCK_BYTES) as u64;
-                self.issue(index, MediaKind::Write { offset, page });
-            }
+            self.begin(write);
+        }
+    }
+
+    /// Issues the blocks of a write.
+    fn begin(&mut self, write: Write) {
+        let index = self.writes.len();
+        let offset = write.offset();
+        let blocks: Vec<Vec<u8>> = write.bytes().chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect();
+        self.writes.push(Durable {
+            write: Some(write),
+            blocks_left: blocks.len(),
+            result: Ok(()),
+        });
+        for (block, bytes) in blocks.into_iter().enumerate() {
+            let page = self.pool.alloc().expect("a few records are under way");
+            page.with_mut(|page| page.copy_from_slice(&bytes));
+            let offset = offset + (block * BLOCK_BYTES) as u64;
+            self.issue(index, MediaKind::Write { offset, page });
         }
     }
 

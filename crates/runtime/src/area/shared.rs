@@ -156,6 +156,11 @@ impl Shared {
     }
 
     fn write(&self, guard: Guard<'_>, write: Write) {
+        self.carry_out(guard, write, true);
+    }
+
+    /// Makes a write, of a record or of a checkpoint, and wakes those who waited for it.
+    fn carry_out(&self, guard: Guard<'_>, write: Write, is_record: bool) {
         drop(guard);
         let began = clock::now();
         let result = self.backend.write(write.offset(), write.bytes());
@@ -165,7 +170,9 @@ impl Shared {
         let before = guard.engine.durable().0;
         guard.engine.written(write, result.map_err(|_| MediaError::Io));
         let rings = self.publish(&mut guard, before, |group, served| {
-            group.ended(now, took_ns, served)
+            if is_record {
+                group.ended(now, took_ns, served);
+            }
         });
         if guard.engine.wants_cleaning() {
             self.call(&mut guard);
@@ -229,18 +236,21 @@ impl Shared {
         loop {
             guard.is_called = false;
             let step = guard.engine.clean_step();
-            if is_cleaning && step == CleanStep::Idle && guard.is_crowded {
+            let was_cleaning = std::mem::replace(&mut is_cleaning, !matches!(step, CleanStep::Idle));
+            if was_cleaning && !is_cleaning && guard.is_crowded {
                 // What they wait for may not come.
                 guard.is_crowded = false;
                 self.any.ring(ALL);
             }
-            is_cleaning = step != CleanStep::Idle;
             if let CleanStep::Read { offset, length } = step {
                 drop(guard);
                 let mut bytes = vec![0; length];
                 let result = self.backend.read(offset, &mut bytes);
                 guard = self.lock();
                 guard.engine.clean_read(bytes, result.map_err(|_| MediaError::Io));
+            } else if let CleanStep::Write(write) = step {
+                self.carry_out(guard, write, false);
+                guard = self.lock();
             } else if let Some(write) = guard.engine.next_write() {
                 self.write(guard, write);
                 guard = self.lock();
