@@ -351,9 +351,9 @@ impl Survey {
         }
     }
 
-    /// The structures from a checkpoint and the log behind it, if there is one: with them, records replayed, where they
-    /// began, and the checkpoint's slots. Whatever is wrong, the whole log is to be read.
-    fn resume(&self, medium: &dyn Medium) -> Option<(Replayed, u64, Option<(Start, Vec<u32>)>)> {
+    /// The structures from a checkpoint and the log behind it, if there is one. Whatever is wrong, the whole log is to be
+    /// read.
+    fn resume(&self, medium: &dyn Medium) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
         let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || Replayed::new(self))?;
@@ -422,6 +422,9 @@ impl Survey {
         Ok(records)
     }
 }
+
+/// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
+type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 
 /// The structures, while the log is replayed.
 pub(crate) struct Replayed {
