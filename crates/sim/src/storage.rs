@@ -1,4 +1,5 @@
-//! Storage areas in virtual time: clients that insert and wait, a medium with a volatile cache, power cuts, failing writes.
+//! Storage areas in virtual time: clients that insert and wait, a medium with a volatile cache, power cuts, failing writes,
+//! flipped bits. Part of every seed of the swarm.
 //!
 //! The very [`store::Engine`] that ships runs here. A durable write is what a kernel makes of it on a device with a cache and
 //! without FUA: the blocks, then a flush. The checker keeps what was acknowledged outside of the engine: after a crash the
@@ -35,6 +36,19 @@ pub struct StorageReport {
     pub cleaned: u64,
     /// Writes that crashes undid or tore.
     pub writes_lost: u64,
+    /// Openings that began with a checkpoint of the index.
+    pub resumed: u64,
+    /// Bits flipped, each in a copy of the medium, and how many of them were met and told.
+    pub flips: (u64, u64),
+}
+
+/// What the seed does not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorageOptions {
+    /// Flushes do nothing: the canary, which must be found.
+    pub loses_flushes: bool,
+    /// Writes and flushes may fail, and bits flip.
+    pub failing_media: bool,
 }
 
 /// Contents by structure; positions are big-endian keys.
@@ -43,9 +57,9 @@ type State = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
 /// A change of one entry: `None` removes.
 type Change = ((u32, Vec<u8>), Option<Vec<u8>>);
 
-/// Runs `seed`. With `lies` the medium's flushes do nothing: the canary, which must be found.
-pub fn run(seed: u64, lies: bool) -> StorageReport {
-    let mut run = Run::new(seed, lies);
+/// Runs `seed`.
+pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
+    let mut run = Run::new(seed, options);
     for _ in 0..CUTS {
         run.live();
         if !run.cut() {
@@ -59,6 +73,8 @@ pub fn run(seed: u64, lies: bool) -> StorageReport {
         acknowledged: run.acknowledged,
         cleaned: run.cleaned,
         writes_lost: run.medium.stats().writes_lost,
+        resumed: run.resumed,
+        flips: run.flips,
     }
 }
 
@@ -101,16 +117,19 @@ struct Run {
     hash: u64,
     acknowledged: u64,
     cleaned: u64,
+    resumed: u64,
+    flips: (u64, u64),
+    failing_media: bool,
 }
 
 impl Run {
-    fn new(seed: u64, lies: bool) -> Self {
+    fn new(seed: u64, faults: StorageOptions) -> Self {
         let mut rng = Rng::new(seed);
         let layout = Layout {
             sector_bytes: SECTOR_BYTES as u32,
             block_bytes: BLOCK_BYTES as u32,
             segment_bytes: 8192,
-            segments: 8 + rng.below(8) as u32,
+            segments: 8 + rng.below(32) as u32,
             atomic_bytes: SECTOR_BYTES as u32,
             record_bytes_max: 2048,
         };
@@ -120,7 +139,7 @@ impl Run {
             io_ns: 43_000,
             flush_ns: 42_000,
             volatile: true,
-            loses_flushes: lies,
+            loses_flushes: faults.loses_flushes,
         };
         let capacity = layout.capacity_bytes().next_multiple_of(BLOCK_BYTES as u64);
         let mut medium = Paged(SimMedium::new(capacity, model));
@@ -150,6 +169,9 @@ impl Run {
             hash: seed,
             acknowledged: 0,
             cleaned: 0,
+            resumed: 0,
+            flips: (0, 0),
+            failing_media: faults.failing_media,
         }
     }
 
@@ -172,7 +194,7 @@ impl Run {
             let think_ns = self.rng.below(50_000);
             self.after(think_ns, Event::Client(client));
         }
-        if self.rng.chance(0.2) {
+        if self.failing_media && self.rng.chance(0.2) {
             self.medium.fail_writes(u32::from(self.rng.chance(0.5)));
         }
         let end_ns = self.now_ns + self.rng.below(60_000_000);
@@ -184,7 +206,7 @@ impl Run {
             self.now_ns = time;
             let event = self.events.remove(&number).expect("each comes once");
             self.hash = (self.hash ^ time ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            if self.rng.chance(0.0005) {
+            if self.failing_media && self.rng.chance(0.0005) {
                 self.medium.fail_flushes(1);
             }
             self.handle(event);
@@ -231,26 +253,35 @@ impl Run {
 
     /// Carries out what the engine has to do.
     fn pump(&mut self) {
-        if let CleanStep::Read { offset, length } = self.engine.clean_step() {
-            let mut bytes = vec![0; length];
-            self.medium.read_at(offset, &mut bytes).expect("inside");
-            self.after(50_000, Event::Cleaned(bytes));
+        match self.engine.clean_step() {
+            CleanStep::Read { offset, length } => {
+                let mut bytes = vec![0; length];
+                self.medium.read_at(offset, &mut bytes).expect("inside");
+                self.after(50_000, Event::Cleaned(bytes));
+            }
+            CleanStep::Write(write) => self.begin(write),
+            CleanStep::Wait | CleanStep::Idle => {}
         }
         while let Some(write) = self.engine.next_write() {
-            let index = self.writes.len();
-            let offset = write.offset();
-            let blocks: Vec<Vec<u8>> = write.bytes().chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect();
-            self.writes.push(Durable {
-                write: Some(write),
-                blocks_left: blocks.len(),
-                result: Ok(()),
-            });
-            for (block, bytes) in blocks.into_iter().enumerate() {
-                let page = self.pool.alloc().expect("a few records are under way");
-                page.with_mut(|page| page.copy_from_slice(&bytes));
-                let offset = offset + (block * BLOCK_BYTES) as u64;
-                self.issue(index, MediaKind::Write { offset, page });
-            }
+            self.begin(write);
+        }
+    }
+
+    /// Issues the blocks of a write.
+    fn begin(&mut self, write: Write) {
+        let index = self.writes.len();
+        let offset = write.offset();
+        let blocks: Vec<Vec<u8>> = write.bytes().chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect();
+        self.writes.push(Durable {
+            write: Some(write),
+            blocks_left: blocks.len(),
+            result: Ok(()),
+        });
+        for (block, bytes) in blocks.into_iter().enumerate() {
+            let page = self.pool.alloc().expect("a few records are under way");
+            page.with_mut(|page| page.copy_from_slice(&bytes));
+            let offset = offset + (block * BLOCK_BYTES) as u64;
+            self.issue(index, MediaKind::Write { offset, page });
         }
     }
 
@@ -336,13 +367,19 @@ impl Run {
         let opened = Engine::open(&mut medium, self.options);
         self.medium = medium.0;
         match opened {
-            Ok((engine, _)) => self.engine = engine,
+            Ok((engine, report)) => {
+                self.engine = engine;
+                self.resumed += u64::from(report.checkpoint > 0);
+            }
             Err(error) => {
                 self.violation = Some(format!("a power cut was taken for damage: {error}"));
                 return false;
             }
         }
-        let found = self.contents();
+        let Some(found) = contents(&self.engine, &self.medium) else {
+            self.violation = Some("a value is damaged after a power cut".into());
+            return false;
+        };
         let mut state = self.base.clone();
         let mut is_admissible = state == found;
         let submitted = core::mem::take(&mut self.submitted);
@@ -365,7 +402,30 @@ impl Run {
             ));
         }
         self.base = found;
-        is_admissible
+        is_admissible && (!self.failing_media || self.flip())
+    }
+
+    /// One bit of a copy is wrong: what is read of it is right nevertheless, or refused. False if it is neither.
+    fn flip(&mut self) -> bool {
+        let mut image = vec![0; self.medium.capacity_bytes() as usize];
+        self.medium.read_at(0, &mut image).expect("inside");
+        let ranges = self.engine.log_ranges();
+        let (start, length) = match ranges.is_empty() || self.rng.chance(0.5) {
+            true => (0, image.len() as u64),
+            false => ranges[self.rng.below(ranges.len() as u64) as usize],
+        };
+        let (byte, bit) = (start + self.rng.below(length), self.rng.below(8));
+        image[byte as usize] ^= 1 << bit;
+        self.flips.0 += 1;
+        let opened = Engine::open(&mut image, self.options);
+        let found = opened.ok().and_then(|(engine, _)| contents(&engine, &image));
+        self.flips.1 += u64::from(found.is_none());
+        if found.is_some_and(|found| found != self.base) {
+            self.violation = Some(format!(
+                "bit {bit} of byte {byte} was flipped, and nothing told of it"
+            ));
+        }
+        self.violation.is_none()
     }
 
     fn medium_model(&self) -> MediaModel {
@@ -378,43 +438,39 @@ impl Run {
             loses_flushes: false,
         }
     }
+}
 
-    /// Everything that the area shows.
-    fn contents(&self) -> State {
-        let mut state = State::new();
-        let all: Vec<_> = self
-            .engine
-            .structures()
-            .map(|(_, id, kind, _, _)| (id, kind))
-            .collect();
-        for (id, kind) in all {
-            if matches!(kind, Kind::Map | Kind::Tree) {
-                for key in self.engine.keys(id) {
-                    let fetch = self.engine.get(id, &key).expect("its own key");
-                    state.insert((id.0, key.to_vec()), self.value(fetch));
-                }
-                continue;
+/// Everything that the area shows; `None` if a value is damaged.
+fn contents(engine: &Engine, medium: &dyn Medium) -> Option<State> {
+    let mut state = State::new();
+    let all: Vec<_> = engine
+        .structures()
+        .map(|(_, id, kind, _, _)| (id, kind))
+        .collect();
+    for (id, kind) in all {
+        if matches!(kind, Kind::Map | Kind::Tree) {
+            for key in engine.keys(id) {
+                let fetch = engine.get(id, &key).expect("its own key");
+                state.insert((id.0, key.to_vec()), value(fetch, medium)?);
             }
-            for position in self.engine.positions(id).expect("it is there") {
-                if let Some(fetch) = self.engine.read(id, position) {
-                    state.insert((id.0, position.to_be_bytes().to_vec()), self.value(fetch));
-                }
+            continue;
+        }
+        for position in engine.positions(id).expect("it is there") {
+            if let Some(fetch) = engine.read(id, position) {
+                state.insert((id.0, position.to_be_bytes().to_vec()), value(fetch, medium)?);
             }
         }
-        state
     }
+    Some(state)
+}
 
-    /// A value that cannot be read is no value that anybody wrote.
-    fn value(&self, fetch: Fetch) -> Vec<u8> {
-        match fetch {
-            Fetch::Ready(bytes) => bytes,
-            Fetch::Read(found) => {
-                let mut bytes = vec![0; found.length()];
-                self.medium.read_at(found.offset(), &mut bytes).expect("inside");
-                found
-                    .extract(&bytes)
-                    .unwrap_or_else(|error| error.to_string().into_bytes())
-            }
+fn value(fetch: Fetch, medium: &dyn Medium) -> Option<Vec<u8>> {
+    match fetch {
+        Fetch::Ready(bytes) => Some(bytes),
+        Fetch::Read(found) => {
+            let mut bytes = vec![0; found.length()];
+            medium.read_at(found.offset(), &mut bytes).expect("inside");
+            found.extract(&bytes).ok()
         }
     }
 }

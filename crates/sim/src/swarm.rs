@@ -1,4 +1,4 @@
-//! The swarm: runs whose options are all drawn from their seed, each made twice and checked.
+//! The swarm: runs whose options are all drawn from their seed, each made twice and checked: a rack, and a storage area.
 //!
 //! Everything that can be is small, so that rare things are common: volumes of a few dozen pages on flash of a few
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
@@ -9,6 +9,7 @@ use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use crate::storage::{self, StorageOptions};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant, Rng};
@@ -38,6 +39,8 @@ pub struct SwarmOptions {
     pub canary: Canary,
     /// Media may fail a write or a flush, and flip bits.
     pub failing_media: bool,
+    /// The deliberate break of storage areas: their flushes do nothing.
+    pub area_canary: bool,
 }
 
 impl Default for SwarmOptions {
@@ -45,6 +48,7 @@ impl Default for SwarmOptions {
         Self {
             canary: Canary::None,
             failing_media: true,
+            area_canary: false,
         }
     }
 }
@@ -108,10 +112,20 @@ pub fn run_seed(seed: u64, options: SwarmOptions) -> SeedReport {
 pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (fleet, spec) = draw(seed, options);
-        Run::new(fleet, spec).execute()
+        let area = StorageOptions {
+            loses_flushes: options.area_canary,
+            failing_media: options.failing_media,
+        };
+        (Run::new(fleet, spec).execute(), storage::run(seed, area))
     }));
     match outcome {
-        Ok(outcome) => report(seed, options, outcome),
+        Ok((outcome, area)) => {
+            let mut report = report(seed, options, outcome);
+            report.hash = (report.hash ^ area.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            report.requests += area.acknowledged;
+            report.violations.extend(area.violation.map(Violation::Area));
+            report
+        }
         Err(cause) => {
             let text = cause.downcast_ref::<String>().map(String::as_str);
             let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");

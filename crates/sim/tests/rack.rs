@@ -39,6 +39,7 @@ fn caught_percent(canary: Canary) -> usize {
     let options = SwarmOptions {
         canary,
         failing_media: false,
+        ..SwarmOptions::default()
     };
     let reports: Vec<SeedReport> = (0..SEEDS).map(|seed| run_once(seed, options)).collect();
     let caught = reports.iter().filter(|r| !r.violations.is_empty()).count();

@@ -3,7 +3,7 @@
 //! Rule 2 of the format is kept here: an entry is moved only while nothing that concerns it waits to become durable.
 
 use crate::draft::{Effect, gather};
-use crate::engine::{Access, Engine, Ticket, TicketState, entry_of};
+use crate::engine::{Access, Engine, Ticket, TicketState, Write, entry_of};
 use crate::entry::{EntryKind, StructureId};
 use crate::index::{Key, Location};
 use crate::scan::{Next, Segment};
@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 const MOVE_BYTES: usize = 64 << 10;
 
 /// What the cleaner needs next. After each step [`Engine::next_write`] may have work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum CleanStep {
     /// Nothing, until more is written.
     Idle,
@@ -28,6 +28,8 @@ pub enum CleanStep {
     },
     /// A completion: call again after it.
     Wait,
+    /// Make this write of a checkpoint, which nobody waits for, and call [`Engine::written`].
+    Write(Write),
 }
 
 /// An entry of the segment that is being cleaned.
@@ -65,7 +67,7 @@ impl Engine {
     /// True if cleaning is under way, or would free segments.
     pub(crate) fn can_gain_space(&self) -> bool {
         let is_under_way = !matches!(self.cleaning.phase, Phase::Idle) || self.space.is_awaiting();
-        is_under_way || (self.cleaning.stuck.is_none() && self.is_worthwhile())
+        is_under_way || self.is_releasing() || (self.cleaning.stuck.is_none() && self.is_worthwhile())
     }
 
     /// True if a sixteenth of the segments in use is dead.
@@ -76,13 +78,14 @@ impl Engine {
 
     fn should_clean(&self) -> bool {
         let low = self.layout.reserve_segments() + (self.layout.segments / 16).max(2);
-        self.space.free_count() < low && self.is_worthwhile()
+        self.space.free_count() < low + self.checkpoint_wants() && self.is_worthwhile()
     }
 
     /// True if [`Engine::clean_step`] would do something now, or after the next completion.
     pub fn wants_cleaning(&self) -> bool {
         let is_idle = matches!(self.cleaning.phase, Phase::Idle);
-        self.cleaning.stuck.is_none() && (!is_idle || self.should_clean())
+        let is_cleaning = self.cleaning.stuck.is_none() && (!is_idle || self.should_clean());
+        is_cleaning || self.wants_checkpoint()
     }
 
     /// The offset of the damage that keeps the cleaner from its work, if there is any.
@@ -90,9 +93,23 @@ impl Engine {
         self.cleaning.stuck
     }
 
-    /// Does a bounded piece of cleaning, if the area needs any.
+    /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.
     pub fn clean_step(&mut self) -> CleanStep {
-        if self.is_latched() || self.cleaning.stuck.is_some() {
+        if self.is_latched() {
+            return CleanStep::Idle;
+        }
+        match self.reclaim() {
+            step @ CleanStep::Read { .. } => step,
+            CleanStep::Idle => self.checkpoint_step(),
+            step => match self.checkpoint_step() {
+                write @ CleanStep::Write(_) => write,
+                _ => step,
+            },
+        }
+    }
+
+    fn reclaim(&mut self) -> CleanStep {
+        if self.cleaning.stuck.is_some() {
             return CleanStep::Idle;
         }
         match core::mem::take(&mut self.cleaning.phase) {

@@ -1,6 +1,7 @@
 //! The machine: operations in, writes out, completions in.
 
 use crate::buffer::Buffer;
+use crate::checkpoint::{Checkpoints, Start};
 use crate::clean::Cleaning;
 use crate::draft::{Draft, Effect, Pending, Place, Sealed, read_written};
 use crate::entry::{
@@ -102,6 +103,7 @@ pub enum SubmitError {
 /// A write to be made: durable, the whole of it, before [`Engine::written`] is told of success.
 #[derive(Debug)]
 pub struct Write {
+    /// Of its record; 0 for a piece of a checkpoint.
     number: u64,
     offset: u64,
     length: usize,
@@ -109,6 +111,15 @@ pub struct Write {
 }
 
 impl Write {
+    pub(crate) fn new(number: u64, offset: u64, length: usize, buffer: Arc<Buffer>) -> Self {
+        Self {
+            number,
+            offset,
+            length,
+            buffer,
+        }
+    }
+
     /// Where, in bytes of the area: a multiple of the block.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -149,6 +160,8 @@ pub struct Stats {
     pub moved_bytes: u64,
     /// Segments cleaned.
     pub cleaned: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
     /// Bytes of live entries.
     pub live_bytes: u64,
     /// Of these at most.
@@ -174,7 +187,7 @@ pub struct Engine {
     seed: u64,
     pub(crate) space: Space,
     pub(crate) structures: BTreeMap<StructureId, Structure>,
-    next_structure: u32,
+    pub(crate) next_structure: u32,
     pub(crate) usage: Usage,
     /// What the entries that wait will add.
     pending_usage: Usage,
@@ -189,6 +202,7 @@ pub struct Engine {
     /// The first record whose write failed.
     failed: Option<u64>,
     pub(crate) cleaning: Cleaning,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) stats: Stats,
 }
 
@@ -202,6 +216,7 @@ pub(crate) struct Parts {
     pub next_structure: u32,
     pub usage: Usage,
     pub last: u64,
+    pub checkpoints: Checkpoints,
 }
 
 impl Engine {
@@ -227,6 +242,7 @@ impl Engine {
             wanted: 0,
             failed: None,
             cleaning: Cleaning::default(),
+            checkpoints: parts.checkpoints,
             stats: Stats::default(),
         }
     }
@@ -260,6 +276,11 @@ impl Engine {
         self.failed.is_some()
     }
 
+    /// The first ticket whose write failed: nothing from it on becomes durable.
+    pub fn failed(&self) -> Option<Ticket> {
+        self.failed.map(Ticket)
+    }
+
     /// Somebody waits for `ticket`: its record, if it is lazy, is to be written now.
     pub fn want(&mut self, ticket: Ticket) {
         self.wanted = self.wanted.max(ticket.0);
@@ -272,9 +293,19 @@ impl Engine {
 
     /// True if [`Engine::next_write`] has a write.
     pub fn has_write(&self) -> bool {
-        let is_free = self.failed.is_none() && self.in_flight.len() < self.options.writes_in_flight_max;
-        let draft = self.draft.as_ref();
-        is_free && (!self.sealed.is_empty() || draft.is_some_and(|draft| draft.number <= self.wanted))
+        self.next_ticket().is_some()
+    }
+
+    /// The record that [`Engine::next_write`] would write, if it has one.
+    pub fn next_ticket(&self) -> Option<Ticket> {
+        if self.failed.is_some() || self.in_flight.len() >= self.options.writes_in_flight_max {
+            return None;
+        }
+        let sealed = self.sealed.front().map(|sealed| sealed.number);
+        let draft = self.draft.as_ref().map(|draft| draft.number);
+        sealed
+            .or(draft.filter(|&number| number <= self.wanted))
+            .map(Ticket)
     }
 
     /// Counters and state.
@@ -545,7 +576,11 @@ impl Engine {
             Access::User => layout.reserve_segments(),
             Access::Cleaner => 0,
         };
-        let Some(taken) = self.space.take(reserve, number - 1) else {
+        let mut taken = self.space.take(reserve, number - 1);
+        while taken.is_none() && !self.can_gain_space() && self.release_checkpoint() {
+            taken = self.space.take(reserve, number - 1);
+        }
+        let Some(taken) = taken else {
             return Err(if self.can_gain_space() {
                 SubmitError::Busy
             } else {
@@ -600,12 +635,9 @@ impl Engine {
         }
         let sealed = self.sealed.pop_front()?;
         let buffer = Arc::new(sealed.buffer);
-        let write = Write {
-            number: sealed.number,
-            offset: self.layout.segment_offset(sealed.slot) + u64::from(sealed.start),
-            length: (sealed.end - sealed.start) as usize,
-            buffer: Arc::clone(&buffer),
-        };
+        let offset = self.layout.segment_offset(sealed.slot) + u64::from(sealed.start);
+        let length = (sealed.end - sealed.start) as usize;
+        let write = Write::new(sealed.number, offset, length, Arc::clone(&buffer));
         self.in_flight.push_back(InFlight {
             record: Record {
                 number: sealed.number,
@@ -621,10 +653,17 @@ impl Engine {
 
     /// A write has ended: durable, or failed.
     pub fn written(&mut self, write: Write, result: Result<(), MediaError>) {
-        let number = write.number;
+        let is_checkpoint = write.number == 0;
+        let number = match is_checkpoint {
+            true => self.first_unwritten(),
+            false => write.number,
+        };
         drop(write);
         if result.is_err() {
             self.failed = Some(self.failed.map_or(number, |failed| failed.min(number)));
+        }
+        if is_checkpoint {
+            return self.checkpoint_written();
         }
         let mut all = self.in_flight.iter_mut();
         let written = all.find(|it| it.record.number == number);
@@ -635,9 +674,22 @@ impl Engine {
         }
     }
 
+    /// The first record that is not being written yet.
+    fn first_unwritten(&self) -> u64 {
+        let sealed = self.sealed.front().map(|sealed| sealed.number);
+        let draft = self.draft.as_ref().map(|draft| draft.number);
+        sealed.or(draft).unwrap_or(self.next_number)
+    }
+
     /// The oldest record under way is durable.
     fn settle(&mut self, record: InFlight) {
-        let (_, start, end) = record.record.place;
+        let (slot, start, end) = record.record.place;
+        self.checkpoints.since += u64::from(end - start);
+        self.checkpoints.start = Start {
+            record: record.record.number,
+            generation: self.space.generation_of(slot),
+            end,
+        };
         self.durable = record.record.number;
         self.stats.records += 1;
         self.stats.record_bytes += u64::from(end - start);

@@ -135,7 +135,7 @@ pub(crate) enum EntryKind {
 }
 
 impl EntryKind {
-    fn from_u8(byte: u8) -> Option<Self> {
+    pub(crate) fn from_u8(byte: u8) -> Option<Self> {
         use EntryKind::{Acknowledge, Append, Describe, Drop, Push, Put, Remove, Trim};
         [Describe, Drop, Append, Trim, Push, Acknowledge, Put, Remove]
             .into_iter()

@@ -19,6 +19,63 @@ impl Location {
         at: u32::MAX,
         length: u32::MAX,
     };
+    /// The slot of an entry that a checkpoint has in a segment that is no more, until it is met again.
+    pub(crate) const MOVED: u32 = u32::MAX - 1;
+}
+
+/// Parts of a map: one is walked at a time, and grows alone.
+pub(crate) const SHARDS: usize = 256;
+
+/// A map in parts.
+pub(crate) struct Shards(Box<[ByteMap<Location>]>);
+
+impl Shards {
+    fn new(seed: u64) -> Self {
+        Self((0..SHARDS).map(|_| ByteMap::with_seed(seed)).collect())
+    }
+
+    fn of(key: &[u8]) -> usize {
+        crc32c::crc32c(key) as usize % SHARDS
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Location> {
+        self.0[Self::of(key)].get(key)
+    }
+
+    fn get_mut(&mut self, key: &[u8]) -> Option<&mut Location> {
+        self.0[Self::of(key)].get_mut(key)
+    }
+
+    fn insert(&mut self, key: Box<[u8]>, location: Location) -> Option<Location> {
+        self.0[Self::of(&key)].insert(key, location)
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Location> {
+        self.0[Self::of(key)].remove(key)
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(ByteMap::len).sum()
+    }
+
+    /// The entries of a part, in order.
+    pub(crate) fn shard(&self, index: usize) -> impl Iterator<Item = (&[u8], Location)> {
+        let shard = &self.0[index];
+        let keys = shard.sorted_keys().into_iter();
+        keys.map(|key| (key, *shard.get(key).expect("its own key")))
+    }
+
+    /// All entries, by part.
+    fn iter(&self) -> impl Iterator<Item = (&[u8], Location)> {
+        (0..SHARDS).flat_map(|index| self.shard(index))
+    }
+
+    /// All keys, in order.
+    pub(crate) fn sorted_keys(&self) -> Vec<&[u8]> {
+        let mut keys: Vec<&[u8]> = self.0.iter().flat_map(ByteMap::sorted_keys).collect();
+        keys.sort_unstable();
+        keys
+    }
 }
 
 /// A key or position, owned: what waits to be applied.
@@ -101,7 +158,7 @@ pub(crate) enum Body {
         /// Those of them to hand out again.
         returned: BTreeSet<u64>,
     },
-    Map(ByteMap<Location>),
+    Map(Shards),
     Tree(BTreeMap<Box<[u8]>, Location>),
 }
 
@@ -130,7 +187,7 @@ impl Structure {
                 cursor: 0,
                 returned: BTreeSet::new(),
             },
-            Kind::Map => Body::Map(ByteMap::with_seed(seed)),
+            Kind::Map => Body::Map(Shards::new(seed)),
             Kind::Tree => Body::Tree(BTreeMap::new()),
         };
         Self {
@@ -282,6 +339,17 @@ impl Structure {
             .map(|index| floor + index as u64)
     }
 
+    /// True if an entry of a checkpoint was not met again, though its segment is no more.
+    pub(crate) fn has_moved(&self) -> bool {
+        let is_moved = |at: &Location| at.slot == Location::MOVED;
+        match &self.body {
+            Body::Log { entries, .. } => entries.iter().any(is_moved),
+            Body::Queue { entries, .. } => entries.values().any(is_moved),
+            Body::Map(map) => map.iter().any(|(_, at)| is_moved(&at)),
+            Body::Tree(tree) => tree.values().any(is_moved),
+        }
+    }
+
     /// Where the live entry of a key or position is.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Location> {
         match &self.body {
@@ -331,9 +399,8 @@ impl Structure {
                     .for_each(|&entry| usage.remove(Kind::Queue, 8, entry));
             }
             Body::Map(map) => {
-                for key in map.sorted_keys() {
-                    let entry = map.get(key).expect("its own key");
-                    usage.remove(Kind::Map, key.len(), *entry);
+                for (key, entry) in map.iter() {
+                    usage.remove(Kind::Map, key.len(), entry);
                 }
             }
             Body::Tree(tree) => {

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod checkpoint;
 mod clean;
 mod draft;
 mod engine;

@@ -1,12 +1,14 @@
 //! Opening an area: where the log begins and ends, what it holds, and erasing what a cut left (docs/format/store.md,
 //! "Recovery").
 
+use crate::checkpoint::{self, Checkpoints, PartHeader, Start};
 use crate::engine::{Engine, Options, Parts};
 use crate::entry::{Description, Entry, EntryKind, StructureId};
 use crate::format::{SegmentHeader, Superblock, Superblocks, superblocks};
 use crate::index::{Key, Location, Structure, Usage};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::scan::{self, Head, Next, Segment};
+use crate::sector::{self, Role};
 use crate::space::{Space, Used};
 use base::{MediaError, Medium};
 use std::cmp::Ordering;
@@ -89,6 +91,8 @@ pub struct RecoveryReport {
     pub leftovers: u64,
     /// Superblocks that are damaged; they are written anew.
     pub superblocks_damaged: u32,
+    /// The index up to this record was read from a checkpoint; 0 where the whole log was replayed.
+    pub checkpoint: u64,
 }
 
 /// The log of an area, before it is replayed.
@@ -104,6 +108,8 @@ pub(crate) struct Survey {
     pub leftovers: Vec<u64>,
     /// The highest generation of any segment.
     generation: u64,
+    /// Segments of checkpoints.
+    parts: BTreeMap<u64, (u32, PartHeader)>,
 }
 
 /// The end of a segment's records.
@@ -128,17 +134,22 @@ pub(crate) fn read_segment(
     Ok(bytes)
 }
 
-/// The headers of all segments, by generation.
+/// By generation: slot and header.
+pub(crate) type Headers<T> = BTreeMap<u64, (u32, T)>;
+
+/// The headers of all segments, of the log and of checkpoints.
 pub(crate) fn headers(
     medium: &dyn Medium,
     layout: &Layout,
-) -> Result<BTreeMap<u64, (u32, SegmentHeader)>, OpenError> {
-    let mut found = BTreeMap::new();
+) -> Result<(Headers<SegmentHeader>, Headers<PartHeader>), OpenError> {
+    let (mut found, mut parts) = (BTreeMap::new(), BTreeMap::new());
     for slot in 0..layout.segments {
         let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
         let offset = layout.segment_offset(slot);
         match scan::head(layout, slot, &sector) {
             Head::Blank => {}
+            Head::Part(part) => drop(parts.insert(part.generation, (slot, part))),
+            Head::Damaged if is_part(medium, layout, slot)? => {}
             Head::Damaged => return Err(OpenError::SegmentHeader { offset }),
             Head::Segment(header) => {
                 if found.insert(header.generation, (slot, header)).is_some() {
@@ -147,7 +158,15 @@ pub(crate) fn headers(
             }
         }
     }
-    Ok(found)
+    Ok((found, parts))
+}
+
+/// True if the second sector of a slot is one of a checkpoint: the damaged first one is no log's header.
+fn is_part(medium: &dyn Medium, layout: &Layout, slot: u32) -> Result<bool, MediaError> {
+    let bytes = read_segment(medium, layout, slot, 2 * layout.sector_bytes)?;
+    let number = layout.sector_number(slot, layout.sector_bytes);
+    let second = &bytes[layout.sector_bytes as usize..];
+    Ok(sector::tag_of(second, Role::Checkpoint, number).is_some())
 }
 
 /// Follows a segment's records to where they end.
@@ -205,7 +224,8 @@ pub(crate) fn identify(medium: &dyn Medium) -> Result<(Superblock, u32), OpenErr
 pub(crate) fn survey(medium: &dyn Medium) -> Result<Survey, OpenError> {
     let (superblock, superblocks_damaged) = identify(medium)?;
     let layout = superblock.layout;
-    let mut known = headers(medium, &layout)?;
+    let (mut known, parts) = headers(medium, &layout)?;
+    let newest = known.keys().chain(parts.keys()).copied().max();
     let mut survey = Survey {
         superblock,
         superblocks_damaged,
@@ -213,7 +233,8 @@ pub(crate) fn survey(medium: &dyn Medium) -> Result<Survey, OpenError> {
         is_torn: false,
         dropped: Vec::new(),
         leftovers: Vec::new(),
-        generation: known.keys().next_back().copied().unwrap_or(0),
+        generation: newest.unwrap_or(0),
+        parts,
     };
     let mut claims = 0;
     // Segments that were begun by writes of which one before was cut are dropped, newest first.
@@ -330,15 +351,32 @@ impl Survey {
         }
     }
 
+    /// The structures from a checkpoint and the log behind it, if there is one. Whatever is wrong, the whole log is to be
+    /// read.
+    fn resume(&self, medium: &dyn Medium) -> Option<Opened> {
+        let layout = &self.superblock.layout;
+        let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
+        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || Replayed::new(self))?;
+        let (mut replayed, start) = (loaded.replayed, loaded.start);
+        let take = |_, entry: &Entry<'_>, location| replayed.take(entry, location);
+        let records = self.replay(medium, Some(start), take).ok()?;
+        replayed.check().ok()?;
+        let has_moved = replayed.structures.values().any(Structure::has_moved);
+        (!has_moved).then_some((replayed, records, Some((start, loaded.slots))))
+    }
+
     /// Calls `f` with the number of every record, its entries, and where the record is in the area.
+    /// All of them, or those behind `start`.
     pub(crate) fn replay(
         &self,
         medium: &dyn Medium,
+        start: Option<Start>,
         mut f: impl FnMut(u64, &Entry<'_>, Location) -> bool,
     ) -> Result<u64, OpenError> {
         let layout = &self.superblock.layout;
         let mut records = 0;
-        for (used, header) in &self.chain {
+        let skipped = start.map_or(0, |start| start.generation);
+        for (used, header) in self.chain.iter().filter(|(used, _)| used.generation >= skipped) {
             let bytes = read_segment(medium, layout, used.slot, used.end)?;
             let segment = Segment {
                 layout,
@@ -353,7 +391,10 @@ impl Survey {
             if let Next::Damaged(within) = segment.padding() {
                 return Err(damaged(within));
             }
-            let (mut at, mut number) = (layout.block_bytes, header.first);
+            let (mut at, mut number) = match start {
+                Some(start) if start.generation == used.generation => (start.end, start.record + 1),
+                _ => (layout.block_bytes, header.first),
+            };
             while at < used.end {
                 match segment.next(at) {
                     Next::Record { header, end } if header.number == number && end <= used.end => {
@@ -382,12 +423,15 @@ impl Survey {
     }
 }
 
+/// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
+type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
+
 /// The structures, while the log is replayed.
 pub(crate) struct Replayed {
     pub structures: BTreeMap<StructureId, Structure>,
     pub usage: Usage,
     pub entries: u64,
-    next_structure: u32,
+    pub next_structure: u32,
     seed: u64,
     positions_max: u64,
 }
@@ -411,7 +455,14 @@ impl Replayed {
     pub(crate) fn take(&mut self, entry: &Entry<'_>, location: Location) -> bool {
         self.entries += 1;
         match entry.kind {
-            EntryKind::Describe => return self.describe(entry),
+            EntryKind::Describe => {
+                let description = Description::parse(entry.value);
+                let name = core::str::from_utf8(entry.key);
+                return match (description, name) {
+                    (Some(description), Ok(name)) => self.describe(entry.structure, name, &description),
+                    _ => false,
+                };
+            }
             EntryKind::Drop => {
                 if let Some(structure) = self.structures.remove(&entry.structure) {
                     structure.give_back(&mut self.usage);
@@ -420,39 +471,39 @@ impl Replayed {
             }
             _ => {}
         }
-        let Some(structure) = self.structures.get_mut(&entry.structure) else {
-            return false;
-        };
         let key = if entry.kind.is_positional() {
             Key::Position(entry.position())
         } else {
             Key::Bytes(entry.key.into())
         };
+        self.place(entry.kind, entry.structure, key, location)
+    }
+
+    /// Applies an entry of a structure; false if it makes no sense there.
+    pub(crate) fn place(&mut self, kind: EntryKind, id: StructureId, key: Key, location: Location) -> bool {
+        let Some(structure) = self.structures.get_mut(&id) else {
+            return false;
+        };
         let is_near = match key {
             Key::Position(position) => structure.span_with(position) < self.positions_max,
             Key::Bytes(_) => true,
         };
-        if !entry.kind.suits(structure.kind) || !is_near {
+        if !kind.suits(structure.kind) || !is_near {
             return false;
         }
-        structure.apply(entry.kind, key, location, &mut self.usage);
+        structure.apply(kind, key, location, &mut self.usage);
         true
     }
 
-    fn describe(&mut self, entry: &Entry<'_>) -> bool {
-        let (Some(description), Ok(name)) =
-            (Description::parse(entry.value), core::str::from_utf8(entry.key))
-        else {
-            return false;
-        };
-        let id = entry.structure;
+    /// Takes a description in; false if the structure is of another kind.
+    pub(crate) fn describe(&mut self, id: StructureId, name: &str, description: &Description) -> bool {
         self.next_structure = self.next_structure.max(id.0.saturating_add(1));
         match self.structures.get_mut(&id) {
             Some(structure) if structure.kind != description.kind => return false,
-            Some(structure) => structure.describe_again(&description, &mut self.usage),
+            Some(structure) => structure.describe_again(description, &mut self.usage),
             None => {
                 let seed = self.seed ^ u64::from(id.0);
-                let structure = Structure::new(name, &description, seed);
+                let structure = Structure::new(name, description, seed);
                 self.structures.insert(id, structure);
             }
         }
@@ -474,9 +525,16 @@ impl Engine {
     /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
     pub fn open(medium: &mut dyn Medium, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
         let survey = survey(medium)?;
-        let mut replayed = Replayed::new(&survey);
-        let records = survey.replay(medium, |_, entry, location| replayed.take(entry, location))?;
-        replayed.check()?;
+        let (replayed, records, checkpoint) = match survey.resume(medium) {
+            Some(resumed) => resumed,
+            None => {
+                let mut replayed = Replayed::new(&survey);
+                let records =
+                    survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
+                replayed.check()?;
+                (replayed, records, None)
+            }
+        };
         let superblock = begin_epoch(medium, &survey)?;
         let report = RecoveryReport {
             epoch: superblock.epoch,
@@ -486,14 +544,24 @@ impl Engine {
             is_torn: survey.is_torn,
             leftovers: (survey.dropped.len() + survey.leftovers.len()) as u64,
             superblocks_damaged: survey.superblocks_damaged,
+            checkpoint: checkpoint.as_ref().map_or(0, |(start, _)| start.record),
         };
         let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
+        let (start, kept) = checkpoint.unwrap_or_default();
+        let behind = chain.iter().filter(|used| used.generation > start.generation);
+        let since = behind.map(|used| u64::from(used.end)).sum();
+        let tip = chain.back().map(|used| Start {
+            record: used.last,
+            generation: used.generation,
+            end: used.end,
+        });
         let parts = Parts {
             layout: superblock.layout,
             epoch: superblock.epoch,
             seed: replayed.seed,
             last: chain.back().map_or(0, |used| used.last),
-            space: Space::new(superblock.layout, chain, superblock.generation + 1),
+            space: Space::new(superblock.layout, chain, &kept, superblock.generation + 1),
+            checkpoints: Checkpoints::new(kept, since, tip.unwrap_or_default()),
             structures: replayed.structures,
             next_structure: replayed.next_structure,
             usage: replayed.usage,

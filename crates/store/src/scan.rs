@@ -1,5 +1,6 @@
 //! Reading the log: the records of one segment.
 
+use crate::checkpoint::PartHeader;
 use crate::draft::gather;
 use crate::entry::Entry;
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -25,6 +26,8 @@ pub(crate) enum Next {
 pub(crate) enum Head {
     Blank,
     Segment(SegmentHeader),
+    /// Of a checkpoint.
+    Part(PartHeader),
     Damaged,
 }
 
@@ -35,11 +38,16 @@ pub(crate) fn head(layout: &Layout, slot: u32, sector: &[u8]) -> Head {
     }
     let number = layout.sector_number(slot, 0);
     let header = &sector[SECTOR_HEADER_BYTES as usize..][..SEGMENT_HEADER_BYTES];
-    match (
+    if let (Some(tag), Some(header)) = (
         sector::tag_of(sector, Role::Segment, number),
         SegmentHeader::parse(header),
-    ) {
-        (Some(tag), Some(header)) if header.generation as u32 == tag => Head::Segment(header),
+    ) && header.generation as u32 == tag
+    {
+        return Head::Segment(header);
+    }
+    let part = PartHeader::parse(&sector[SECTOR_HEADER_BYTES as usize..]);
+    match (sector::tag_of(sector, Role::Checkpoint, number), part) {
+        (Some(tag), Some(part)) if part.generation as u32 == tag => Head::Part(part),
         _ => Head::Damaged,
     }
 }

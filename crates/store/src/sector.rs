@@ -9,6 +9,7 @@ pub(crate) enum Role {
     Inner = 0,
     Record = 1,
     Segment = 2,
+    Checkpoint = 3,
 }
 
 /// What is in the place of a sector.
@@ -63,7 +64,7 @@ pub(crate) fn judge(sector: &[u8], role: Role, tag: u32, number: u64) -> State {
         Some(found) if found == tag => State::New,
         Some(_) => State::Old,
         None => {
-            let roles = [Role::Inner, Role::Record, Role::Segment];
+            let roles = [Role::Inner, Role::Record, Role::Segment, Role::Checkpoint];
             let found = roles.into_iter().find_map(|role| tag_of(sector, role, number));
             match found {
                 Some(found) if found != tag => State::Old,

@@ -28,12 +28,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(layout: Layout, chain: VecDeque<Used>, next_generation: u64) -> Self {
+    /// The log is in `chain`; `aside` hold something else.
+    pub(crate) fn new(layout: Layout, chain: VecDeque<Used>, aside: &[u32], next_generation: u64) -> Self {
         let mut generations = vec![0; layout.segments as usize];
         for used in &chain {
             generations[used.slot as usize] = used.generation;
         }
-        let free = (0..layout.segments).filter(|&slot| generations[slot as usize] == 0);
+        let free =
+            (0..layout.segments).filter(|slot| generations[*slot as usize] == 0 && !aside.contains(slot));
         Self {
             layout,
             free: free.collect(),
@@ -85,6 +87,19 @@ impl Space {
         };
         self.chain.push_back(used);
         Some(used)
+    }
+
+    /// Takes a free segment for something else than the log, unless only `reserve` are left: slot and generation.
+    pub(crate) fn take_aside(&mut self, reserve: u32) -> Option<(u32, u64)> {
+        let used = self.take(reserve, 0)?;
+        self.chain.pop_back();
+        Some((used.slot, used.generation))
+    }
+
+    /// What was taken aside is free again.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        self.generations[slot as usize] = 0;
+        self.free.push_back(slot);
     }
 
     /// The oldest segment, if it is not the newest, too.

@@ -1,7 +1,7 @@
 //! Offline: check an area, list what is in its log, cut off what is damaged.
 
 use crate::entry::{Entry, EntryKind, StructureId};
-use crate::layout::SECTOR_HEADER_BYTES;
+use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::recover::{OpenError, Replayed, identify, read_segment, survey};
 use crate::scan::{self, Head, Next, Segment};
 use base::Medium;
@@ -33,7 +33,7 @@ pub struct VerifyReport {
 pub fn verify(medium: &dyn Medium) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
     let mut replayed = Replayed::new(&survey);
-    let records = survey.replay(medium, |_, entry, location| replayed.take(entry, location))?;
+    let records = survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
     replayed.check()?;
     let all = replayed.structures.values();
     Ok(VerifyReport {
@@ -67,7 +67,7 @@ pub struct DumpEntry {
 /// Calls `f` with every entry of the log, in order, dead ones included. Changes nothing.
 pub fn dump(medium: &dyn Medium, mut f: impl FnMut(DumpEntry)) -> Result<(), OpenError> {
     let survey = survey(medium)?;
-    survey.replay(medium, |record, entry: &Entry<'_>, _| {
+    survey.replay(medium, None, |record, entry: &Entry<'_>, _| {
         f(DumpEntry {
             record,
             kind: match entry.kind {
@@ -106,6 +106,7 @@ pub fn repair(medium: &mut dyn Medium) -> Result<u32, OpenError> {
         };
         let (superblock, _) = identify(medium)?;
         let layout = superblock.layout;
+        forget_checkpoints(medium, &layout)?;
         let slot_of = |offset: u64| (offset - layout.segment_offset(0)) / u64::from(layout.segment_bytes);
         let slot = slot_of(offset) as u32;
         let start = layout.segment_offset(slot);
@@ -147,6 +148,18 @@ pub fn repair(medium: &mut dyn Medium) -> Result<u32, OpenError> {
             layout.sector_bytes,
         )?;
     }
+}
+
+/// What is cut off must not come back from a checkpoint once the log is as long again.
+fn forget_checkpoints(medium: &mut dyn Medium, layout: &Layout) -> Result<(), OpenError> {
+    for slot in 0..layout.segments {
+        let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
+        if let Head::Part(_) = scan::head(layout, slot, &sector) {
+            let offset = layout.segment_offset(slot);
+            wipe(medium, offset, layout.block_bytes, layout.sector_bytes)?;
+        }
+    }
+    Ok(())
 }
 
 /// Erases the sectors of a range, the first one last, so that a crash in between changes nothing that was judged.

@@ -308,3 +308,202 @@ fn dropping_a_structure_survives_everything() {
         rig.restart(rig.image.clone());
     }
 }
+
+/// Many small segments, so that checkpoints are written often and survive a while.
+fn roomy() -> store::Layout {
+    store::Layout {
+        segments: 40,
+        ..tiny(1)
+    }
+}
+
+#[test]
+fn a_checkpoint_and_the_log_behind_it_are_the_whole_log() {
+    let (mut resumed, mut written) = (0, 0);
+    for seed in 0..seeds(60) {
+        let mut rig = Rig::new(roomy(), options(1 + seed as usize % 4), 9000 + seed);
+        rig.furnish();
+        for _ in 0..20 {
+            for _ in 0..rig.rng.below(400) {
+                rig.step();
+            }
+            written += rig.engine.stats().checkpoints;
+            let image = rig.random_cut();
+            rig.restart(image);
+        }
+        resumed += rig.resumed.get();
+    }
+    assert!(
+        resumed > 500 && written > 150,
+        "{resumed} resumed, {written} written"
+    );
+}
+
+#[test]
+fn every_subset_of_a_checkpoints_sectors_under_way_is_recovered() {
+    let (mut images, mut resumed) = (0u64, 0);
+    for seed in 0..seeds(12) {
+        let mut rig = Rig::new(roomy(), options(1), 10_000 + seed);
+        rig.furnish();
+        for _ in 0..1500 {
+            rig.step();
+            let is_checkpoint = |it: &common::Flying| {
+                rig.engine.log_ranges().iter().all(|&(at, _)| {
+                    let segment = u64::from(rig.engine.layout().segment_bytes);
+                    !(at..at + segment).contains(&it.offset)
+                })
+            };
+            let sectors = rig.flying_sectors();
+            if !rig.flying.iter().any(is_checkpoint) || sectors > 2 * EXHAUSTIVE {
+                continue;
+            }
+            // All of them up to a bound, then a sample.
+            for chosen in 0..1u64 << sectors.min(EXHAUSTIVE) {
+                let sample = rig.rng.next_u64() << EXHAUSTIVE;
+                let mut index = 0;
+                let image = rig.cut(|| {
+                    index += 1;
+                    (chosen | sample) >> (index - 1) & 1 == 1
+                });
+                rig.probe(image);
+                images += 1;
+            }
+        }
+        resumed += rig.resumed.get();
+    }
+    assert!(
+        images > 10_000 && resumed > 1000,
+        "{images} images, {resumed} resumed"
+    );
+}
+
+/// A damaged checkpoint is not used, whatever bit of it is wrong; the log is read instead.
+#[test]
+fn every_flipped_bit_of_a_checkpoint_is_detected() {
+    let (mut flips, mut unused) = (0u64, 0u64);
+    for seed in 0..seeds(2) {
+        let mut rig = Rig::new(roomy(), options(1), 11_000 + seed);
+        rig.furnish();
+        while rig.engine.stats().checkpoints == 0 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let before = rig.resumed.get();
+        rig.probe(rig.image.clone());
+        assert_eq!(rig.resumed.get(), before + 1, "it is used when it is sound");
+        let segment = rig.engine.layout().segment_bytes as usize;
+        let logs: Vec<usize> = rig
+            .engine
+            .log_ranges()
+            .iter()
+            .map(|&(at, _)| at as usize)
+            .collect();
+        let slots = (8192..rig.image.len()).step_by(segment);
+        for slot in slots.filter(|at| !logs.contains(at)) {
+            for byte in slot..slot + segment {
+                let bit = (byte * 5) % 8;
+                let mut image = rig.image.clone();
+                if image[byte] == 0 && image[slot..slot + segment].iter().all(|&it| it == 0) {
+                    continue;
+                }
+                image[byte] ^= 1 << bit;
+                let before = rig.resumed.get();
+                rig.probe(image);
+                flips += 1;
+                unused += u64::from(rig.resumed.get() == before);
+            }
+        }
+    }
+    assert!(flips > 2000 && unused > 500, "{flips} flips, {unused} fell back");
+}
+
+/// Bug: what `repair` cuts off could come back from a checkpoint once the log is as long again. Fix: it forgets them.
+#[test]
+fn repair_forgets_checkpoints() {
+    for seed in 0..seeds(10) {
+        let mut rig = Rig::new(roomy(), options(1), 12_000 + seed);
+        rig.furnish();
+        while rig.engine.stats().checkpoints == 0 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let ranges = rig.engine.log_ranges();
+        let (offset, length) = ranges[ranges.len() - 1];
+        let mut image = rig.image.clone();
+        image[(offset + length / 2) as usize] ^= 16;
+        store::repair(&mut image).expect("what lies before stays");
+        let (_, report) = Engine::open(&mut image, rig.options).expect("it is sound now");
+        assert_eq!(report.checkpoint, 0);
+    }
+}
+
+/// Slots that the log does not use: where they begin in the area.
+fn slots_beside_the_log(rig: &Rig) -> Vec<usize> {
+    let segment = rig.engine.layout().segment_bytes as usize;
+    let ranges = rig.engine.log_ranges();
+    let logs: Vec<usize> = ranges.iter().map(|&(at, _)| at as usize).collect();
+    let slots = (8192..rig.image.len()).step_by(segment);
+    slots.filter(|at| !logs.contains(at)).collect()
+}
+
+/// What a checkpoint lacks because the log went on is not in the log any more, either.
+#[test]
+fn a_stale_checkpoint_is_not_used() {
+    let mut stale = 0;
+    for seed in 0..seeds(10) {
+        let mut rig = Rig::new(roomy(), options(1), 13_000 + seed);
+        rig.furnish();
+        let segment = rig.engine.layout().segment_bytes as usize;
+        while rig.engine.stats().checkpoints == 0 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let old = rig.image.clone();
+        let slots = slots_beside_the_log(&rig);
+        let cleaned = rig.engine.stats().cleaned + 40;
+        while rig.engine.stats().cleaned < cleaned {
+            rig.random_batch();
+            rig.settle();
+        }
+        // The old one instead of the new one, where the log did not come to its place.
+        let mut image = rig.image.clone();
+        let now = slots_beside_the_log(&rig);
+        for &at in &now {
+            let is_old = slots.contains(&at);
+            match is_old {
+                true => image[at..at + segment].copy_from_slice(&old[at..at + segment]),
+                false => image[at..at + segment].fill(0),
+            }
+        }
+        let before = rig.resumed.get();
+        rig.probe(image);
+        assert_eq!(rig.resumed.get(), before);
+        stale += 1;
+    }
+    assert!(stale >= 10);
+}
+
+/// Lazy operations show before they are durable: a checkpoint that has seen one must not count without it.
+#[test]
+fn a_checkpoint_waits_for_what_it_has_seen() {
+    let mut resumed = 0;
+    for seed in 0..seeds(40) {
+        let mut rig = Rig::new(roomy(), options(1), 14_000 + seed);
+        for kind in [Kind::Log, Kind::Queue, Kind::Map, Kind::Tree] {
+            rig.create(kind, Durability::Lazy).expect("there is room");
+        }
+        rig.settle();
+        for _ in 0..30 {
+            for _ in 0..rig.rng.below(200) {
+                rig.step();
+                if rig.rng.chance(0.03) {
+                    rig.engine.want(rig.engine.newest());
+                }
+            }
+            let image = rig.random_cut();
+            rig.restart(image);
+        }
+        resumed += rig.resumed.get();
+    }
+    assert!(resumed > 200, "{resumed} resumed");
+}

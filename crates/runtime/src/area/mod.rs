@@ -20,6 +20,8 @@
 //! that was submitted and is awaited by nobody.
 
 mod backend;
+mod bell;
+mod group;
 mod shared;
 mod structures;
 

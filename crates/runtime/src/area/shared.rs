@@ -2,49 +2,62 @@
 //!
 //! A thread that submits takes the next write, if there is room for one, makes it, and returns with no other thread
 //! involved. While writes are under way others only add to the next record and sleep; who ends a write wakes those whose
-//! records are durable, and one of the others to make the next write.
+//! records are durable, all by one system call, and they return without taking the lock. Whether the next write is begun
+//! at once is for [`Group`] to say.
 //!
-//! Invariant: while a record is wanted and there is room for a write, some thread is awake that will make it.
+//! Invariant: while a record is wanted and there is room for a write, some thread is awake that will make it, or sleeps
+//! no longer than the group is held.
 
 use super::backend::Backend;
+use super::bell::Bell;
+use super::group::{Group, RECORDS};
 use super::{AreaError, Ticket};
+use crate::clock;
 use base::MediaError;
+use smallvec::SmallVec;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
-use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, TicketState, Write};
+use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Write};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
+/// Wakes everybody.
+const ALL: u32 = i32::MAX as u32;
 
 pub(super) struct Shared {
     pub backend: Box<dyn Backend>,
     state: Mutex<State>,
     /// The area's own thread sleeps here.
     background: Condvar,
+    /// The engine's, for those who do not hold the lock: the last durable record, and the first that failed.
+    durable: AtomicU64,
+    failed: AtomicU64,
+    /// Rung when a record has ended, by its number.
+    records: [Bell; RECORDS],
+    /// Rung when any has, for submitters that the engine was too busy for.
+    any: Bell,
 }
 
 pub(super) struct State {
     pub engine: Engine,
-    waiters: Vec<Waiter>,
+    group: Group,
+    /// Submitters that wait for any completion.
+    is_crowded: bool,
     /// The area's thread has something to do: clean, or write what was submitted and is awaited by nobody.
     is_called: bool,
     is_closing: bool,
-}
-
-struct Waiter {
-    /// What it waits for; `None` for any completion.
-    ticket: Option<Ticket>,
-    thread: Thread,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl Shared {
     pub(super) fn new(backend: Box<dyn Backend>, engine: Engine) -> Self {
+        let durable = AtomicU64::new(engine.durable().0);
         let state = State {
             engine,
-            waiters: Vec::new(),
+            group: Group::default(),
+            is_crowded: false,
             is_called: false,
             is_closing: false,
         };
@@ -52,6 +65,10 @@ impl Shared {
             backend,
             state: Mutex::new(state),
             background: Condvar::new(),
+            durable,
+            failed: AtomicU64::new(u64::MAX),
+            records: [const { Bell::new() }; RECORDS],
+            any: Bell::new(),
         }
     }
 
@@ -69,24 +86,66 @@ impl Shared {
         loop {
             match f(&mut guard.engine) {
                 Ok(result) => return Ok((result, guard)),
-                Err(SubmitError::Busy) => {
-                    self.call(&mut guard);
-                    guard = self.help(guard, None);
-                }
+                Err(SubmitError::Busy) => {}
                 Err(error) => return Err(error.into()),
             }
+            self.call(&mut guard);
+            if let Some(write) = guard.engine.next_write() {
+                self.write(guard, write);
+            } else {
+                guard.is_crowded = true;
+                let rung = self.any.read();
+                drop(guard);
+                self.any.sleep(rung, None);
+            }
+            guard = self.lock();
         }
+    }
+
+    /// What became of `ticket`, as far as it is known without the lock.
+    fn outcome(&self, ticket: Ticket) -> Option<Result<(), AreaError>> {
+        if self.durable.load(Ordering::Acquire) >= ticket.0 {
+            return Some(Ok(()));
+        }
+        (self.failed.load(Ordering::Acquire) <= ticket.0).then_some(Err(AreaError::Failed))
     }
 
     /// Waits until `ticket` is durable, writing what there is to write.
     pub(super) fn wait<'a>(&'a self, mut guard: Guard<'a>, ticket: Ticket) -> Result<(), AreaError> {
         guard.engine.want(ticket);
+        if let Some(result) = self.outcome(ticket) {
+            return result;
+        }
+        guard.group.arrive(ticket.0);
         loop {
-            match guard.engine.state(ticket) {
-                TicketState::Durable => return Ok(()),
-                TicketState::Failed => return Err(AreaError::Failed),
-                TicketState::Waiting => guard = self.help(guard, Some(ticket)),
+            self.help(guard, ticket);
+            if let Some(result) = self.outcome(ticket) {
+                return result;
             }
+            guard = self.lock();
+        }
+    }
+
+    /// Makes the next write, if it is not held or under way, or sleeps until `ticket` may have ended.
+    fn help(&self, mut guard: Guard<'_>, ticket: Ticket) {
+        let State { engine, group, .. } = &mut *guard;
+        let hold_ns = match engine.has_write() {
+            true => group.hold_ns(clock::now),
+            false => None,
+        };
+        if hold_ns.is_none()
+            && let Some(write) = engine.next_write()
+        {
+            return self.write(guard, write);
+        }
+        let bell = &self.records[ticket.0 as usize % RECORDS];
+        let rung = bell.read();
+        let timeout_ns = hold_ns.filter(|_| !group.is_guarded);
+        group.is_guarded |= timeout_ns.is_some();
+        drop(guard);
+        bell.sleep(rung, timeout_ns);
+        if timeout_ns.is_some() {
+            self.lock().group.is_guarded = false;
         }
     }
 
@@ -96,52 +155,71 @@ impl Shared {
         self.call(&mut guard);
     }
 
-    /// Makes the next write, or sleeps until others have ended one.
-    fn help<'a>(&'a self, mut guard: Guard<'a>, ticket: Option<Ticket>) -> Guard<'a> {
-        if let Some(write) = guard.engine.next_write() {
-            return self.write(guard, write);
-        }
-        let thread = thread::current();
-        let id = thread.id();
-        guard.waiters.push(Waiter { ticket, thread });
-        drop(guard);
-        thread::park();
-        let mut guard = self.lock();
-        guard.waiters.retain(|waiter| waiter.thread.id() != id);
-        guard
+    fn write(&self, guard: Guard<'_>, write: Write) {
+        self.carry_out(guard, write, true);
     }
 
-    fn write<'a>(&'a self, guard: Guard<'a>, write: Write) -> Guard<'a> {
+    /// Makes a write, of a record or of a checkpoint, and wakes those who waited for it.
+    fn carry_out(&self, guard: Guard<'_>, write: Write, is_record: bool) {
         drop(guard);
+        let began = clock::now();
         let result = self.backend.write(write.offset(), write.bytes());
+        let now = clock::now();
+        let took_ns = now.as_nanos() - began.as_nanos();
         let mut guard = self.lock();
+        let before = guard.engine.durable().0;
         guard.engine.written(write, result.map_err(|_| MediaError::Io));
-        self.wake(&mut guard);
+        let rings = self.publish(&mut guard, before, |group, served| {
+            if is_record {
+                group.ended(now, took_ns, served);
+            }
+        });
         if guard.engine.wants_cleaning() {
             self.call(&mut guard);
         }
-        guard
+        drop(guard);
+        for (bell, count) in rings {
+            bell.ring(count);
+        }
     }
 
-    /// Wakes one thread for the next write, and those that have what they waited for.
-    fn wake(&self, guard: &mut Guard<'_>) {
-        let State { engine, waiters, .. } = &mut **guard;
-        let is_waiting = |waiter: &Waiter| {
-            waiter
-                .ticket
-                .is_some_and(|it| engine.state(it) == TicketState::Waiting)
-        };
-        waiters.retain(|waiter| {
-            let stays = is_waiting(waiter);
-            if !stays {
-                waiter.thread.unpark();
+    /// Tells what has become durable, or failed, since `before`: the bells to be rung, and for how many.
+    fn publish(
+        &self,
+        guard: &mut Guard<'_>,
+        before: u64,
+        ended: impl FnOnce(&mut Group, u32),
+    ) -> SmallVec<[(&Bell, u32); 4]> {
+        let State { engine, group, .. } = &mut **guard;
+        let mut rings = SmallVec::new();
+        let mut served = 0;
+        let mut serve = |group: &mut Group, record: u64| {
+            let count = group.serve(record);
+            if count > 0 {
+                rings.push((&self.records[record as usize % RECORDS], ALL));
             }
-            stays
-        });
-        // The last to wake: those who have been served may add to the write that it makes.
-        if engine.has_write() && !waiters.is_empty() {
-            waiters.remove(0).thread.unpark();
+            served += count;
+        };
+        let durable = engine.durable().0;
+        (before + 1..=durable).for_each(|record| serve(group, record));
+        self.durable.store(durable, Ordering::Release);
+        if let Some(failed) = engine.failed() {
+            self.failed.store(failed.0, Ordering::Release);
+            (failed.0..failed.0 + RECORDS as u64).for_each(|record| serve(group, record));
         }
+        ended(group, served);
+        if guard.is_crowded {
+            guard.is_crowded = false;
+            rings.push((&self.any, ALL));
+        }
+        // The last to wake: those who have been served may add to the write that it makes.
+        if let Some(next) = guard.engine.next_ticket() {
+            match guard.group.first_awaited(next.0) {
+                Some(record) => rings.push((&self.records[record as usize % RECORDS], 1)),
+                None => self.call(guard),
+            }
+        }
+        rings
     }
 
     fn call(&self, guard: &mut Guard<'_>) {
@@ -153,33 +231,34 @@ impl Shared {
 
     /// The area's own thread: cleans, and writes what nobody waits for. Ends when the area is closed.
     pub(super) fn run(&self) {
+        let mut is_cleaning = false;
         let mut guard = self.lock();
         loop {
             guard.is_called = false;
-            match guard.engine.clean_step() {
-                CleanStep::Read { offset, length } => {
-                    drop(guard);
-                    let mut bytes = vec![0; length];
-                    let result = self.backend.read(offset, &mut bytes);
-                    guard = self.lock();
-                    guard.engine.clean_read(bytes, result.map_err(|_| MediaError::Io));
-                    self.wake(&mut guard);
-                    continue;
-                }
-                CleanStep::Wait | CleanStep::Idle => {}
+            let step = guard.engine.clean_step();
+            let was_cleaning = std::mem::replace(&mut is_cleaning, !matches!(step, CleanStep::Idle));
+            if was_cleaning && !is_cleaning && guard.is_crowded {
+                // What they wait for may not come.
+                guard.is_crowded = false;
+                self.any.ring(ALL);
             }
-            if let Some(write) = guard.engine.next_write() {
-                guard = self.write(guard, write);
-                continue;
-            }
-            if guard.is_closing {
+            if let CleanStep::Read { offset, length } = step {
+                drop(guard);
+                let mut bytes = vec![0; length];
+                let result = self.backend.read(offset, &mut bytes);
+                guard = self.lock();
+                guard.engine.clean_read(bytes, result.map_err(|_| MediaError::Io));
+            } else if let CleanStep::Write(write) = step {
+                self.carry_out(guard, write, false);
+                guard = self.lock();
+            } else if let Some(write) = guard.engine.next_write() {
+                self.write(guard, write);
+                guard = self.lock();
+            } else if guard.is_closing {
                 return;
-            }
-            if !guard.is_called {
-                guard = self
-                    .background
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner);
+            } else if !guard.is_called {
+                let woken = self.background.wait(guard);
+                guard = woken.unwrap_or_else(PoisonError::into_inner);
             }
         }
     }

@@ -110,6 +110,9 @@ pub enum Violation {
         /// Why.
         why: String,
     },
+    /// A storage area lost or invented something.
+    #[error("storage area: {0}")]
+    Area(String),
     /// The same seed gave another run.
     #[error("the same seed gave two runs: {first:016x} and {second:016x}")]
     Diverged {

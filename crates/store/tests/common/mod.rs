@@ -150,6 +150,8 @@ pub struct Rig {
     /// The state that users see of synchronous structures is checked against this.
     pub refused: u64,
     pub lies: bool,
+    /// Openings that used a checkpoint.
+    pub resumed: std::cell::Cell<u64>,
     names: u32,
 }
 
@@ -169,6 +171,7 @@ impl Rig {
             popped: Vec::new(),
             refused: 0,
             lies: false,
+            resumed: std::cell::Cell::new(0),
             names: 0,
         }
     }
@@ -271,9 +274,13 @@ impl Rig {
     /// Issues every write that there is.
     pub fn issue(&mut self) {
         while let Some(write) = self.engine.next_write() {
-            let (offset, bytes) = (write.offset(), write.bytes().to_vec());
-            self.flying.push(Flying { write, offset, bytes });
+            self.fly(write);
         }
+    }
+
+    fn fly(&mut self, write: Write) {
+        let (offset, bytes) = (write.offset(), write.bytes().to_vec());
+        self.flying.push(Flying { write, offset, bytes });
     }
 
     /// Completes one of the writes under way.
@@ -308,6 +315,10 @@ impl Rig {
         match self.engine.clean_step() {
             CleanStep::Idle => false,
             CleanStep::Wait => true,
+            CleanStep::Write(write) => {
+                self.fly(write);
+                true
+            }
             CleanStep::Read { offset, length } => {
                 let mut bytes = vec![0; length];
                 let result = self.image.read_at(offset, &mut bytes);
@@ -360,7 +371,9 @@ impl Rig {
     /// Opens `image` and checks what is there.
     pub fn probe(&self, mut image: Vec<u8>) -> (Engine, Vec<u8>) {
         let opened = Engine::open(&mut image, self.options);
-        let (engine, _) = opened.unwrap_or_else(|error| panic!("a cut was taken for damage: {error}"));
+        let (engine, report) = opened.unwrap_or_else(|error| panic!("a cut was taken for damage: {error}"));
+        self.resumed
+            .set(self.resumed.get() + u64::from(report.checkpoint > 0));
         let found = contents(&engine, &image);
         let admissible = self.admissible();
         assert!(

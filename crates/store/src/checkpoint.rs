@@ -1,0 +1,620 @@
+//! The index on the medium, so that opening need not read the whole log (docs/format/store.md, "Checkpoint").
+//!
+//! A checkpoint is written a piece at a time beside the log, in segments of its own, while operations go on: each entry is
+//! written as it is when the walk comes by. It begins with the last durable record, from which replay goes on, so what
+//! changes during the walk is set right by the log. It ends only when everything that the walk may have seen is durable.
+//! Nothing depends on it: one that is not whole, or whose beginning the log does not reach back to, is not used.
+
+use crate::buffer::Buffer;
+use crate::clean::CleanStep;
+use crate::engine::{Engine, Ticket, TicketState, Write};
+use crate::entry::{Description, EntryKind, StructureId, entry_bytes};
+use crate::format::{u32_at, u64_at};
+use crate::index::{Body, Key, Location, SHARDS, Structure};
+use crate::layout::{Layout, SECTOR_HEADER_BYTES};
+use crate::recover::{Replayed, read_segment};
+use crate::sector::{self, Role, State};
+use crate::space::Used;
+use base::Medium;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 4] = b"SEGC";
+/// Payload bytes of the header of a segment of a checkpoint.
+pub(crate) const PART_HEADER_BYTES: usize = 24;
+/// Bytes of a piece: what users' writes may wait behind.
+const PIECE_BYTES: u32 = 64 << 10;
+/// Entries that one step of the walk visits, or a shard of a map.
+const WALK_STEP: usize = 1024;
+/// A checkpoint is worth writing when this many segments of log came after the last one,
+const SEGMENTS_BETWEEN: u64 = 4;
+/// and this many times its own size: it adds an eighth to what is written at most, and what is replayed is bounded by
+/// the size of the index.
+const LOG_PER_CHECKPOINT: u64 = 8;
+/// Kind of the last item.
+const END: u8 = 0xff;
+const ITEM_HEADER_BYTES: usize = 8;
+const LOCATION_BYTES: usize = 12;
+/// Bytes before the descriptions.
+const PREFIX_BYTES: usize = 40;
+
+/// The header of a segment of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartHeader {
+    pub generation: u64,
+    /// Generation of the checkpoint's first segment.
+    pub first: u64,
+    /// Which of its segments this is.
+    pub index: u32,
+}
+
+impl PartHeader {
+    fn emit(&self) -> [u8; PART_HEADER_BYTES] {
+        let mut bytes = [0; PART_HEADER_BYTES];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4..12].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.first.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.index.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if this is no header.
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
+        (&payload[..4] == MAGIC).then(|| Self {
+            generation: u64_at(payload, 4),
+            first: u64_at(payload, 12),
+            index: u32_at(payload, 20),
+        })
+    }
+}
+
+/// Where replay goes on after a checkpoint: behind a record, in a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub record: u64,
+    pub generation: u64,
+    pub end: u32,
+}
+
+/// The engine's part.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    walk: Option<Walk>,
+    /// Slots of the newest whole one.
+    kept: Vec<u32>,
+    /// Bytes of records since it began.
+    pub since: u64,
+    /// Behind the last durable record.
+    pub start: Start,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(kept: Vec<u32>, since: u64, start: Start) -> Self {
+        Self {
+            walk: None,
+            kept,
+            since,
+            start,
+        }
+    }
+}
+
+/// A checkpoint under way.
+struct Walk {
+    /// Generation that those of locations count from.
+    base: u64,
+    since: u64,
+    /// Structures that are left, the present one first, and how far it is.
+    left: VecDeque<StructureId>,
+    cursor: Cursor,
+    items: u64,
+    /// What is not written yet.
+    stream: Vec<u8>,
+    slots: Vec<(u32, u64)>,
+    /// Where the next piece goes in the last of them.
+    at: u32,
+    /// It ends when this is durable.
+    seen: Option<Ticket>,
+    has_end: bool,
+    is_flying: bool,
+    is_cancelled: bool,
+}
+
+/// How far the walk is in a structure.
+enum Cursor {
+    Position(u64),
+    Shard(usize),
+    After(Option<Box<[u8]>>),
+}
+
+impl Cursor {
+    fn at_start_of(structure: &Structure) -> Self {
+        match structure.body {
+            Body::Log { .. } | Body::Queue { .. } => Self::Position(0),
+            Body::Map(_) => Self::Shard(0),
+            Body::Tree(_) => Self::After(None),
+        }
+    }
+}
+
+impl Engine {
+    /// Bytes of a checkpoint at most.
+    fn checkpoint_bytes(&self) -> u64 {
+        let structures = self.structures.values();
+        let described: usize = structures.map(|it| entry_bytes(it.name.len(), 32)).sum();
+        self.usage.index + (described + PREFIX_BYTES + 64) as u64
+    }
+
+    fn checkpoint_segments(&self) -> u32 {
+        let room = self
+            .layout
+            .stream_of(self.layout.segment_bytes - self.layout.block_bytes);
+        self.checkpoint_bytes().div_ceil(u64::from(room)) as u32
+    }
+
+    /// True if enough was written since the last one.
+    fn is_checkpoint_due(&self) -> bool {
+        let log = SEGMENTS_BETWEEN * u64::from(self.layout.segment_bytes);
+        let least = log.max(LOG_PER_CHECKPOINT * self.checkpoint_bytes());
+        self.checkpoints.start.record > 0 && self.checkpoints.since >= least
+    }
+
+    /// Segments that checkpoints want and do not have yet: the cleaner sees to them.
+    pub(crate) fn checkpoint_wants(&self) -> u32 {
+        let needed = self.checkpoint_segments();
+        match &self.checkpoints.walk {
+            Some(walk) => needed.saturating_sub(walk.slots.len() as u32),
+            None if self.is_checkpoint_due() => needed,
+            None => 0,
+        }
+    }
+
+    /// True if a checkpoint is under way, or due.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.checkpoints.walk.is_some()
+            || (self.is_checkpoint_due() && self.has_free_segments(self.checkpoint_segments()))
+    }
+
+    /// True if `segments` can be taken and users still have some.
+    fn has_free_segments(&self, segments: u32) -> bool {
+        self.space.free_count() >= segments + self.layout.reserve_segments() + 2
+    }
+
+    /// True if a checkpoint of `segments` leaves live data at 80 % of what remains: cleaning gets no dearer.
+    fn has_room_aside(&self, segments: u32) -> bool {
+        self.usage.live <= self.layout.live_bytes_max_beside(segments)
+    }
+
+    /// Gives up a checkpoint, so that the log has its segments. False if there is none.
+    pub(crate) fn release_checkpoint(&mut self) -> bool {
+        let kept = core::mem::take(&mut self.checkpoints.kept);
+        if !kept.is_empty() {
+            kept.into_iter().for_each(|slot| self.space.give_back(slot));
+            return true;
+        }
+        match self.checkpoints.walk.take() {
+            Some(mut walk) if walk.is_flying => {
+                walk.is_cancelled = true;
+                self.checkpoints.walk = Some(walk);
+                false
+            }
+            Some(walk) => self.abandon(walk) > 0,
+            None => false,
+        }
+    }
+
+    /// True if segments come back when a write ends.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.checkpoints
+            .walk
+            .as_ref()
+            .is_some_and(|walk| walk.is_cancelled)
+    }
+
+    /// Gives the segments of an unfinished one back. The next one waits as long as for the first.
+    fn abandon(&mut self, walk: Walk) -> usize {
+        self.checkpoints.since = 0;
+        let count = walk.slots.len();
+        walk.slots
+            .into_iter()
+            .for_each(|(slot, _)| self.space.give_back(slot));
+        count
+    }
+
+    /// A bounded piece of a checkpoint, if one is due or under way.
+    pub(crate) fn checkpoint_step(&mut self) -> CleanStep {
+        let mut walk = match self.checkpoints.walk.take() {
+            Some(walk) if walk.is_flying => {
+                self.checkpoints.walk = Some(walk);
+                return CleanStep::Wait;
+            }
+            Some(walk) => walk,
+            None if !self.is_checkpoint_due() => return CleanStep::Idle,
+            None => match self.begin_checkpoint() {
+                Some(walk) => walk,
+                None => return CleanStep::Idle,
+            },
+        };
+        let piece = self.layout.stream_of(self.piece_bytes()) as usize;
+        while walk.stream.len() < piece && !walk.left.is_empty() {
+            self.walk_on(&mut walk);
+        }
+        if walk.left.is_empty() && !walk.has_end && walk.stream.len() < piece {
+            let seen = *walk.seen.get_or_insert(self.newest());
+            if self.state(seen) != TicketState::Durable {
+                self.want(seen);
+                self.checkpoints.walk = Some(walk);
+                return CleanStep::Wait;
+            }
+            walk.stream.extend([END, 0, 0, 0, 0, 0, 0, 0]);
+            walk.stream.extend(seen.0.to_le_bytes());
+            walk.stream.extend(walk.items.to_le_bytes());
+            walk.has_end = true;
+        }
+        match self.piece(&mut walk) {
+            Some(write) => {
+                walk.is_flying = true;
+                self.checkpoints.walk = Some(walk);
+                CleanStep::Write(write)
+            }
+            None => {
+                self.abandon(walk);
+                CleanStep::Idle
+            }
+        }
+    }
+
+    fn begin_checkpoint(&mut self) -> Option<Walk> {
+        let needed = self.checkpoint_segments();
+        if !self.has_room_aside(self.checkpoints.kept.len() as u32 + needed) {
+            self.release_checkpoint();
+            if !self.has_room_aside(needed) {
+                self.checkpoints.since = 0;
+                return None;
+            }
+        }
+        if !self.has_free_segments(needed) {
+            return None;
+        }
+        let (start, base) = (self.checkpoints.start, self.space.tail());
+        let mut stream = Vec::with_capacity(2 * PIECE_BYTES as usize);
+        for word in [start.record, start.generation, base, u64::from(start.end)] {
+            stream.extend(word.to_le_bytes());
+        }
+        stream.extend(self.next_structure.to_le_bytes());
+        stream.extend((self.structures.len() as u32).to_le_bytes());
+        for (id, it) in &self.structures {
+            stream.extend(id.0.to_le_bytes());
+            stream.extend((it.name.len() as u32).to_le_bytes());
+            stream.extend(it.describe().emit());
+            stream.extend(it.name.as_bytes());
+        }
+        let left: VecDeque<StructureId> = self.structures.keys().copied().collect();
+        let first = left.front().and_then(|id| self.structures.get(id));
+        Some(Walk {
+            base,
+            since: self.checkpoints.since,
+            cursor: first.map_or(Cursor::Shard(0), Cursor::at_start_of),
+            left,
+            items: 0,
+            stream,
+            slots: Vec::new(),
+            at: 0,
+            seen: None,
+            has_end: false,
+            is_flying: false,
+            is_cancelled: false,
+        })
+    }
+
+    /// Visits some more entries.
+    fn walk_on(&self, walk: &mut Walk) {
+        let id = *walk.left.front().expect("the caller has looked");
+        let is_done = match self.structures.get(&id) {
+            Some(structure) => self.visit(id, structure, walk),
+            // Dropped meanwhile.
+            None => true,
+        };
+        if is_done {
+            walk.left.pop_front();
+            let next = walk.left.front().and_then(|id| self.structures.get(id));
+            walk.cursor = next.map_or(Cursor::Shard(0), Cursor::at_start_of);
+        }
+    }
+
+    /// Visits some more entries of a structure; true if there are no more.
+    fn visit(&self, id: StructureId, structure: &Structure, walk: &mut Walk) -> bool {
+        match (&structure.body, &mut walk.cursor) {
+            (Body::Log { floor, entries }, &mut Cursor::Position(from)) => {
+                let from = from.max(*floor);
+                let range = entries.iter().skip((from - floor) as usize).take(WALK_STEP);
+                let step: Vec<Location> = range.copied().collect();
+                walk.cursor = Cursor::Position(from + step.len() as u64);
+                if !step.is_empty() {
+                    self.put_run(walk, EntryKind::Append, id, from, &step);
+                }
+                step.len() < WALK_STEP
+            }
+            (Body::Queue { entries, .. }, &mut Cursor::Position(from)) => {
+                let step: Vec<_> = entries.range(from..).take(WALK_STEP).collect();
+                let is_done = step.len() < WALK_STEP;
+                for run in step.chunk_by(|a, b| a.0 + 1 == *b.0) {
+                    let first = *run[0].0;
+                    let locations: Vec<Location> = run.iter().map(|(_, at)| **at).collect();
+                    self.put_run(walk, EntryKind::Push, id, first, &locations);
+                    walk.cursor = Cursor::Position(first + run.len() as u64);
+                }
+                is_done
+            }
+            (Body::Map(map), Cursor::Shard(shard)) => {
+                *shard += 1;
+                let (shard, is_done) = (*shard - 1, *shard == SHARDS);
+                for (key, location) in map.shard(shard) {
+                    self.put_key(walk, id, key, location);
+                }
+                is_done
+            }
+            (Body::Tree(tree), Cursor::After(after)) => {
+                let from = match after {
+                    Some(key) => Bound::Excluded(&**key),
+                    None => Bound::Unbounded,
+                };
+                let range = tree.range::<[u8], _>((from, Bound::Unbounded));
+                let step: Vec<_> = range.take(WALK_STEP).collect();
+                let last = step.last().map(|(key, _)| (*key).clone());
+                for &(key, &location) in &step {
+                    self.put_key(walk, id, key, location);
+                }
+                walk.cursor = Cursor::After(last);
+                step.len() < WALK_STEP
+            }
+            _ => unreachable!("the cursor was made for the structure"),
+        }
+    }
+
+    fn put_location(&self, walk: &mut Walk, location: Location) {
+        let generation = self.space.generation_of(location.slot);
+        let generation = generation
+            .checked_sub(walk.base)
+            .expect("live data is above the tail");
+        for word in [generation as u32, location.at, location.length] {
+            walk.stream.extend(word.to_le_bytes());
+        }
+    }
+
+    fn put_key(&self, walk: &mut Walk, id: StructureId, key: &[u8], location: Location) {
+        put_item(&mut walk.stream, EntryKind::Put, key.len() as u16, id);
+        self.put_location(walk, location);
+        walk.stream.extend(key);
+        walk.items += 1;
+    }
+
+    fn put_run(&self, walk: &mut Walk, kind: EntryKind, id: StructureId, first: u64, run: &[Location]) {
+        put_item(&mut walk.stream, kind, run.len() as u16, id);
+        walk.stream.extend(first.to_le_bytes());
+        run.iter().for_each(|&location| self.put_location(walk, location));
+        walk.items += 1;
+    }
+
+    fn piece_bytes(&self) -> u32 {
+        PIECE_BYTES
+            .min(self.layout.record_bytes_max)
+            .max(self.layout.block_bytes)
+    }
+
+    /// The next piece as a write; `None` without a segment for it.
+    fn piece(&mut self, walk: &mut Walk) -> Option<Write> {
+        let layout = self.layout;
+        if walk.slots.is_empty() || walk.at == layout.segment_bytes {
+            walk.slots
+                .push(self.space.take_aside(layout.reserve_segments() + 1)?);
+            walk.at = 0;
+        }
+        let &(slot, generation) = walk.slots.last().expect("just seen");
+        let (start, head) = (walk.at, if walk.at == 0 { layout.block_bytes } else { 0 });
+        let whole = layout.extent_of(walk.stream.len() as u32);
+        let data = whole
+            .min(self.piece_bytes())
+            .min(layout.segment_bytes - start - head);
+        let length = (head + data) as usize;
+        let mut buffer = Buffer::new(length);
+        let bytes = buffer.bytes_mut();
+        let skip = SECTOR_HEADER_BYTES as usize;
+        if head > 0 {
+            let part = PartHeader {
+                generation,
+                first: walk.slots[0].1,
+                index: walk.slots.len() as u32 - 1,
+            };
+            bytes[skip..][..PART_HEADER_BYTES].copy_from_slice(&part.emit());
+        }
+        let sector_bytes = layout.sector_bytes as usize;
+        let mut done = 0;
+        for sector in bytes[head as usize..].chunks_mut(sector_bytes) {
+            let count = (sector_bytes - skip).min(walk.stream.len() - done);
+            sector[skip..][..count].copy_from_slice(&walk.stream[done..done + count]);
+            done += count;
+        }
+        walk.stream.drain(..done);
+        for (index, sector) in bytes.chunks_mut(sector_bytes).enumerate() {
+            let number = layout.sector_number(slot, start + index as u32 * layout.sector_bytes);
+            sector::seal(sector, Role::Checkpoint, generation as u32, number);
+        }
+        walk.at = start + length as u32;
+        let offset = layout.segment_offset(slot) + u64::from(start);
+        Some(Write::new(0, offset, length, Arc::new(buffer)))
+    }
+
+    /// A piece has been written.
+    pub(crate) fn checkpoint_written(&mut self) {
+        let mut walk = self.checkpoints.walk.take().expect("its piece was under way");
+        walk.is_flying = false;
+        if walk.is_cancelled || self.is_latched() {
+            self.abandon(walk);
+            return;
+        }
+        if !(walk.has_end && walk.stream.is_empty()) {
+            self.checkpoints.walk = Some(walk);
+            return;
+        }
+        let slots = walk.slots.iter().map(|&(slot, _)| slot).collect();
+        let old = core::mem::replace(&mut self.checkpoints.kept, slots);
+        old.into_iter().for_each(|slot| self.space.give_back(slot));
+        self.checkpoints.since -= walk.since;
+        self.stats.checkpoints += 1;
+    }
+}
+
+fn put_item(stream: &mut Vec<u8>, kind: EntryKind, count: u16, id: StructureId) {
+    stream.extend([kind as u8, 0]);
+    stream.extend(count.to_le_bytes());
+    stream.extend(id.0.to_le_bytes());
+}
+
+/// A checkpoint that was read.
+pub(crate) struct Loaded {
+    pub start: Start,
+    pub replayed: Replayed,
+    pub slots: Vec<u32>,
+}
+
+/// The newest checkpoint that is whole and fits the log. Whatever is wrong with one, another is used, or none.
+pub(crate) fn load(
+    medium: &dyn Medium,
+    layout: &Layout,
+    parts: &BTreeMap<u64, (u32, PartHeader)>,
+    chain: &[Used],
+    fresh: impl Fn() -> Replayed,
+) -> Option<Loaded> {
+    let firsts = parts.iter().rev().filter(|(_, (_, part))| part.index == 0);
+    for (&first, _) in firsts {
+        let of_it = parts.range(first..).map(|(_, part)| part);
+        let mut own: Vec<_> = of_it.filter(|(_, part)| part.first == first).collect();
+        own.sort_by_key(|(_, part)| part.index);
+        let (mut stream, mut slots) = (Vec::new(), Vec::new());
+        for &(slot, part) in own {
+            if part.index as usize != slots.len() {
+                break;
+            }
+            slots.push(slot);
+            if !read_part(medium, layout, slot, part.generation as u32, &mut stream)? {
+                break;
+            }
+        }
+        let mut replayed = fresh();
+        if let Some(start) = parse(&stream, layout, chain, &mut replayed) {
+            return Some(Loaded {
+                start,
+                replayed,
+                slots,
+            });
+        }
+    }
+    None
+}
+
+/// Adds the payload of a segment's sectors, as far as they are intact; false if they end before the segment does. `None`
+/// if it cannot be read.
+fn read_part(
+    medium: &dyn Medium,
+    layout: &Layout,
+    slot: u32,
+    tag: u32,
+    stream: &mut Vec<u8>,
+) -> Option<bool> {
+    let bytes = read_segment(medium, layout, slot, layout.segment_bytes).ok()?;
+    let sectors = bytes.chunks(layout.sector_bytes as usize).enumerate();
+    for (index, sector) in sectors.skip((layout.block_bytes / layout.sector_bytes) as usize) {
+        let number = layout.sector_number(slot, index as u32 * layout.sector_bytes);
+        if sector::judge(sector, Role::Checkpoint, tag, number) != State::New {
+            return Some(false);
+        }
+        stream.extend(&sector[SECTOR_HEADER_BYTES as usize..]);
+    }
+    Some(true)
+}
+
+/// Takes bytes from the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.bytes(4).map(|bytes| u32_at(bytes, 0))
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.bytes(8).map(|bytes| u64_at(bytes, 0))
+    }
+}
+
+/// Fills `replayed`; `None` if the checkpoint is not whole or does not fit the log.
+fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed) -> Option<Start> {
+    let mut reader = Reader(stream);
+    let (record, generation, base) = (reader.long()?, reader.long()?, reader.long()?);
+    let end = u32::try_from(reader.long()?).ok()?;
+    let next_structure = reader.word()?;
+    for _ in 0..reader.word()? {
+        let id = StructureId(reader.word()?);
+        let name_bytes = reader.word()? as usize;
+        let description = Description::parse(reader.bytes(crate::entry::DESCRIPTION_BYTES)?)?;
+        let name = core::str::from_utf8(reader.bytes(name_bytes)?).ok()?;
+        replayed.describe(id, name, &description).then_some(())?;
+    }
+    replayed.next_structure = replayed.next_structure.max(next_structure);
+    let slots: BTreeMap<u64, u32> = chain.iter().map(|used| (used.generation, used.slot)).collect();
+    let mut items = 0;
+    let seen = loop {
+        let header = reader.bytes(ITEM_HEADER_BYTES)?;
+        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
+        let id = StructureId(u32_at(header, 4));
+        if header[0] == END {
+            let seen = reader.long()?;
+            (reader.long()? == items).then_some(())?;
+            break seen;
+        }
+        items += 1;
+        let kind = EntryKind::from_u8(header[0])?;
+        let (first, count) = match kind {
+            EntryKind::Append | EntryKind::Push => (Some(reader.long()?), count),
+            EntryKind::Put => (None, 1),
+            _ => return None,
+        };
+        let locations = reader.bytes(count * LOCATION_BYTES)?;
+        let key = match first {
+            None => reader.bytes(usize::from(u16::from_le_bytes([header[2], header[3]])))?,
+            Some(_) => &[],
+        };
+        for (index, bytes) in locations.chunks(LOCATION_BYTES).enumerate() {
+            let generation = base.checked_add(u64::from(u32_at(bytes, 0)))?;
+            let location = Location {
+                // What has moved since is met again behind the start.
+                slot: slots.get(&generation).copied().unwrap_or(Location::MOVED),
+                at: u32_at(bytes, 4),
+                length: u32_at(bytes, 8),
+            };
+            let room = layout.segment_payload_bytes();
+            (u64::from(location.at) + u64::from(location.length) <= room).then_some(())?;
+            let key = match first {
+                Some(first) => Key::Position(first.checked_add(index as u64)?),
+                None => Key::Bytes(key.into()),
+            };
+            replayed.place(kind, id, key, location).then_some(())?;
+        }
+    };
+    let has_start = chain
+        .iter()
+        .any(|used| used.generation == generation && end <= used.end && record <= used.last);
+    let last = chain.last()?.last;
+    (has_start && seen <= last).then_some(Start {
+        record,
+        generation,
+        end,
+    })
+}
