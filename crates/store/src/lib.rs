@@ -13,6 +13,8 @@
 //! [`Engine`] is stepped by whoever owns the medium: threads and system calls (`runtime::area`), or the simulator. It has no
 //! clock, so it is no [`base::Machine`]: nothing happens in it but by a submission or a completion.
 //!
+//! Which program has which area of a medium is another matter, and the table of [`pool`].
+//!
 //! # Invariants
 //! - Records are acknowledged in order; one write that fails latches the engine, and nothing after it is acknowledged.
 //! - What the log holds from its tail to its end, replayed, is the state of all structures.
@@ -29,6 +31,7 @@ mod fetch;
 mod format;
 mod index;
 mod layout;
+pub mod pool;
 mod recover;
 mod scan;
 mod sector;
