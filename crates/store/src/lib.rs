@@ -29,6 +29,7 @@ mod engine;
 mod entry;
 mod fetch;
 mod format;
+mod grow;
 mod index;
 mod layout;
 pub mod pool;
@@ -43,6 +44,7 @@ pub use engine::{Engine, Options, Receipt, Stats, SubmitError, Ticket, TicketSta
 pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, OwnedOp, StructureId};
 pub use fetch::{Fetch, FetchError, Found};
 pub use format::create;
+pub use grow::grow;
 pub use layout::{Layout, LayoutError, SUPERBLOCK_BYTES};
 pub use recover::{OpenError, RecoveryReport};
 pub use verify::{DumpEntry, VerifyReport, dump, repair, verify};
