@@ -334,13 +334,13 @@ impl Pool {
     /// What `who` gets for a name: an area of its own, or to which it has a right, or what somebody exported.
     pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Opened<'_>, PoolRefusal> {
         if let Some((id, area)) = self.find(name) {
-            return match area.state {
-                AreaState::Ready | AreaState::Growing(_) if area.permits(who, write) => {
-                    Ok(Opened::Area(id, area.extent))
-                }
-                AreaState::Making => Err(PoolRefusal::Unknown),
-                _ => Err(PoolRefusal::NotPermitted),
-            };
+            if area.state == AreaState::Making {
+                return Err(PoolRefusal::Unknown);
+            }
+            if !area.permits(who, write) {
+                return Err(PoolRefusal::NotPermitted);
+            }
+            return self.opened(id);
         }
         let export = self.exports.get(name).ok_or(PoolRefusal::Unknown)?;
         let area = &self.areas[&export.area];
@@ -354,10 +354,19 @@ impl Pool {
         if !is_permitted || (write && export.path.is_empty()) {
             return Err(PoolRefusal::NotPermitted);
         }
-        if export.path.is_empty() {
-            return Ok(Opened::Area(export.area, area.extent));
+        match export.path.is_empty() {
+            true => self.opened(export.area),
+            false => Ok(Opened::Elsewhere(&export.path)),
         }
-        Ok(Opened::Elsewhere(&export.path))
+    }
+
+    /// An area to be handed out, unless it is being moved.
+    fn opened(&self, id: AreaId) -> Result<Opened<'_>, PoolRefusal> {
+        let area = &self.areas[&id];
+        match area.state {
+            AreaState::Growing(to) if to.offset != area.extent.offset => Err(PoolRefusal::Busy),
+            _ => Ok(Opened::Area(id, area.extent)),
+        }
     }
 
     /// The first step of a change, for `who`, whose areas may have `quota_bytes`. Afterwards save the table; if there is work,
