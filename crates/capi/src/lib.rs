@@ -7,6 +7,7 @@
 #![allow(clippy::missing_safety_doc, missing_docs)]
 
 use runtime::area::{Area, AreaError, AreaOptions, Log, Map, Queue, SubmitError};
+use runtime::pool::{PoolClient, default_socket};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -79,6 +80,15 @@ fn text<'a>(name: *const c_char) -> Result<&'a str> {
     name.to_str().map_err(|_| invalid("a name is not UTF-8"))
 }
 
+fn path<'a>(path: *const c_char) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(invalid("the path is null"));
+    }
+    // SAFETY: the caller has a string there that ends with a zero.
+    let path = unsafe { CStr::from_ptr(path) };
+    Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
+}
+
 /// Stores a result where the caller wants it; nowhere if that is null.
 fn store<T>(place: *mut T, value: T) {
     if !place.is_null() {
@@ -123,13 +133,27 @@ pub unsafe extern "C" fn swy_area_open(
     area: *mut *mut Area,
 ) -> c_int {
     let open = || {
-        if path.is_null() {
-            return Err(invalid("the path is null"));
-        }
-        // SAFETY: the caller has a string there that ends with a zero.
-        let path = unsafe { CStr::from_ptr(path) };
-        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        hand_out(area, Area::open(path, &AreaOptions::new(create_bytes))?)
+        let options = AreaOptions::new(create_bytes);
+        hand_out(area, Area::open(self::path(path)?, &options)?)
+    };
+    answer(open())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_area_open_in_pool(
+    socket: *const c_char,
+    name: *const c_char,
+    create_bytes: u64,
+    area: *mut *mut Area,
+) -> c_int {
+    let open = || {
+        let socket = match socket.is_null() {
+            true => default_socket(false),
+            false => path(socket)?.to_owned(),
+        };
+        let pool = PoolClient::connect(&socket).map_err(AreaError::from)?;
+        let opened = Area::open_in_pool(&pool, text(name)?, &AreaOptions::new(create_bytes))?;
+        hand_out(area, opened)
     };
     answer(open())
 }

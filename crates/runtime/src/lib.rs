@@ -39,6 +39,7 @@ mod local;
 mod media;
 mod nvme;
 mod poller;
+pub mod pool;
 mod ring;
 mod spin;
 mod switch;

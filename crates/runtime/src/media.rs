@@ -166,6 +166,26 @@ impl MediaFile {
         })
     }
 
+    /// A file or block device that somebody opened, and keeps others from.
+    pub(crate) fn from_file(file: File) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+        let is_device = file.metadata()?.file_type().is_block_device();
+        let warning = if !is_device && is_in_memory(&file) {
+            Some(MediaWarning::Volatile)
+        } else {
+            (flags & libc::O_DIRECT == 0).then_some(MediaWarning::Buffered)
+        };
+        Ok(Self {
+            capacity_bytes: size_of_file(&file)? / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+            backing: Backing::File {
+                file,
+                bounce: RefCell::new(Bounce::new()),
+            },
+            warning,
+        })
+    }
+
     /// What a user should know about this medium.
     pub fn warning(&self) -> Option<MediaWarning> {
         self.warning
@@ -349,7 +369,7 @@ fn size_of_file(mut file: &File) -> io::Result<u64> {
 
 /// Extends `file` to `bytes` and reserves their space, if the file system can. One that has no such space is not filled
 /// up to find out, and a file that could not be extended has its former length.
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     let data = file.metadata()?;
     if bytes.saturating_sub(data.blocks() * 512) > free_bytes(file)? {
         return Err(io::ErrorKind::StorageFull.into());

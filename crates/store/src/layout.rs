@@ -9,7 +9,7 @@ pub(crate) const SECTOR_HEADER_BYTES: u32 = 8;
 /// Segments of an area at least: fewer leave nothing to clean into.
 const SEGMENTS_MIN: u32 = 8;
 /// Segments of an area at most: every one's header is read at the start.
-const SEGMENTS_MAX: u32 = 1 << 20;
+pub(crate) const SEGMENTS_MAX: u32 = 1 << 20;
 /// Largest segment: one is held in memory while it is cleaned.
 const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 

@@ -13,6 +13,8 @@
 //! [`Engine`] is stepped by whoever owns the medium: threads and system calls (`runtime::area`), or the simulator. It has no
 //! clock, so it is no [`base::Machine`]: nothing happens in it but by a submission or a completion.
 //!
+//! Which program has which area of a medium is another matter, and the table of [`pool`].
+//!
 //! # Invariants
 //! - Records are acknowledged in order; one write that fails latches the engine, and nothing after it is acknowledged.
 //! - What the log holds from its tail to its end, replayed, is the state of all structures.
@@ -28,8 +30,10 @@ mod engine;
 mod entry;
 mod fetch;
 mod format;
+mod grow;
 mod index;
 mod layout;
+pub mod pool;
 mod recover;
 mod scan;
 mod sector;
@@ -41,6 +45,7 @@ pub use engine::{Engine, Options, Receipt, Stats, SubmitError, Ticket, TicketSta
 pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, OwnedOp, StructureId};
 pub use fetch::{Fetch, FetchError, Found};
 pub use format::create;
+pub use grow::grow;
 pub use layout::{Layout, LayoutError, SUPERBLOCK_BYTES};
 pub use recover::{OpenError, RecoveryReport};
 pub use verify::{DumpEntry, VerifyReport, dump, repair, verify};

@@ -1,5 +1,6 @@
 //! The command line: arguments, help, and which module carries a command out.
 
+use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
 use crate::profiling::ProfileArgs;
@@ -8,7 +9,7 @@ use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::store::StoreCommand;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, profiling, rackup, serve, simulate, status, store, top, verify, volume};
+use crate::{areas, bench, parts, profiling, rackup, serve, simulate, status, store, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -27,7 +28,7 @@ Exit codes:
   0  done
   1  failed, or `verify` found problems
   2  wrong usage or configuration; `verify`: it cannot be checked
-  3  no rack answers at the control address
+  3  no rack answers at the control address, or no server of areas at its socket
   4  a directory, medium or address is in use";
 
 #[derive(Parser)]
@@ -66,6 +67,8 @@ enum Command {
     Verify(VerifyArgs),
     /// Check, list or repair a storage area
     Store(StoreArgs),
+    /// Serve storage areas to many programs; create, list, resize, export, delete them
+    Areas(AreasArgs),
 }
 
 /// `switchyard up`.
@@ -357,6 +360,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Profile(args) => profiling::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Store(args) => store::run(&args.command),
+        Command::Areas(args) => areas::run(args),
     }
 }
 

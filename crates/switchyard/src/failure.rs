@@ -6,7 +6,7 @@ use thiserror::Error;
 pub const FAILED: u8 = 1;
 /// Wrong usage or configuration; `verify`: it cannot be checked.
 pub const USAGE: u8 = 2;
-/// No rack answers at the control address.
+/// No rack answers at the control address, or no server of areas at its socket.
 pub const NO_RACK: u8 = 3;
 /// A directory, medium or address is in use by somebody else.
 pub const IN_USE: u8 = 4;
@@ -23,6 +23,9 @@ pub enum Failure {
     /// No rack answers.
     #[error("no rack answers at {0}: start one with `switchyard up`, or name another with --control")]
     NoRack(String),
+    /// No server of areas answers.
+    #[error("{0}: start one with `switchyard areas serve`, or name another with --socket")]
+    NoAreas(String),
     /// Somebody else has it.
     #[error("{0}")]
     InUse(String),
@@ -36,7 +39,7 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Uncheckable(_) => USAGE,
-            Self::NoRack(_) => NO_RACK,
+            Self::NoRack(_) | Self::NoAreas(_) => NO_RACK,
             Self::InUse(_) => IN_USE,
             Self::Problems(_) => FAILED,
         }

@@ -12,6 +12,7 @@
 //! | `profile` | where the time of an I/O goes |
 //! | `verify` | check media offline |
 //! | `store` | check, list, repair storage areas |
+//! | `areas` | serve storage areas to many programs |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
 //! pure crates; nothing in here is on it.
@@ -19,6 +20,7 @@
 // The ban list protects the pure crates; this one is the edge where time and threads come from.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
+mod areas;
 mod bench;
 mod cli;
 mod config;

@@ -33,16 +33,19 @@ pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
 
 use crate::entropy;
 use crate::media::{MediaFile, MediaOpenError, MediaWarning};
+use crate::pool::{ClientError, OpenedArea, PoolClient};
 use backend::{Backend, Direct, Mapped};
 use base::{MediaError, Medium};
 use shared::Shared;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use store::{Engine, LayoutError, Options};
 use thiserror::Error;
+use wire::areas::{Code, OWN, Request};
 
 /// Bytes that a cut leaves old or new on mapped memory.
 const ATOMIC_BYTES: u32 = 8;
@@ -88,6 +91,9 @@ pub enum AreaError {
     /// The file cannot be opened.
     #[error(transparent)]
     Media(#[from] MediaOpenError),
+    /// The server of a pool.
+    #[error(transparent)]
+    Pool(#[from] ClientError),
     /// What is in it cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -124,8 +130,16 @@ struct Owner {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     report: RecoveryReport,
+    details: Details,
+}
+
+/// About the medium.
+struct Details {
     warning: Option<MediaWarning>,
     write_cache: WriteCache,
+    /// Of a pool: kept for the area to stay this process's.
+    #[allow(dead_code, reason = "it is closed with the area, that is its use")]
+    lock: Option<File>,
 }
 
 impl Drop for Owner {
@@ -154,7 +168,7 @@ impl Area {
     /// holds nothing, becomes an area of `create_bytes`.
     pub fn open(path: &Path, options: &AreaOptions) -> Result<Self, AreaError> {
         let create_bytes = options.create_bytes;
-        let mut medium = match MediaFile::open(path, 0, false) {
+        let medium = match MediaFile::open(path, 0, false) {
             Err(MediaOpenError::Missing(_)) if create_bytes > 0 => MediaFile::open(path, create_bytes, true)?,
             Ok(medium) if medium.capacity_bytes() == 0 && create_bytes > 0 => {
                 drop(medium);
@@ -162,6 +176,61 @@ impl Area {
             }
             other => other?,
         };
+        Self::open_medium(medium, None, options)
+    }
+
+    /// Opens the area that a pool calls `name`, in all of its space. One that the pool does not have becomes one of
+    /// `create_bytes`, with mode 0600. An area that its owner serves elsewhere is [`ClientError::Elsewhere`].
+    pub fn open_in_pool(pool: &PoolClient, name: &str, options: &AreaOptions) -> Result<Self, AreaError> {
+        let is_unknown = |error: &ClientError| {
+            matches!(
+                error,
+                ClientError::Refused {
+                    code: Code::Unknown,
+                    ..
+                }
+            )
+        };
+        let opened = match pool.open(name, true) {
+            Err(error) if is_unknown(&error) && options.create_bytes > 0 => {
+                pool.change(&Request::Create {
+                    name: name.to_owned(),
+                    bytes: options.create_bytes,
+                    owner: OWN,
+                    group: OWN,
+                    mode: 0o600,
+                })?;
+                pool.open(name, true)?
+            }
+            other => other?,
+        };
+        let (file, lock, is_mapped) = match opened {
+            OpenedArea::Elsewhere(path) => return Err(ClientError::Elsewhere(path).into()),
+            OpenedArea::Area {
+                file,
+                lock,
+                is_mapped,
+                ..
+            } => (file, lock, is_mapped),
+        };
+        let mut medium = MediaFile::from_file(file)?;
+        let options = AreaOptions {
+            create_bytes: medium.capacity_bytes(),
+            is_mapped: options.is_mapped || is_mapped,
+            ..*options
+        };
+        if !is_blank(&medium)? {
+            store::grow(&mut medium)?;
+        }
+        Self::open_medium(medium, lock, &options)
+    }
+
+    fn open_medium(
+        mut medium: MediaFile,
+        lock: Option<File>,
+        options: &AreaOptions,
+    ) -> Result<Self, AreaError> {
+        let create_bytes = options.create_bytes;
         if create_bytes > 0 && is_blank(&medium)? {
             let block_bytes = medium
                 .as_file()
@@ -179,7 +248,16 @@ impl Area {
         } else {
             Box::new(Direct::new(file))
         };
-        Self::start(backend, engine, report, warning, write_cache)
+        Self::start(
+            backend,
+            engine,
+            report,
+            Details {
+                warning,
+                write_cache,
+                lock,
+            },
+        )
     }
 
     /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
@@ -188,15 +266,19 @@ impl Area {
         let mut medium = MappedMedium(&mapped, options.create_bytes);
         create(&mut medium, options.create_bytes, MEMORY_BLOCK_BYTES, true)?;
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
-        Self::start(Box::new(mapped), engine, report, None, WriteCache::Unknown)
+        let details = Details {
+            warning: None,
+            write_cache: WriteCache::Unknown,
+            lock: None,
+        };
+        Self::start(Box::new(mapped), engine, report, details)
     }
 
     fn start(
         backend: Box<dyn Backend>,
         engine: Engine,
         report: RecoveryReport,
-        warning: Option<MediaWarning>,
-        write_cache: WriteCache,
+        details: Details,
     ) -> Result<Self, AreaError> {
         let shared = Arc::new(Shared::new(backend, engine));
         let runner = Arc::clone(&shared);
@@ -207,8 +289,7 @@ impl Area {
             shared,
             thread: Some(thread),
             report,
-            warning,
-            write_cache,
+            details,
         })))
     }
 
@@ -223,12 +304,12 @@ impl Area {
 
     /// What a user should know about the medium.
     pub fn warning(&self) -> Option<MediaWarning> {
-        self.0.warning
+        self.0.details.warning
     }
 
     /// What the device below does with writes.
     pub fn write_cache(&self) -> WriteCache {
-        self.0.write_cache
+        self.0.details.write_cache
     }
 
     /// Counters and state.

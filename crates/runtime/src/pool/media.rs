@@ -1,0 +1,381 @@
+//! The medium of a pool: a directory or a block device, what a change asks for of it, and the descriptors of areas.
+
+use super::disk::Disk;
+use super::loops;
+use crate::media::{MediaFile, MediaOpenError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use store::pool::{AreaId, Extent, TABLE_BYTES, Work};
+use thiserror::Error;
+
+/// The table's file in a directory.
+const TABLE: &str = "table";
+
+/// Why a medium cannot hold a pool.
+#[derive(Debug, Error)]
+pub enum PoolMediaError {
+    /// Another server has it, or it is mounted.
+    #[error("{}: in use by another server of areas, or mounted", .0.display())]
+    InUse(PathBuf),
+    /// It cannot be.
+    #[error("{}: {why}", .path.display())]
+    Unfit {
+        /// The medium.
+        path: PathBuf,
+        /// Why, in words.
+        why: &'static str,
+    },
+    /// The operating system refuses.
+    #[error("{}: {source}", .path.display())]
+    Os {
+        /// The medium.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// The table's file.
+    #[error(transparent)]
+    Table(#[from] MediaOpenError),
+}
+
+/// Why work was not done.
+#[derive(Debug, Error)]
+pub enum WorkError {
+    /// Somebody has it open.
+    #[error("somebody has it open")]
+    InUse,
+    /// The file system has no room.
+    #[error("the file system has no room for it")]
+    NoSpace,
+    /// The operating system refuses.
+    #[error("the medium failed: {0}")]
+    Os(io::Error),
+}
+
+impl From<io::Error> for WorkError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock => Self::InUse,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Os(error),
+        }
+    }
+}
+
+/// What a program is given.
+#[derive(Debug)]
+pub struct HandedOut {
+    /// The area.
+    pub file: File,
+    /// Keeps others from writing as long as somebody has it.
+    pub lock: Option<File>,
+    /// It is persistent memory, to be mapped.
+    pub is_mapped: bool,
+}
+
+/// A medium, taken for this process.
+#[derive(Debug)]
+pub struct PoolMedia {
+    kind: Kind,
+    is_strict: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Directory(PathBuf),
+    Device(Disk),
+}
+
+impl PoolMedia {
+    /// Takes a directory, which is made if it is missing, or a block device, and its table: blank in a new directory. A strict
+    /// pool hands out loop devices over its files.
+    pub fn open(path: &Path, is_strict: bool) -> Result<(Self, MediaFile), PoolMediaError> {
+        let os = |source: io::Error| match source.kind() {
+            io::ErrorKind::WouldBlock => PoolMediaError::InUse(path.into()),
+            _ => PoolMediaError::Os {
+                path: path.into(),
+                source,
+            },
+        };
+        let unfit = |why| PoolMediaError::Unfit {
+            path: path.into(),
+            why,
+        };
+        match path.metadata() {
+            Ok(data) if data.file_type().is_block_device() => {
+                let disk = Disk::open(path).map_err(os)?;
+                let table = MediaFile::from_file(disk.file().try_clone().map_err(os)?).map_err(os)?;
+                let kind = Kind::Device(disk);
+                Ok((Self { kind, is_strict }, table))
+            }
+            Ok(data) if data.file_type().is_char_device() => Err(unfit(
+                "a DAX device is mapped as a whole, by anybody who has it: make a file system with DAX on its memory, and name a \
+                 directory there",
+            )),
+            Ok(data) if !data.is_dir() => Err(unfit("areas lie in a directory or on a block device")),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(os(error)),
+            found => {
+                if found.is_err() {
+                    DirBuilder::new().mode(0o700).create(path).map_err(os)?;
+                }
+                let table = path.join(TABLE);
+                if !table.exists() && fs::read_dir(path).map_err(os)?.next().is_some() {
+                    return Err(unfit("the directory has other files in it: name a new one"));
+                }
+                fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(os)?;
+                let table = MediaFile::open(&table, TABLE_BYTES, true).map_err(|error| match error {
+                    MediaOpenError::InUse(_) => PoolMediaError::InUse(path.into()),
+                    error => error.into(),
+                })?;
+                let path = fs::canonicalize(path).map_err(os)?;
+                let kind = Kind::Directory(path);
+                Ok((Self { kind, is_strict }, table))
+            }
+        }
+    }
+
+    /// True if areas have places on it.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.kind, Kind::Device(_))
+    }
+
+    /// True if nobody else uses any of a block device, mounted or otherwise.
+    pub fn is_unclaimed(&self) -> bool {
+        match &self.kind {
+            Kind::Directory(_) => true,
+            Kind::Device(disk) => disk.is_unclaimed(),
+        }
+    }
+
+    /// Does what a change asks for, all of it or, if it was begun before, the rest.
+    pub fn work(&self, work: &Work) -> Result<(), WorkError> {
+        match &self.kind {
+            Kind::Directory(dir) => self.work_on_files(dir, work),
+            Kind::Device(disk) => work_on_disk(disk, work),
+        }
+    }
+
+    fn work_on_files(&self, dir: &Path, work: &Work) -> Result<(), WorkError> {
+        match *work {
+            Work::Make(id, extent) => {
+                let file = private(&area_path(dir, id), true)?;
+                // Left over from a change that was cut.
+                file.set_len(0)?;
+                reserve(&file, extent.bytes)?;
+                file.sync_all()?;
+                private(&lock_path(dir, id), true)?;
+                File::open(dir)?.sync_all()?;
+            }
+            Work::Grow(id, _, extent) => {
+                let file = private(&area_path(dir, id), false)?;
+                reserve(&file, extent.bytes)?;
+                file.sync_all()?;
+                self.refresh(&file)?;
+            }
+            Work::Shrink(id, extent, _) => {
+                let file = private(&area_path(dir, id), false)?;
+                file.set_len(extent.bytes)?;
+                file.sync_all()?;
+                self.refresh(&file)?;
+            }
+            Work::Remove(id, _) => {
+                match private(&area_path(dir, id), false) {
+                    // Whoever still has it open keeps nothing of its space.
+                    Ok(file) => file.set_len(0)?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error.into()),
+                }
+                for path in [area_path(dir, id), lock_path(dir, id)] {
+                    match fs::remove_file(path) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+                File::open(dir)?.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refresh(&self, file: &File) -> io::Result<()> {
+        if self.is_strict {
+            loops::refresh(file)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The descriptor of an area. For writing there is one at a time: [`WorkError::InUse`] if somebody has it.
+    pub fn hand_out(&self, id: AreaId, extent: Extent, write: bool) -> Result<HandedOut, WorkError> {
+        let dir = match &self.kind {
+            Kind::Directory(dir) => dir,
+            Kind::Device(disk) if disk.needs_loops() => {
+                let partition = disk.open_partition(extent, 0, true)?;
+                return Ok(device(loops::open(&partition, write)?));
+            }
+            Kind::Device(disk) => {
+                let exclusive = if write { libc::O_EXCL } else { 0 };
+                return Ok(device(disk.open_partition(extent, exclusive, write)?));
+            }
+        };
+        if self.is_strict {
+            let file = private(&area_path(dir, id), false)?;
+            return Ok(device(loops::open(&file, write)?));
+        }
+        let open = |flags| {
+            let mut options = OpenOptions::new();
+            options
+                .read(true)
+                .write(write)
+                .custom_flags(libc::O_NOFOLLOW | flags);
+            options.open(area_path(dir, id))
+        };
+        let file = match open(libc::O_DIRECT) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0)?,
+            other => other?,
+        };
+        let lock = match write {
+            true => Some(take_lock(dir, id)?),
+            false => None,
+        };
+        let is_mapped = is_dax(&file);
+        Ok(HandedOut {
+            file,
+            lock,
+            is_mapped,
+        })
+    }
+
+    /// True if somebody has the area open for writing.
+    pub fn is_open(&self, id: AreaId, extent: Extent) -> bool {
+        let state = match &self.kind {
+            Kind::Directory(dir) if self.is_strict => {
+                private(&area_path(dir, id), false).and_then(|file| loops::is_open(&file, true))
+            }
+            Kind::Directory(dir) => take_lock(dir, id).map(|_| false),
+            Kind::Device(disk) if disk.needs_loops() => disk
+                .open_partition(extent, 0, false)
+                .and_then(|file| loops::is_open(&file, true)),
+            Kind::Device(disk) => disk.open_partition(extent, libc::O_EXCL, false).map(|_| false),
+        };
+        match state {
+            Ok(is_open) => is_open,
+            Err(error) => matches!(
+                error.kind(),
+                io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock
+            ),
+        }
+    }
+
+    /// Puts an area right that its holder may have changed: a file that was extended is cut to its size, one that was cut is
+    /// extended, and space that was given back is taken again; after a reboot a partition is made anew. True if a holder gave
+    /// cause.
+    pub fn tend(&self, id: AreaId, extent: Extent) -> io::Result<bool> {
+        let dir = match &self.kind {
+            Kind::Directory(dir) => dir,
+            Kind::Device(disk) => return disk.bound(extent).map(|()| false),
+        };
+        let path = area_path(dir, id);
+        let data = fs::symlink_metadata(&path)?;
+        if data.len() == extent.bytes && data.blocks() * 512 >= extent.bytes {
+            return Ok(false);
+        }
+        let file = private(&path, false)?;
+        if data.len() > extent.bytes {
+            file.set_len(extent.bytes)?;
+        } else {
+            reserve(&file, extent.bytes)?;
+        }
+        Ok(true)
+    }
+}
+
+fn device(file: File) -> HandedOut {
+    HandedOut {
+        file,
+        lock: None,
+        is_mapped: false,
+    }
+}
+
+fn work_on_disk(disk: &Disk, work: &Work) -> Result<(), WorkError> {
+    match *work {
+        Work::Make(_, extent) => {
+            disk.zero(extent.offset, extent.bytes)?;
+            disk.bound(extent)?;
+        }
+        Work::Grow(_, from, to) if from.offset == to.offset => {
+            disk.zero(from.end(), to.bytes - from.bytes)?;
+            disk.bound(to)?;
+            refresh_loops(disk, to)?;
+        }
+        Work::Grow(_, from, to) => {
+            // Nobody can open it meanwhile, and nobody has it open if the partition can be taken away.
+            disk.write_back(from.offset)?;
+            disk.unbound(from.offset)?;
+            disk.copy(from.offset, to.offset, from.bytes)?;
+            disk.zero(to.offset + from.bytes, to.bytes - from.bytes)?;
+            disk.bound(to)?;
+        }
+        Work::Shrink(_, from, to) => {
+            if from.offset != to.offset {
+                disk.unbound(to.offset)?;
+            }
+            disk.bound(from)?;
+            refresh_loops(disk, from)?;
+        }
+        Work::Remove(_, extent) => disk.unbound(extent.offset)?,
+    }
+    Ok(())
+}
+
+fn refresh_loops(disk: &Disk, extent: Extent) -> io::Result<()> {
+    match disk.needs_loops() {
+        true => loops::refresh(&disk.open_partition(extent, 0, false)?),
+        false => Ok(()),
+    }
+}
+
+fn area_path(dir: &Path, id: AreaId) -> PathBuf {
+    dir.join(format!("area-{}", id.0))
+}
+
+fn lock_path(dir: &Path, id: AreaId) -> PathBuf {
+    dir.join(format!("area-{}.lock", id.0))
+}
+
+/// A file that nobody else may open.
+fn private(path: &Path, create: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).truncate(false);
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// The lock of an area, taken; `WouldBlock` if somebody has it. It goes along with the descriptor.
+fn take_lock(dir: &Path, id: AreaId) -> io::Result<File> {
+    // For reading: whoever has it must not fill the file system with it.
+    let mut options = OpenOptions::new();
+    let lock = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(lock_path(dir, id))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    crate::media::reserve(file, bytes)
+}
+
+/// True on persistent memory that can be mapped.
+fn is_dax(file: &File) -> bool {
+    const STATX_ATTR_DAX: u64 = 0x0020_0000;
+    let flags = rustix::fs::AtFlags::EMPTY_PATH;
+    let stat = rustix::fs::statx(file, "", flags, rustix::fs::StatxFlags::BASIC_STATS);
+    stat.is_ok_and(|stat| stat.stx_attributes.bits() & STATX_ATTR_DAX != 0)
+}

@@ -1,0 +1,41 @@
+//! An area on a medium that has become larger.
+
+use crate::format::Superblock;
+use crate::layout::{Layout, SEGMENTS_MAX};
+use crate::recover::{OpenError, identify};
+use base::Medium;
+
+/// Bytes that are zeroed at once.
+const ZEROS: usize = 1 << 20;
+
+/// Gives a closed area all whole segments that its medium has room for; how many it got. Its structures stay as they are. A
+/// crash leaves the area with its old size or its new one.
+pub fn grow(medium: &mut dyn Medium) -> Result<u32, OpenError> {
+    let (superblock, _) = identify(medium)?;
+    let old = superblock.layout;
+    let room = medium.capacity_bytes() - old.segment_offset(0);
+    let segments = (room / u64::from(old.segment_bytes)).min(u64::from(SEGMENTS_MAX)) as u32;
+    if segments <= old.segments {
+        return Ok(0);
+    }
+    let layout = Layout { segments, ..old };
+    let zeros = vec![0; ZEROS];
+    let mut at = old.capacity_bytes();
+    while at < layout.capacity_bytes() {
+        let length = (layout.capacity_bytes() - at).min(ZEROS as u64);
+        medium.write_at(at, &zeros[..length as usize])?;
+        at += length;
+    }
+    medium.flush()?;
+    // Both say it before anything is in the new segments: either of them may be lost.
+    for ahead in 1..=2 {
+        let superblock = Superblock {
+            layout,
+            epoch: superblock.epoch + ahead,
+            ..superblock
+        };
+        superblock.write(medium)?;
+        medium.flush()?;
+    }
+    Ok(segments - old.segments)
+}

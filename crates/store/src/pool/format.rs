@@ -1,0 +1,340 @@
+//! The table's bytes (docs/format/areas.md).
+
+use super::{
+    AreaId, AreaState, Export, Extent, PATH_BYTES_MAX, POOL_AREAS_MAX, POOL_NAME_BYTES_MAX, Pool, PoolArea,
+    Readers, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
+};
+use crate::format::{u32_at, u64_at};
+use base::{MediaError, Medium};
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// Bytes of one slot of the table.
+pub const SLOT_BYTES: u64 = 1 << 20;
+/// Bytes of the table: two slots.
+pub const TABLE_BYTES: u64 = 2 * SLOT_BYTES;
+
+const MAGIC: &[u8; 8] = b"SWYPOOL1";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64;
+const AREA_BYTES: usize = 56;
+const EXPORT_BYTES: usize = 20;
+const PLACED: u32 = 1;
+/// Writes are of whole blocks.
+const BLOCK_BYTES: usize = 4096;
+
+const _: () = assert!(
+    POOL_AREAS_MAX * (AREA_BYTES + EXPORT_BYTES + 2 * POOL_NAME_BYTES_MAX + PATH_BYTES_MAX) + HEADER_BYTES
+        <= SLOT_BYTES as usize,
+    "as many as there may be fit a slot"
+);
+
+/// Why there is no table to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// The medium reported an error.
+    #[error(transparent)]
+    Medium(#[from] MediaError),
+    /// Neither slot is a table.
+    #[error("this is no pool of areas")]
+    NotAPool,
+    /// Written by another version.
+    #[error("the pool has format version {0}, which this version does not know")]
+    OtherVersion(u32),
+    /// Neither slot is whole.
+    #[error("both copies of the pool's table are damaged")]
+    Damaged,
+    /// The table contradicts itself, though its checksum is right.
+    #[error("the pool's table is sound, but makes no sense: {0}")]
+    Senseless(&'static str),
+}
+
+enum Slot {
+    Valid(Pool),
+    OtherVersion(u32),
+    Foreign,
+    Damaged,
+    Senseless(&'static str),
+}
+
+impl Pool {
+    /// Writes an empty table. What was there is lost. Durable on return.
+    pub fn format(&mut self, medium: &mut dyn Medium) -> Result<(), MediaError> {
+        self.save(medium)
+    }
+
+    /// Writes the table as its next generation. Durable on return; after a failure it may be the old or the new one, and
+    /// nothing must be written until it is loaded anew.
+    pub fn save(&mut self, medium: &mut dyn Medium) -> Result<(), MediaError> {
+        self.generation += 1;
+        let bytes = self.emit();
+        for slot in [SLOT_BYTES, 0] {
+            medium.write_at(slot, &bytes)?;
+            medium.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the table, and makes both slots the same if they are not. The number is that of slots that were damaged or older.
+    pub fn load(medium: &mut dyn Medium) -> Result<(Self, u32), PoolError> {
+        let (pool, behind) = Self::judge(medium)?;
+        let bytes = pool.emit();
+        for slot in &behind {
+            medium.write_at(*slot, &bytes)?;
+            medium.flush()?;
+        }
+        Ok((pool, behind.len() as u32))
+    }
+
+    /// As [`load`](Pool::load), and changes nothing.
+    pub fn read(medium: &dyn Medium) -> Result<(Self, u32), PoolError> {
+        let (pool, behind) = Self::judge(medium)?;
+        Ok((pool, behind.len() as u32))
+    }
+
+    /// The table, and the slots that do not hold it.
+    fn judge(medium: &dyn Medium) -> Result<(Self, Vec<u64>), PoolError> {
+        if medium.capacity_bytes() < TABLE_BYTES {
+            return Err(PoolError::NotAPool);
+        }
+        let slots = [read_slot(medium, 0)?, read_slot(medium, SLOT_BYTES)?];
+        for slot in &slots {
+            match slot {
+                Slot::OtherVersion(version) => return Err(PoolError::OtherVersion(*version)),
+                Slot::Senseless(why) => return Err(PoolError::Senseless(why)),
+                _ => {}
+            }
+        }
+        match slots {
+            [Slot::Valid(first), Slot::Valid(second)] if first.generation == second.generation => {
+                match first == second {
+                    true => Ok((first, Vec::new())),
+                    false => Err(PoolError::Senseless("two tables of one generation")),
+                }
+            }
+            // Slot B is written first.
+            [Slot::Valid(first), Slot::Valid(second)] if first.generation + 1 == second.generation => {
+                Ok((second, vec![0]))
+            }
+            [Slot::Valid(_), Slot::Valid(_)] => {
+                Err(PoolError::Senseless("generations that do not follow each other"))
+            }
+            [Slot::Valid(pool), _] => Ok((pool, vec![SLOT_BYTES])),
+            [_, Slot::Valid(pool)] => Ok((pool, vec![0])),
+            [Slot::Foreign, Slot::Foreign] => Err(PoolError::NotAPool),
+            _ => Err(PoolError::Damaged),
+        }
+    }
+
+    fn emit(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        for (id, area) in &self.areas {
+            emit_area(&mut bytes, *id, area);
+        }
+        for (name, export) in &self.exports {
+            emit_export(&mut bytes, name, export);
+        }
+        let records = (bytes.len() - HEADER_BYTES) as u32;
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(u32::from(self.is_placed) * PLACED).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.uuid);
+        bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.end.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.next.to_le_bytes());
+        bytes[56..60].copy_from_slice(&records.to_le_bytes());
+        let crc = checksum(&bytes);
+        bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        bytes
+    }
+
+    fn parse(header: &[u8], mut records: &[u8]) -> Result<Self, &'static str> {
+        let mut pool = Self {
+            uuid: header[16..32].try_into().expect("sixteen bytes"),
+            generation: u64_at(header, 32),
+            is_placed: u32_at(header, 12) & PLACED != 0,
+            end: u64_at(header, 40),
+            next: u64_at(header, 48),
+            areas: BTreeMap::new(),
+            exports: BTreeMap::new(),
+        };
+        if u32_at(header, 12) & !PLACED != 0 || !pool.end.is_multiple_of(UNIT_BYTES) {
+            return Err("flags or end");
+        }
+        while let Some(&kind) = records.first() {
+            records = match kind {
+                1 => pool.parse_area(records),
+                2 => pool.parse_export(records),
+                _ => None,
+            }
+            .ok_or("a record")?;
+        }
+        pool.check()?;
+        Ok(pool)
+    }
+
+    /// Takes one area; what follows it, or `None` if it is none.
+    fn parse_area<'a>(&mut self, records: &'a [u8]) -> Option<&'a [u8]> {
+        let (fixed, rest) = records.split_at_checked(AREA_BYTES)?;
+        let (name, rest) = rest.split_at_checked(usize::from(u16_at(fixed, 12)))?;
+        let extent_at = |at| Extent {
+            offset: u64_at(fixed, at),
+            bytes: u64_at(fixed, at + 8),
+        };
+        let to = extent_at(40);
+        let state = match fixed[1] {
+            1 => AreaState::Making,
+            2 => AreaState::Ready,
+            3 => AreaState::Growing(to),
+            4 => AreaState::Leaving,
+            _ => return None,
+        };
+        let area = PoolArea {
+            name: std::str::from_utf8(name).ok()?.to_owned(),
+            owner: u32_at(fixed, 4),
+            group: u32_at(fixed, 8),
+            mode: u16_at(fixed, 2),
+            state,
+            extent: extent_at(24),
+        };
+        let is_known = self.areas.insert(AreaId(u64_at(fixed, 16)), area).is_some();
+        (!is_known && (fixed[1] == 3 || to == Extent::default())).then_some(rest)
+    }
+
+    fn parse_export<'a>(&mut self, records: &'a [u8]) -> Option<&'a [u8]> {
+        let (fixed, rest) = records.split_at_checked(EXPORT_BYTES)?;
+        let (name, rest) = rest.split_at_checked(usize::from(u16_at(fixed, 16)))?;
+        let (path, rest) = rest.split_at_checked(usize::from(u16_at(fixed, 2)))?;
+        let who = u32_at(fixed, 4);
+        let readers = match fixed[1] {
+            0 => Readers::All,
+            1 => Readers::User(who),
+            2 => Readers::Group(who),
+            _ => return None,
+        };
+        let export = Export {
+            area: AreaId(u64_at(fixed, 8)),
+            readers,
+            path: std::str::from_utf8(path).ok()?.to_owned(),
+        };
+        let name = std::str::from_utf8(name).ok()?.to_owned();
+        self.exports.insert(name, export).is_none().then_some(rest)
+    }
+
+    /// Whether it makes sense: what holds of every table that was written.
+    fn check(&self) -> Result<(), &'static str> {
+        let mut names = BTreeSet::new();
+        let mut used: Vec<(Extent, AreaId)> = Vec::new();
+        for (id, area) in self.areas() {
+            let is_named = pool_name_is_valid(&area.name)
+                && (area.state == AreaState::Leaving || names.insert(area.name.as_str()));
+            if id.0 == 0 || id.0 >= self.next || !is_named || !mode_is_valid(area.mode) {
+                return Err("an area's number, name or mode");
+            }
+            let to = match area.state {
+                AreaState::Growing(to) if to.offset != area.extent.offset => [Some(area.extent), Some(to)],
+                AreaState::Growing(to) if to.bytes > area.extent.bytes => [Some(to), None],
+                AreaState::Growing(_) => return Err("an area that grows to less"),
+                _ => [Some(area.extent), None],
+            };
+            used.extend(to.into_iter().flatten().map(|extent| (extent, id)));
+        }
+        if !used.iter().all(|(extent, _)| self.fits(extent)) {
+            return Err("an area's place");
+        }
+        used.sort_unstable_by_key(|(extent, _)| extent.offset);
+        if self.is_placed && used.windows(2).any(|pair| pair[0].0.end() > pair[1].0.offset) {
+            return Err("areas that overlap");
+        }
+        for (name, export) in self.exports() {
+            let is_sound =
+                pool_name_is_valid(name) && names.insert(name) && export.path.len() <= PATH_BYTES_MAX;
+            let of = self.areas.get(&export.area);
+            if !is_sound || of.is_none_or(|area| area.state == AreaState::Leaving) {
+                return Err("an export");
+            }
+        }
+        Ok(())
+    }
+
+    fn fits(&self, extent: &Extent) -> bool {
+        let end = extent.offset.checked_add(extent.bytes);
+        let is_whole = extent.bytes > 0 && (extent.bytes | extent.offset).is_multiple_of(UNIT_BYTES);
+        let begins = match self.is_placed {
+            true => extent.offset >= TABLE_BYTES,
+            false => extent.offset == 0,
+        };
+        is_whole && begins && end.is_some_and(|end| end <= self.end)
+    }
+}
+
+fn emit_area(bytes: &mut Vec<u8>, id: AreaId, area: &PoolArea) {
+    let (state, to) = match area.state {
+        AreaState::Making => (1, Extent::default()),
+        AreaState::Ready => (2, Extent::default()),
+        AreaState::Growing(to) => (3, to),
+        AreaState::Leaving => (4, Extent::default()),
+    };
+    bytes.extend([1, state]);
+    bytes.extend(area.mode.to_le_bytes());
+    bytes.extend(area.owner.to_le_bytes());
+    bytes.extend(area.group.to_le_bytes());
+    bytes.extend((area.name.len() as u16).to_le_bytes());
+    bytes.extend([0, 0]);
+    for word in [id.0, area.extent.offset, area.extent.bytes, to.offset, to.bytes] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(area.name.as_bytes());
+}
+
+fn emit_export(bytes: &mut Vec<u8>, name: &str, export: &Export) {
+    let (readers, who) = match export.readers {
+        Readers::All => (0, 0),
+        Readers::User(user) => (1, user),
+        Readers::Group(group) => (2, group),
+    };
+    bytes.extend([2, readers]);
+    bytes.extend((export.path.len() as u16).to_le_bytes());
+    bytes.extend(who.to_le_bytes());
+    bytes.extend(export.area.0.to_le_bytes());
+    bytes.extend((name.len() as u16).to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(name.as_bytes());
+    bytes.extend(export.path.as_bytes());
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+/// Of a header, without its checksum, and the records behind it.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..60]), &bytes[HEADER_BYTES..])
+}
+
+fn read_slot(medium: &dyn Medium, at: u64) -> Result<Slot, MediaError> {
+    let mut header = [0; HEADER_BYTES];
+    medium.read_at(at, &mut header)?;
+    if &header[..8] != MAGIC {
+        return Ok(Slot::Foreign);
+    }
+    let length = u32_at(&header, 56) as usize;
+    if length > SLOT_BYTES as usize - HEADER_BYTES {
+        return Ok(Slot::Damaged);
+    }
+    let mut bytes = vec![0; HEADER_BYTES + length];
+    medium.read_at(at, &mut bytes)?;
+    if u32_at(&bytes, 60) != checksum(&bytes) {
+        return Ok(Slot::Damaged);
+    }
+    if u32_at(&bytes, 8) != VERSION {
+        return Ok(Slot::OtherVersion(u32_at(&bytes, 8)));
+    }
+    Ok(
+        match Pool::parse(&bytes[..HEADER_BYTES], &bytes[HEADER_BYTES..]) {
+            Ok(pool) => Slot::Valid(pool),
+            Err(why) => Slot::Senseless(why),
+        },
+    )
+}

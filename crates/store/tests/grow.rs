@@ -1,0 +1,78 @@
+//! An area gets more segments, with a cut at every write of it, and is used on.
+
+mod common;
+use base::{MediaError, Medium};
+use common::{Rig, tiny};
+use store::{Engine, Options};
+
+/// A medium that notes writes, and flushes as `None`.
+struct Recorded {
+    image: Vec<u8>,
+    writes: Vec<Option<(u64, Vec<u8>)>>,
+}
+
+impl Medium for Recorded {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.image.read_at(offset, bytes)
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.writes.push(Some((offset, bytes.to_vec())));
+        self.image.write_at(offset, bytes)
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.writes.push(None);
+        Ok(())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        self.image.capacity_bytes()
+    }
+}
+
+#[test]
+fn an_area_grows_under_cuts_and_is_used_on() {
+    for seed in 0..12 {
+        let mut rig = Rig::new(tiny(1), Options::default(), 100 + seed);
+        rig.furnish();
+        for _ in 0..100 {
+            rig.random_batch();
+            rig.settle();
+        }
+        let mut before = rig.image.clone();
+        let more = 9;
+        // What the device held there before, and room for less than another segment.
+        before.resize(before.len() + more * 2048 + 700, 0xA5);
+        let mut recorded = Recorded {
+            image: before.clone(),
+            writes: Vec::new(),
+        };
+        assert_eq!(store::grow(&mut recorded), Ok(more as u32));
+        for end in 0..=recorded.writes.len() {
+            for is_last_kept in [false, true] {
+                let mut image = before.clone();
+                for (index, write) in recorded.writes[..end].iter().enumerate() {
+                    let is_cut = index + 1 == end && !is_last_kept;
+                    if let Some((offset, bytes)) = write.as_ref().filter(|_| !is_cut) {
+                        image.write_at(*offset, bytes).expect("inside");
+                    }
+                }
+                rig.probe(image);
+            }
+        }
+        let mut image = recorded.image;
+        assert_eq!(store::grow(&mut image), Ok(0), "it has all there is");
+        let segments = Engine::open(&mut image.clone(), Options::default())
+            .expect("it is sound")
+            .0
+            .layout()
+            .segments;
+        assert_eq!(segments, 12 + more as u32);
+        rig.restart(image);
+        for _ in 0..20 {
+            for _ in 0..rig.rng.below(60) {
+                rig.step();
+            }
+            let image = rig.random_cut();
+            rig.restart(image);
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! The pool under crashes: a cut between any two steps of any change, with every subset of the sectors under way, again
+//! while recovering, and every flipped bit.
+
+use base::{MediaError, Medium, Rng};
+use std::collections::BTreeMap;
+use store::pool::{
+    AreaId, AreaState, Change, Extent, Opened, Pool, PoolError, PoolRefusal, Readers, SLOT_BYTES,
+    TABLE_BYTES, UNIT_BYTES, Who, Work,
+};
+
+const SECTOR: usize = 512;
+/// Of each slot, as much as these tables need.
+const KEPT: usize = 8192;
+const UNIT: u64 = UNIT_BYTES;
+const ROOT: Who = Who {
+    user: 0,
+    group: 0,
+    is_admin: true,
+};
+
+fn user(user: u32) -> Who {
+    Who {
+        user,
+        group: user,
+        is_admin: false,
+    }
+}
+
+/// The medium of a pool: the table, what is in each unit, and which areas somebody could reach. Each step costs one of
+/// `steps_left`; when there is none the power is cut.
+#[derive(Clone)]
+struct World {
+    table: Vec<u8>,
+    /// Writes to the table that no flush followed.
+    flying: Vec<(usize, Vec<u8>)>,
+    units: BTreeMap<u64, u64>,
+    reach: BTreeMap<AreaId, Extent>,
+    steps_left: usize,
+    is_placed: bool,
+}
+
+struct Cut;
+
+impl World {
+    fn new(is_placed: bool) -> Self {
+        Self {
+            table: vec![0; 2 * KEPT],
+            flying: Vec::new(),
+            units: BTreeMap::new(),
+            reach: BTreeMap::new(),
+            steps_left: usize::MAX,
+            is_placed,
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Cut> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Cut)?;
+        Ok(())
+    }
+
+    fn slot(offset: u64) -> usize {
+        (offset / SLOT_BYTES) as usize * KEPT + (offset % SLOT_BYTES) as usize
+    }
+
+    /// Where the units of an extent are: without places each area has its own.
+    fn units_of(&self, id: AreaId, extent: Extent) -> impl Iterator<Item = u64> + use<> {
+        let base = if self.is_placed { 0 } else { id.0 << 32 };
+        (extent.offset / UNIT..extent.end() / UNIT).map(move |unit| base + unit)
+    }
+
+    fn zero(&mut self, units: impl Iterator<Item = u64>) -> Result<(), Cut> {
+        for unit in units {
+            self.step()?;
+            self.units.insert(unit, 0);
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, work: &Work) -> Result<(), Cut> {
+        match *work {
+            Work::Make(id, extent) => {
+                self.zero(self.units_of(id, extent))?;
+                self.step()?;
+                self.reach.insert(id, extent);
+            }
+            Work::Grow(id, from, to) => {
+                let targets: Vec<u64> = self.units_of(id, to).collect();
+                let old = (from.bytes / UNIT) as usize;
+                if from.offset != to.offset {
+                    let sources: Vec<u64> = self.units_of(id, from).collect();
+                    for (source, target) in sources.iter().zip(&targets) {
+                        self.step()?;
+                        let what = self.units.get(source).copied().unwrap_or(0);
+                        self.units.insert(*target, what);
+                    }
+                }
+                self.zero(targets[old..].iter().copied())?;
+                self.step()?;
+                self.reach.insert(id, to);
+            }
+            Work::Shrink(id, from, _) => {
+                self.step()?;
+                self.reach.insert(id, from);
+            }
+            Work::Remove(id, _) => {
+                self.step()?;
+                self.reach.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, pool: &mut Pool) -> Result<(), Cut> {
+        pool.save(self).map_err(|_| Cut)
+    }
+
+    /// What is there after the cut: of the sectors under way those that `keep` says.
+    fn after_cut(&self, mut keep: impl FnMut() -> bool) -> Self {
+        let mut world = self.clone();
+        world.steps_left = usize::MAX;
+        for (offset, bytes) in std::mem::take(&mut world.flying) {
+            for (index, sector) in bytes.chunks(SECTOR).enumerate() {
+                if keep() {
+                    world.table[offset + index * SECTOR..][..sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        world
+    }
+
+    fn recover(&mut self) -> Result<Pool, Cut> {
+        let (mut pool, _) = Pool::load(self).map_err(|error| {
+            assert!(
+                matches!(error, PoolError::Medium(_)),
+                "a cut is recovered: {error}"
+            );
+            Cut
+        })?;
+        for work in pool.unfinished() {
+            self.work(&work)?;
+            pool.end(&work);
+            self.save(&mut pool)?;
+        }
+        Ok(pool)
+    }
+}
+
+impl Medium for World {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let within = (offset % SLOT_BYTES) as usize;
+        let kept = bytes.len().min(KEPT - within);
+        bytes[..kept].copy_from_slice(&self.table[Self::slot(offset)..][..kept]);
+        bytes[kept..].fill(0);
+        Ok(())
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.flying.push((Self::slot(offset), bytes.to_vec()));
+        self.step().map_err(|_| MediaError::Io)
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.step().map_err(|_| MediaError::Io)?;
+        for (offset, bytes) in std::mem::take(&mut self.flying) {
+            self.table[offset..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        TABLE_BYTES
+    }
+}
+
+/// What users have been told: areas with their bytes, and exports; and the change that was under way, which may be there.
+#[derive(Default)]
+struct Told {
+    areas: BTreeMap<String, (AreaId, u64)>,
+    exports: BTreeMap<String, AreaId>,
+    asked: Option<Change>,
+}
+
+fn random_change(rng: &mut Rng) -> (Change, Who) {
+    let who = user(1 + rng.below(2) as u32);
+    let name = format!("area-{}", rng.below(4));
+    let bytes = (8 + rng.below(12)) * UNIT;
+    let change = match rng.below(8) {
+        0..4 => Change::Create {
+            name,
+            bytes,
+            owner: who.user,
+            group: who.group,
+            mode: 0o600,
+        },
+        4 | 5 => Change::Resize { name, bytes },
+        6 => Change::Delete { name },
+        _ => Change::Export {
+            name: format!("export-{}", rng.below(3)),
+            area: name,
+            readers: Readers::All,
+            path: String::new(),
+        },
+    };
+    (change, who)
+}
+
+/// One change from its first step to its answer, as the server makes it.
+fn change(world: &mut World, pool: &mut Pool, told: &mut Told, change: Change, who: Who) -> Result<(), Cut> {
+    let before = pool.clone();
+    let Ok(work) = pool.begin(&change, who, 40 * UNIT) else {
+        assert_eq!(*pool, before, "a refusal changes nothing");
+        return Ok(());
+    };
+    told.asked = Some(change.clone());
+    world.save(pool)?;
+    if let Some(work) = work {
+        world.work(&work)?;
+        pool.end(&work);
+        world.save(pool)?;
+    }
+    told.asked = None;
+    match change {
+        Change::Create { name, .. } | Change::Resize { name, .. } => {
+            let (id, area) = pool.find(&name).expect("it was just made");
+            told.areas.insert(name, (id, area.extent.bytes));
+            // The program uses all of it.
+            for unit in world.units_of(id, area.extent) {
+                world.units.insert(unit, id.0);
+            }
+        }
+        Change::Delete { name } => {
+            let (id, _) = told.areas.remove(&name).expect("it was there");
+            told.exports.retain(|_, area| *area != id);
+        }
+        Change::Export { name, area, .. } => {
+            told.exports.insert(name, told.areas[&area].0);
+        }
+        Change::Withdraw { .. } => {}
+    }
+    Ok(())
+}
+
+fn check(world: &World, pool: &Pool, told: &Told) {
+    let asked = |change: &dyn Fn(&Change) -> bool| told.asked.as_ref().is_some_and(change);
+    for (name, (id, bytes)) in &told.areas {
+        let Some((found, area)) = pool.find(name) else {
+            assert!(
+                asked(&|it| matches!(it, Change::Delete { name: gone } if gone == name)),
+                "{name} is lost"
+            );
+            continue;
+        };
+        assert_eq!(found, *id);
+        let grown = asked(&|it| matches!(it, Change::Resize { name: grown, .. } if grown == name));
+        assert!(area.extent.bytes == *bytes || (grown && area.extent.bytes > *bytes));
+        let units: Vec<u64> = world.units_of(*id, area.extent).collect();
+        let written = (bytes / UNIT) as usize;
+        assert!(
+            units[..written].iter().all(|unit| world.units[unit] == id.0),
+            "data of {name} is gone"
+        );
+    }
+    for (name, area) in &told.exports {
+        let is_there = pool
+            .exports()
+            .any(|(it, export)| it == name && export.area == *area);
+        assert!(
+            is_there || asked(&|it| matches!(it, Change::Delete { .. })),
+            "the export {name} is lost"
+        );
+    }
+    let mut taken = BTreeMap::new();
+    for (id, area) in pool.areas() {
+        assert_eq!(area.state, AreaState::Ready);
+        assert_eq!(
+            world.reach.get(&id),
+            Some(&area.extent),
+            "what is reached is what is in the table"
+        );
+        for unit in world.units_of(id, area.extent) {
+            assert!(
+                [None, Some(&0), Some(&id.0)].contains(&world.units.get(&unit)),
+                "another's data shows"
+            );
+            assert_eq!(taken.insert(unit, id), None, "areas overlap");
+        }
+    }
+    assert_eq!(world.reach.len(), pool.areas().count(), "nothing is left over");
+    for who in [1, 2] {
+        assert!(pool.bytes_of(who) <= 40 * UNIT);
+    }
+}
+
+/// Runs a script with the power cut after `steps`; true if it came to its end.
+fn run(seed: u64, steps: usize, images: &mut u64) -> bool {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new(seed.is_multiple_of(2));
+    let mut pool = Pool::new([7; 16], world.is_placed, 70 * UNIT);
+    pool.format(&mut world).expect("nothing is cut yet");
+    world.steps_left = steps;
+    let mut told = Told::default();
+    for _ in 0..30 {
+        let (asked, who) = random_change(&mut rng);
+        if change(&mut world, &mut pool, &mut told, asked, who).is_err() {
+            let sectors: usize = world.flying.iter().map(|(_, bytes)| bytes.len() / SECTOR).sum();
+            assert!(sectors <= 8, "one write of one block is under way");
+            // All subsets, once in a while; else some.
+            let chosen: Vec<u64> = match steps.is_multiple_of(5) {
+                true => (0..1 << sectors).collect(),
+                false => vec![0, (1 << sectors) - 1, rng.below(1 << sectors)],
+            };
+            for chosen in chosen {
+                let mut index = 0;
+                let mut again = world.after_cut(|| {
+                    index += 1;
+                    chosen >> (index - 1) & 1 == 1
+                });
+                // Power fails while it recovers, too.
+                again.steps_left = rng.below(12) as usize;
+                let mut recovered = again.recover();
+                while recovered.is_err() {
+                    again = again.after_cut(|| rng.below(2) == 0);
+                    again.steps_left = 2 + rng.below(40) as usize;
+                    recovered = again.recover();
+                }
+                check(&again, &recovered.ok().expect("it came to its end"), &told);
+                *images += 1;
+            }
+            return false;
+        }
+    }
+    check(&world, &pool, &told);
+    true
+}
+
+#[test]
+fn a_cut_between_any_two_steps_loses_and_leaks_nothing() {
+    let mut images = 0;
+    for seed in 0..24 {
+        let mut steps = 0;
+        while !run(seed, steps, &mut images) {
+            steps += 1;
+        }
+        assert!(steps > 60, "the script of seed {seed} does something");
+    }
+    assert!(images > 10_000, "{images} images");
+}
+
+fn furnished() -> (Pool, World) {
+    let mut world = World::new(true);
+    let mut pool = Pool::new([3; 16], true, 64 * UNIT);
+    let create = Change::Create {
+        name: "db".into(),
+        bytes: 8 * UNIT,
+        owner: 1,
+        group: 10,
+        mode: 0o640,
+    };
+    let work = pool
+        .begin(&create, user(1), u64::MAX)
+        .expect("there is room")
+        .expect("there is work");
+    pool.end(&work);
+    let export = |name: &str, readers, path: &str| Change::Export {
+        name: name.into(),
+        area: "db".into(),
+        readers,
+        path: path.into(),
+    };
+    for change in [
+        export("public", Readers::All, ""),
+        export("served", Readers::User(2), "/run/db.sock"),
+    ] {
+        assert_eq!(pool.begin(&change, user(1), 0), Ok(None));
+    }
+    pool.save(&mut world).expect("memory");
+    (pool, world)
+}
+
+#[test]
+fn every_flipped_bit_of_a_slot_is_made_good_and_both_slots_are_refused() {
+    let (pool, world) = furnished();
+    let used = 64 + 56 + 2 + 2 * 20 + 6 + 6 + 12;
+    for slot in 0..2 {
+        for bit in 0..used * 8 {
+            let mut damaged = world.clone();
+            damaged.table[slot * KEPT + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(
+                Pool::read(&damaged),
+                Ok((pool.clone(), 1)),
+                "bit {bit} of slot {slot}"
+            );
+            assert_eq!(Pool::load(&mut damaged), Ok((pool.clone(), 1)));
+            assert_eq!(Pool::read(&damaged), Ok((pool.clone(), 0)), "it is made good");
+            damaged.table[bit / 8] ^= 1 << (bit % 8);
+            damaged.table[KEPT + bit / 8] ^= 1 << (bit % 8);
+            let refused = Pool::read(&damaged).expect_err("both slots are damaged");
+            assert!(
+                matches!(refused, PoolError::Damaged | PoolError::NotAPool),
+                "bit {bit}: {refused}"
+            );
+        }
+    }
+}
+
+#[test]
+fn rights_are_those_of_the_mode_and_of_exports() {
+    let (mut pool, _) = furnished();
+    let group = Who {
+        user: 5,
+        group: 10,
+        is_admin: false,
+    };
+    let is_area = |opened: Result<Opened<'_>, PoolRefusal>| matches!(opened, Ok(Opened::Area(AreaId(1), _)));
+    for (who, name, write, expected) in [
+        (user(1), "db", true, true),
+        (group, "db", false, true),
+        (group, "db", true, false),
+        (user(2), "db", false, false),
+        (ROOT, "db", true, true),
+        (user(2), "public", false, true),
+        (user(2), "public", true, false),
+        (user(1), "public", true, false),
+        (user(3), "served", false, false),
+    ] {
+        assert_eq!(
+            is_area(pool.open(name, who, write)),
+            expected,
+            "{who:?} {name} {write}"
+        );
+    }
+    assert_eq!(
+        pool.open("served", user(2), true),
+        Ok(Opened::Elsewhere("/run/db.sock"))
+    );
+    assert_eq!(pool.open("nothing", ROOT, false), Err(PoolRefusal::Unknown));
+    for change in [
+        Change::Delete { name: "db".into() },
+        Change::Resize {
+            name: "db".into(),
+            bytes: 32 * UNIT,
+        },
+        Change::Withdraw {
+            name: "public".into(),
+        },
+        Change::Create {
+            name: "mine".into(),
+            bytes: 8 * UNIT,
+            owner: 1,
+            group: 1,
+            mode: 0o600,
+        },
+    ] {
+        assert_eq!(
+            pool.begin(&change, user(2), u64::MAX),
+            Err(PoolRefusal::NotPermitted)
+        );
+    }
+    let delete = Change::Delete { name: "db".into() };
+    let work = pool
+        .begin(&delete, user(1), 0)
+        .expect("it is the owner's")
+        .expect("there is work");
+    assert_eq!(pool.open("db", user(1), false), Err(PoolRefusal::Unknown));
+    assert_eq!(
+        pool.open("public", user(1), false),
+        Err(PoolRefusal::Unknown),
+        "exports go along"
+    );
+    assert_eq!(pool.bytes_of(1), 8 * UNIT, "what leaves still counts");
+    pool.end(&work);
+    assert_eq!(pool.bytes_of(1), 0);
+}
+
+#[test]
+fn names_sizes_modes_and_quotas_are_checked() {
+    let create = |name: &str, bytes, mode| Change::Create {
+        name: name.into(),
+        bytes,
+        owner: 1,
+        group: 1,
+        mode,
+    };
+    let long = "n".repeat(65);
+    for (change, expected) in [
+        (create("", 8 * UNIT, 0o600), PoolRefusal::Name),
+        (create("../x", 8 * UNIT, 0o600), PoolRefusal::Name),
+        (create(&long, 8 * UNIT, 0o600), PoolRefusal::Name),
+        (create("a", 0, 0o600), PoolRefusal::Size),
+        (create("a", u64::MAX, 0o600), PoolRefusal::Size),
+        (create("a", u64::MAX / 2, 0o600), PoolRefusal::Quota),
+        (create("a", 21 * UNIT, 0o600), PoolRefusal::Quota),
+        (create("a", 8 * UNIT, 0o777), PoolRefusal::Mode),
+        (create("a", 8 * UNIT, 0o200), PoolRefusal::Mode),
+        (create("a", 8 * UNIT, 0o6000), PoolRefusal::Mode),
+        (create("db", 8 * UNIT, 0o600), PoolRefusal::Exists),
+        (create("public", 8 * UNIT, 0o600), PoolRefusal::Exists),
+    ] {
+        let (mut pool, _) = furnished();
+        assert_eq!(
+            pool.begin(&change, user(1), 28 * UNIT),
+            Err(expected),
+            "{change:?}"
+        );
+    }
+    let (mut pool, _) = furnished();
+    let resize = |bytes| Change::Resize {
+        name: "db".into(),
+        bytes,
+    };
+    assert_eq!(
+        pool.begin(&resize(8 * UNIT), user(1), 0),
+        Ok(None),
+        "it has that already"
+    );
+    assert_eq!(
+        pool.begin(&resize(9 * UNIT), user(1), 8 * UNIT),
+        Err(PoolRefusal::Quota)
+    );
+    assert_eq!(
+        pool.begin(&resize(9 * UNIT), user(1), u64::MAX)
+            .map(|work| work.is_some()),
+        Ok(true)
+    );
+    assert_eq!(
+        pool.begin(&resize(10 * UNIT), user(1), u64::MAX),
+        Err(PoolRefusal::Busy)
+    );
+    let no_room = create("a", 63 * UNIT, 0o600);
+    assert_eq!(pool.begin(&no_room, user(1), u64::MAX), Err(PoolRefusal::NoRoom));
+}

@@ -1,0 +1,289 @@
+//! The pool and its medium together: changes in the steps of `store::pool`, and descriptors.
+//!
+//! The table's lock is held for moments, so that opening an area never waits for another's zeros; work on the medium is done by
+//! one thread at a time.
+
+use runtime::MediaFile;
+use runtime::pool::{HandedOut, PoolMedia, WorkError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::pool::{
+    AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Readers, Who, Work,
+};
+use wire::areas::{AreaEntry, Code, ExportEntry};
+
+/// Bytes that users may have.
+#[derive(Clone, Debug)]
+pub struct Quotas {
+    /// Of users that are not named; root and the server's own user have no limit.
+    pub others: u64,
+    /// Of users that are.
+    pub users: BTreeMap<u32, u64>,
+    /// The server's user.
+    pub server: u32,
+}
+
+impl Quotas {
+    fn of(&self, user: u32) -> u64 {
+        let is_admin = [0, self.server].contains(&user);
+        let default = if is_admin { u64::MAX } else { self.others };
+        self.users.get(&user).copied().unwrap_or(default)
+    }
+}
+
+/// Why something was refused: for the client.
+pub struct Refusal(pub Code, pub String);
+
+impl From<PoolRefusal> for Refusal {
+    fn from(refusal: PoolRefusal) -> Self {
+        let code = match refusal {
+            PoolRefusal::Unknown => Code::Unknown,
+            PoolRefusal::Exists => Code::Exists,
+            PoolRefusal::NotPermitted => Code::NotPermitted,
+            PoolRefusal::Name | PoolRefusal::Size | PoolRefusal::Mode | PoolRefusal::Path => Code::Invalid,
+            PoolRefusal::Quota => Code::Quota,
+            PoolRefusal::NoRoom => Code::NoRoom,
+            PoolRefusal::Busy => Code::InUse,
+        };
+        Self(code, refusal.to_string())
+    }
+}
+
+impl From<WorkError> for Refusal {
+    fn from(error: WorkError) -> Self {
+        let code = match error {
+            WorkError::InUse => Code::InUse,
+            WorkError::NoSpace => Code::NoRoom,
+            WorkError::Os(_) => Code::Failed,
+        };
+        Self(code, error.to_string())
+    }
+}
+
+/// What a name was opened as.
+pub enum Given {
+    /// An area.
+    Area(AreaId, u64, HandedOut),
+    /// The owner's socket.
+    Elsewhere(String),
+}
+
+struct State {
+    pool: Pool,
+    table: MediaFile,
+    /// The table was not written: what is on the medium is not known until the next start.
+    is_failed: bool,
+    /// Areas whose change is being made.
+    active: BTreeSet<AreaId>,
+}
+
+impl State {
+    /// Makes `next` the table, durably.
+    fn save(&mut self, mut next: Pool) -> Result<(), Refusal> {
+        if self.is_failed || next.save(&mut self.table).is_err() {
+            self.is_failed = true;
+            let text = "the table could not be written: restart the server when its medium is sound";
+            return Err(Refusal(Code::Failed, text.into()));
+        }
+        self.pool = next;
+        Ok(())
+    }
+
+    fn end(&mut self, work: &Work) -> Result<(), Refusal> {
+        let mut next = self.pool.clone();
+        next.end(work);
+        self.save(next)
+    }
+}
+
+/// A pool that is served.
+pub struct Keeper {
+    media: PoolMedia,
+    quotas: Quotas,
+    state: Mutex<State>,
+    /// Held while the medium is worked on.
+    working: Mutex<()>,
+}
+
+impl Keeper {
+    /// Takes over from whoever served it before: what was under way is undone or completed, as far as it goes. Also says how
+    /// many changes that were.
+    pub fn start(media: PoolMedia, table: MediaFile, pool: Pool, quotas: Quotas) -> (Self, usize) {
+        let cut = pool.unfinished().len();
+        let keeper = Self {
+            media,
+            quotas,
+            state: Mutex::new(State {
+                pool,
+                table,
+                is_failed: false,
+                active: BTreeSet::new(),
+            }),
+            working: Mutex::new(()),
+        };
+        keeper.tend();
+        (keeper, cut)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for work under way, and lets none begin.
+    pub fn stop(&self) -> MutexGuard<'_, ()> {
+        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes in use and in all, and how many areas.
+    pub fn usage(&self) -> (u64, u64, usize) {
+        let state = self.lock();
+        let pool = &state.pool;
+        (pool.used_bytes(), pool.capacity_bytes(), pool.areas().count())
+    }
+
+    /// Makes a change: durable when it returns.
+    pub fn change(&self, change: &Change, who: Who, force: bool) -> Result<(), Refusal> {
+        let work = {
+            let mut state = self.lock();
+            let owner = match change {
+                Change::Create { owner, .. } => Some(*owner),
+                Change::Resize { name, .. } => state.pool.find(name).map(|(_, area)| area.owner),
+                _ => None,
+            };
+            let quota = owner.map_or(u64::MAX, |owner| self.quotas.of(owner));
+            let mut next = state.pool.clone();
+            let work = next.begin(change, who, quota)?;
+            if let Some(Work::Remove(id, extent)) = work
+                && !force
+                && self.media.is_open(id, extent)
+            {
+                return Err(WorkError::InUse.into());
+            }
+            if next != state.pool {
+                state.save(next)?;
+            }
+            let Some(work) = work else { return Ok(()) };
+            state.active.insert(work.area());
+            work
+        };
+        let result = self.finish(&work);
+        self.lock().active.remove(&work.area());
+        result
+    }
+
+    /// Does the work of a change, or undoes the change.
+    fn finish(&self, work: &Work) -> Result<(), Refusal> {
+        let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(error) = self.media.work(work) else {
+            return self.lock().end(work);
+        };
+        // It is gone for everybody who has not got it open; what it takes is free when the last one closes it.
+        if matches!((work, &error), (Work::Remove(..), WorkError::InUse)) {
+            return Ok(());
+        }
+        let undo = self.lock().pool.unfinished();
+        for work in undo.iter().filter(|undo| undo.area() == work.area()) {
+            if self.media.work(work).is_ok() {
+                self.lock().end(work)?;
+            }
+        }
+        Err(error.into())
+    }
+
+    /// What has to be done again and again: changes that could not be completed, and areas whose holders changed their size.
+    pub fn tend(&self) {
+        let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let unfinished = {
+            let state = self.lock();
+            let all = state.pool.unfinished().into_iter();
+            let is_left = |work: &Work| !state.active.contains(&work.area()) && !state.is_failed;
+            all.filter(is_left).collect::<Vec<_>>()
+        };
+        for work in &unfinished {
+            // Still open by somebody, or still failing: next time.
+            if self.media.work(work).is_ok() && self.lock().end(work).is_err() {
+                return;
+            }
+        }
+        let state = self.lock();
+        let ready = |area: &PoolArea| area.state == AreaState::Ready;
+        for (id, area) in state.pool.areas().filter(|(_, area)| ready(area)) {
+            match self.media.tend(id, area.extent) {
+                Ok(true) => eprintln!(
+                    "switchyard: user {} changed the size of area {}: put right",
+                    area.owner, area.name
+                ),
+                Ok(false) => {}
+                Err(error) => eprintln!("switchyard: area {} is not sound: {error}", area.name),
+            }
+        }
+    }
+
+    /// Opens a name for `who`.
+    pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Given, Refusal> {
+        let state = self.lock();
+        match state.pool.open(name, who, write)? {
+            Opened::Elsewhere(path) => Ok(Given::Elsewhere(path.to_owned())),
+            Opened::Area(id, extent) => {
+                let handed_out = self.media.hand_out(id, extent, write)?;
+                Ok(Given::Area(id, extent.bytes, handed_out))
+            }
+        }
+    }
+
+    /// The areas with higher numbers than `after` that `who` may know of, at most `count`, and whether there are more.
+    pub fn areas(&self, after: u64, who: Who, count: usize) -> (Vec<AreaEntry>, bool) {
+        let state = self.lock();
+        let is_known = |area: &PoolArea| area.permits(who, false) || area.owner == who.user;
+        let later = state.pool.areas().filter(|(id, _)| id.0 > after);
+        let mut known = later.filter(|(_, area)| is_known(area));
+        let entry = |(id, area): (AreaId, &PoolArea)| AreaEntry {
+            number: id.0,
+            bytes: area.extent.bytes,
+            owner: area.owner,
+            group: area.group,
+            mode: area.mode,
+            state: match area.state {
+                AreaState::Making => 1,
+                AreaState::Ready => 2,
+                AreaState::Growing(_) => 3,
+                AreaState::Leaving => 4,
+            },
+            is_open: area.state == AreaState::Ready && self.media.is_open(id, area.extent),
+            name: area.name.clone(),
+        };
+        let entries = known.by_ref().take(count).map(entry).collect();
+        (entries, known.next().is_some())
+    }
+
+    /// The exports with names above `after` that `who` may know of, at most `count`, and whether there are more.
+    pub fn exports(&self, after: &str, who: Who, count: usize) -> (Vec<ExportEntry>, bool) {
+        let state = self.lock();
+        let is_known = |export: &Export| {
+            let is_reader = match export.readers {
+                Readers::All => true,
+                Readers::User(user) => user == who.user,
+                Readers::Group(group) => group == who.group,
+            };
+            let area = state.pool.area(export.area);
+            is_reader || who.is_admin || area.is_some_and(|area| area.owner == who.user)
+        };
+        let later = state.pool.exports().filter(|(name, _)| *name > after);
+        let mut known = later.filter(|(_, export)| is_known(export));
+        let entry = |(name, export): (&str, &Export)| ExportEntry {
+            readers: match export.readers {
+                Readers::All => wire::areas::Readers::All,
+                Readers::User(user) => wire::areas::Readers::User(user),
+                Readers::Group(group) => wire::areas::Readers::Group(group),
+            },
+            name: name.to_owned(),
+            area: state
+                .pool
+                .area(export.area)
+                .map_or_else(String::new, |area| area.name.clone()),
+            path: export.path.clone(),
+        };
+        let entries = known.by_ref().take(count).map(entry).collect();
+        (entries, known.next().is_some())
+    }
+}

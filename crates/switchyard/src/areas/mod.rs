@@ -1,0 +1,496 @@
+//! `switchyard areas`: storage areas of many programs on one medium, out of their data path.
+//!
+//! The server (`keeper`, `server`) says who has which area and hands out descriptors; what programs do with these it does not see,
+//! and it may be killed and started again at any time.
+
+mod keeper;
+mod server;
+
+use crate::failure::Failure;
+use crate::launch;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use base::Medium;
+use clap::{Args, Subcommand};
+use keeper::{Keeper, Quotas};
+use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, default_socket};
+use runtime::{MediaFile, MediaOpenError};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use store::pool::{AreaState, Pool, PoolError, TABLE_BYTES};
+use wire::areas::{OWN, Readers, Request};
+
+/// How often the server looks after its areas.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+/// The table's file in a directory.
+const TABLE: &str = "table";
+
+/// `switchyard areas`.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  switchyard areas serve --media /srv/areas --size 64GiB --quota 4GiB\n  \
+    switchyard areas create db --size 1GiB\n  switchyard areas export db-public --area db\n  \
+    switchyard areas list --json\n\nPrograms open their areas by name with the library: Area::open_in_pool, \
+    swy_area_open_in_pool, Area.in_pool."
+)]
+pub struct AreasArgs {
+    /// Where the server listens [default: $SWITCHYARD_AREAS; root's is /run/switchyard/areas.sock, others have
+    /// switchyard-areas.sock in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: AreasCommand,
+}
+
+/// What to do with areas.
+#[derive(Subcommand)]
+enum AreasCommand {
+    /// Serve areas until Ctrl-C
+    Serve(ServeArgs),
+    /// List areas and exports
+    List,
+    /// Make an area
+    Create {
+        /// Its name: letters, digits, `-`, `_`, `.`
+        name: String,
+        /// Its size, in whole MiB, at least 8
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+        /// Who reads and writes it besides you, as of files
+        #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = parse_mode)]
+        mode: u16,
+        /// User that it is for [default: you; another needs root]
+        #[arg(long, value_name = "UID")]
+        owner: Option<u32>,
+        /// Group that the mode speaks of [default: yours; another needs root]
+        #[arg(long, value_name = "GID")]
+        group: Option<u32>,
+    },
+    /// Give an area more room; its program sees it when it opens the area again
+    Resize {
+        /// Its name
+        name: String,
+        /// Its new size
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+    },
+    /// Give an area a global name by which others read it, or are sent on to its owner
+    Export {
+        /// The global name
+        name: String,
+        /// The area
+        #[arg(long, value_name = "NAME")]
+        area: String,
+        /// Who may open it: all, uid:N or gid:N
+        #[arg(long, value_name = "WHOM", default_value = "all", value_parser = parse_readers)]
+        to: Readers,
+        /// The socket where the owner answers; without it others get the area itself, for reading
+        #[arg(long, value_name = "PATH")]
+        redirect: Option<String>,
+    },
+    /// Take a global name back; who has opened it keeps what it got
+    Withdraw {
+        /// The global name
+        name: String,
+    },
+    /// Delete an area with all that is in it
+    Delete {
+        /// Its name
+        name: String,
+        /// Also if a program has it open
+        #[arg(long)]
+        force: bool,
+    },
+    /// Check the table of a pool that is not served, and what is there of its areas; changes nothing
+    Verify {
+        /// Directory or block device
+        media: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct ServeArgs {
+    /// A directory, which is made if it is missing, or a block device (root)
+    #[arg(long, value_name = "PATH")]
+    media: PathBuf,
+    /// Bytes for all areas of a directory [default: as before; a new one needs it]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// Make a block device a pool: what is on it is LOST
+    #[arg(long)]
+    format: bool,
+    /// Hand out loop devices over the files of a directory, so that nobody can extend them (root)
+    #[arg(long)]
+    strict: bool,
+    /// Bytes that users may have: SIZE for each that is not named, UID=SIZE for one [default: no limit]
+    #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
+    quota: Vec<(Option<u32>, Size)>,
+}
+
+fn parse_mode(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8).map_err(|_| format!("`{text}` is no octal mode such as 640"))
+}
+
+fn parse_readers(text: &str) -> Result<Readers, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number"));
+    match text.split_once(':') {
+        None if text == "all" => Ok(Readers::All),
+        Some(("uid", user)) => number(user).map(Readers::User),
+        Some(("gid", group)) => number(group).map(Readers::Group),
+        _ => Err(format!("`{text}` is none of all, uid:N, gid:N")),
+    }
+}
+
+fn parse_quota(text: &str) -> Result<(Option<u32>, Size), String> {
+    let (user, size) = match text.split_once('=') {
+        Some((user, size)) => {
+            let user = user
+                .parse()
+                .map_err(|_| format!("`{user}` is no number of a user"))?;
+            (Some(user), size)
+        }
+        None => (None, text),
+    };
+    let size = size
+        .parse()
+        .map_err(|error: crate::size::SizeError| error.to_string())?;
+    Ok((user, size))
+}
+
+/// Does it.
+pub fn run(args: AreasArgs) -> anyhow::Result<()> {
+    let is_server = matches!(args.command, AreasCommand::Serve(_));
+    let socket = args.socket.unwrap_or_else(|| default_socket(is_server));
+    let change = |request: Request| -> anyhow::Result<()> {
+        connect(&socket)?.change(&request)?;
+        if args.json {
+            println!("{}", json!({ "done": true }));
+        }
+        Ok(())
+    };
+    match args.command {
+        AreasCommand::Serve(serving) => serve(&socket, &serving, args.json),
+        AreasCommand::List => list(&socket, args.json),
+        AreasCommand::Verify { media } => verify(&media, args.json),
+        AreasCommand::Create {
+            name,
+            size,
+            mode,
+            owner,
+            group,
+        } => change(Request::Create {
+            name,
+            bytes: size.0,
+            owner: owner.unwrap_or(OWN),
+            group: group.unwrap_or(OWN),
+            mode,
+        }),
+        AreasCommand::Resize { name, size } => change(Request::Resize { name, bytes: size.0 }),
+        AreasCommand::Export {
+            name,
+            area,
+            to,
+            redirect,
+        } => change(Request::Export {
+            name,
+            area,
+            readers: to,
+            path: redirect.unwrap_or_default(),
+        }),
+        AreasCommand::Withdraw { name } => change(Request::Withdraw { name }),
+        AreasCommand::Delete { name, force } => change(Request::Delete { name, force }),
+    }
+}
+
+fn connect(socket: &Path) -> anyhow::Result<PoolClient> {
+    PoolClient::connect(socket).map_err(|error| match error {
+        ClientError::NoServer { .. } => Failure::NoAreas(error.to_string()).into(),
+        error => error.into(),
+    })
+}
+
+fn refused(error: PoolMediaError) -> anyhow::Error {
+    match error {
+        PoolMediaError::InUse(_) | PoolMediaError::Table(MediaOpenError::InUse(_)) => {
+            Failure::InUse(error.to_string()).into()
+        }
+        PoolMediaError::Unfit { .. } => Failure::Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
+fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
+    let signals = launch::signals()?;
+    let (media, mut table) = PoolMedia::open(&args.media, args.strict).map_err(refused)?;
+    let pool = load(&media, &mut table, args)?;
+    let server = rustix::process::geteuid().as_raw();
+    let mut quotas = Quotas {
+        others: u64::MAX,
+        users: BTreeMap::new(),
+        server,
+    };
+    for (user, size) in &args.quota {
+        match user {
+            Some(user) => drop(quotas.users.insert(*user, size.0)),
+            None => quotas.others = size.0,
+        }
+    }
+    let listener = server::listen(socket)?;
+    let (keeper, cut) = Keeper::start(media, table, pool, quotas);
+    let keeper = Arc::new(keeper);
+    let (used, capacity, areas) = keeper.usage();
+    let accepting = Arc::clone(&keeper);
+    std::thread::Builder::new()
+        .name("accept".into())
+        .spawn(move || server::accept(&listener, &accepting, server))?;
+    signals.serving();
+    if as_json {
+        let line = json!({
+            "socket": socket, "capacity_bytes": capacity, "used_bytes": used, "areas": areas, "changes_cut": cut,
+            "pid": std::process::id(),
+        });
+        println!("{line}");
+    } else {
+        println!(
+            "areas ready: {areas} areas, {} of {} in use, socket {}",
+            Size(used),
+            Size(capacity),
+            socket.display()
+        );
+    }
+    std::io::stdout().flush()?;
+    while !signals.wait(TEND_EVERY)? {
+        keeper.tend();
+    }
+    let _stopped = keeper.stop();
+    std::fs::remove_file(socket).context("the socket's file")
+}
+
+/// The table of the medium, or a new one where there may be one.
+fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::Result<Pool> {
+    let path = args.media.display();
+    let size = match (media.is_placed(), args.size) {
+        (true, Some(_)) => bail!(Failure::Usage(
+            "--size is for directories: a block device is used to its end".into()
+        )),
+        (true, None) => Some(table.capacity_bytes()),
+        (false, size) => size.map(|size| size.0),
+    };
+    let mut pool = match Pool::load(table) {
+        Ok((pool, _)) if pool.is_placed() == media.is_placed() && !args.format => pool,
+        Ok((pool, _)) if pool.is_placed() != media.is_placed() => {
+            bail!("{path}: it holds the table of another medium")
+        }
+        Err(PoolError::NotAPool) if media.is_placed() && !args.format => {
+            bail!(Failure::Usage(format!(
+                "{path} is no pool of areas: --format makes it one, and what is on it is lost"
+            )))
+        }
+        Ok(_) | Err(PoolError::NotAPool) => format(media, table, size, args)?,
+        Err(error) => bail!("{path}: {error}"),
+    };
+    let end = size.unwrap_or(pool.end_bytes());
+    if end != pool.end_bytes() {
+        if !pool.set_end(end) {
+            bail!(Failure::Usage(format!(
+                "{path}: its areas need more than {}",
+                Size(end)
+            )));
+        }
+        pool.save(table)?;
+    }
+    Ok(pool)
+}
+
+fn format(
+    media: &PoolMedia,
+    table: &mut MediaFile,
+    size: Option<u64>,
+    args: &ServeArgs,
+) -> anyhow::Result<Pool> {
+    let path = args.media.display();
+    if args.format && !media.is_placed() {
+        bail!(Failure::Usage(
+            "--format is for block devices: name a new directory".into()
+        ));
+    }
+    if !media.is_unclaimed() {
+        bail!(Failure::InUse(format!(
+            "{path}: it is mounted, or areas of it are open"
+        )));
+    }
+    let Some(size) = size else {
+        bail!(Failure::Usage(format!("{path} is a new pool: name its --size")));
+    };
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());
+    uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
+    let mut pool = Pool::new(uuid, media.is_placed(), size);
+    pool.format(table)?;
+    Ok(pool)
+}
+
+fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
+    let client = connect(socket)?;
+    let (areas, exports) = (client.areas()?, client.exports()?);
+    let state = |state| match state {
+        1 => "making",
+        2 => "ready",
+        3 => "growing",
+        _ => "leaving",
+    };
+    let whom = |readers| match readers {
+        Readers::All => "all".to_owned(),
+        Readers::User(user) => format!("uid:{user}"),
+        Readers::Group(group) => format!("gid:{group}"),
+    };
+    if as_json {
+        let areas: Vec<_> = areas
+            .iter()
+            .map(|area| {
+                json!({
+                    "number": area.number, "name": area.name, "size_bytes": area.bytes, "owner": area.owner,
+                    "group": area.group, "mode": format!("{:03o}", area.mode), "state": state(area.state),
+                    "open": area.is_open,
+                })
+            })
+            .collect();
+        let exports: Vec<_> = exports
+            .iter()
+            .map(
+                |it| json!({ "name": it.name, "area": it.area, "to": whom(it.readers), "redirect": it.path }),
+            )
+            .collect();
+        println!("{}", json!({ "areas": areas, "exports": exports }));
+        return Ok(());
+    }
+    for area in &areas {
+        println!(
+            "{}  {}  owner {}:{}  mode {:03o}  {}{}",
+            area.name,
+            Size(area.bytes),
+            area.owner,
+            area.group,
+            area.mode,
+            state(area.state),
+            if area.is_open { "  open" } else { "" }
+        );
+    }
+    for export in &exports {
+        let redirect = if export.path.is_empty() {
+            String::new()
+        } else {
+            format!("  at {}", export.path)
+        };
+        println!(
+            "{} -> {}  for {}{redirect}",
+            export.name,
+            export.area,
+            whom(export.readers)
+        );
+    }
+    Ok(())
+}
+
+/// Checks a pool offline.
+fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let is_directory = path.is_dir();
+    let file = if is_directory {
+        path.join(TABLE)
+    } else {
+        path.to_owned()
+    };
+    let table = MediaFile::open(&file, 0, false).map_err(|error| match error {
+        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()),
+        error => Failure::Uncheckable(error.to_string()),
+    })?;
+    let (pool, behind) = Pool::read(&table).map_err(|error| match error {
+        PoolError::NotAPool | PoolError::OtherVersion(_) | PoolError::Medium(_) => {
+            anyhow::Error::from(Failure::Uncheckable(format!("{}: {error}", path.display())))
+        }
+        error => anyhow::anyhow!("{}: {error}", path.display()),
+    })?;
+    let problems = if is_directory {
+        files_of(&pool, path)?
+    } else {
+        let is_inside = pool.end_bytes() <= table.capacity_bytes();
+        (!is_inside)
+            .then(|| "the device is smaller than the pool".to_owned())
+            .into_iter()
+            .collect()
+    };
+    let under_way = pool.unfinished().len();
+    if as_json {
+        println!(
+            "{}",
+            json!({
+                "sound": problems.is_empty(), "problems": problems, "generation": pool.generation(),
+                "areas": pool.areas().count(), "used_bytes": pool.used_bytes(), "capacity_bytes": pool.capacity_bytes(),
+                "changes_cut": under_way, "copies_behind": behind,
+            })
+        );
+    } else {
+        println!(
+            "{}: table {}, {} areas, {} of {}",
+            path.display(),
+            pool.generation(),
+            pool.areas().count(),
+            Size(pool.used_bytes()),
+            Size(pool.capacity_bytes())
+        );
+        if under_way > 0 {
+            println!("  {under_way} changes were cut; serving it undoes or completes them");
+        }
+        if behind > 0 {
+            println!("  one copy of the table is damaged or older; serving it makes it good");
+        }
+        for problem in &problems {
+            println!("  {problem}");
+        }
+    }
+    match problems.len() {
+        0 => Ok(()),
+        count => Err(Failure::Problems(count).into()),
+    }
+}
+
+/// What is wrong with the files of a directory.
+fn files_of(pool: &Pool, dir: &Path) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let file_of = |id: u64| dir.join(format!("area-{id}"));
+    for (id, area) in pool.areas().filter(|(_, area)| area.state == AreaState::Ready) {
+        match file_of(id.0).metadata() {
+            Ok(data) if data.len() == area.extent.bytes => {}
+            Ok(data) => problems.push(format!(
+                "area {} has {} bytes, not {}",
+                area.name,
+                data.len(),
+                area.extent.bytes
+            )),
+            Err(error) => problems.push(format!("area {}: {error}", area.name)),
+        }
+    }
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let number = name
+            .strip_prefix("area-")
+            .map(|rest| rest.trim_end_matches(".lock"));
+        let is_known = match number.map(str::parse::<u64>) {
+            Some(Ok(number)) => pool.area(store::pool::AreaId(number)).is_some(),
+            _ => name == TABLE,
+        };
+        if !is_known {
+            problems.push(format!("the file {name} belongs to no area"));
+        }
+    }
+    Ok(problems)
+}
+
+const _: () = assert!(TABLE_BYTES == 2 << 20, "docs/format/areas.md");
