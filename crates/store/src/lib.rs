@@ -26,6 +26,7 @@ mod draft;
 mod engine;
 mod entry;
 mod fetch;
+pub mod files;
 mod format;
 mod index;
 mod layout;

@@ -3,12 +3,13 @@
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
 use crate::profiling::ProfileArgs;
+use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::store::StoreCommand;
 use crate::volume::VolumeCommand;
-use crate::{bench, parts, profiling, rackup, serve, simulate, status, store, top, verify, volume};
+use crate::{bench, parts, profiling, rackup, run, serve, simulate, status, store, top, verify, volume};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -66,6 +67,10 @@ enum Command {
     Verify(VerifyArgs),
     /// Check, list or repair a storage area
     Store(StoreArgs),
+    /// Run a program whose synced files are durable by a storage area
+    Run(RunArgs),
+    /// Copy the files that a storage area has something of, or bring them up to date
+    Export(ExportArgs),
 }
 
 /// `switchyard up`.
@@ -357,6 +362,8 @@ pub fn run() -> anyhow::Result<()> {
         Command::Profile(args) => profiling::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Store(args) => store::run(&args.command),
+        Command::Run(args) => run::run(&args),
+        Command::Export(args) => run::export(&args),
     }
 }
 

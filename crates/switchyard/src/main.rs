@@ -12,6 +12,7 @@
 //! | `profile` | where the time of an I/O goes |
 //! | `verify` | check media offline |
 //! | `store` | check, list, repair storage areas |
+//! | `run`, `export` | programs whose files are durable by a storage area |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
 //! pure crates; nothing in here is on it.
@@ -35,6 +36,7 @@ mod rackup;
 mod registry;
 mod replay;
 mod report;
+mod run;
 mod serve;
 mod simulate;
 mod size;

@@ -36,6 +36,7 @@ use base::{MediaError, Medium};
 use shared::Shared;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -124,6 +125,7 @@ struct Owner {
     report: RecoveryReport,
     warning: Option<MediaWarning>,
     write_cache: WriteCache,
+    descriptor: Option<RawFd>,
 }
 
 impl Drop for Owner {
@@ -172,12 +174,13 @@ impl Area {
         let capacity = medium.capacity_bytes();
         let file = medium.into_file().expect("it was opened by its path");
         let write_cache = backend::write_cache(&file);
+        let descriptor = Some(file.as_raw_fd());
         let backend: Box<dyn Backend> = if options.is_mapped {
             Box::new(Mapped::file(file, capacity)?)
         } else {
             Box::new(Direct::new(file))
         };
-        Self::start(backend, engine, report, warning, write_cache)
+        Self::start(backend, engine, report, (warning, write_cache, descriptor))
     }
 
     /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
@@ -186,15 +189,19 @@ impl Area {
         let mut medium = MappedMedium(&mapped, options.create_bytes);
         create(&mut medium, options.create_bytes, MEMORY_BLOCK_BYTES, true)?;
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
-        Self::start(Box::new(mapped), engine, report, None, WriteCache::Unknown)
+        Self::start(
+            Box::new(mapped),
+            engine,
+            report,
+            (None, WriteCache::Unknown, None),
+        )
     }
 
     fn start(
         backend: Box<dyn Backend>,
         engine: Engine,
         report: RecoveryReport,
-        warning: Option<MediaWarning>,
-        write_cache: WriteCache,
+        (warning, write_cache, descriptor): (Option<MediaWarning>, WriteCache, Option<RawFd>),
     ) -> Result<Self, AreaError> {
         let shared = Arc::new(Shared::new(backend, engine));
         let runner = Arc::clone(&shared);
@@ -207,6 +214,7 @@ impl Area {
             report,
             warning,
             write_cache,
+            descriptor,
         })))
     }
 
@@ -227,6 +235,16 @@ impl Area {
     /// What the device below does with writes.
     pub fn write_cache(&self) -> WriteCache {
         self.0.write_cache
+    }
+
+    /// The medium's descriptor, by which this process has it for itself; a forked child should close it.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.0.descriptor
+    }
+
+    /// Bytes that a batch takes at most.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.shared().lock().engine.batch_bytes_max()
     }
 
     /// Counters and state.
@@ -308,6 +326,12 @@ impl Area {
         if guard.engine.is_wanted(receipt.ticket) {
             shared.wait(guard, receipt.ticket)?;
         }
+        Ok(receipt)
+    }
+
+    /// Hands a batch of operations on lazy structures over; durable when somebody syncs.
+    pub fn enter(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
+        let (receipt, _guard) = self.shared().submit(|engine| engine.submit(ops))?;
         Ok(receipt)
     }
 
