@@ -61,8 +61,8 @@ pub enum FilesError {
     #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
     Refused(String),
     /// The area has entries that make no sense.
-    #[error("the area's records of files make no sense at position {0}")]
-    Malformed(u64),
+    #[error(transparent)]
+    Malformed(#[from] store::files::Malformed),
 }
 
 /// Where a write went.
@@ -269,6 +269,8 @@ impl Journal {
             if !state.files.has_size(id, size) {
                 state.files.surprise(id, size);
             }
+            let change = state.files.announce(id);
+            shared.log(&mut state, id, change, &[]);
             state.files.sync(id)
         };
         match by {

@@ -1,6 +1,6 @@
 //! After a crash: what the area has of files is brought back to them, or to copies (docs/format/files.md, "Recovery").
 
-use super::identity::{Found, look_up};
+use super::identity::look_up;
 use super::{FilesError, structures};
 use crate::area::{Area, AreaOptions, Log, Op, StructureId};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::files::{Change, Description, FileId};
+use store::files::{self, Description, Fate, FileId, Present};
 
 /// What was brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,22 +23,6 @@ pub struct Recovered {
     pub replayed: usize,
     /// Bytes of these changes.
     pub bytes: u64,
-}
-
-/// What is to become of a file.
-enum Fate {
-    /// It has everything; to be synced, if it is still there.
-    Complete,
-    /// It is gone, and should be.
-    Gone,
-    /// It should be.
-    Remove,
-    /// Its changes are made to what is there.
-    Replay,
-    /// Its changes are all that is in it.
-    Rewrite,
-    /// What is at its path is not what it was.
-    Refuse(&'static str),
 }
 
 fn path_of(description: &Description) -> &Path {
@@ -55,44 +39,26 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, FilesError> {
 fn fate(description: &Description) -> Result<Fate, FilesError> {
     let path = path_of(description);
     let found = at(path, look_up(path))?;
-    let wanted = description.identity;
-    let cache = match &found {
-        Some(found) => Some(found.identity.cache),
+    let (present, cache) = match found {
+        Some(found) if found.is_regular => (Present::File(found.identity), Some(found.identity.cache)),
+        Some(found) => (Present::Other, Some(found.identity.cache)),
         None => {
             let parent = path.parent().unwrap_or(path);
-            at(parent, look_up(parent))?.map(|parent| parent.identity.cache)
+            let parent = at(parent, look_up(parent))?;
+            (Present::Nothing, parent.map(|parent| parent.identity.cache))
         }
     };
-    let is_same = |found: &Found| {
-        found.is_regular && (found.identity.inode, found.identity.born_ns) == (wanted.inode, wanted.born_ns)
-    };
-    Ok(match found {
-        _ if cache == Some(wanted.cache) => match found {
-            Some(found) if is_same(&found) => Fate::Complete,
-            _ => Fate::Gone,
-        },
-        Some(found) if is_same(&found) => match (description.is_removed, description.is_fresh) {
-            (true, _) => Fate::Remove,
-            (_, true) => Fate::Rewrite,
-            _ => Fate::Replay,
-        },
-        _ if description.is_removed => Fate::Gone,
-        Some(found) if !found.is_regular => Fate::Refuse("is no regular file any more"),
-        Some(found) if description.is_fresh && found.identity.born_ns < wanted.born_ns => Fate::Rewrite,
-        Some(_) => Fate::Refuse("is another file than the one that the area has changes of"),
-        None if description.is_fresh => Fate::Rewrite,
-        None => Fate::Refuse("is missing, and the area has only its last changes"),
-    })
+    Ok(description.fate(present, cache))
 }
 
 /// What the area has of files.
 fn described(area: &Area) -> Result<Vec<(FileId, Description)>, FilesError> {
-    let map = area.map(store::files::FILES_NAME)?;
+    let map = area.map(files::FILES_NAME)?;
     let mut all = Vec::new();
     for key in map.keys() {
         let value = map.get(&key)?.unwrap_or_default();
         let parsed = FileId::parse(&key).zip(Description::parse(&value));
-        all.push(parsed.ok_or(FilesError::Malformed(0))?);
+        all.push(parsed.ok_or(files::Malformed(0))?);
     }
     // Of two files that had one path, the later one counts last.
     all.sort_by_key(|(id, _)| *id);
@@ -107,35 +73,23 @@ struct Target {
 
 /// Makes all changes of the log to those of the files that are in `targets`, in order; the bytes.
 fn replay(writes: &Log, targets: &mut BTreeMap<FileId, Target>) -> Result<u64, FilesError> {
-    let positions = writes.positions();
-    let mut position = positions.start;
     let mut bytes = 0;
-    while position < positions.end {
-        let malformed = FilesError::Malformed(position);
-        let entry = writes.read(position)?;
-        let change = entry.as_deref().and_then(Change::parse).ok_or(malformed)?;
-        let pieces = u64::from(change.pieces.unwrap_or(0));
-        let data = position + 1..position + 1 + pieces;
-        position = data.end;
-        let Some(target) = targets.get_mut(&change.file) else {
-            continue;
+    let read = |position| Ok(writes.read(position)?);
+    files::replay(writes.positions(), read, |id, offset, data, size| {
+        let Some(target) = targets.get(&id) else {
+            return Ok(());
         };
-        let mut offset = change.offset;
-        for position in data {
-            let piece = writes.read(position)?.ok_or(FilesError::Malformed(position))?;
-            at(&target.path, target.file.write_all_at(&piece, offset))?;
-            offset += piece.len() as u64;
-        }
-        bytes += offset - change.offset;
-        // What is beyond was never synced, or is taken away: zeros if the file grows again.
-        at(&target.path, target.file.set_len(change.size))?;
-    }
+        bytes += data.len() as u64;
+        let write = || {
+            target.file.write_all_at(data, offset)?;
+            // What is beyond was never synced, or is taken away: zeros if the file grows again.
+            target.file.set_len(size)
+        };
+        at(&target.path, write())
+    })?;
     for target in targets.values() {
-        let finish = || {
-            target.file.sync_all()?;
-            sync_parent(&target.path)
-        };
-        at(&target.path, finish())?;
+        let sync = target.file.sync_all().and_then(|()| sync_parent(&target.path));
+        at(&target.path, sync)?;
     }
     Ok(bytes)
 }

@@ -7,6 +7,10 @@
 //! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.
 //! - A number is never used for two files.
 
+mod recovery;
+
+pub use recovery::{Fate, Malformed, Present, replay};
+
 use crate::format::{u32_at, u64_at};
 use std::collections::BTreeMap;
 
@@ -187,6 +191,8 @@ struct File {
     opens: u32,
     /// The map has it.
     is_described: bool,
+    /// Its directory was synced since it was opened first.
+    is_named: bool,
     /// Checkpoints that had begun at its last change that was logged, and at the last that was not.
     logged: Option<u64>,
     missed: Option<u64>,
@@ -236,6 +242,7 @@ impl Files {
             size,
             opens: 1,
             is_described: false,
+            is_named: false,
             logged: None,
             missed: (size > 0).then_some(self.rounds),
             unsynced_bytes: 0,
@@ -355,6 +362,13 @@ impl Files {
         self.file(id).size = size;
     }
 
+    /// A change to log before a sync, though nothing changed: so that a new file without data is there afterwards.
+    pub fn announce(&mut self, id: FileId) -> Option<(Option<Vec<u8>>, Change)> {
+        let file = &self.files[&id];
+        let is_unknown = file.description.is_fresh && !file.is_described;
+        is_unknown.then(|| self.resize(id, self.files[&id].size)).flatten()
+    }
+
     /// What makes everything durable that was written to the file up to now.
     pub fn sync(&mut self, id: FileId) -> SyncBy {
         let file = self.file(id);
@@ -400,7 +414,7 @@ impl Files {
         self.logged_bytes = 0;
         let needed = |it: &&File| it.is_described || it.missed.is_some();
         let all = self.files.iter().filter(|(_, it)| needed(it));
-        let files = all.map(|(&id, it)| (id, it.description.is_fresh || it.description.is_removed));
+        let files = all.map(|(&id, it)| (id, !it.is_named || it.description.is_removed));
         Round {
             number: self.rounds,
             files: files.collect(),
@@ -422,6 +436,7 @@ impl Files {
             if before(file.logged) {
                 file.logged = None;
             }
+            file.is_named = true;
             let was_fresh = core::mem::take(&mut file.description.is_fresh);
             match (file.logged.is_some(), file.is_described) {
                 (true, _) if was_fresh => settled.push(Settled::Put(id, file.description.emit())),
