@@ -366,7 +366,9 @@ impl Files {
     pub fn announce(&mut self, id: FileId) -> Option<(Option<Vec<u8>>, Change)> {
         let file = &self.files[&id];
         let is_unknown = file.description.is_fresh && !file.is_described;
-        is_unknown.then(|| self.resize(id, self.files[&id].size)).flatten()
+        is_unknown
+            .then(|| self.resize(id, self.files[&id].size))
+            .flatten()
     }
 
     /// What makes everything durable that was written to the file up to now.

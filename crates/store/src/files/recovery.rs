@@ -52,6 +52,10 @@ impl Description {
                 (false, true) => Fate::Rewrite,
                 (false, false) => Fate::Replay,
             },
+            // The file system has lost the removal of the one before, too.
+            Present::File(it) if self.is_removed && self.is_fresh && it.born_ns < wanted.born_ns => {
+                Fate::Remove
+            }
             _ if self.is_removed => Fate::Gone,
             Present::Nothing if self.is_fresh => Fate::Rewrite,
             Present::Nothing => Fate::Refuse("is missing, and the area has only its last changes"),
