@@ -23,6 +23,10 @@ test_tools=(
     curl:curl
     jq:jq
     python3:python3
+    sqlite3:sqlite3
+    redis-server:redis-server
+    redis-cli:redis-tools
+    db_bench:rocksdb-tools
     valgrind:valgrind
 )
 

@@ -31,6 +31,7 @@ mod core;
 mod counters;
 pub mod cpu;
 mod entropy;
+pub mod files;
 mod frontend;
 mod handle;
 mod homes;

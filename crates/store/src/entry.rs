@@ -95,6 +95,18 @@ pub enum Op<'a> {
     },
 }
 
+impl Op<'_> {
+    /// Bytes that it takes in a record.
+    pub fn bytes(&self) -> usize {
+        match *self {
+            Self::Append { data, .. } | Self::Push { data, .. } => entry_bytes(8, data.len()),
+            Self::Trim { .. } | Self::Acknowledge { .. } => entry_bytes(8, 0),
+            Self::Put { key, data, .. } => entry_bytes(key.len(), data.len()),
+            Self::Remove { key, .. } => entry_bytes(key.len(), 0),
+        }
+    }
+}
+
 /// An operation that owns what it writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of Op, in its order")]

@@ -29,6 +29,7 @@ mod draft;
 mod engine;
 mod entry;
 mod fetch;
+pub mod files;
 mod format;
 mod grow;
 mod index;

@@ -4,12 +4,15 @@ use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
 use crate::profiling::ProfileArgs;
+use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::simulate::SimCommand;
 use crate::size::Size;
 use crate::store::StoreCommand;
 use crate::volume::VolumeCommand;
-use crate::{areas, bench, parts, profiling, rackup, serve, simulate, status, store, top, verify, volume};
+use crate::{
+    areas, bench, parts, profiling, rackup, run, serve, simulate, status, store, top, verify, volume,
+};
 use base::{Addr, NodeId};
 use clap::{Args, Parser, Subcommand};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -69,6 +72,10 @@ enum Command {
     Store(StoreArgs),
     /// Serve storage areas to many programs; create, list, resize, export, delete them
     Areas(AreasArgs),
+    /// Run a program whose synced files are durable by a storage area
+    Run(RunArgs),
+    /// Copy the files that a storage area has something of, or bring them up to date
+    Export(ExportArgs),
 }
 
 /// `switchyard up`.
@@ -361,6 +368,8 @@ pub fn run() -> anyhow::Result<()> {
         Command::Verify(args) => verify::run(&args),
         Command::Store(args) => store::run(&args.command),
         Command::Areas(args) => areas::run(args),
+        Command::Run(args) => run::run(&args),
+        Command::Export(args) => run::export(&args),
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `verify` | check media offline |
 //! | `store` | check, list, repair storage areas |
 //! | `areas` | serve storage areas to many programs |
+//! | `run`, `export` | programs whose files are durable by a storage area |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
 //! pure crates; nothing in here is on it.
@@ -37,6 +38,7 @@ mod rackup;
 mod registry;
 mod replay;
 mod report;
+mod run;
 mod serve;
 mod simulate;
 mod size;

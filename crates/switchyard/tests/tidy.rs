@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("profile", &[]),
     ("capi", &["runtime"]),
+    ("preload", &["runtime"]),
     (
         "switchyard",
         &[

@@ -40,6 +40,7 @@ use shared::Shared;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -140,6 +141,7 @@ struct Details {
     /// Of a pool: kept for the area to stay this process's.
     #[allow(dead_code, reason = "it is closed with the area, that is its use")]
     lock: Option<File>,
+    descriptor: Option<RawFd>,
 }
 
 impl Drop for Owner {
@@ -243,6 +245,7 @@ impl Area {
         let capacity = medium.capacity_bytes();
         let file = medium.into_file().expect("it was opened by its path");
         let write_cache = backend::write_cache(&file);
+        let descriptor = Some(file.as_raw_fd());
         let backend: Box<dyn Backend> = if options.is_mapped {
             Box::new(Mapped::file(file, capacity)?)
         } else {
@@ -256,6 +259,7 @@ impl Area {
                 warning,
                 write_cache,
                 lock,
+                descriptor,
             },
         )
     }
@@ -270,6 +274,7 @@ impl Area {
             warning: None,
             write_cache: WriteCache::Unknown,
             lock: None,
+            descriptor: None,
         };
         Self::start(Box::new(mapped), engine, report, details)
     }
@@ -310,6 +315,16 @@ impl Area {
     /// What the device below does with writes.
     pub fn write_cache(&self) -> WriteCache {
         self.0.details.write_cache
+    }
+
+    /// The medium's descriptor, by which this process has it for itself; a forked child should close it.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.0.details.descriptor
+    }
+
+    /// Bytes that a batch takes at most.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.shared().lock().engine.batch_bytes_max()
     }
 
     /// Counters and state.
@@ -391,6 +406,12 @@ impl Area {
         if guard.engine.is_wanted(receipt.ticket) {
             shared.wait(guard, receipt.ticket)?;
         }
+        Ok(receipt)
+    }
+
+    /// Hands a batch of operations on lazy structures over; durable when somebody syncs.
+    pub fn enter(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
+        let (receipt, _guard) = self.shared().submit(|engine| engine.submit(ops))?;
         Ok(receipt)
     }
 

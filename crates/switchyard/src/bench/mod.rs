@@ -14,6 +14,7 @@ pub mod machine;
 mod nbd;
 mod nvme;
 mod rack;
+mod redis;
 mod report;
 mod servers;
 mod socket;
@@ -78,6 +79,8 @@ pub enum Comparison {
     Rack(rack::RackArgs),
     /// Durable inserts into a storage area beside raw overwrites, and beside other engines
     Store(store::StoreArgs),
+    /// Redis with its append-only file durable by ext4 and by `switchyard run`
+    Redis(redis::RedisArgs),
 }
 
 /// `switchyard bench`.
@@ -150,6 +153,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Hostile(args)) => return hostile::run(args),
         Some(Comparison::Rack(args)) => return rack::run(args),
         Some(Comparison::Store(args)) => return store::run(args),
+        Some(Comparison::Redis(args)) => return redis::run(args),
         None => {}
     }
     check(args)?;

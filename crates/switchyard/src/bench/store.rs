@@ -76,11 +76,11 @@ pub struct StoreArgs {
 
 /// One case of one round, or of the median one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Row {
+pub(super) struct Row {
     system: String,
     threads: usize,
     per_second: f64,
-    p50_us: f64,
+    pub(super) p50_us: f64,
     p99_us: f64,
 }
 
@@ -147,7 +147,7 @@ fn round(args: &StoreArgs, threads: usize) -> anyhow::Result<Vec<Row>> {
 }
 
 /// A file that is removed at the end.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -156,12 +156,12 @@ impl Drop for Scratch {
     }
 }
 
-fn scratch(dir: &Path, name: &str) -> Scratch {
+pub(super) fn scratch(dir: &Path, name: &str) -> Scratch {
     Scratch(dir.join(format!("switchyard-bench-{}-{name}", std::process::id())))
 }
 
 /// The device's limit: a block overwritten in place.
-fn raw(dir: &Path, threads: usize, time: Duration) -> anyhow::Result<Row> {
+pub(super) fn raw(dir: &Path, threads: usize, time: Duration) -> anyhow::Result<Row> {
     let path = scratch(dir, "raw");
     let prepare = || -> std::io::Result<std::fs::File> {
         std::fs::write(&path.0, vec![0; RAW_FILE_BYTES])?;

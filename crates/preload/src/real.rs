@@ -1,0 +1,66 @@
+//! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
+
+use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, size_t, ssize_t};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+fn find(place: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
+    let known = place.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+    assert!(!found.is_null(), "the C library has what the program has called");
+    place.store(found, Ordering::Relaxed);
+    found
+}
+
+macro_rules! real {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        pub unsafe fn $name($($argument: $type),*) -> $result {
+            static PLACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+            let found = find(&PLACE, concat!(stringify!($name), "\0"));
+            // SAFETY: the C library's function of this name has this type.
+            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
+            // SAFETY: the caller keeps to its contract.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+real! {
+    openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    freopen(path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    fclose(file: *mut libc::FILE) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    closefrom(first: c_int) -> ();
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t;
+    pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t;
+    writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    splice(from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t, count: size_t, flags: c_uint) -> ssize_t;
+    copy_file_range(from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t, count: size_t, flags: c_uint) -> ssize_t;
+    ftruncate(fd: c_int, size: off_t) -> c_int;
+    truncate(path: *const c_char, size: off_t) -> c_int;
+    fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int;
+    posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int;
+    mmap(at: *mut c_void, count: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+    fsync(fd: c_int) -> c_int;
+    fdatasync(fd: c_int) -> c_int;
+    sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int;
+    syncfs(fd: c_int) -> c_int;
+    sync() -> ();
+    renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint) -> c_int;
+    unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    remove(path: *const c_char) -> c_int;
+}

@@ -1,0 +1,318 @@
+//! Writing, and whatever else changes a file.
+
+use crate::{Followed, answer, followed, inside, names, present, real, set_errno};
+use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
+use runtime::files::At;
+use std::io;
+use std::slice;
+
+/// Parts of a vector at most (the kernel's UIO_MAXIOV).
+const PARTS_MAX: c_int = 1024;
+
+impl Followed {
+    /// Where `pwrite` writes: with O_APPEND to the end, whatever it is told (pwrite(2), "Bugs").
+    fn at(&self, offset: off_t) -> At {
+        match u64::try_from(offset) {
+            _ if self.flags & crate::APPENDS != 0 => At::End,
+            Ok(offset) => At::Offset(offset),
+            Err(_) => At::Cursor,
+        }
+    }
+
+    fn write(
+        &self,
+        fd: c_int,
+        at: At,
+        data: &[&[u8]],
+        syncs: bool,
+        make: impl FnOnce() -> ssize_t,
+    ) -> ssize_t {
+        let written = inside(|| self.journal.write(fd, self.file, at, data, make));
+        if written <= 0 || !(syncs || self.syncs()) {
+            return written;
+        }
+        answer(self.sync().map(|()| written as i64)) as ssize_t
+    }
+
+    unsafe fn write_one(
+        &self,
+        fd: c_int,
+        at: At,
+        data: *const c_void,
+        count: size_t,
+        make: impl FnOnce() -> ssize_t,
+    ) -> ssize_t {
+        if data.is_null() || count > isize::MAX as usize {
+            return make();
+        }
+        // SAFETY: the program's bytes.
+        let data = unsafe { slice::from_raw_parts(data.cast::<u8>(), count) };
+        self.write(fd, at, &[data], false, make)
+    }
+
+    unsafe fn write_parts(
+        &self,
+        fd: c_int,
+        at: At,
+        (parts, count): (*const iovec, c_int),
+        syncs: bool,
+        make: impl FnOnce() -> ssize_t,
+    ) -> ssize_t {
+        if parts.is_null() || !(1..=PARTS_MAX).contains(&count) {
+            return make();
+        }
+        // SAFETY: the program's vector.
+        let parts = unsafe { slice::from_raw_parts(parts, count as usize) };
+        let filled = parts.iter().filter(|part| part.iov_len > 0);
+        // SAFETY: the program's bytes.
+        let bytes = |part: &iovec| unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        let data: Vec<&[u8]> = filled.map(bytes).collect();
+        self.write(fd, at, &data, syncs, make)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::write(fd, data, count) };
+    match followed(fd) {
+        // SAFETY: the caller's arguments.
+        Some(it) => unsafe { it.write_one(fd, At::Cursor, data, count, make) },
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::pwrite(fd, data, count, offset) };
+    match followed(fd) {
+        // SAFETY: the caller's arguments.
+        Some(it) => unsafe { it.write_one(fd, it.at(offset), data, count, make) },
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwrite64(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe { pwrite(fd, data, count, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::writev(fd, parts, count) };
+    match followed(fd) {
+        // SAFETY: the caller's arguments.
+        Some(it) => unsafe { it.write_parts(fd, At::Cursor, (parts, count), false, make) },
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::pwritev(fd, parts, count, offset) };
+    match followed(fd) {
+        // SAFETY: the caller's arguments.
+        Some(it) => unsafe { it.write_parts(fd, it.at(offset), (parts, count), false, make) },
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe { pwritev(fd, parts, count, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let sync_flags = libc::RWF_SYNC | libc::RWF_DSYNC;
+    // SAFETY: the caller's arguments.
+    let make = |flags| unsafe { real::pwritev2(fd, parts, count, offset, flags) };
+    let Some(it) = followed(fd) else {
+        return make(flags);
+    };
+    let at = if flags & libc::RWF_APPEND != 0 {
+        At::End
+    } else {
+        it.at(offset)
+    };
+    let syncs = flags & sync_flags != 0;
+    // SAFETY: the caller's arguments.
+    unsafe { it.write_parts(fd, at, (parts, count), syncs, || make(flags & !sync_flags)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe { pwritev2(fd, parts, count, offset, flags) }
+}
+
+/// The log cannot follow what happens to the file now: the file system has it alone from here on.
+fn give_up(fd: c_int) -> io::Result<()> {
+    followed(fd).map_or(Ok(()), |it| it.give_up())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = |()| unsafe { real::sendfile(to, from, offset, count) as i64 };
+    answer(give_up(to).map(make)) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe { sendfile(to, from, offset, count) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut loff_t,
+    to: c_int,
+    to_offset: *mut loff_t,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = |()| unsafe { real::splice(from, from_offset, to, to_offset, count, flags) as i64 };
+    answer(give_up(to).map(make)) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copy_file_range(
+    from: c_int,
+    from_offset: *mut loff_t,
+    to: c_int,
+    to_offset: *mut loff_t,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let make = |()| unsafe { real::copy_file_range(from, from_offset, to, to_offset, count, flags) as i64 };
+    answer(give_up(to).map(make)) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    count: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let is_shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS == 0;
+    if let Some(it) = followed(fd).filter(|_| is_shared) {
+        if it.give_up().is_err() {
+            set_errno(libc::EIO);
+            return libc::MAP_FAILED;
+        }
+        // The mapping outlives its descriptor: the file stays given up.
+        inside(|| it.journal.duplicate(it.file));
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real::mmap(at, count, protection, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    count: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's arguments.
+    unsafe { mmap(at, count, protection, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::ftruncate(fd, size) };
+    match (followed(fd), u64::try_from(size)) {
+        (Some(it), Ok(size)) => answer(inside(|| it.journal.resize(it.file, size, make))),
+        _ => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { ftruncate(fd, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::truncate(path, size) };
+    let known = present().and_then(|journal| {
+        let find = || journal.find(&names::target(path)?);
+        Some((journal, inside(find)?))
+    });
+    match (known, u64::try_from(size)) {
+        (Some((journal, file)), Ok(size)) => answer(inside(|| journal.resize(file, size, make))),
+        _ => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { truncate(path, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::fallocate(fd, mode, offset, count) };
+    let Some(it) = followed(fd) else {
+        return make();
+    };
+    match mode {
+        0 => answer(inside(|| it.journal.grow(it.file, make))),
+        libc::FALLOC_FL_KEEP_SIZE => make(),
+        _ => answer(it.give_up().map(|()| make())),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { fallocate(fd, mode, offset, count) }
+}
+
+/// Answers with the error number itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::posix_fallocate(fd, offset, count) };
+    match followed(fd) {
+        Some(it) => inside(|| it.journal.grow(it.file, make)).unwrap_or(libc::EIO),
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { posix_fallocate(fd, offset, count) }
+}

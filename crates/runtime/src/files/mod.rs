@@ -1,0 +1,584 @@
+//! Files of an unmodified program that an area makes durable (docs/format/files.md): what the preload calls for each
+//! descriptor that it follows.
+//!
+//! Every change is made to the file itself, as the program asked, and logged, under one lock, so that the log has the order of
+//! the changes. A sync makes the log durable. A thread of its own shortens the log by checkpoints.
+//!
+//! Locks are taken in this order: rounds, state, the area's.
+
+mod identity;
+mod pattern;
+mod recover;
+
+pub use pattern::{DEFAULT_PATTERNS, matches};
+pub use recover::{Recovered, export, restore};
+pub use store::files::FileId;
+
+use crate::area::{Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use store::files::{Change, FILES_NAME, FileLimits, Files, Settled, SyncBy, WRITES_NAME};
+use thiserror::Error;
+
+/// A file that changes by so much between two syncs is synced by the file system: its cost is that of the data then.
+const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
+/// A checkpoint is due when the log has so much at the latest: it bounds the time of recovery.
+const CHECKPOINT_BYTES_MAX: u64 = 512 << 20;
+/// Descriptors of ours are above those that programs expect to get.
+const DESCRIPTOR_MIN: libc::c_int = 512;
+
+/// Where the area is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file or block device, made with so many bytes if it is not there.
+    Path(PathBuf, u64),
+    /// Memory of so many bytes that takes the time of NVM: for measuring. Nothing survives the process.
+    Nvm(u64, NvmTiming),
+}
+
+/// Why files cannot be kept in an area.
+#[derive(Debug, Error)]
+pub enum FilesError {
+    /// The area.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// A file.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What the area has of files cannot be brought back to them.
+    #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
+    Refused(String),
+    /// The area has entries that make no sense.
+    #[error(transparent)]
+    Malformed(#[from] store::files::Malformed),
+}
+
+/// Where a write went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// To the descriptor's cursor, which is behind it now.
+    Cursor,
+    /// To an offset.
+    Offset(u64),
+    /// To the end, wherever that was.
+    End,
+}
+
+struct State {
+    files: Files,
+    /// Of each file: open as long as the area has something of it.
+    descriptors: BTreeMap<FileId, OwnedFd>,
+    /// A file could not be synced, or the area not written.
+    has_failed: bool,
+    is_closing: bool,
+}
+
+struct Shared {
+    area: Area,
+    map: StructureId,
+    writes: Log,
+    batch_bytes_max: usize,
+    rounds: Mutex<()>,
+    state: Mutex<State>,
+    /// The thread sleeps here.
+    due: Condvar,
+}
+
+/// The files of this process that its area makes durable.
+pub struct Journal {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn failed() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// The structures of an area that are about files.
+fn structures(area: &Area) -> Result<(StructureId, Log), AreaError> {
+    let map = area.create(FILES_NAME, Kind::Map, Durability::Lazy)?;
+    area.create(WRITES_NAME, Kind::Log, Durability::Lazy)?;
+    Ok((map, area.log(WRITES_NAME)?))
+}
+
+impl Journal {
+    /// Opens the area, and brings back to their files what it has of them after a crash.
+    pub fn open(source: &Source) -> Result<(Self, Recovered), FilesError> {
+        let area = match source {
+            Source::Path(path, bytes) => Area::open(path, &AreaOptions::new(*bytes))?,
+            Source::Nvm(bytes, timing) => Area::memory(&AreaOptions::new(*bytes), Some(*timing))?,
+        };
+        let (map, writes) = structures(&area)?;
+        let recovered = recover::in_place(&area, map, &writes)?;
+        let limits = FileLimits {
+            unsynced_bytes_max: UNSYNCED_BYTES_MAX,
+            checkpoint_bytes: (area.stats().live_bytes_max / 2).min(CHECKPOINT_BYTES_MAX),
+        };
+        let shared = Arc::new(Shared {
+            map,
+            batch_bytes_max: area.batch_bytes_max(),
+            rounds: Mutex::new(()),
+            state: Mutex::new(State {
+                files: Files::new(limits, FileId(writes.positions().end + 1)),
+                descriptors: BTreeMap::new(),
+                has_failed: false,
+                is_closing: false,
+            }),
+            due: Condvar::new(),
+            writes,
+            area,
+        });
+        let runner = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("files".into())
+            .spawn(move || runner.run())
+            .map_err(AreaError::from)?;
+        let thread = Mutex::new(Some(thread));
+        Ok((Self { shared, thread }, recovered))
+    }
+
+    /// Descriptors that a forked child must close: while it has them, nobody else can open the area.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.shared.area.descriptor()
+    }
+
+    /// Follows the file of a descriptor that was just opened for writing, `is_truncated` if that emptied it. `None` if it is no
+    /// regular file.
+    pub fn open_file(&self, fd: RawFd, is_truncated: bool) -> io::Result<Option<FileId>> {
+        // SAFETY: the caller's descriptor is open during the call.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let Some((description, size)) = identity::describe(file)? else {
+            return Ok(None);
+        };
+        let mut state = self.shared.lock();
+        let (id, is_new) = state.files.open(description, size);
+        if is_new {
+            let own = duplicate(fd)?;
+            state.descriptors.insert(id, own);
+        } else if is_truncated && !state.files.has_size(id, 0) {
+            let change = state.files.resize(id, 0);
+            self.shared.log(&mut state, id, change, &[]);
+            drop(state);
+            self.sync(id)?;
+        }
+        Ok(Some(id))
+    }
+
+    /// Another descriptor for it.
+    pub fn duplicate(&self, id: FileId) {
+        self.shared.lock().files.duplicate(id);
+    }
+
+    /// A descriptor was closed.
+    pub fn close_file(&self, id: FileId) {
+        let mut state = self.shared.lock();
+        if state.files.close(id) {
+            state.descriptors.remove(&id);
+        }
+    }
+
+    /// Writes by `make`, which returns how many of the bytes were written, or less than 0, and logs it.
+    pub fn write(
+        &self,
+        fd: RawFd,
+        id: FileId,
+        at: At,
+        data: &[&[u8]],
+        make: impl FnOnce() -> isize,
+    ) -> isize {
+        let mut state = self.shared.lock();
+        let written = make();
+        if written <= 0 {
+            return written;
+        }
+        let count = written as u64;
+        let offset = match at {
+            At::Offset(offset) => Some(offset),
+            // SAFETY: no memory is involved.
+            At::Cursor => u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok(),
+            At::End => size_of(fd).ok(),
+        };
+        let offset = match at {
+            At::Offset(_) => offset,
+            _ => offset.and_then(|end| end.checked_sub(count)),
+        };
+        let Some(offset) = offset else {
+            state.files.missed(id);
+            return written;
+        };
+        let pieces = data.iter().filter(|piece| !piece.is_empty()).count() as u32;
+        let change = state.files.write(id, offset, count, pieces);
+        self.shared.log(&mut state, id, change, data);
+        if state.files.is_checkpoint_due() {
+            self.shared.due.notify_one();
+        }
+        written
+    }
+
+    /// Changes the file's size by `make`, which returns 0 if it did; durable on return if it is less then.
+    pub fn resize(&self, id: FileId, size: u64, make: impl FnOnce() -> i32) -> io::Result<i32> {
+        let mut state = self.shared.lock();
+        let before = self.shared.size(&state, id)?;
+        let result = make();
+        if result != 0 || before == size {
+            return Ok(result);
+        }
+        let change = state.files.resize(id, size);
+        self.shared.log(&mut state, id, change, &[]);
+        drop(state);
+        if size < before {
+            self.sync(id)?;
+        }
+        Ok(result)
+    }
+
+    /// The file's size may have grown by `make`, as `posix_fallocate` does.
+    pub fn grow(&self, id: FileId, make: impl FnOnce() -> i32) -> io::Result<i32> {
+        let mut state = self.shared.lock();
+        let before = self.shared.size(&state, id)?;
+        let result = make();
+        let size = self.shared.size(&state, id)?;
+        if size != before {
+            let change = state.files.resize(id, size);
+            self.shared.log(&mut state, id, change, &[]);
+        }
+        Ok(result)
+    }
+
+    /// Makes everything durable that was written to the file.
+    pub fn sync(&self, id: FileId) -> io::Result<()> {
+        let shared = &*self.shared;
+        let by = {
+            let mut state = shared.lock();
+            if state.has_failed {
+                return Err(failed());
+            }
+            let size = shared.size(&state, id)?;
+            if !state.files.has_size(id, size) {
+                state.files.surprise(id, size);
+            }
+            let change = state.files.announce(id);
+            shared.log(&mut state, id, change, &[]);
+            state.files.sync(id)
+        };
+        match by {
+            SyncBy::Log => shared.area.sync().map_err(|_| {
+                shared.lock().has_failed = true;
+                failed()
+            }),
+            SyncBy::Checkpoint => shared.checkpoint(),
+            SyncBy::FileSystem => {
+                let own = shared.lock().descriptors.get(&id).map(OwnedFd::try_clone);
+                File::from(own.ok_or_else(failed)??).sync_all()
+            }
+        }
+    }
+
+    /// Makes everything durable that was written to any file.
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.shared.checkpoint()
+    }
+
+    /// The file that a path leads to, if it is followed: the path is absolute and has no links in it.
+    pub fn find(&self, path: &Path) -> Option<FileId> {
+        let state = self.shared.lock();
+        let bytes = path.as_os_str().as_bytes();
+        let mut all = state.files.at(bytes);
+        all.find(|&id| state.files.path(id) == bytes)
+    }
+
+    /// Gives the file up: from now on it is the file system's alone, which has all of it.
+    pub fn give_up(&self, id: FileId) -> io::Result<()> {
+        let _round = self.shared.round();
+        let mut state = self.shared.lock();
+        self.shared.quiet_checkpoint(&mut state)?;
+        state.files.remove(id);
+        Ok(())
+    }
+
+    /// Removes a file by `make`, which returns 0 if it did.
+    pub fn remove(&self, id: FileId, make: impl FnOnce() -> i32) -> io::Result<i32> {
+        let shared = &*self.shared;
+        let _round = shared.round();
+        let mut state = shared.lock();
+        if shared.stat(&state, id)?.st_nlink > 1 {
+            shared.quiet_checkpoint(&mut state)?;
+        }
+        if let Some(description) = state.files.remove(id) {
+            let key = id.key();
+            let put = Op::Put {
+                map: shared.map,
+                key: &key,
+                data: &description,
+            };
+            let done = shared.area.enter(&[put]).and_then(|_| shared.area.sync());
+            if done.is_err() {
+                state.files.restore(id);
+                shared.quiet_checkpoint(&mut state)?;
+                state.files.remove(id);
+            }
+        }
+        let result = make();
+        if result != 0 {
+            state.files.restore(id);
+        }
+        Ok(result)
+    }
+
+    /// Renames by `make`, which returns 0 if it did; `swaps` if both names stay. Paths as for [`Journal::find`].
+    pub fn rename(&self, from: &Path, to: &Path, swaps: bool, make: impl FnOnce() -> i32) -> io::Result<i32> {
+        let shared = &*self.shared;
+        let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
+        let _round = shared.round();
+        let mut state = shared.lock();
+        let moved: Vec<_> = state.files.at(from).collect();
+        let replaced: Vec<_> = state.files.at(to).collect();
+        if moved.is_empty() && replaced.is_empty() {
+            drop(state);
+            return Ok(make());
+        }
+        shared.quiet_checkpoint(&mut state)?;
+        let result = make();
+        if result != 0 || from == to {
+            return Ok(result);
+        }
+        let still = |state: &State, ids: &[FileId]| -> Vec<FileId> {
+            let known = ids.iter().filter(|&&id| state.files.opens(id).is_some());
+            known.copied().collect()
+        };
+        for id in still(&state, &replaced) {
+            if swaps {
+                state.files.renamed(id, to, from);
+            } else {
+                state.files.remove(id);
+            }
+        }
+        for id in still(&state, &moved) {
+            state.files.renamed(id, from, to);
+        }
+        // Changes are logged for the new name from now on, so it has to be there.
+        for name in [from, to] {
+            sync_directory_of(name)?;
+        }
+        Ok(result)
+    }
+
+    /// Syncs all files, so that the area has nothing that they lack, and ends. Nothing is followed afterwards.
+    pub fn close(&self) -> io::Result<()> {
+        let result = self.shared.checkpoint();
+        self.shared.lock().is_closing = true;
+        self.shared.due.notify_one();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // Its panic was reported by itself.
+            let _ = thread.join();
+        }
+        result
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn round(&self) -> MutexGuard<'_, ()> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stat(&self, state: &State, id: FileId) -> io::Result<libc::stat> {
+        let own = state.descriptors.get(&id).ok_or_else(failed)?;
+        stat(own.as_raw_fd())
+    }
+
+    fn size(&self, state: &State, id: FileId) -> io::Result<u64> {
+        Ok(self.stat(state, id)?.st_size as u64)
+    }
+
+    /// Logs a change, if the log follows the file, with its data.
+    fn log(&self, state: &mut State, id: FileId, change: Option<(Option<Vec<u8>>, Change)>, data: &[&[u8]]) {
+        let Some((description, change)) = change else {
+            return;
+        };
+        let (key, header, log) = (id.key(), change.emit(), self.writes.id());
+        let mut ops = Vec::with_capacity(2 + data.len());
+        let mut bytes = 0;
+        if let Some(description) = &description {
+            ops.push(Op::Put {
+                map: self.map,
+                key: &key,
+                data: description,
+            });
+        }
+        ops.push(Op::Append { log, data: &header });
+        let pieces = data.iter().filter(|piece| !piece.is_empty());
+        ops.extend(pieces.map(|data| Op::Append { log, data }));
+        for op in &ops {
+            bytes += op.bytes();
+        }
+        let is_logged = bytes <= self.batch_bytes_max && self.area.enter(&ops).is_ok();
+        if is_logged {
+            state.files.logged(id, bytes as u64);
+        } else {
+            state.files.missed(id);
+        }
+    }
+
+    /// Syncs what the log is about, and empties the log up to where it was at the beginning.
+    fn checkpoint(&self) -> io::Result<()> {
+        let _round = self.round();
+        let mut state = self.lock();
+        if state.has_failed {
+            return Err(failed());
+        }
+        let end = self.writes.positions().end;
+        let round = state.files.begin_checkpoint();
+        let syncs: Vec<_> = round
+            .files
+            .iter()
+            .map(|&(id, with_directory)| self.syncing(&state, id, with_directory))
+            .collect();
+        drop(state);
+        let result = syncs.into_iter().try_for_each(|sync| sync.and_then(Syncing::run));
+        let mut state = self.lock();
+        state.has_failed |= result.is_err();
+        result?;
+        if self.settle(&mut state, &round, end).is_err() {
+            // The area is so full that it does not take a description: with nothing changing, it needs none.
+            self.quiet_checkpoint(&mut state)?;
+        }
+        Ok(())
+    }
+
+    /// A checkpoint during which no file is changed: afterwards the area has nothing of any.
+    fn quiet_checkpoint(&self, state: &mut State) -> io::Result<()> {
+        if state.has_failed {
+            return Err(failed());
+        }
+        let end = self.writes.positions().end;
+        let round = state.files.begin_checkpoint();
+        let result = round.files.iter().try_for_each(|&(id, with_directory)| {
+            self.syncing(state, id, with_directory).and_then(Syncing::run)
+        });
+        let result = result.and_then(|()| self.settle(state, &round, end));
+        state.has_failed |= result.is_err();
+        result
+    }
+
+    fn settle(&self, state: &mut State, round: &store::files::Round, end: u64) -> io::Result<()> {
+        let settled = state.files.end_checkpoint(round);
+        let mut owned: Vec<([u8; 8], Option<Vec<u8>>)> = Vec::with_capacity(settled.len());
+        owned.extend(settled.into_iter().map(|it| match it {
+            Settled::Put(id, description) => (id.key(), Some(description)),
+            Settled::Forget(id) => (id.key(), None),
+        }));
+        let map = self.map;
+        let mut ops: Vec<Op<'_>> = owned
+            .iter()
+            .map(|(key, description)| match description {
+                Some(data) => Op::Put { map, key, data },
+                None => Op::Remove { map, key },
+            })
+            .collect();
+        ops.push(Op::Trim {
+            log: self.writes.id(),
+            floor: end,
+        });
+        self.area.enter(&ops).map_err(|_| failed())?;
+        let State {
+            files, descriptors, ..
+        } = state;
+        descriptors.retain(|&id, _| files.opens(id).is_some());
+        self.area.sync().map_err(|_| failed())
+    }
+
+    fn syncing(&self, state: &State, id: FileId, with_directory: bool) -> io::Result<Syncing> {
+        let own = state.descriptors.get(&id).ok_or_else(failed)?;
+        let path = Path::new(OsStr::from_bytes(state.files.path(id)));
+        let directory = path.parent().filter(|_| with_directory);
+        Ok(Syncing {
+            file: own.try_clone()?.into(),
+            directory: directory.map(Path::to_owned),
+        })
+    }
+
+    /// The thread: checkpoints when they are due.
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.is_closing {
+            if state.files.is_checkpoint_due() && !state.has_failed {
+                drop(state);
+                // A failure is kept, and told to whoever syncs next.
+                let _ = self.checkpoint();
+                state = self.lock();
+                continue;
+            }
+            state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A file that a checkpoint syncs, and the directory that has its name.
+struct Syncing {
+    file: File,
+    directory: Option<PathBuf>,
+}
+
+impl Syncing {
+    fn run(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.directory.map_or(Ok(()), |path| sync_directory(&path))
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match File::open(path) {
+        // It was removed with all that was in it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        directory => directory?.sync_all(),
+    }
+}
+
+fn sync_directory_of(path: &[u8]) -> io::Result<()> {
+    let parent = Path::new(OsStr::from_bytes(path)).parent();
+    parent.map_or(Ok(()), sync_directory)
+}
+
+fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let make = |lowest: libc::c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+    let high = make(DESCRIPTOR_MIN);
+    // The limit of descriptors may be lower.
+    let own = if high < 0 { make(0) } else { high };
+    if own < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(own) })
+}
+
+fn stat(fd: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: zeros are a valid `stat`.
+    let mut data: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills `data`.
+    match unsafe { libc::fstat(fd, &mut data) } {
+        0 => Ok(data),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn size_of(fd: RawFd) -> io::Result<u64> {
+    Ok(stat(fd)?.st_size as u64)
+}

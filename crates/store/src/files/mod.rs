@@ -1,0 +1,462 @@
+//! Files of unmodified programs: which of their changes the log has, and what a sync of one takes (docs/format/files.md).
+//!
+//! [`Files`] decides and does no I/O: whoever owns the descriptors makes a change, logs what [`Files`] says, and carries a
+//! sync or a checkpoint out (`runtime::files`). [`Description`] and [`Change`] are what is in the area.
+//!
+//! # Invariants
+//! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.
+//! - A number is never used for two files.
+
+mod recovery;
+
+pub use recovery::{Fate, Malformed, Present, replay};
+
+use crate::format::{u32_at, u64_at};
+use std::collections::BTreeMap;
+
+/// Name of the map of descriptions.
+pub const FILES_NAME: &str = "files";
+/// Name of the log of changes.
+pub const WRITES_NAME: &str = "writes";
+/// Bytes of a change's entry.
+pub const CHANGE_BYTES: usize = 32;
+const DESCRIPTION_BYTES: usize = 40;
+const FRESH: u8 = 1;
+const REMOVED: u8 = 2;
+
+/// Number of a file in its area; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+impl FileId {
+    /// Its key in the map.
+    pub fn key(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    /// The number that a key is.
+    pub fn parse(key: &[u8]) -> Option<Self> {
+        Some(Self(u64::from_le_bytes(key.try_into().ok()?)))
+    }
+}
+
+/// Which file a path led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its inode.
+    pub inode: u64,
+    /// When that was made, in ns; 0 if the file system does not tell.
+    pub born_ns: u64,
+    /// Hash of the boot and the mount: as long as it is the same, so is the page cache.
+    pub cache: u64,
+}
+
+/// A file as the area describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// Where it is: an absolute path.
+    pub path: Vec<u8>,
+    /// Which it is.
+    pub identity: Identity,
+    /// Mode, user and group, to make it again.
+    pub owner: [u32; 3],
+    /// The log has all that it holds.
+    pub is_fresh: bool,
+    /// It was removed, or is about to be; or it was given up: the file system alone has it.
+    pub is_removed: bool,
+}
+
+impl Description {
+    /// Its value in the map.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = vec![0; DESCRIPTION_BYTES];
+        bytes[0] = if self.is_fresh { FRESH } else { 0 } | if self.is_removed { REMOVED } else { 0 };
+        for (index, part) in self.owner.iter().enumerate() {
+            bytes[4 + 4 * index..][..4].copy_from_slice(&part.to_le_bytes());
+        }
+        let Identity {
+            inode,
+            born_ns,
+            cache,
+        } = self.identity;
+        for (index, part) in [inode, born_ns, cache].iter().enumerate() {
+            bytes[16 + 8 * index..][..8].copy_from_slice(&part.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.path);
+        bytes
+    }
+
+    /// The description that a value is; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (fixed, path) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let is_sound = fixed[0] & !(FRESH | REMOVED) == 0 && path.first() == Some(&b'/');
+        is_sound.then(|| Self {
+            path: path.to_vec(),
+            identity: Identity {
+                inode: u64_at(fixed, 16),
+                born_ns: u64_at(fixed, 24),
+                cache: u64_at(fixed, 32),
+            },
+            owner: [u32_at(fixed, 4), u32_at(fixed, 8), u32_at(fixed, 12)],
+            is_fresh: fixed[0] & FRESH != 0,
+            is_removed: fixed[0] & REMOVED != 0,
+        })
+    }
+}
+
+/// An entry of the log of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Whose.
+    pub file: FileId,
+    /// Entries of data that follow; `None` for a resize, which has none.
+    pub pieces: Option<u32>,
+    /// Where the data goes.
+    pub offset: u64,
+    /// Bytes of the whole file afterwards.
+    pub size: u64,
+}
+
+impl Change {
+    /// Its entry.
+    pub fn emit(&self) -> [u8; CHANGE_BYTES] {
+        let mut bytes = [0; CHANGE_BYTES];
+        bytes[0] = if self.pieces.is_some() { 1 } else { 2 };
+        bytes[4..8].copy_from_slice(&self.pieces.unwrap_or(0).to_le_bytes());
+        for (index, part) in [self.file.0, self.offset, self.size].iter().enumerate() {
+            bytes[8 + 8 * index..][..8].copy_from_slice(&part.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The change that an entry is; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CHANGE_BYTES] = bytes.try_into().ok()?;
+        let pieces = u32_at(bytes, 4);
+        Some(Self {
+            file: FileId(u64_at(bytes, 8)),
+            pieces: match (bytes[0], pieces) {
+                (1, 1..) => Some(pieces),
+                (2, 0) => None,
+                _ => return None,
+            },
+            offset: u64_at(bytes, 16),
+            size: u64_at(bytes, 24),
+        })
+    }
+}
+
+/// What bounds the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileLimits {
+    /// Bytes that a file may change without a sync before the log stops following it: a sync of so much costs the file
+    /// system little more than the log.
+    pub unsynced_bytes_max: u64,
+    /// Bytes of the log at which a checkpoint is due.
+    pub checkpoint_bytes: u64,
+}
+
+/// What makes a file durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncBy {
+    /// The area: the log has everything.
+    Log,
+    /// A checkpoint: it is behind.
+    Checkpoint,
+    /// The file system: it was removed or given up.
+    FileSystem,
+}
+
+/// A checkpoint under way.
+#[derive(Debug)]
+pub struct Round {
+    number: u64,
+    /// Files to sync, and whether their directory is, too.
+    pub files: Vec<(FileId, bool)>,
+}
+
+/// What a checkpoint changes in the map of descriptions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// This is the file's description now.
+    Put(FileId, Vec<u8>),
+    /// The area needs nothing of the file any more.
+    Forget(FileId),
+}
+
+struct File {
+    description: Description,
+    size: u64,
+    /// Descriptors of the program.
+    opens: u32,
+    /// The map has it.
+    is_described: bool,
+    /// Its directory was synced since it was opened first.
+    is_named: bool,
+    /// Checkpoints that had begun at its last change that was logged, and at the last that was not.
+    logged: Option<u64>,
+    missed: Option<u64>,
+    unsynced_bytes: u64,
+}
+
+/// The files of one program.
+pub struct Files {
+    files: BTreeMap<FileId, File>,
+    limits: FileLimits,
+    next: u64,
+    rounds: u64,
+    logged_bytes: u64,
+}
+
+impl Files {
+    /// No files; `next` is the first number that was never used.
+    pub fn new(limits: FileLimits, next: FileId) -> Self {
+        Self {
+            files: BTreeMap::new(),
+            limits,
+            next: next.0,
+            rounds: 0,
+            logged_bytes: 0,
+        }
+    }
+
+    /// A descriptor for the file was opened, with `size` bytes in it; true if the file was not known.
+    pub fn open(&mut self, description: Description, size: u64) -> (FileId, bool) {
+        let mut all = self.files.iter_mut();
+        // One that was removed keeps its inode while it is open.
+        let known = all.find(|(_, it)| {
+            it.description.identity == description.identity && (it.opens > 0 || !it.description.is_removed)
+        });
+        if let Some((&id, file)) = known {
+            file.opens += 1;
+            return (id, false);
+        }
+        let id = FileId(self.next);
+        self.next += 1;
+        let file = File {
+            description: Description {
+                is_fresh: size == 0,
+                is_removed: false,
+                ..description
+            },
+            size,
+            opens: 1,
+            is_described: false,
+            is_named: false,
+            logged: None,
+            missed: (size > 0).then_some(self.rounds),
+            unsynced_bytes: 0,
+        };
+        self.files.insert(id, file);
+        (id, true)
+    }
+
+    /// Another descriptor of an open file.
+    pub fn duplicate(&mut self, id: FileId) {
+        self.file(id).opens += 1;
+    }
+
+    /// A descriptor was closed; true if nothing is known of the file any more.
+    pub fn close(&mut self, id: FileId) -> bool {
+        let file = self.file(id);
+        file.opens -= 1;
+        let is_done = file.opens == 0 && !file.is_described;
+        if is_done {
+            self.files.remove(&id);
+        }
+        is_done
+    }
+
+    fn file(&mut self, id: FileId) -> &mut File {
+        self.files.get_mut(&id).expect("numbers come from open")
+    }
+
+    /// The file's path.
+    pub fn path(&self, id: FileId) -> &[u8] {
+        &self.files[&id].description.path
+    }
+
+    /// The files at `path`, and below it.
+    pub fn at<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = FileId> + 'a {
+        let is_there = |it: &File| {
+            let below = it.description.path.strip_prefix(path);
+            !it.description.is_removed && below.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        };
+        self.files
+            .iter()
+            .filter(move |(_, it)| is_there(it))
+            .map(|(&id, _)| id)
+    }
+
+    /// `count` bytes at `offset` were written: the change to log with so many pieces, after the description if there is one. `None`
+    /// if the log does not follow the file now.
+    pub fn write(
+        &mut self,
+        id: FileId,
+        offset: u64,
+        count: u64,
+        pieces: u32,
+    ) -> Option<(Option<Vec<u8>>, Change)> {
+        let end = offset + count;
+        let size = self.files[&id].size.max(end);
+        self.change(id, size, count, Some(pieces), offset)
+    }
+
+    /// The file has `size` bytes now: the change to log, as [`Files::write`].
+    pub fn resize(&mut self, id: FileId, size: u64) -> Option<(Option<Vec<u8>>, Change)> {
+        self.change(id, size, 0, None, 0)
+    }
+
+    fn change(
+        &mut self,
+        id: FileId,
+        size: u64,
+        count: u64,
+        pieces: Option<u32>,
+        offset: u64,
+    ) -> Option<(Option<Vec<u8>>, Change)> {
+        let (rounds, unsynced_bytes_max) = (self.rounds, self.limits.unsynced_bytes_max);
+        let file = self.file(id);
+        file.size = size;
+        file.unsynced_bytes += count;
+        if file.description.is_removed {
+            return None;
+        }
+        if file.missed.is_some() || file.unsynced_bytes > unsynced_bytes_max {
+            file.missed = Some(rounds);
+            return None;
+        }
+        let change = Change {
+            file: id,
+            pieces,
+            offset,
+            size,
+        };
+        let description = (!file.is_described).then(|| file.description.emit());
+        Some((description, change))
+    }
+
+    /// The change that was asked for is in the log, of which it takes `bytes`.
+    pub fn logged(&mut self, id: FileId, bytes: u64) {
+        let rounds = self.rounds;
+        let file = self.file(id);
+        file.is_described = true;
+        file.logged = Some(rounds);
+        self.logged_bytes += bytes;
+    }
+
+    /// The change is not in the log: the area was full, or it cannot be followed.
+    pub fn missed(&mut self, id: FileId) {
+        let rounds = self.rounds;
+        self.file(id).missed = Some(rounds);
+    }
+
+    /// True if the file has this size: nobody else writes it.
+    pub fn has_size(&self, id: FileId, size: u64) -> bool {
+        self.files[&id].size == size
+    }
+
+    /// The file has this size, and the log does not know how that came.
+    pub fn surprise(&mut self, id: FileId, size: u64) {
+        self.missed(id);
+        self.file(id).size = size;
+    }
+
+    /// A change to log before a sync, though nothing changed: so that a new file without data is there afterwards.
+    pub fn announce(&mut self, id: FileId) -> Option<(Option<Vec<u8>>, Change)> {
+        let file = &self.files[&id];
+        let is_unknown = file.description.is_fresh && !file.is_described;
+        is_unknown
+            .then(|| self.resize(id, self.files[&id].size))
+            .flatten()
+    }
+
+    /// What makes everything durable that was written to the file up to now.
+    pub fn sync(&mut self, id: FileId) -> SyncBy {
+        let file = self.file(id);
+        if file.description.is_removed {
+            return SyncBy::FileSystem;
+        }
+        if file.missed.is_some() {
+            return SyncBy::Checkpoint;
+        }
+        file.unsynced_bytes = 0;
+        SyncBy::Log
+    }
+
+    /// The file is about to be removed, or given up: what the map must say of it before, if it has it.
+    pub fn remove(&mut self, id: FileId) -> Option<Vec<u8>> {
+        let file = self.file(id);
+        file.description.is_removed = true;
+        file.is_described.then(|| file.description.emit())
+    }
+
+    /// The removal failed: the file is behind, as the log has given it up.
+    pub fn restore(&mut self, id: FileId) {
+        self.missed(id);
+        self.file(id).description.is_removed = false;
+    }
+
+    /// What was at `from` is at `to` now: the file, or a directory above it. Only after a checkpoint in which nothing changed.
+    pub fn renamed(&mut self, id: FileId, from: &[u8], to: &[u8]) {
+        let file = self.file(id);
+        assert!(!file.is_described, "the map says where the file was");
+        let rest = &file.description.path[from.len()..];
+        file.description.path = [to, rest].concat();
+    }
+
+    /// True if the log should be shortened.
+    pub fn is_checkpoint_due(&self) -> bool {
+        self.logged_bytes >= self.limits.checkpoint_bytes
+    }
+
+    /// Begins a checkpoint: the files to sync. The log is trimmed to its present end when [`Files::end_checkpoint`] says so.
+    pub fn begin_checkpoint(&mut self) -> Round {
+        self.rounds += 1;
+        self.logged_bytes = 0;
+        let needed = |it: &&File| it.is_described || it.missed.is_some();
+        let all = self.files.iter().filter(|(_, it)| needed(it));
+        let files = all.map(|(&id, it)| (id, !it.is_named || it.description.is_removed));
+        Round {
+            number: self.rounds,
+            files: files.collect(),
+        }
+    }
+
+    /// All files of the checkpoint are durable: what changes in the map, in one batch with the log's trim.
+    pub fn end_checkpoint(&mut self, round: &Round) -> Vec<Settled> {
+        let mut settled = Vec::new();
+        let before = |at: Option<u64>| at.is_some_and(|at| at < round.number);
+        for &(id, _) in &round.files {
+            let Some(file) = self.files.get_mut(&id) else {
+                continue;
+            };
+            if before(file.missed) {
+                file.missed = None;
+                file.unsynced_bytes = 0;
+            }
+            if before(file.logged) {
+                file.logged = None;
+            }
+            file.is_named = true;
+            let was_fresh = core::mem::take(&mut file.description.is_fresh);
+            match (file.logged.is_some(), file.is_described) {
+                (true, _) if was_fresh => settled.push(Settled::Put(id, file.description.emit())),
+                (true, _) | (false, false) => {}
+                (false, true) => {
+                    settled.push(Settled::Forget(id));
+                    file.is_described = false;
+                }
+            }
+            if file.opens == 0 && !file.is_described {
+                self.files.remove(&id);
+            }
+        }
+        settled
+    }
+
+    /// Descriptors that are open for a file; none if it is not known.
+    pub fn opens(&self, id: FileId) -> Option<u32> {
+        self.files.get(&id).map(|file| file.opens)
+    }
+}

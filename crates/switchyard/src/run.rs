@@ -1,0 +1,143 @@
+//! `switchyard run` and `export`: unmodified programs whose synced files are durable by a storage area
+//! (docs/format/files.md). The work is done in the program itself, by the library of `crates/preload`.
+
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use clap::Args;
+use runtime::MediaOpenError;
+use runtime::area::AreaError;
+use runtime::files::{DEFAULT_PATTERNS, FilesError, Recovered, export as export_copies, restore};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library that is loaded into the program.
+const LIBRARY: &str = "libswitchyard_preload.so";
+
+/// `switchyard run`.
+#[derive(Args)]
+#[command(
+    after_help = "What the program syncs of the chosen files is durable by one write to the area; the files themselves follow in \
+    the background, and are complete when the program ends. After a crash of the machine the next `run`, or `export`, \
+    brings them up to date: do not use them before.\n\n\
+    Examples:\n  switchyard run -- redis-server --appendonly yes --appendfsync always\n  \
+    switchyard run --area /srv/app.area --match 'journal-*' -- ./app"
+)]
+pub struct RunArgs {
+    /// File or block device of the area; a missing file is made
+    #[arg(long, value_name = "FILE", default_value = "switchyard.area")]
+    pub area: PathBuf,
+    /// Size of a new area
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+    /// Files to follow, by name, or by path if there is a slash in it (glob); repeat it for several
+    /// [default: *.incr.aof, appendonly.aof, *-wal, and six digits with .log]
+    #[arg(long = "match", value_name = "PATTERN")]
+    pub patterns: Vec<String>,
+    /// Emulated NVM instead of the area, for measuring: NOTHING of it survives the program
+    #[arg(long, conflicts_with = "area")]
+    pub nvm: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// `switchyard export`.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  switchyard export app.area /tmp/copies     copies at their whole paths below /tmp/copies\n  \
+    switchyard export app.area                 the files themselves, as the next `run` would"
+)]
+pub struct ExportArgs {
+    /// File or block device of the area
+    #[arg(value_name = "AREA")]
+    pub area: PathBuf,
+    /// Directory for the copies; without it the files themselves are brought up to date
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+fn judged(error: FilesError) -> anyhow::Error {
+    match error {
+        FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
+            "the area {} is in use: a program runs with it",
+            path.display()
+        ))
+        .into(),
+        error => error.into(),
+    }
+}
+
+/// The library is beside the program, or where packages put libraries.
+fn library() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("where is this program?")?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let places = [directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)];
+    let found = places.iter().find(|place| place.is_file());
+    let missing = || {
+        format!(
+            "{LIBRARY} is not beside {}: `make build` makes both",
+            program.display()
+        )
+    };
+    found.cloned().with_context(missing)
+}
+
+fn tell(recovered: &Recovered) {
+    if recovered.replayed + recovered.removed > 0 {
+        eprintln!(
+            "switchyard: after a crash: {} files brought up to date with {} bytes, {} removed again",
+            recovered.replayed, recovered.bytes, recovered.removed
+        );
+    }
+}
+
+/// Becomes the program.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let library = library()?;
+    let patterns = match &args.patterns[..] {
+        [] => DEFAULT_PATTERNS.join("\n"),
+        own => own.join("\n"),
+    };
+    if patterns.contains('\0') || args.patterns.iter().any(|it| it.is_empty() || it.contains('\n')) {
+        bail!(Failure::Usage("--match: write a name with *, ? and [...]".into()));
+    }
+    let area = if args.nvm {
+        PathBuf::from("nvm")
+    } else {
+        let area = std::path::absolute(&args.area).context("--area")?;
+        tell(&restore(&area, args.size.0).map_err(judged)?);
+        area
+    };
+    let mut preload = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let error = Command::new(&args.program[0])
+        .args(&args.program[1..])
+        .env("LD_PRELOAD", preload)
+        .env("SWITCHYARD_AREA", area)
+        .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
+        .env("SWITCHYARD_MATCH", patterns)
+        .exec();
+    Err(error).with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))
+}
+
+/// Copies, or brings up to date.
+pub fn export(args: &ExportArgs) -> anyhow::Result<()> {
+    let Some(directory) = &args.directory else {
+        let recovered = restore(&args.area, 0).map_err(judged)?;
+        println!(
+            "{} files were complete, {} brought up to date with {} bytes, {} removed again",
+            recovered.complete, recovered.replayed, recovered.bytes, recovered.removed
+        );
+        return Ok(());
+    };
+    for copy in export_copies(&args.area, directory).map_err(judged)? {
+        println!("{}", copy.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+#!/bin/bash
+# Redis, SQLite and LevelDB, unmodified, under `switchyard run`: nothing that was acknowledged is lost when they are killed under
+# load, nor when the power is cut, which is ext4 on a loop device that is shut down without writing its page cache back.
+# RUN_KILLS and RUN_CUTS say how often (50 kills: RUN_KILLS=50 tests/system/t_11_run.sh).
+source "$(dirname "$0")/lib.sh"
+need redis-server redis-check-aof python3 sqlite3 mkfs.ext4
+kills=${RUN_KILLS:-3} cuts=${RUN_CUTS:-3}
+py() { python3 "$here/power_cut.py" "$@"; }
+files=$work/files
+mkdir "$files"
+
+program=
+end_program() {
+    [[ -z $program ]] && return 0
+    kill "-$1" "$program" 2>/dev/null || true
+    wait "$program" 2>/dev/null || true
+    program=
+}
+at_end 'end_program 9'
+start_redis() {
+    mkdir -p "$files/redis"
+    "$SWITCHYARD" run --area "$work/area" --size 64MiB -- redis-server --port "$port_base" --dir "$files/redis" \
+        --appendonly yes --appendfsync always --save "" --auto-aof-rewrite-percentage 0 >>"$work/redis.log" 2>&1 &
+    program=$!
+    local i
+    for (( i = 0; i < 400; i++ )); do
+        redis-cli -p "$port_base" ping 2>/dev/null | grep -q PONG && return 0
+        kill -0 "$program" 2>/dev/null || { tail -5 "$work/redis.log" >&2; fail "redis-server ended"; }
+        sleep 0.05
+    done
+    fail "redis-server does not answer"
+}
+check_redis() {
+    start_redis
+    py redis_check "$port_base" "$work/redis.note" || fail "redis: an acknowledged SET was lost"
+}
+check_aof() {
+    redis-check-aof "$files"/redis/appendonlydir/*.manifest >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "redis-check-aof"; }
+}
+numbers() { wc -l 2>/dev/null <"$1" || echo 0; }
+load_redis() {
+    py redis_load "$port_base" "$work/redis.note" "$(numbers "$work/redis.note")" &
+    loader=$!
+    sleep "0.$(( RANDOM % 8 + 2 ))"
+}
+
+echo "· one area, one program"
+start_redis
+expect_code 4 "$SWITCHYARD" run --area "$work/area" -- true
+expect_text "in use"
+expect_code 2 "$SWITCHYARD" store verify "$work/area"
+end_program TERM
+[[ -s $files/redis/appendonlydir/appendonly.aof.manifest ]] || fail "redis: no append-only file"
+
+echo "· redis is killed under load, $kills times"
+for (( kill = 0; kill < kills; kill++ )); do
+    if (( kill == 0 )); then start_redis; else check_redis; fi
+    load_redis
+    end_program 9
+    wait "$loader" || true
+done
+"$SWITCHYARD" store verify "$work/area" >"$work/out" || { cat "$work/out"; fail "store verify"; }
+expect_code 0 "$SWITCHYARD" store dump "$work/area" --structure files
+grep -q incr.aof "$work/out" || fail "store dump does not show the file"
+"$SWITCHYARD" export "$work/area" "$work/copies" >"$work/out" || fail "export"
+while read -r copy; do cmp "$copy" "/${copy#"$work/copies/"}" || fail "export: $copy differs"; done <"$work/out"
+check_redis
+end_program TERM
+check_aof
+
+if (( EUID != 0 )); then
+    echo "  (without root there is no power cut)"
+    exit 0
+fi
+
+image=$work/image
+truncate -s 512M "$image"
+mkfs.ext4 -q -F "$image"
+mount_files() { mount -o loop "$image" "$files" || skip "no loop device"; }
+at_end "umount -l '$files' 2>/dev/null"
+# power_cut: the machine stops, as far as the files are concerned; and is there again.
+power_cut() {
+    py cut "$files"
+    end_program 9
+    wait "$loader" 2>/dev/null || true
+    umount "$files"
+    mount_files
+}
+mount_files
+rm -f "$work/redis.note" "$work/area"
+echo "· the power is cut under redis, $cuts times"
+for (( cut = 0; cut < cuts; cut++ )); do
+    if (( cut == 0 )); then start_redis; else check_redis; fi
+    load_redis
+    power_cut
+done
+"$SWITCHYARD" export "$work/area"
+check_aof
+check_redis
+end_program TERM
+
+# database NAME LOAD CHECK FILE: the same for one that a program of ours uses.
+database() {
+    local name=$1 cut
+    for (( cut = 0; cut < cuts; cut++ )); do
+        "$SWITCHYARD" run --area "$work/$name.area" --size 64MiB -- python3 "$here/power_cut.py" "${name}_load" "$files/$name" \
+            "$work/$name.note" "$(numbers "$work/$name.note")" >>"$work/$name.log" 2>&1 &
+        program=$!
+        loader=
+        sleep "0.$(( RANDOM % 5 + 4 ))"
+        if (( cut % 2 )); then end_program 9; else power_cut; fi
+        "$SWITCHYARD" export "$work/$name.area"
+        [[ -s $work/$name.note ]] || { cat "$work/$name.log" >&2; fail "$name did nothing"; }
+        py "${name}_check" "$files/$name" "$work/$name.note" || fail "$name: what was acknowledged is lost"
+    done
+}
+echo "· the power is cut under SQLite"
+database sqlite
+if python3 -c 'import plyvel' 2>/dev/null; then
+    echo "· and under LevelDB"
+    database level
+fi
