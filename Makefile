@@ -27,7 +27,7 @@ lint: ## clippy, warnings are errors
 	cargo clippy --workspace --all-targets -- -D warnings
 
 unit:
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 system: build
 	./tests/system/run.sh
