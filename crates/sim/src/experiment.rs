@@ -27,6 +27,9 @@ pub struct Experiment {
     pub run: fn(seed: u64, progress: Progress<'_>) -> Report,
 }
 
+/// What the names of the host block switch's experiments begin with.
+pub const SWITCH: &str = "switch-";
+
 /// All experiments.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {

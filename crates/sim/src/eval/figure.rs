@@ -1,6 +1,5 @@
 //! A figure's numbers: rows of latencies, as JSON and as a table.
 
-use super::checks::Check;
 use crate::report::Report;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -140,8 +139,6 @@ pub struct Figure {
     pub parameters: Map<String, Value>,
     /// The rows.
     pub rows: Vec<Row>,
-    /// What the rows are meant to show, and whether they do.
-    pub checks: Vec<Check>,
 }
 
 impl Figure {
@@ -152,7 +149,6 @@ impl Figure {
             seed,
             parameters: Map::new(),
             rows: Vec::new(),
-            checks: Vec::new(),
         }
     }
 
@@ -163,7 +159,6 @@ impl Figure {
             "seed": self.seed,
             "parameters": self.parameters,
             "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
-            "checks": self.checks.iter().map(Check::to_json).collect::<Vec<_>>(),
         })
     }
 

@@ -4,8 +4,8 @@ use super::compare::{CompareArgs, Row};
 use super::machine::{self, About};
 use crate::report::chart::spread;
 use crate::report::page::{begin, escape, section};
-use crate::report::table::Table;
 use anyhow::Context;
+use sim::report::table::Table;
 use std::fmt::Write;
 
 /// Prints rows, and writes the page if asked for, with the simulator's figures behind them.

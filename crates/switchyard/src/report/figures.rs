@@ -1,7 +1,9 @@
 //! What is drawn of each experiment, as the papers draw it.
 
-use super::chart::{Chart, Marks, Scale, plain};
-use super::table::{Line, Table, distinct};
+use super::chart::{Chart, Marks, Scale};
+use sim::experiment::SWITCH;
+use sim::report::number::plain;
+use sim::report::table::{Line, Table, distinct};
 
 /// Microseconds in a millisecond; requests in a thousand.
 const THOUSAND: f64 = 1e3;
@@ -16,7 +18,7 @@ pub fn is_figure(name: &str) -> bool {
 
 /// True of the host block switch's experiments.
 pub fn is_switch(name: &str) -> bool {
-    name.starts_with("switch-")
+    name.starts_with(SWITCH)
 }
 
 /// Where a figure stands in the report: the rack's by number, then what has none, then the block switch's.
@@ -25,7 +27,7 @@ pub fn place(name: &str) -> (bool, u32) {
         let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().ok()
     };
-    let plain = name.strip_prefix("switch-").unwrap_or(name);
+    let plain = name.strip_prefix(SWITCH).unwrap_or(name);
     let number = plain.strip_prefix("fig").and_then(number);
     (is_switch(name), number.unwrap_or(u32::MAX))
 }
@@ -342,9 +344,14 @@ fn switch(table: &Table) -> Vec<Chart> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::tests::made;
     use super::*;
     use sim::experiment::EXPERIMENTS;
+
+    /// A small result of an experiment without runs.
+    fn made(name: &str) -> Table {
+        let experiment = sim::experiment::find(name).expect("it is there");
+        Table::new(&(experiment.run)(1, &mut |_| {}))
+    }
 
     #[test]
     fn figures_come_by_number_and_the_block_switch_last() {

@@ -2,10 +2,8 @@
 //! CSV. The drawing is shared with the pages of `bench`.
 
 pub mod chart;
-mod claims;
 mod figures;
 pub mod page;
-pub mod table;
 mod work;
 
 use crate::bench::machine;
@@ -17,11 +15,13 @@ use page::Overall;
 use serde_json::{Value, json};
 use sim::eval;
 use sim::experiment::{EXPERIMENTS, Experiment};
+use sim::report::claims;
+use sim::report::number::exact;
+use sim::report::table::{self, Table};
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use table::Table;
 
 /// How long the whole report may take on two processors.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -272,7 +272,7 @@ fn print_summary(tables: &[Table]) {
                 "{:<12} {:<11} {:>8} {:<7} {}",
                 table.name,
                 claim.verdict(),
-                chart::exact(claim.ours),
+                exact(claim.ours),
                 claim.target.map(|target| target.text()).unwrap_or_default(),
                 claim.what
             );
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(rows.matches("<tr").count(), 1 + table.lines.len(), "{name}");
             for value in table.lines.iter().flat_map(|line| &line.values) {
                 assert!(
-                    rows.contains(&format!("<td>{}", chart::plain(*value))) || value.is_nan(),
+                    rows.contains(&format!("<td>{}", sim::report::number::plain(*value))) || value.is_nan(),
                     "{name}: {value}"
                 );
             }

@@ -1,10 +1,11 @@
 //! One HTML page that needs nothing else: it has its style sheet and its pictures in itself, follows the reader's theme,
 //! and can be read on a phone and printed.
 
-use super::chart::{Chart, exact, plain};
-use super::claims::{Claim, Target, claims};
+use super::chart::Chart;
 use super::figures::{charts, colour, main_column};
-use super::table::Table;
+use sim::report::claims::{Claim, Target, claims};
+use sim::report::number::{exact, plain};
+use sim::report::table::Table;
 use std::fmt::Write;
 
 /// The style sheet of every page.

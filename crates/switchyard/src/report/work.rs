@@ -2,10 +2,10 @@
 //! all figures that have it; experiments without a plan run as they are. Every run is a function of its seed alone, so
 //! the result does not depend on the number of threads.
 
-use super::table::Table;
 use indicatif::ProgressBar;
 use sim::eval::{Case, plan_of, specification};
 use sim::experiment::Experiment;
+use sim::report::table::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ pub fn run(chosen: &[&'static Experiment], seed: u64, jobs: usize, bar: &Progres
                 Work::Whole(index) => {
                     let experiment = chosen[*index];
                     let report = (experiment.run)(seed, &mut |text| bar.set_message(text.to_owned()));
-                    let table = Table::new(experiment, &report);
+                    let table = Table::new(&report);
                     done.lock().expect("no holder panics").insert(*index, table);
                 }
                 Work::Case(case) => {
@@ -75,7 +75,7 @@ pub fn run(chosen: &[&'static Experiment], seed: u64, jobs: usize, bar: &Progres
     let table = |(index, experiment): (usize, &&'static Experiment)| {
         // What is not there yet consists of cases that are.
         done.remove(&index)
-            .unwrap_or_else(|| Table::new(experiment, &(experiment.run)(seed, &mut |_| {})))
+            .unwrap_or_else(|| Table::new(&(experiment.run)(seed, &mut |_| {})))
     };
     chosen.iter().enumerate().map(table).collect()
 }

@@ -1,9 +1,9 @@
 //! What the papers say of a figure beside what came out, and the targets that this project has set itself. All of ours
 //! is computed from the tables; the papers' numbers are written down here, with where they stand.
 
-use super::chart::plain;
-use super::figures::is_switch;
+use super::number::{exact, plain};
 use super::table::{Line, Table};
+use core::fmt;
 use serde_json::{Value, json};
 
 /// A number of a paper.
@@ -122,6 +122,26 @@ impl Claim {
     }
 }
 
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = self.target.map_or_else(String::new, Target::text);
+        write!(
+            f,
+            "{:<11} {:>8} {target:<7} {}",
+            self.verdict(),
+            exact(self.ours),
+            self.what
+        )?;
+        if !self.place.is_empty() {
+            write!(f, " ({})", self.place)?;
+        }
+        match self.paper {
+            Some(paper) => write!(f, "; the paper: {}", plain(paper.value)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A number, and where it was found.
 struct Found {
     value: f64,
@@ -170,7 +190,7 @@ fn extreme(
             .map_or(f64::NAN, |line| table.value(line, column))
     };
     let (unit, divisor) = match column {
-        column if is_switch(&table.name) && column.ends_with("_us") => (" µs", 1.0),
+        column if table.is_of_the_switch() && column.ends_with("_us") => (" µs", 1.0),
         column if column.ends_with("_us") => (" ms", 1e3),
         _ => ("", 1.0),
     };
@@ -747,11 +767,6 @@ mod tests {
         }
         table.lines = lines;
         table.regroup();
-        assert_eq!(
-            super::super::figures::charts(&table).len(),
-            1,
-            "one for the workload"
-        );
         let verdicts: Vec<_> = claims(&table)
             .iter()
             .map(|claim| (claim.ours, claim.verdict()))

@@ -1,9 +1,9 @@
 //! An experiment's rows in one form, whichever kind of experiment made them, and as CSV.
 
+use super::Report;
+use crate::eval::Figure;
+use crate::experiment;
 use serde_json::{Map, Value, json};
-use sim::eval::Figure;
-use sim::experiment::Experiment;
-use sim::report::Report;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -65,21 +65,22 @@ pub struct Table {
     pub columns: Vec<String>,
     /// The rows.
     pub lines: Vec<Line>,
-    /// The object that `sim run --json` prints.
+    /// The object that `sim run --json` prints, without claims.
     pub json: Value,
 }
 
 impl Table {
     /// Of what an experiment gave.
-    pub fn new(experiment: &Experiment, report: &Report) -> Self {
+    pub fn new(report: &Report) -> Self {
+        let experiment = experiment::find(&report.experiment);
         let mut table = Self {
-            name: experiment.name.to_owned(),
-            about: experiment.about.to_owned(),
+            name: report.experiment.clone(),
+            about: experiment.map_or_else(String::new, |experiment| experiment.about.to_owned()),
             seed: report.seed,
             parameters: Map::new(),
             columns: report.columns.clone(),
             lines: report.rows.iter().map(plain).collect(),
-            json: report.to_json(),
+            json: report.rows_to_json(),
         };
         if let Some(figure) = &report.figure {
             table.describe(figure);
@@ -131,6 +132,11 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// True of the host block switch's experiments.
+    pub fn is_of_the_switch(&self) -> bool {
+        self.name.starts_with(experiment::SWITCH)
     }
 
     /// The place of a column, of a new one without numbers if there is none of this name.
@@ -248,14 +254,14 @@ fn quoted(field: &str) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
-    use sim::experiment::find;
+    use crate::experiment::find;
 
     /// A small result of an experiment without runs.
-    pub fn made(name: &str) -> Table {
+    pub(in crate::report) fn made(name: &str) -> Table {
         let experiment = find(name).expect("it is there");
-        Table::new(experiment, &(experiment.run)(1, &mut |_| {}))
+        Table::new(&(experiment.run)(1, &mut |_| {}))
     }
 
     #[test]
@@ -263,7 +269,7 @@ pub mod tests {
         let mut report = Report::new("switch-fig13", 7, &["l_p99_us"]);
         report.push("1L +P+RS", vec![3.0]);
         report.push("1L linux", vec![6.0]);
-        let table = Table::new(find("switch-fig13").unwrap(), &report);
+        let table = Table::new(&report);
         assert_eq!(
             (table.policies(), table.groups()),
             (

@@ -1,8 +1,14 @@
-//! The result of an experiment: rows of numbers, as JSON and as a text table.
+//! The result of an experiment: rows of numbers, as JSON and as a text table, and what they are to show.
+
+pub mod claims;
+pub mod number;
+pub mod table;
 
 use crate::eval::Figure;
+use claims::{Claim, claims};
 use core::fmt;
 use serde_json::{Map, Value, json};
+use table::Table;
 
 /// Rows of numbers with a label each.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,8 +53,17 @@ impl Report {
         Some(row.1[at])
     }
 
-    /// As JSON: experiment, seed, and an object per row.
+    /// As JSON: experiment, seed, an object per row, and what is claimed of them, if anything is.
     pub fn to_json(&self) -> Value {
+        let mut json = self.rows_to_json();
+        let claims = claims(&Table::new(self));
+        if !claims.is_empty() {
+            json["claims"] = claims.iter().map(Claim::to_json).collect();
+        }
+        json
+    }
+
+    fn rows_to_json(&self) -> Value {
         if let Some(figure) = &self.figure {
             return figure.to_json();
         }
@@ -94,8 +109,8 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        for check in self.figure.iter().flat_map(|figure| &figure.checks) {
-            writeln!(f, "{check}")?;
+        for claim in claims(&Table::new(self)) {
+            writeln!(f, "{claim}")?;
         }
         Ok(())
     }
