@@ -3,7 +3,7 @@
 # Touches apt-get only if a tool is missing, as root or through sudo.
 set -euo pipefail
 
-# tool:package, as Debian and Ubuntu name them
+# tool:package, as Debian and Ubuntu name them; or a file:package
 build_tools=(cc:gcc)
 test_tools=(
     fio:fio
@@ -24,6 +24,7 @@ test_tools=(
     jq:jq
     python3:python3
     valgrind:valgrind
+    /usr/include/rocksdb/c.h:librocksdb-dev
 )
 
 fail() {
@@ -43,7 +44,7 @@ PATH="$PATH:/usr/sbin:/sbin"
 missing_tools() {
     local entry
     for entry in "${tools[@]}"; do
-        command -v "${entry%%:*}" >/dev/null || echo "$entry"
+        [[ $entry == /* && -e ${entry%%:*} ]] || command -v "${entry%%:*}" >/dev/null || echo "$entry"
     done
 }
 
