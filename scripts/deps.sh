@@ -3,7 +3,7 @@
 # Touches apt-get only if a tool is missing, as root or through sudo.
 set -euo pipefail
 
-# tool:package, as Debian and Ubuntu name them
+# tool:package, as Debian and Ubuntu name them; or a file:package
 build_tools=(cc:gcc)
 test_tools=(
     fio:fio
@@ -28,6 +28,7 @@ test_tools=(
     redis-cli:redis-tools
     db_bench:rocksdb-tools
     valgrind:valgrind
+    /usr/include/rocksdb/c.h:librocksdb-dev
 )
 
 fail() {
@@ -47,7 +48,7 @@ PATH="$PATH:/usr/sbin:/sbin"
 missing_tools() {
     local entry
     for entry in "${tools[@]}"; do
-        command -v "${entry%%:*}" >/dev/null || echo "$entry"
+        [[ $entry == /* && -e ${entry%%:*} ]] || command -v "${entry%%:*}" >/dev/null || echo "$entry"
     done
 }
 

@@ -2,8 +2,11 @@
 //!
 //! Every engine is set to make each insert durable before it returns: LMDB without NOSYNC flags, redb with
 //! `Durability::Immediate`, fjall with `PersistMode::SyncData` after each insert, sled with `flush` after each insert (which is
-//! sync_file_range(2) and leaves the data in the device's cache, so that an fdatasync of its file follows), SQLite in WAL mode with `synchronous=FULL`. Each insert is a transaction of its own, as it is for a program whose threads
+//! sync_file_range(2) and leaves the data in the device's cache, so that an fdatasync of its file follows), RocksDB with
+//! `sync` writes, SQLite in WAL mode with `synchronous=FULL`. Each insert is a transaction of its own, as it is for a program whose threads
 //! do not know of each other. Keys and values are those of `switchyard bench store`.
+
+mod rocksdb;
 
 use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
@@ -32,7 +35,7 @@ fn args() -> anyhow::Result<Args> {
         threads: 1,
         bytes: 1024,
         seconds: 2.0,
-        engines: ["lmdb", "redb", "fjall", "sled", "sqlite"]
+        engines: ["lmdb", "redb", "fjall", "sled", "rocksdb", "sqlite"]
             .map(String::from)
             .to_vec(),
     };
@@ -128,6 +131,7 @@ fn open(engine: &str, dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>>
         "redb" => redb(dir, threads),
         "fjall" => fjall(dir, threads),
         "sled" => sled(dir, threads),
+        "rocksdb" => rocksdb(dir, threads),
         "sqlite" => (0..threads).map(|thread| sqlite(dir, thread)).collect(),
         _ => bail!("no such engine"),
     }
@@ -180,6 +184,15 @@ fn fjall(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
             partition.insert(key, value)?;
             Ok(keyspace.persist(fjall::PersistMode::SyncData)?)
         })
+    };
+    Ok((0..threads).map(insert).collect())
+}
+
+fn rocksdb(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
+    let database = rocksdb::Database::create(dir)?;
+    let insert = |_| -> Insert {
+        let database = Arc::clone(&database);
+        Box::new(move |key, value| database.put(key, value))
     };
     Ok((0..threads).map(insert).collect())
 }

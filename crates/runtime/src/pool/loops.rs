@@ -1,7 +1,7 @@
 //! Loop devices over exactly one file or partition. Each clears itself when the last who has it open closes it.
 
 use super::{ioctl, ioctl_with};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -13,7 +13,6 @@ const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CTL_ADD: libc::c_ulong = 0x4C80;
 const LOOP_CTL_REMOVE: libc::c_ulong = 0x4C81;
-const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// Numbers of this module's devices: above those that other tools take first. A device is made anew for each use, which the
@@ -84,34 +83,27 @@ fn kernel_number(device: u64) -> u64 {
 /// The devices that are over `backing` now.
 fn over(backing: &File) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for number in NUMBERS {
-        let name = format!("loop{number}");
-        if !Path::new("/sys/block").join(&name).exists() {
-            // Taken in order; a gap of as many is none.
-            if number > NUMBERS.start + 256 && found.is_empty() {
-                break;
-            }
+    for entry in fs::read_dir("/sys/block")? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix("loop").and_then(|number| number.parse().ok());
+        // One that is over nothing has no such directory.
+        if !number.is_some_and(|number| NUMBERS.contains(&number)) || !entry.path().join("loop").exists() {
             continue;
         }
         let path = Path::new("/dev").join(name);
         let Ok(device) = File::open(&path) else { continue };
         let mut info = Info::ZERO;
-        if ioctl_with(&device, LOOP_GET_STATUS64, &mut info).is_ok()
-            && info.is_over(backing)?
-            && info.flags & LO_FLAGS_READ_ONLY == 0
-        {
+        if ioctl_with(&device, LOOP_GET_STATUS64, &mut info).is_ok() && info.is_over(backing)? {
             found.push(path);
         }
     }
     Ok(found)
 }
 
-/// Whether somebody has `backing` open through a device of this module; for writing, if `write`.
-pub(super) fn is_open(backing: &File, write: bool) -> io::Result<bool> {
+/// Whether somebody has `backing` open for writing through a device of this module.
+pub(super) fn is_open(backing: &File) -> io::Result<bool> {
     let devices = over(backing)?;
-    if !write {
-        return Ok(!devices.is_empty());
-    }
     let is_claimed = |path: &PathBuf| {
         let opened = OpenOptions::new()
             .read(true)

@@ -252,12 +252,12 @@ impl PoolMedia {
     pub fn is_open(&self, id: AreaId, extent: Extent) -> bool {
         let state = match &self.kind {
             Kind::Directory(dir) if self.is_strict => {
-                private(&area_path(dir, id), false).and_then(|file| loops::is_open(&file, true))
+                private(&area_path(dir, id), false).and_then(|file| loops::is_open(&file))
             }
             Kind::Directory(dir) => take_lock(dir, id).map(|_| false),
             Kind::Device(disk) if disk.needs_loops() => disk
                 .open_partition(extent, 0, false)
-                .and_then(|file| loops::is_open(&file, true)),
+                .and_then(|file| loops::is_open(&file)),
             Kind::Device(disk) => disk.open_partition(extent, libc::O_EXCL, false).map(|_| false),
         };
         match state {
