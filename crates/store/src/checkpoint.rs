@@ -8,9 +8,9 @@
 use crate::buffer::Buffer;
 use crate::clean::CleanStep;
 use crate::engine::{Engine, Ticket, TicketState, Write};
-use crate::entry::{Description, EntryKind, StructureId, entry_bytes};
+use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};
 use crate::format::{u32_at, u64_at};
-use crate::index::{Body, Key, Location, SHARDS, Structure};
+use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::recover::{Replayed, read_segment};
 use crate::sector::{self, Role, State};
@@ -32,6 +32,8 @@ const SEGMENTS_BETWEEN: u64 = 4;
 /// and this many times its own size: it adds an eighth to what is written at most, and what is replayed is bounded by
 /// the size of the index.
 const LOG_PER_CHECKPOINT: u64 = 8;
+/// Checkpoints have one in so many of the segments that live data does not need.
+const SPARE_PER_CHECKPOINT: u64 = 4;
 /// Kind of the last item.
 const END: u8 = 0xff;
 const ITEM_HEADER_BYTES: usize = 8;
@@ -141,9 +143,17 @@ impl Cursor {
 impl Engine {
     /// Bytes of a checkpoint at most.
     fn checkpoint_bytes(&self) -> u64 {
+        let described = |it: &Structure| entry_bytes(it.name.len(), 32) as u64;
+        // An entry of a map or tree takes an item's header and a location, beside its key.
+        let saved = |it: &Structure| match it.kind {
+            Kind::Map | Kind::Tree => (index_bytes(it.kind, 0) - 20) * it.len(),
+            Kind::Log | Kind::Queue => 0,
+        };
         let structures = self.structures.values();
-        let described: usize = structures.map(|it| entry_bytes(it.name.len(), 32)).sum();
-        self.usage.index + (described + PREFIX_BYTES + 64) as u64
+        let bytes = structures.fold(self.usage.index, |sum, it| {
+            sum.saturating_sub(saved(it)) + described(it)
+        });
+        bytes + (PREFIX_BYTES + 64) as u64
     }
 
     fn checkpoint_segments(&self) -> u32 {
@@ -156,16 +166,18 @@ impl Engine {
     /// True if enough was written since the last one.
     fn is_checkpoint_due(&self) -> bool {
         let log = SEGMENTS_BETWEEN * u64::from(self.layout.segment_bytes);
-        let least = log.max(LOG_PER_CHECKPOINT * self.checkpoint_bytes());
-        self.checkpoints.start.record > 0 && self.checkpoints.since >= least
+        let since = self.checkpoints.since;
+        since >= log && since >= LOG_PER_CHECKPOINT * self.checkpoint_bytes()
     }
 
     /// Segments that checkpoints want and do not have yet: the cleaner sees to them.
     pub(crate) fn checkpoint_wants(&self) -> u32 {
-        let needed = self.checkpoint_segments();
         match &self.checkpoints.walk {
-            Some(walk) => needed.saturating_sub(walk.slots.len() as u32),
-            None if self.is_checkpoint_due() => needed,
+            Some(walk) => self.checkpoint_segments().saturating_sub(walk.slots.len() as u32),
+            None if self.is_checkpoint_due() => {
+                let needed = self.checkpoint_segments();
+                if self.has_room_aside(needed) { needed } else { 0 }
+            }
             None => 0,
         }
     }
@@ -181,9 +193,12 @@ impl Engine {
         self.space.free_count() >= segments + self.layout.reserve_segments() + 2
     }
 
-    /// True if a checkpoint of `segments` leaves live data at 80 % of what remains: cleaning gets no dearer.
+    /// True if `segments` are at most a share of those that live data does not need: what is left decides how dear
+    /// cleaning is.
     fn has_room_aside(&self, segments: u32) -> bool {
-        self.usage.live <= self.layout.live_bytes_max_beside(segments)
+        let live = self.usage.live.div_ceil(self.layout.segment_payload_bytes());
+        let spare = u64::from(self.layout.segments - self.layout.reserve_segments()).saturating_sub(live);
+        u64::from(segments) * SPARE_PER_CHECKPOINT <= spare
     }
 
     /// Gives up a checkpoint, so that the log has its segments. False if there is none.

@@ -126,13 +126,7 @@ impl Layout {
 
     /// Payload bytes of live entries at most: beyond, cleaning would cost more than it gains.
     pub(crate) fn live_bytes_max(&self) -> u64 {
-        self.live_bytes_max_beside(0)
-    }
-
-    /// The same where `aside` segments hold no log.
-    pub(crate) fn live_bytes_max_beside(&self, aside: u32) -> u64 {
-        let segments = self.segments.saturating_sub(self.reserve_segments() + aside);
-        u64::from(segments) * self.segment_payload_bytes() / 5 * 4
+        u64::from(self.segments - self.reserve_segments()) * self.segment_payload_bytes() / 5 * 4
     }
 }
 
