@@ -84,7 +84,7 @@ def sqlite_load(path, note, first):
     with open(note, "a", buffering=1) as acknowledged:
         while True:
             try:
-                base.execute("insert into t values(?, ?)", (number, "y" * (number % 700)))
+                base.execute("insert or replace into t values(?, ?)", (number, "y" * (number % 700)))
             except sqlite3.Error:
                 return
             acknowledged.write(f"{number}\n")

@@ -5,10 +5,11 @@ use anyhow::{Context, bail};
 use base::Medium;
 use clap::Subcommand;
 use runtime::{MediaFile, MediaOpenError};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use store::OpenError;
+use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
+use store::{DumpEntry, OpenError};
 
 /// What to do with an area.
 #[derive(Subcommand)]
@@ -122,7 +123,9 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
         Ok(text) if !text.chars().any(char::is_control) => json!(text),
         _ => json!({ "hex": hex(bytes) }),
     };
+    let mut files = FileEntries::default();
     store::dump(&medium, |entry| {
+        let of_file = files.value(&entry);
         if id.is_some_and(|id| id != entry.structure.0) || result.is_err() {
             return;
         }
@@ -134,12 +137,51 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
         };
         let line = json!({
             "record": entry.record, "structure": entry.structure.0, "kind": entry.kind, "key": key,
-            "value": text(&entry.value),
+            "value": of_file.unwrap_or_else(|| text(&entry.value)),
         });
         result = writeln!(out, "{line}");
     })
     .map_err(|error| judged(path, error))?;
     result.and_then(|()| out.flush()).context("standard output")
+}
+
+/// Tells the entries of `switchyard run` (docs/format/files.md) from a program's own.
+#[derive(Default)]
+struct FileEntries {
+    files: Option<u32>,
+    writes: Option<u32>,
+    /// Pieces of data that follow a change.
+    pieces: u32,
+}
+
+impl FileEntries {
+    /// The entry's value in words, if it describes a file or a change of one.
+    fn value(&mut self, entry: &DumpEntry) -> Option<Value> {
+        let id = entry.structure.0;
+        match entry.kind {
+            "describe" if entry.key == FILES_NAME.as_bytes() => self.files = Some(id),
+            "describe" if entry.key == WRITES_NAME.as_bytes() => self.writes = Some(id),
+            "put" if self.files == Some(id) => {
+                let it = Description::parse(&entry.value)?;
+                let path = String::from_utf8_lossy(&it.path);
+                return Some(json!({
+                    "file": FileId::parse(&entry.key)?.0, "path": path, "inode": it.identity.inode,
+                    "fresh": it.is_fresh, "removed": it.is_removed,
+                }));
+            }
+            "append" if self.writes == Some(id) && self.pieces > 0 => self.pieces -= 1,
+            "append" if self.writes == Some(id) => {
+                let it = Change::parse(&entry.value)?;
+                self.pieces = it.pieces.unwrap_or(0);
+                let kind = if it.pieces.is_some() { "write" } else { "resize" };
+                return Some(
+                    json!({ "file": it.file.0, "change": kind, "offset": it.offset, "size": it.size }),
+                );
+            }
+            _ => {}
+        }
+        None
+    }
 }
 
 /// The number of the structure that was last called `name`.

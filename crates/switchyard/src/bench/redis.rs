@@ -56,7 +56,7 @@ pub struct RedisArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
     /// Size of our area
-    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub area: Size,
     /// Redis' port
     #[arg(long, value_name = "PORT", default_value_t = 17_379)]
