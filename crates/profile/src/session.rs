@@ -110,7 +110,7 @@ pub fn run(
             device: options.device,
         })?,
         owners,
-        attribution: Attribution::new(devices.wholes.clone()),
+        attribution: Attribution::new(devices.wholes.clone(), devices.uppers.clone()),
         tables: Tables::default(),
         found: Vec::new(),
     };
@@ -169,14 +169,18 @@ impl Pipeline {
         let (owners, attribution, found) = (&mut self.owners, &mut self.attribution, &mut self.found);
         self.collector.poll(until_ns, |event| {
             let ours = match event.what {
-                What::Enter { .. }
-                | What::Exit { .. }
-                | What::DirectBegin { .. }
-                | What::SyncBegin { .. } => {
+                What::Enter { .. } | What::Exit { .. } => {
                     owners.adopt(event.thread);
                     true
                 }
-                What::BioQueue { .. } | What::Submit { .. } => owners.owns(event.thread),
+                What::NewThread { thread } => {
+                    owners.start(event.thread, thread);
+                    false
+                }
+                What::BioQueue { .. }
+                | What::Submit { .. }
+                | What::DirectBegin { .. }
+                | What::SyncBegin { .. } => owners.owns(event.thread),
                 _ => false,
             };
             attribution.handle(&event, ours, found);

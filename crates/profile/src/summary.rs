@@ -82,7 +82,7 @@ pub struct LayerSummary {
 /// A kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationSummary {
-    /// How it was asked for: `call`, `io_uring`, `libaio`, `other`, `background`.
+    /// How it was asked for: `call`, `io_uring`, `libaio`, `other`, `below` (a stacked device's worker), `background`.
     pub interface: String,
     /// `read`, `write`, `sync`, `discard`, `other`.
     pub action: String,
