@@ -24,6 +24,9 @@ test_tools=(
     jq:jq
     python3:python3
     valgrind:valgrind
+    bpftrace:bpftrace
+    mkfs.btrfs:btrfs-progs
+    losetup:mount
 )
 
 fail() {
