@@ -29,6 +29,9 @@ test_tools=(
     db_bench:rocksdb-tools
     valgrind:valgrind
     /usr/include/rocksdb/c.h:librocksdb-dev
+    bpftrace:bpftrace
+    mkfs.btrfs:btrfs-progs
+    losetup:mount
 )
 
 fail() {

@@ -72,7 +72,8 @@ impl Probes {
         Ok(Self(instance))
     }
 
-    /// Time of a call without and with the events, ns: medians of interleaved rounds.
+    /// Time of a call without and with the events, ns: lower quartiles of interleaved rounds, as others on the machine
+    /// only add to a round.
     fn compare(&self, mut call: impl FnMut()) -> Result<(f64, f64), TraceError> {
         let mut round = || {
             let begin_ns = now_ns();
@@ -92,11 +93,11 @@ impl Probes {
                 self.0.disable(event)?;
             }
         }
-        Ok((median(off), median(on)))
+        Ok((lower_quartile(off), lower_quartile(on)))
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[values.len() / 4]
 }

@@ -3,7 +3,7 @@
 //! Two instances of the trace buffers are used. One has what happens in the program's own threads and is filtered by
 //! thread in the kernel; the other has what happens on devices, whose completions run in anybody's context.
 
-use crate::event::{BLOCK_EVENTS, Decoder, Dev, Event, Kind, TASK_EVENTS, URING_EVENTS};
+use crate::event::{BLOCK_EVENTS, Decoder, Dev, Event, Kind, SHARED_EVENTS, TASK_EVENTS};
 use crate::tracefs::format::PageLayout;
 use crate::tracefs::{self, CpuReader, Instance, TraceError, ring};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl Collector {
         for (kind, name) in BLOCK_EVENTS {
             enable(&root, &block, &mut decoders, *kind, name, device.as_deref())?;
         }
-        for (kind, name) in URING_EVENTS {
+        for (kind, name) in SHARED_EVENTS {
             enable(&root, &block, &mut decoders, *kind, name, None)?;
         }
         let mut readers = task.readers()?;

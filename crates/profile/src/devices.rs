@@ -24,6 +24,8 @@ pub struct Devices {
     pub all: BTreeMap<Dev, DeviceInfo>,
     /// The whole device of a partition.
     pub wholes: BTreeMap<Dev, Dev>,
+    /// Whole devices that stand on a whole device, themselves or with their file.
+    pub uppers: BTreeMap<Dev, Vec<Dev>>,
 }
 
 fn dev_at(path: &Path) -> Option<Dev> {
@@ -80,7 +82,19 @@ impl Devices {
                 },
             );
         }
+        devices.stack();
         devices
+    }
+
+    /// Finds who stands on whom. Files of file systems with a number of their own (btrfs, overlayfs) are on no device.
+    fn stack(&mut self) {
+        for (dev, info) in &self.all {
+            for below in &info.backed_by {
+                if let Ok(below) = self.of_path(Path::new(below)) {
+                    self.uppers.entry(below).or_default().push(*dev);
+                }
+            }
+        }
     }
 
     /// What a device is called.

@@ -120,6 +120,11 @@ pub type Comm = [u8; 16];
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
+    /// A thread starts another, of its process or of a new one.
+    NewThread {
+        /// The new one.
+        thread: u32,
+    },
     /// A system call begins.
     Enter {
         /// Its number.
@@ -193,12 +198,15 @@ pub enum What {
     Done(Span, Rw),
     /// The driver gave a request back.
     Requeue(Span, Rw),
+    /// A bio is done that never became a request: its driver takes bios, or refused it.
+    BioDone(Span, Rw),
 }
 
 /// The events that this program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
+    NewThread,
     SysEnter,
     SysExit,
     DirectBegin,
@@ -215,18 +223,20 @@ pub enum Kind {
     Issue,
     Done,
     Requeue,
+    BioDone,
 }
 
 /// Events of the program's own threads, by the kernel's name.
 pub const TASK_EVENTS: &[(Kind, &str)] = &[
     (Kind::SysEnter, "raw_syscalls/sys_enter"),
     (Kind::SysExit, "raw_syscalls/sys_exit"),
+];
+/// Events of anybody's threads: the kernel's filter does not follow the workers of io_uring.
+pub const SHARED_EVENTS: &[(Kind, &str)] = &[
+    (Kind::NewThread, "task/task_newtask"),
     (Kind::DirectBegin, "iomap/iomap_dio_rw_begin"),
     (Kind::SyncBegin, "ext4/ext4_sync_file_enter"),
     (Kind::SyncBegin, "xfs/xfs_file_fsync"),
-];
-/// Events of io_uring, which worker threads have too.
-pub const URING_EVENTS: &[(Kind, &str)] = &[
     (Kind::UringSubmit, "io_uring/io_uring_submit_req"),
     (Kind::UringPunt, "io_uring/io_uring_queue_async_work"),
     (Kind::UringComplete, "io_uring/io_uring_complete"),
@@ -242,6 +252,7 @@ pub const BLOCK_EVENTS: &[(Kind, &str)] = &[
     (Kind::Issue, "block/block_rq_issue"),
     (Kind::Done, "block/block_rq_complete"),
     (Kind::Requeue, "block/block_rq_requeue"),
+    (Kind::BioDone, "block/block_bio_complete"),
 ];
 
 /// Decodes the records of one kind of event.
@@ -256,6 +267,7 @@ impl Decoder {
     /// A decoder for the records that `format` describes, or the name of the field that it lacks.
     pub fn new(kind: Kind, format: &Format) -> Result<Self, &'static str> {
         let names: &[&'static str] = match kind {
+            Kind::NewThread => &["pid"],
             Kind::SysEnter => &["id"],
             Kind::SysExit => &["id", "ret"],
             Kind::DirectBegin => &["count", "aio"],
@@ -266,7 +278,7 @@ impl Decoder {
             Kind::BioQueue => &["dev", "sector", "nr_sector", "rwbs", "comm"],
             Kind::BioSplit => &["dev", "sector", "new_sector"],
             Kind::BackMerge | Kind::FrontMerge | Kind::GetRequest => &["dev", "sector", "nr_sector"],
-            Kind::Insert | Kind::Issue | Kind::Done | Kind::Requeue => {
+            Kind::Insert | Kind::Issue | Kind::Done | Kind::Requeue | Kind::BioDone => {
                 &["dev", "sector", "nr_sector", "rwbs"]
             }
         };
@@ -291,6 +303,9 @@ impl Decoder {
         };
         let rw = || Some(Rw::parse(bytes(3)?));
         let what = match self.kind {
+            Kind::NewThread => What::NewThread {
+                thread: number(0)? as u32,
+            },
             Kind::SysEnter => What::Enter {
                 number: number(0)? as u32,
             },
@@ -330,6 +345,7 @@ impl Decoder {
             Kind::Issue => What::Issue(span()?, rw()?),
             Kind::Done => What::Done(span()?, rw()?),
             Kind::Requeue => What::Requeue(span()?, rw()?),
+            Kind::BioDone => What::BioDone(span()?, rw()?),
         };
         Some(Event {
             time_ns,

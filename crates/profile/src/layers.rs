@@ -168,7 +168,7 @@ impl Tables {
                         0 => 0,
                         bytes => bytes.next_power_of_two(),
                     },
-                    reached_device: operation.bios > 0,
+                    reached_device: operation.reached_device,
                 };
                 self.operations.entry(key).or_default().add(operation);
             }

@@ -7,6 +7,8 @@
 //! | [`collect`] | events of a program and of devices, in order of time, losses counted |
 //! | [`attribute`] | pure: events in, operations with their layers out |
 //! | [`calibrate`] | what a probe costs here |
+//! | [`stacks`] | kernel stacks at the ticks of a clock |
+//! | [`heat`] | pure: latencies over time |
 //! | [`owners`], [`devices`] | whose a thread is, what a device is called |
 //! | [`session`] | profiles a command or a process |
 //! | [`layers`] | pure: histograms by kind of operation, size and layer |
@@ -24,8 +26,10 @@ pub mod clock;
 pub mod collect;
 pub mod devices;
 pub mod event;
+pub mod heat;
 pub mod layers;
 pub mod owners;
 pub mod session;
+pub mod stacks;
 pub mod summary;
 pub mod tracefs;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Tells the program's threads from others. The kernel's filter follows those that a followed thread starts by itself;
-/// the workers of io_uring are not among them and are looked up.
+/// Tells the program's threads from others: those that were there when recording began, and all that they start. What
+/// was not seen to start is looked up.
 #[derive(Debug, Default)]
 pub struct Owners {
     /// Everybody is the program.
@@ -37,6 +37,14 @@ impl Owners {
             && let Some(process) = process_of(thread)
         {
             self.processes.insert(process);
+        }
+    }
+
+    /// A thread was seen to start another, which is whose the first is. Numbers of threads that ended are used again.
+    pub fn start(&mut self, parent: u32, thread: u32) {
+        if !self.all {
+            let is_ours = self.owns(parent);
+            self.known.insert(thread, is_ours);
         }
     }
 
@@ -99,5 +107,8 @@ mod tests {
         assert!(Owners::everybody().owns(1));
         owners.adopt(1);
         assert!(owners.owns(1));
+        owners.start(me, u32::MAX);
+        owners.start(2, u32::MAX - 1);
+        assert!(owners.owns(u32::MAX) && !owners.owns(u32::MAX - 1));
     }
 }

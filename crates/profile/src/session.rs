@@ -1,13 +1,15 @@
 //! Profiles a command, a process, or the whole system.
 
-use crate::attribute::{Attribution, Finding, Unclear};
+use crate::attribute::{Attribution, Finding, Interface, Unclear};
 use crate::calibrate::Calibration;
 use crate::clock::now_ns;
 use crate::collect::{Collector, Losses, Wanted};
 use crate::devices::Devices;
 use crate::event::{Dev, What};
+use crate::heat::HeatMap;
 use crate::layers::Tables;
 use crate::owners::{Owners, threads_of};
+use crate::stacks::{Sampler, Stacks};
 use crate::tracefs::TraceError;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -42,6 +44,8 @@ pub struct Options {
     pub device: Option<Dev>,
     /// Until then; else until the target ends.
     pub limit: Option<Duration>,
+    /// Sample the target's kernel stacks.
+    pub stacks: bool,
     /// What a started program prints goes to standard error.
     pub quiet_output: bool,
 }
@@ -76,6 +80,10 @@ pub struct Profile {
     pub losses: Losses,
     /// What could not be told.
     pub unclear: Unclear,
+    /// Latencies of the target's operations over time.
+    pub heat: HeatMap,
+    /// Kernel stacks, if they were wanted.
+    pub stacks: Option<Stacks>,
     /// How long was recorded.
     pub recorded: Duration,
     /// How the program ended, if one was started.
@@ -105,16 +113,19 @@ pub fn run(
         Target::System => (None, Vec::new(), Owners::everybody()),
     };
     let mut pipeline = Pipeline {
+        sampler: options.stacks.then(|| Sampler::new(&threads)).transpose()?,
+        attribution: Attribution::new(devices.wholes.clone(), devices.uppers.clone()),
         collector: Collector::new(&Wanted {
             threads,
             device: options.device,
         })?,
         owners,
-        attribution: Attribution::new(devices.wholes.clone()),
         tables: Tables::default(),
+        heat: HeatMap::new(now_ns()),
         found: Vec::new(),
     };
     pipeline.collector.start()?;
+    pipeline.sampler.iter().for_each(Sampler::start);
     let begin_ns = now_ns();
     let mut child = program.as_mut().map(Held::let_go).transpose()?;
     let mut status = None;
@@ -148,6 +159,8 @@ pub fn run(
         losses: pipeline.collector.losses()?,
         unclear: pipeline.attribution.unclear(),
         tables: pipeline.tables,
+        heat: pipeline.heat,
+        stacks: pipeline.sampler.map(Sampler::finish),
         recorded,
         status,
         devices,
@@ -160,6 +173,8 @@ struct Pipeline {
     owners: Owners,
     attribution: Attribution,
     tables: Tables,
+    heat: HeatMap,
+    sampler: Option<Sampler>,
     found: Vec<Finding>,
 }
 
@@ -169,19 +184,31 @@ impl Pipeline {
         let (owners, attribution, found) = (&mut self.owners, &mut self.attribution, &mut self.found);
         self.collector.poll(until_ns, |event| {
             let ours = match event.what {
-                What::Enter { .. }
-                | What::Exit { .. }
-                | What::DirectBegin { .. }
-                | What::SyncBegin { .. } => {
+                What::Enter { .. } | What::Exit { .. } => {
                     owners.adopt(event.thread);
                     true
                 }
-                What::BioQueue { .. } | What::Submit { .. } => owners.owns(event.thread),
+                What::NewThread { thread } => {
+                    owners.start(event.thread, thread);
+                    false
+                }
+                What::BioQueue { .. }
+                | What::Submit { .. }
+                | What::DirectBegin { .. }
+                | What::SyncBegin { .. } => owners.owns(event.thread),
                 _ => false,
             };
             attribution.handle(&event, ours, found);
         })?;
+        self.sampler.iter_mut().for_each(Sampler::poll);
         for finding in found.drain(..) {
+            if let Finding::Operation(operation) = &finding
+                && operation.reached_device
+                && !matches!(operation.interface, Interface::Background | Interface::Below)
+            {
+                let end_ns = operation.begin_ns + operation.total_ns;
+                self.heat.add(end_ns, operation.total_ns);
+            }
             self.tables.add(&finding);
             each(&finding);
         }

@@ -3,12 +3,17 @@
 
 use crate::attribute::LAYERS;
 use crate::event::Action;
+use crate::heat::Heat;
 use crate::layers::{DeviceRow, LayerRow, RowKey, Times};
 use crate::session::Profile;
+use crate::stacks::{self, Stacks};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of this description.
 pub const VERSION: u32 = 1;
+/// What a stack without the kernel's functions is called.
+pub const USER: &str = "program";
 /// Above this share of what was measured, the probes' cost makes the rest a guess.
 pub const PROBE_SHARE_MAX: f64 = 0.5;
 
@@ -29,10 +34,80 @@ pub struct Summary {
     pub operations: Vec<OperationSummary>,
     /// By device and action.
     pub devices: Vec<DeviceSummary>,
+    /// Latencies over time.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Where the processor's time went, if stacks were sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<StackSummary>,
+}
+
+/// Kernel stacks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StackSummary {
+    /// Samples a second of processor time.
+    pub hertz: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Samples lost for want of room.
+    pub lost: u64,
+    /// Functions, those with the most samples first.
+    pub functions: Vec<FunctionSummary>,
+    /// Samples of each stack, as `outer;inner`: what flame graphs are made of.
+    pub folded: BTreeMap<String, u64>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FunctionSummary {
+    /// Its name.
+    pub name: String,
+    /// Share of the samples that were in it itself.
+    pub own: f64,
+    /// Share of the samples that were in it or what it called.
+    pub all: f64,
+}
+
+impl StackSummary {
+    /// Sums stacks up.
+    pub fn new(stacks: &Stacks) -> Self {
+        let samples: u64 = stacks.counts.values().sum();
+        let mut functions: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for (names, count) in &stacks.counts {
+            let once: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+            for name in once {
+                functions.entry(name).or_default().1 += count;
+            }
+            if let Some(innermost) = names.last() {
+                functions.entry(innermost).or_default().0 += count;
+            }
+        }
+        let share = |count: u64| count as f64 / samples.max(1) as f64;
+        let mut functions: Vec<FunctionSummary> = functions
+            .into_iter()
+            .map(|(name, (own, all))| FunctionSummary {
+                name: name.to_owned(),
+                own: share(own),
+                all: share(all),
+            })
+            .collect();
+        functions.sort_by(|a, b| b.all.total_cmp(&a.all));
+        let folded = stacks.counts.iter().map(|(names, count)| match &names[..] {
+            [] => (USER.to_owned(), *count),
+            names => (names.join(";"), *count),
+        });
+        Self {
+            hertz: stacks::HERTZ,
+            samples,
+            lost: stacks.lost,
+            functions,
+            folded: folded.collect(),
+        }
+    }
 }
 
 /// What the probes cost and missed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProbeSummary {
     /// An event, ns.
     pub event_ns: f64,
@@ -80,9 +155,9 @@ pub struct LayerSummary {
 }
 
 /// A kind of operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperationSummary {
-    /// How it was asked for: `call`, `io_uring`, `libaio`, `other`, `background`.
+    /// How it was asked for: `call`, `io_uring`, `libaio`, `other`, `below` (a stacked device's worker), `background`.
     pub interface: String,
     /// `read`, `write`, `sync`, `discard`, `other`.
     pub action: String,
@@ -216,6 +291,8 @@ impl Summary {
             },
             operations,
             devices: devices.collect(),
+            heat: profile.heat.finish(),
+            stacks: profile.stacks.as_ref().map(StackSummary::new),
         })
     }
 }
@@ -296,5 +373,38 @@ fn device(action: &str, row: &DeviceRow) -> DeviceSummary {
         i2d: if_any(&row.i2d),
         q2d: of(&row.q2d),
         d2c: of(&row.d2c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_has_its_own_samples_and_those_of_what_it_called_once_each() {
+        let stack = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let stacks = Stacks {
+            counts: BTreeMap::from([
+                (stack(&["call", "bio_add_page"]), 2),
+                (stack(&["call", "call"]), 1),
+                (stack(&[]), 1),
+            ]),
+            lost: 0,
+        };
+        let summary = StackSummary::new(&stacks);
+        let shares: Vec<_> = summary
+            .functions
+            .iter()
+            .map(|f| (f.name.as_str(), f.own, f.all))
+            .collect();
+        assert_eq!(shares, [("call", 0.25, 0.75), ("bio_add_page", 0.5, 0.5)]);
+        assert_eq!(
+            (
+                summary.samples,
+                summary.folded["call;bio_add_page"],
+                summary.folded[USER]
+            ),
+            (4, 2, 1)
+        );
     }
 }

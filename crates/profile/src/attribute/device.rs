@@ -5,7 +5,7 @@
 //! sectors, those that came first.
 
 use super::operation::OpId;
-use crate::event::{Rw, Span};
+use crate::event::{Action, Rw, Span};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bios in flight on a device. More are lost events.
@@ -18,6 +18,8 @@ pub(super) struct Bio {
     pub(super) rw: Rw,
     /// The operations that wait for it.
     pub(super) of: Vec<OpId>,
+    /// The thread that queued it.
+    pub(super) thread: u32,
     pub(super) queued_ns: u64,
     pub(super) got_request_ns: u64,
     pub(super) inserted_ns: u64,
@@ -46,7 +48,7 @@ impl Device {
     }
 
     /// Q: a bio comes.
-    pub(super) fn queue(&mut self, now_ns: u64, span: Span, rw: Rw, of: Vec<OpId>) {
+    pub(super) fn queue(&mut self, now_ns: u64, thread: u32, span: Span, rw: Rw, of: Vec<OpId>) {
         if self.in_flight == IN_FLIGHT_MAX {
             self.abandoned += self.in_flight as u64;
             self.bios.clear();
@@ -58,6 +60,7 @@ impl Device {
             span,
             rw,
             of,
+            thread,
             queued_ns: now_ns,
             got_request_ns: 0,
             inserted_ns: 0,
@@ -122,6 +125,40 @@ impl Device {
                 each(bio);
             }
         }
+    }
+
+    /// True if the driver has something that may need `action` of a device below: the same, or a flush.
+    pub(super) fn drives(&self, action: Action) -> bool {
+        let mut bios = self.bios.values().flatten();
+        bios.any(|bio| bio.issued_ns != 0 && bio.rw.action == action)
+            || self.flushes.iter().any(|flush| flush.issued_ns != 0)
+    }
+
+    /// A bio is done that has no request. Some drivers have counted its sectors down by then.
+    pub(super) fn bio_done(&mut self, now_ns: u64, span: Span, rw: Rw) -> Option<Bio> {
+        let is_it = |bio: &Bio| bio.got_request_ns == 0 && bio.rw.action == rw.action;
+        let counted_down = |(sector, bios): (&u64, &VecDeque<Bio>)| {
+            let found = bios.iter().any(|bio| is_it(bio) && bio.span.end() == span.sector);
+            found.then_some(*sector)
+        };
+        let sector = match span.sectors {
+            0 => self.bios.range(..span.sector).rev().find_map(counted_down),
+            _ => Some(span.sector),
+        };
+        let mut bio = match sector {
+            None => self.flushes.remove(self.flushes.iter().position(is_it)?)?,
+            Some(sector) => {
+                let bios = self.bios.get_mut(&sector)?;
+                let bio = bios.remove(bios.iter().position(is_it)?)?;
+                if bios.is_empty() {
+                    self.bios.remove(&sector);
+                }
+                bio
+            }
+        };
+        bio.done_ns = now_ns;
+        self.in_flight -= 1;
+        Some(bio)
     }
 
     /// I: a request is in the scheduler.

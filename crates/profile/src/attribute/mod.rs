@@ -2,11 +2,14 @@
 //!
 //! A bio belongs to the operation in whose thread it was queued: a system call between its entry and its return, an
 //! io_uring request from its submission on. From then on it is followed by its sectors, as completions run in anybody's
-//! context. What a journal's thread queues belongs to those who wait for a sync of that device; the rest is nobody's, and
-//! is told apart as background.
+//! context. What a worker of io_uring queues is kept as a stint of that worker until a request completes that fits it.
+//! What a journal queues belongs to those who wait for a sync of that device. What a stacked device's worker queues
+//! below it is told apart, and so is the rest, which is nobody's: background.
 
 mod device;
 mod operation;
+#[cfg(test)]
+mod tests;
 
 pub use operation::{Interface, LAYERS, Layer, Operation};
 
@@ -14,7 +17,7 @@ use crate::collect::calls;
 use crate::event::{Action, Comm, Dev, Event, Rw, Span, What};
 use device::{Bio, Device};
 use operation::{OpId, Passed, divide};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Operations open at once. More are events that were lost.
 const OPEN_MAX: usize = 1 << 18;
@@ -73,11 +76,14 @@ struct Open {
     application_ns: u64,
     direct_ns: Option<u64>,
     passed: Vec<Passed>,
+    bios: u32,
     merged: u32,
     splits: u32,
     punted: bool,
     /// Bios under way.
     waits_for: u32,
+    /// It waited for bios of operations before it: what they had read ahead.
+    has_waited: bool,
     /// It ends with its last bio, as nothing else tells.
     ends_with_bios: bool,
     /// The device that it makes durable, once that is known.
@@ -95,6 +101,18 @@ struct Thread {
     returned_ns: u64,
     /// The request that it submitted last, while it may still queue bios for it.
     request: Option<OpId>,
+    /// A worker's stint.
+    stint: Option<Stint>,
+}
+
+/// What a worker of io_uring does for one request. Nothing tells which that is until it completes.
+#[derive(Clone, Copy)]
+struct Stint {
+    id: OpId,
+    /// The file system announces its direct I/O, so that the next announcement is another request's.
+    is_announced: bool,
+    /// Where its last bio ended: on a device without a file system, one that does not go on there is another request's.
+    end: Option<(Dev, u64)>,
 }
 
 /// The machine.
@@ -103,13 +121,17 @@ pub struct Attribution {
     devices: BTreeMap<Dev, Device>,
     /// The whole device of a partition.
     wholes: BTreeMap<Dev, Dev>,
+    /// Who stands on a device.
+    uppers: BTreeMap<Dev, Vec<Dev>>,
     threads: BTreeMap<u32, Thread>,
     open: BTreeMap<OpId, Open>,
     next: u64,
     /// io_uring's requests.
     requests: BTreeMap<u64, OpId>,
-    /// Requests that went on in workers and have queued nothing yet, in order.
-    punted: VecDeque<OpId>,
+    /// Requests that went on in workers.
+    punted: BTreeSet<OpId>,
+    /// Stints whose request is not known yet.
+    stints: BTreeSet<OpId>,
     unclear: Unclear,
 }
 
@@ -136,7 +158,12 @@ fn action_of_opcode(opcode: u8) -> Option<Action> {
 }
 
 fn is_journal(comm: &Comm) -> bool {
-    comm.starts_with(b"jbd2/") || comm.starts_with(b"xfs") || comm.starts_with(b"btrfs-transacti")
+    comm.starts_with(b"jbd2/") || comm.starts_with(b"btrfs-transacti")
+}
+
+/// Some journals (xfs) are written by any kernel worker; what tells them is that somebody waits for metadata.
+fn is_journal_write(comm: &Comm, rw: Rw) -> bool {
+    comm.starts_with(b"kworker/") && rw.action == Action::Write && rw.meta && rw.sync
 }
 
 fn is_worker(comm: &Comm) -> bool {
@@ -144,10 +171,11 @@ fn is_worker(comm: &Comm) -> bool {
 }
 
 impl Attribution {
-    /// A machine that knows which devices are parts of which.
-    pub fn new(wholes: BTreeMap<Dev, Dev>) -> Self {
+    /// A machine that knows which devices are parts of which, and who stands on a device.
+    pub fn new(wholes: BTreeMap<Dev, Dev>, uppers: BTreeMap<Dev, Vec<Dev>>) -> Self {
         Self {
             wholes,
+            uppers,
             ..Self::default()
         }
     }
@@ -167,23 +195,18 @@ impl Attribution {
         match event.what {
             What::Enter { number } => self.enter(now_ns, thread, number),
             What::Exit { number, result } => self.exit(now_ns, thread, number, result, out),
+            What::DirectBegin { .. } | What::SyncBegin { .. } | What::Submit { .. } if !ours => {}
             What::DirectBegin { bytes, asynchronous } => self.direct(now_ns, thread, bytes, asynchronous),
-            What::SyncBegin { dev } => {
-                let dev = self.wholes.get(&dev).copied().unwrap_or(dev);
-                let id = self
-                    .threads
-                    .get(&thread)
-                    .and_then(|thread| thread.call.or(thread.request));
-                if let Some(open) = id.and_then(|id| self.open.get_mut(&id)) {
-                    open.syncs = Some(dev);
-                }
-            }
-            What::Submit { request, opcode } if ours => self.submit(now_ns, thread, request, opcode),
-            What::Submit { .. } => {}
+            What::SyncBegin { dev } => self.sync(now_ns, thread, dev),
+            What::Submit { request, opcode } => self.submit(now_ns, thread, request, opcode),
+            What::NewThread { thread } => drop(self.threads.remove(&thread)),
             What::Punt { request } => self.punt(request),
             What::Complete { request, result } => {
                 if let Some(id) = self.requests.remove(&request) {
                     self.forget_request(thread, id);
+                    if self.punted.remove(&id) {
+                        self.adopt_stint(thread, id, result);
+                    }
                     self.end(now_ns, id, Some(result), out);
                 }
             }
@@ -191,10 +214,11 @@ impl Attribution {
                 let of = self.owners(now_ns, thread, ours, &comm, span, rw);
                 for id in &of {
                     if let Some(open) = self.open.get_mut(id) {
+                        open.bios += 1;
                         open.waits_for += 1;
                     }
                 }
-                self.device(span.dev).queue(now_ns, span, rw, of);
+                self.device(span.dev).queue(now_ns, thread, span, rw, of);
             }
             What::BioSplit { dev, sector, at } => self.split(dev, sector, at),
             What::BioMerge(span) => self.got_request(now_ns, span, true),
@@ -202,7 +226,18 @@ impl Attribution {
             What::Insert(span, rw) => self.device(span.dev).insert(now_ns, span, rw),
             What::Issue(span, rw) => self.device(span.dev).issue(now_ns, span, rw),
             What::Requeue(span, rw) => self.device(span.dev).requeue(span, rw),
-            What::Done(span, rw) => self.done(now_ns, span, rw, out),
+            What::Done(span, rw) => {
+                let device = self.device(span.dev);
+                let depth = device.in_flight() as u32;
+                let bios = device.done(now_ns, span, rw);
+                self.done(now_ns, bios, depth, out);
+            }
+            What::BioDone(span, rw) => {
+                let device = self.device(span.dev);
+                let depth = device.in_flight() as u32;
+                let bios = device.bio_done(now_ns, span, rw);
+                self.done(now_ns, bios, depth, out);
+            }
         }
     }
 
@@ -216,6 +251,7 @@ impl Attribution {
             self.open.clear();
             self.requests.clear();
             self.punted.clear();
+            self.stints.clear();
         }
         let id = OpId(self.next);
         self.next += 1;
@@ -230,10 +266,12 @@ impl Attribution {
                 application_ns: 0,
                 direct_ns: None,
                 passed: Vec::new(),
+                bios: 0,
                 merged: 0,
                 splits: 0,
                 punted: false,
                 waits_for: 0,
+                has_waited: false,
                 ends_with_bios: false,
                 syncs: None,
             },
@@ -250,7 +288,7 @@ impl Attribution {
         let submits = calls::SUBMIT.contains(&number).then_some(number);
         let call = action_of_call(number).map(|action| self.begin(now_ns, thread, Interface::Call, action));
         let state = self.threads.entry(thread).or_default();
-        (state.call, state.submits, state.request) = (call, submits, None);
+        (state.call, state.submits, state.request, state.stint) = (call, submits, None, None);
     }
 
     fn exit(&mut self, now_ns: u64, thread: u32, number: u32, result: i64, out: &mut Vec<Finding>) {
@@ -280,9 +318,7 @@ impl Attribution {
     }
 
     fn direct(&mut self, now_ns: u64, thread: u32, bytes: u64, asynchronous: bool) {
-        let Some(state) = self.threads.get(&thread) else {
-            return;
-        };
+        let state = self.threads.entry(thread).or_default();
         let libaio = state.submits == Some(libc::SYS_io_submit as u32);
         if libaio && asynchronous {
             let id = self.begin(now_ns, thread, Interface::Aio, Action::Other);
@@ -294,9 +330,92 @@ impl Attribution {
             return;
         }
         let id = state.call.or(state.request);
+        let id = id.or_else(|| self.new_stint(now_ns, thread, true));
         if let Some(open) = id.and_then(|id| self.open.get_mut(&id)) {
             open.direct_ns.get_or_insert(now_ns);
         }
+    }
+
+    /// A file system begins to make a file durable.
+    fn sync(&mut self, now_ns: u64, thread: u32, dev: Dev) {
+        let dev = self.wholes.get(&dev).copied().unwrap_or(dev);
+        let state = self.threads.entry(thread).or_default();
+        let id = state.call.or(state.request).or(state.stint.map(|stint| stint.id));
+        let id = id.or_else(|| self.new_stint(now_ns, thread, false));
+        if let Some(open) = id.and_then(|id| self.open.get_mut(&id)) {
+            open.syncs = Some(dev);
+        }
+    }
+
+    /// A worker takes its next request, if there are any for workers.
+    fn new_stint(&mut self, now_ns: u64, thread: u32, is_announced: bool) -> Option<OpId> {
+        if self.punted.is_empty() {
+            return None;
+        }
+        let id = self.begin(now_ns, thread, Interface::Uring, Action::Other);
+        self.stints.insert(id);
+        self.threads.entry(thread).or_default().stint = Some(Stint {
+            id,
+            is_announced,
+            end: None,
+        });
+        Some(id)
+    }
+
+    /// The stint that a worker's bio belongs to.
+    fn stint_of(&mut self, now_ns: u64, thread: u32, span: Span, rw: Rw) -> Option<OpId> {
+        let stint = self.threads.get(&thread).and_then(|state| state.stint);
+        let goes_on = stint.filter(|stint| {
+            let fits = stint.end.is_none_or(|end| end == (span.dev, span.sector)) || span.sectors == 0;
+            let is_sync = self.open.get(&stint.id).is_some_and(|open| open.syncs.is_some());
+            self.stints.contains(&stint.id) && (stint.is_announced || is_sync || fits)
+        });
+        let id = match goes_on {
+            Some(stint) => stint.id,
+            None => self.new_stint(now_ns, thread, false)?,
+        };
+        if let Some(stint) = self
+            .threads
+            .get_mut(&thread)
+            .and_then(|state| state.stint.as_mut())
+        {
+            stint.end = Some((span.dev, span.end()));
+        }
+        let open = self.open.get_mut(&id)?;
+        open.action = rw.action;
+        open.bytes += u64::from(span.sectors) * 512;
+        Some(id)
+    }
+
+    /// A request of a worker is complete: finds what was done for it. A worker that says so itself speaks of its own
+    /// stint; of others it is the first one that moved as much.
+    fn adopt_stint(&mut self, thread: u32, id: OpId, result: i64) {
+        let Some(action) = self.open.get(&id).map(|open| open.action) else {
+            return;
+        };
+        let own = self.threads.get_mut(&thread).and_then(|state| state.stint.take());
+        let own = own.map(|stint| stint.id).filter(|own| self.stints.contains(own));
+        let fitting = || {
+            self.stints.iter().copied().find(|stint| {
+                self.open.get(stint).is_some_and(|open| {
+                    let is_sync = action == Action::Flush && open.syncs.is_some();
+                    let has_moved = open.action == action && open.bytes == result.max(0) as u64;
+                    open.waits_for == 0 && (is_sync || has_moved)
+                })
+            })
+        };
+        let Some(stint) = own.or_else(fitting) else { return };
+        self.stints.remove(&stint);
+        let (Some(done), Some(open)) = (self.open.remove(&stint), self.open.get_mut(&id)) else {
+            return;
+        };
+        // Until its worker took it, it waited on the way to the file system.
+        open.direct_ns = Some(open.direct_ns.unwrap_or(done.begin_ns));
+        open.passed.extend(done.passed);
+        open.waits_for += done.waits_for;
+        open.bios += done.bios;
+        open.merged += done.merged;
+        open.splits += done.splits;
     }
 
     fn submit(&mut self, now_ns: u64, thread: u32, request: u64, opcode: u8) {
@@ -318,7 +437,7 @@ impl Attribution {
         };
         if let Some(open) = self.open.get_mut(&id) {
             open.punted = true;
-            self.punted.push_back(id);
+            self.punted.insert(id);
         }
     }
 
@@ -328,7 +447,6 @@ impl Attribution {
         {
             state.request = None;
         }
-        self.punted.retain(|punted| *punted != id);
     }
 
     /// Whose bio this is.
@@ -344,26 +462,23 @@ impl Attribution {
         }
         if is_worker(comm)
             && ours
-            && let Some(id) = self.punted.pop_front()
+            && let Some(id) = self.stint_of(now_ns, thread, span, rw)
         {
-            // The worker is busy with it until it says that it is complete.
-            self.threads.entry(thread).or_default().request = Some(id);
             return vec![id];
         }
-        if is_journal(comm) {
-            let waiting = self
-                .open
-                .iter()
-                .filter(|(_, open)| open.action == Action::Flush && open.syncs == Some(span.dev));
+        if is_journal(comm) || is_journal_write(comm, rw) {
+            let waiting = self.open.iter().filter(|(_, open)| open.syncs == Some(span.dev));
             let waiting: Vec<OpId> = waiting.map(|(id, _)| *id).collect();
             if !waiting.is_empty() {
                 return waiting;
             }
         }
+        let state = self.threads.get(&thread);
         let submits = state.is_some_and(|state| state.submits == Some(libc::SYS_io_submit as u32));
         let interface = match (ours, submits) {
             (true, true) => Interface::Aio,
             (true, false) => Interface::Other,
+            (false, _) if self.is_below(span.dev, rw) => Interface::Below,
             (false, _) => Interface::Background,
         };
         let id = self.begin(now_ns, thread, interface, rw.action);
@@ -372,6 +487,14 @@ impl Attribution {
             open.bytes = u64::from(span.sectors) * 512;
         }
         vec![id]
+    }
+
+    /// True if a device on top of this one has such a request with its driver. Write-back, which nobody waits for, is
+    /// not its driver's doing.
+    fn is_below(&self, dev: Dev, rw: Rw) -> bool {
+        let uppers = self.uppers.get(&dev).into_iter().flatten();
+        let mut uppers = uppers.filter_map(|upper| self.devices.get(upper));
+        (rw.sync || rw.action != Action::Write) && uppers.any(|upper| upper.drives(rw.action))
     }
 
     fn split(&mut self, dev: Dev, sector: u64, at: u64) {
@@ -384,6 +507,7 @@ impl Attribution {
         for id in of {
             if let Some(open) = self.open.get_mut(&id) {
                 open.splits += 1;
+                open.bios += 1;
                 open.waits_for += 1;
             }
         }
@@ -393,27 +517,40 @@ impl Attribution {
         self.device(span.dev).get_request(now_ns, span, merged);
     }
 
-    fn done(&mut self, now_ns: u64, span: Span, rw: Rw, out: &mut Vec<Finding>) {
-        let device = self.device(span.dev);
-        let depth = device.in_flight() as u32;
-        let done = device.done(now_ns, span, rw);
-        for bio in done {
+    /// Bios are done. `depth` were in flight.
+    fn done(&mut self, now_ns: u64, bios: impl IntoIterator<Item = Bio>, depth: u32, out: &mut Vec<Finding>) {
+        for bio in bios {
             out.push(Finding::Bio(path_of(&bio, depth)));
+            let passed = Passed {
+                queued_ns: bio.queued_ns,
+                got_request_ns: bio.got_request_ns,
+                inserted_ns: bio.inserted_ns,
+                issued_ns: bio.issued_ns,
+                done_ns: bio.done_ns,
+            };
+            self.end_wait(&bio, passed);
             for id in &bio.of {
                 let Some(open) = self.open.get_mut(id) else {
                     continue;
                 };
-                open.passed.push(Passed {
-                    queued_ns: bio.queued_ns,
-                    got_request_ns: bio.got_request_ns,
-                    inserted_ns: bio.inserted_ns,
-                    issued_ns: bio.issued_ns,
-                    done_ns: bio.done_ns,
-                });
+                open.passed.push(passed);
                 open.merged += u32::from(bio.merged);
                 open.waits_for -= 1;
                 self.close_if_idle(now_ns, *id, out);
             }
+        }
+    }
+
+    /// What a thread had read ahead is there: if it is in a later read by now, that has waited for it.
+    fn end_wait(&mut self, bio: &Bio, passed: Passed) {
+        let call = self.threads.get(&bio.thread).and_then(|state| state.call);
+        if bio.rw.ahead
+            && let Some(id) = call.filter(|id| !bio.of.contains(id))
+            && let Some(open) = self.open.get_mut(&id)
+            && open.action == Action::Read
+        {
+            open.has_waited = true;
+            open.passed.push(passed);
         }
     }
 
@@ -431,7 +568,15 @@ impl Attribution {
     }
 
     fn end(&mut self, end_ns: u64, id: OpId, result: Option<i64>, out: &mut Vec<Finding>) {
-        let Some(open) = self.open.remove(&id) else { return };
+        let Some(mut open) = self.open.remove(&id) else {
+            return;
+        };
+        // Without requests the driver works from the bio's submission on.
+        if open.passed.iter().all(|bio| bio.issued_ns == 0) {
+            open.passed
+                .iter_mut()
+                .for_each(|bio| bio.issued_ns = bio.queued_ns);
+        }
         let (layers_ns, probes) = divide(open.begin_ns, open.direct_ns, end_ns, &open.passed);
         out.push(Finding::Operation(Operation {
             interface: open.interface,
@@ -447,7 +592,8 @@ impl Attribution {
             total_ns: end_ns - open.begin_ns,
             layers_ns,
             probes,
-            bios: open.passed.len() as u32 + open.waits_for,
+            bios: open.bios,
+            reached_device: open.bios > 0 || open.has_waited,
             merged: open.merged,
             splits: open.splits,
             punted: open.punted,
@@ -472,7 +618,10 @@ fn path_of(bio: &Bio, depth: u32) -> BioPath {
         g2i_ns: between(bio.got_request_ns, bio.inserted_ns),
         i2d_ns: between(bio.inserted_ns, bio.issued_ns),
         q2d_ns: between(bio.queued_ns, bio.issued_ns),
-        d2c_ns: between(bio.issued_ns, bio.done_ns),
+        d2c_ns: match bio.issued_ns {
+            0 => between(bio.queued_ns, bio.done_ns),
+            issued_ns => between(issued_ns, bio.done_ns),
+        },
         merged: bio.merged,
         depth,
     }

@@ -17,6 +17,8 @@ pub enum Interface {
     Aio,
     /// A page fault, or a system call that is not traced: what it needed of the device.
     Other,
+    /// A stacked device's worker, for what is asked of that device: a loop device's file.
+    Below,
     /// Nobody's in particular: write-back, journals, other programs.
     Background,
 }
@@ -29,6 +31,7 @@ impl Interface {
             Self::Uring => "io_uring",
             Self::Aio => "libaio",
             Self::Other => "other",
+            Self::Below => "below",
             Self::Background => "background",
         }
     }
@@ -99,6 +102,8 @@ pub struct Operation {
     pub probes: [u32; LAYERS.len()],
     /// Bios that it needed.
     pub bios: u32,
+    /// It needed the device: for bios of its own, or for what was read ahead before it.
+    pub reached_device: bool,
     /// Of these, how many joined a request that was there already.
     pub merged: u32,
     /// How often a bio was split.

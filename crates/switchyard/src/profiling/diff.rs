@@ -81,7 +81,10 @@ fn render(before: &Summary, after: &Summary) -> String {
             count(pair.0),
             count(pair.1)
         );
-        let (Some(old), Some(new)) = pair else { continue };
+        let (Some(old), Some(new)) = pair else {
+            alone(&mut text, row, pair.0.is_some());
+            continue;
+        };
         let _ = writeln!(
             text,
             "  {:<14} {:>11} {:>11} {:>11} {:>8}",
@@ -94,6 +97,18 @@ fn render(before: &Summary, after: &Summary) -> String {
         line(&mut text, "total p99", old.times.p99_us, new.times.p99_us);
     }
     text
+}
+
+/// A kind of operations that only one of them has, in its column.
+fn alone(text: &mut String, row: &OperationSummary, is_before: bool) {
+    let layers = row
+        .layers
+        .iter()
+        .map(|layer| (layer.name.as_str(), layer.times.mean_us));
+    for (name, us) in layers.chain([("total", row.times.mean_us)]) {
+        let place = if is_before { 11 } else { 23 };
+        let _ = writeln!(text, "  {name:<14} {us:>place$.3}");
+    }
 }
 
 fn line(text: &mut String, name: &str, before_us: f64, after_us: f64) {

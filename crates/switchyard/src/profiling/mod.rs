@@ -1,6 +1,9 @@
 //! `switchyard profile`: where the time of an I/O goes.
 
 mod diff;
+mod html;
+mod matrix;
+mod own;
 mod text;
 
 use crate::failure::Failure;
@@ -19,8 +22,10 @@ const EXAMPLES: &str = "\
 Examples:
   switchyard profile -- fio --name=t --filename=/srv/f --size=1G --rw=randread --direct=1 --runtime=5
   switchyard profile --pid 4711 --seconds 10 --device vda
-  switchyard profile --save before.json -- my-program
+  switchyard profile --save before.json --html page.html -- my-program
   switchyard profile diff before.json after.json
+  switchyard profile --target http://127.0.0.1:9180 --seconds 5
+  switchyard profile matrix
 
 Needs root: it reads the kernel's static tracepoints. What the probes cost is measured first and taken out of
 every figure.";
@@ -37,6 +42,9 @@ pub struct ProfileArgs {
     /// Profile a process that runs, and what it starts
     #[arg(long, value_name = "PID", conflicts_with = "words")]
     pid: Option<u32>,
+    /// Profile the requests of a running rack instead, by its control address, such as http://127.0.0.1:9180
+    #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds")]
+    target: Option<String>,
     /// Stop after so many seconds; without a command or process, profile everybody for that long
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -46,6 +54,12 @@ pub struct ProfileArgs {
     /// Write the profile as JSON, for `profile diff`
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Write a page with charts, a heat map, and a flame graph of the program's kernel stacks
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Sample kernel stacks, too: shares of functions (--html does)
+    #[arg(long)]
+    stacks: bool,
     /// The program to run and profile, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     words: Vec<OsString>,
@@ -55,12 +69,27 @@ pub struct ProfileArgs {
 enum ProfileCommand {
     /// Compare two saved profiles
     Diff(diff::DiffArgs),
+    /// How much of an I/O is software, for file systems, sizes and interfaces
+    Matrix(matrix::MatrixArgs),
 }
 
 /// Carries `switchyard profile` out.
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
-    if let Some(ProfileCommand::Diff(args)) = &args.command {
-        return diff::run(args);
+    match &args.command {
+        Some(ProfileCommand::Diff(args)) => return diff::run(args),
+        Some(ProfileCommand::Matrix(args)) => return matrix::run(args),
+        None => {}
+    }
+    let limit = match args.seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds < 1e6) => {
+            bail!(Failure::Usage(format!(
+                "--seconds {seconds}: a positive number of seconds is needed"
+            )));
+        }
+        seconds => seconds.map(Duration::from_secs_f64),
+    };
+    if let (Some(control), Some(limit)) = (&args.target, limit) {
+        return tell(args, &own::watch(control, limit)?);
     }
     let target = match (&args.words[..], args.pid) {
         ([], Some(process)) => Target::Process(process),
@@ -81,14 +110,6 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         Target::Process(process) => format!("process {process}"),
         Target::System => "all processes".to_string(),
     };
-    let limit = match args.seconds {
-        Some(seconds) if !(seconds > 0.0 && seconds < 1e6) => {
-            bail!(Failure::Usage(format!(
-                "--seconds {seconds}: a positive number of seconds is needed"
-            )));
-        }
-        seconds => seconds.map(Duration::from_secs_f64),
-    };
     let device = match &args.device {
         Some(path) => Some(Devices::read().of_path(path).map_err(Failure::Usage)?),
         None => None,
@@ -97,6 +118,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         target,
         device,
         limit,
+        stacks: args.stacks || args.html.is_some(),
         quiet_output: args.json,
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -104,20 +126,28 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     // A second Ctrl-C is the program's, which gets every one of them.
     let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
     let found = session::run(&options, &stop, |_| {})?;
-    let summary = Summary::new(&found, named)?;
-    if let Some(path) = &args.save {
-        save(path, &summary)?;
-    }
-    if args.json {
-        println!("{}", to_json(&summary));
-    } else {
-        print!("{}", text::render(&summary));
-    }
+    tell(args, &Summary::new(&found, named)?)?;
     if let Some(status) = found.status
         && !status.success()
         && !stop.load(Ordering::Relaxed)
     {
         bail!("the program ended with {status}");
+    }
+    Ok(())
+}
+
+/// Prints and writes a profile as it is asked for.
+fn tell(args: &ProfileArgs, summary: &Summary) -> anyhow::Result<()> {
+    if let Some(path) = &args.save {
+        save(path, summary)?;
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::render(summary)).with_context(|| path.display().to_string())?;
+    }
+    if args.json {
+        println!("{}", to_json(summary));
+    } else {
+        print!("{}", text::render(summary));
     }
     Ok(())
 }

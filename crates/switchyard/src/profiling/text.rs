@@ -1,11 +1,13 @@
 //! A profile as text.
 
 use crate::size::Size;
-use profile::summary::{DeviceSummary, OperationSummary, Summary, TimeSummary};
+use profile::summary::{DeviceSummary, OperationSummary, StackSummary, Summary, TimeSummary};
 use std::fmt::Write;
 
 /// Kinds of operations that took less than this share of the time are counted only.
 const SHARE_MIN: f64 = 0.005;
+/// Functions that are listed; --json has all.
+const FUNCTIONS_MAX: usize = 20;
 
 /// The tables.
 pub fn render(summary: &Summary) -> String {
@@ -52,7 +54,27 @@ pub fn render(summary: &Summary) -> String {
     for row in &summary.devices {
         device(&mut text, row);
     }
+    if let Some(stacks) = &summary.stacks {
+        functions(&mut text, stacks);
+    }
     text
+}
+
+fn functions(text: &mut String, stacks: &StackSummary) {
+    let _ = writeln!(
+        text,
+        "\n{} samples of processor time, {} lost; % in the function with what it calls, and in itself",
+        stacks.samples, stacks.lost
+    );
+    for row in stacks.functions.iter().take(FUNCTIONS_MAX) {
+        let _ = writeln!(
+            text,
+            "  {:>6.2} {:>6.2}  {}",
+            row.all * 100.0,
+            row.own * 100.0,
+            row.name
+        );
+    }
 }
 
 fn unclear(summary: &Summary) -> String {

@@ -29,7 +29,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// A table's beginning: that of the first columns that are text, then those of numbers.
-fn head(text: &[&str], numbers: &[&str]) -> String {
+pub fn head(text: &[&str], numbers: &[&str]) -> String {
     let mut html = "<div class=scroll><table><tr>".to_owned();
     for name in text {
         let _ = write!(html, "<th class=text>{}", escape(name));
@@ -54,12 +54,7 @@ pub fn section(table: &Table) -> String {
     html.push_str(&legend(&charts));
     html.push_str("<div class=charts>");
     for chart in &charts {
-        let _ = write!(
-            html,
-            "<figure><figcaption>{}</figcaption><div class=scroll>{}</div></figure>",
-            escape(&chart.title),
-            chart.svg(&colour)
-        );
+        figure(&mut html, chart, &colour);
     }
     html.push_str("</div>");
     html.push_str(&claimed(&claims(table)));
@@ -75,6 +70,16 @@ pub fn section(table: &Table) -> String {
     html.push_str(&rows(table));
     html.push_str("</section>");
     html
+}
+
+/// A chart with its title.
+pub fn figure(html: &mut String, chart: &Chart, colour: &dyn Fn(&str) -> String) {
+    let _ = write!(
+        html,
+        "<figure><figcaption>{}</figcaption><div class=scroll>{}</div></figure>",
+        escape(&chart.title),
+        chart.svg(colour)
+    );
 }
 
 /// Colours of all series of these charts.

@@ -1,0 +1,193 @@
+//! The device that is measured: a loop device on a file, or one that the user names; what is made on it is undone again.
+
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Bytes of the file that is read and written: two of the largest requests at least.
+pub const FILE_BYTES: u64 = 256 << 20;
+/// Bytes of the loop device: the file, and what file systems want beside it.
+const DEVICE_BYTES: u64 = 1 << 30;
+
+/// A device, and what is on it now.
+pub struct Ground {
+    /// What it is, for people.
+    pub about: String,
+    /// `/dev/…`.
+    pub device: PathBuf,
+    /// The loop device's file, which goes with it.
+    image: Option<PathBuf>,
+    mount: PathBuf,
+    is_mounted: bool,
+    /// The system on it.
+    system: String,
+    /// The file that is on it: whether it was preallocated, and whether it has data.
+    file: Option<(bool, bool)>,
+}
+
+/// Runs a command, and gives what it prints.
+pub fn command(words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .output();
+    let output = output.with_context(|| format!("{} is needed", words[0]))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{}: {}",
+            words.join(" "),
+            said.trim().lines().last().unwrap_or("failed")
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl Ground {
+    /// A loop device in `dir`, or `named`, if nobody uses it.
+    pub fn new(dir: &Path, named: Option<&Path>) -> anyhow::Result<Self> {
+        command(&["fio", "--version"])?;
+        let mount = dir.join("mount");
+        std::fs::create_dir_all(&mount).with_context(|| mount.display().to_string())?;
+        let mut ground = Self {
+            about: String::new(),
+            device: PathBuf::new(),
+            image: None,
+            mount,
+            is_mounted: false,
+            system: String::new(),
+            file: None,
+        };
+        if let Some(device) = named {
+            // The kernel refuses this while the device is mounted or part of another.
+            let is_free = std::os::unix::fs::OpenOptionsExt::custom_flags(
+                File::options().read(true).write(true),
+                libc::O_EXCL,
+            )
+            .open(device);
+            is_free.map_err(|error| Failure::InUse(format!("{}: {error}", device.display())))?;
+            ground.device = device.to_owned();
+            ground.about = device.display().to_string();
+            return Ok(ground);
+        }
+        let image = dir.join("matrix.img");
+        let path = image.display().to_string();
+        ground.image = Some(image);
+        command(&["fallocate", "-l", &DEVICE_BYTES.to_string(), &path])
+            .with_context(|| format!("{} for the loop device's file", Size(DEVICE_BYTES)))?;
+        let (device, how) = match command(&["losetup", "--find", "--show", "--direct-io=on", &path]) {
+            Ok(device) => (device, "direct"),
+            Err(_) => (
+                command(&["losetup", "--find", "--show", &path])?,
+                "through the page cache",
+            ),
+        };
+        ground.device = PathBuf::from(device);
+        ground.about = format!("a loop device of {} on a file, {how}", Size(DEVICE_BYTES));
+        // Blocks that were never written are answered without the file's device.
+        ground.fill(&ground.device.clone(), DEVICE_BYTES)?;
+        Ok(ground)
+    }
+
+    /// Puts `system` on the device, if it is not there already.
+    pub fn prepare(&mut self, system: &str) -> anyhow::Result<()> {
+        if self.system == system {
+            return Ok(());
+        }
+        self.clear()?;
+        let device = self.device.display().to_string();
+        let mount = self.mount.display().to_string();
+        if system != "raw" && system != super::OWN {
+            let force = if system == "ext4" { "-F" } else { "-f" };
+            command(&[&format!("mkfs.{system}"), "-q", force, &device])?;
+            command(&["mount", "-t", system, &device, &mount])?;
+            self.is_mounted = true;
+        }
+        self.system = system.to_owned();
+        Ok(())
+    }
+
+    /// What is to be read or written: a file in the wanted state, or the device.
+    pub fn target(&mut self, is_write: bool, is_preallocated: bool) -> anyhow::Result<PathBuf> {
+        if !self.is_mounted {
+            return Ok(self.device.clone());
+        }
+        let path = self.mount.join("file");
+        let has_data = !is_write;
+        if has_data && self.file == Some((is_preallocated, true)) {
+            return Ok(path);
+        }
+        let _ = std::fs::remove_file(&path);
+        self.file = None;
+        if is_preallocated {
+            command(&[
+                "fallocate",
+                "-l",
+                &FILE_BYTES.to_string(),
+                &path.display().to_string(),
+            ])?;
+        }
+        if has_data {
+            self.fill(&path, FILE_BYTES)?;
+        }
+        command(&["sync", "-f", &self.mount.display().to_string()])?;
+        self.file = Some((is_preallocated, has_data));
+        Ok(path)
+    }
+
+    /// Writes data that no layer can shorten.
+    fn fill(&self, path: &Path, bytes: u64) -> anyhow::Result<()> {
+        let mut block = vec![0_u8; 1 << 20];
+        let mut state = 1_u64;
+        for word in block.chunks_exact_mut(8) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        let write = || {
+            let mut file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            for _ in 0..bytes / block.len() as u64 {
+                file.write_all(&block)?;
+            }
+            file.sync_all()
+        };
+        write().with_context(|| path.display().to_string())
+    }
+
+    fn clear(&mut self) -> anyhow::Result<()> {
+        self.file = None;
+        self.system.clear();
+        if self.is_mounted {
+            command(&["umount", &self.mount.display().to_string()])?;
+            self.is_mounted = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("switchyard: {error:#}");
+        }
+        if let Some(image) = &self.image {
+            if self.device.as_os_str().is_empty() {
+                let _ = std::fs::remove_file(image);
+            } else {
+                let detached = command(&["losetup", "--detach", &self.device.display().to_string()]);
+                match detached.and_then(|_| Ok(std::fs::remove_file(image)?)) {
+                    Ok(()) => {}
+                    Err(error) => eprintln!("switchyard: {}: {error:#}", self.device.display()),
+                }
+            }
+        }
+        let _ = std::fs::remove_dir(&self.mount);
+    }
+}

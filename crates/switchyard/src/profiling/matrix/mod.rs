@@ -1,0 +1,375 @@
+//! `switchyard profile matrix`: how much of an I/O's time is software, for file systems, sizes and interfaces: the
+//! question of the poster "Quantifying the Overheads of the Modern Linux I/O Stack", asked of this machine's kernel and of
+//! Switchyard's own target on the same device.
+
+mod ground;
+mod measure;
+mod page;
+
+use crate::failure::Failure;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use clap::Args;
+use ground::Ground;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// `switchyard profile matrix`.
+#[derive(Args)]
+#[command(
+    after_help = "Needs root and fio; mkfs.ext4, mkfs.xfs and mkfs.btrfs for their rows, which are left out without them. \
+    What was measured is kept in DIR/matrix.json: a run that was cut goes on there.\n\n\
+    Examples:\n  switchyard profile matrix\n  switchyard profile matrix --systems ext4,switchyard --sizes 4KiB,1MiB\n  \
+    switchyard profile matrix --device /dev/nvme1n1     destroys what is on it, after asking"
+)]
+pub struct MatrixArgs {
+    /// Where matrix.html and matrix.json go
+    #[arg(long, value_name = "DIR", default_value = "matrix")]
+    out: PathBuf,
+    /// What is on the device, one after the other
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = SYSTEMS.map(str::to_owned))]
+    systems: Vec<String>,
+    /// Sizes of a request
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values_t = SIZES.map(Size))]
+    sizes: Vec<Size>,
+    /// Longest time of one cell's load, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    seconds: f64,
+    /// Measure on this block device, and destroy what is on it, instead of on a loop device in DIR
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
+    /// Do not ask before data on --device is destroyed
+    #[arg(long)]
+    yes: bool,
+    /// Forget what an earlier run measured
+    #[arg(long)]
+    again: bool,
+    /// Print the cells as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can be on the device: file systems, nothing, and nothing but a target in front of it.
+const SYSTEMS: [&str; 5] = ["ext4", "xfs", "btrfs", "raw", OWN];
+const OWN: &str = "switchyard";
+/// The poster's sizes (§III).
+const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 10 << 20, 100 << 20];
+/// A request of NBD is at most this long (NBD protocol, "Size constraints").
+const NBD_BYTES_MAX: u64 = 32 << 20;
+
+/// How a program asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Engine {
+    Direct,
+    Uring,
+    Buffered,
+    Nbd,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "pread/pwrite, direct",
+            Self::Uring => "io_uring, direct",
+            Self::Buffered => "pread/pwrite, buffered",
+            Self::Nbd => "NBD",
+        }
+    }
+}
+
+/// A cell of the matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Cell {
+    system: String,
+    engine: Engine,
+    is_write: bool,
+    /// The file's space was allocated before. Devices have no files.
+    is_preallocated: bool,
+    bytes: u64,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        format!(
+            "{} {} {} {}{}",
+            self.system,
+            self.engine.name(),
+            if self.is_write { "write" } else { "read" },
+            Size(self.bytes),
+            if self.is_preallocated {
+                ", preallocated"
+            } else {
+                ""
+            }
+        )
+    }
+}
+
+/// What a cell is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Outcome {
+    cell: Cell,
+    /// Requests.
+    requests: u64,
+    /// Mean time of a request as the program sees it, its share of the final sync included, µs.
+    mean_us: f64,
+    /// Layers of that, µs.
+    layers: Vec<(String, f64)>,
+    /// Share of the time in which the device had nothing of it.
+    software_share: f64,
+    /// Share of the measured time that was the probes' and is taken out.
+    probes_share: f64,
+    /// Bios a request.
+    bios: f64,
+    /// Splits and merges a request.
+    splits: f64,
+    merges: f64,
+    /// Events lost.
+    lost: u64,
+}
+
+/// Everything measured so far.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Found {
+    kernel: String,
+    /// On what.
+    ground: String,
+    /// How long it took, s.
+    seconds: f64,
+    outcomes: Vec<Outcome>,
+    /// Cells that could not be measured, and why.
+    refused: Vec<(Cell, String)>,
+}
+
+fn cells(args: &MatrixArgs) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for system in &args.systems {
+        let engines = match system.as_str() {
+            OWN => &[Engine::Nbd][..],
+            _ => &[Engine::Direct, Engine::Uring, Engine::Buffered],
+        };
+        let has_files = system != OWN && system != "raw";
+        for is_preallocated in [true, false] {
+            if !is_preallocated && !has_files {
+                continue;
+            }
+            let each = [false, true].into_iter().flat_map(|is_write| {
+                let sizes = args.sizes.iter().map(move |size| (is_write, size.0));
+                sizes.flat_map(|(is_write, bytes)| {
+                    engines.iter().map(move |engine| (is_write, bytes, *engine))
+                })
+            });
+            cells.extend(each.map(|(is_write, bytes, engine)| Cell {
+                system: system.clone(),
+                engine,
+                is_write,
+                is_preallocated: is_preallocated && has_files,
+                bytes,
+            }));
+        }
+    }
+    cells.retain(|cell| cell.engine != Engine::Nbd || cell.bytes <= NBD_BYTES_MAX);
+    cells
+}
+
+/// Carries it out.
+pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
+    check(args)?;
+    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let state = args.out.join("matrix.json");
+    let begin = Instant::now();
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    // What was made on the device is undone in any case.
+    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    let mut ground = Ground::new(&args.out, args.device.as_deref())?;
+    let mut found = resume(&state, args.again, &ground.about)?;
+    let before_s = found.seconds;
+    let wanted = cells(args);
+    let left: Vec<Cell> = wanted
+        .iter()
+        .filter(|cell| !found.outcomes.iter().any(|outcome| outcome.cell == **cell))
+        .cloned()
+        .collect();
+    found.refused.clear();
+    let bar = progress(wanted.len(), wanted.len() - left.len());
+    for cell in left {
+        bar.set_message(cell.name());
+        let measured = measure::cell(&mut ground, &cell, args.seconds, &stop);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match measured {
+            Ok(outcome) => found.outcomes.push(outcome),
+            Err(error) => found.refused.push((cell, format!("{error:#}"))),
+        }
+        found.seconds = before_s + begin.elapsed().as_secs_f64();
+        keep(&state, &found)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    drop(ground);
+    let page = args.out.join("matrix.html");
+    std::fs::write(&page, page::render(&found)).with_context(|| page.display().to_string())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        print!("{}", page::text(&found));
+        println!(
+            "\n{} cells in {:.0} s: {}",
+            found.outcomes.len(),
+            found.seconds,
+            page.display()
+        );
+    }
+    if found.outcomes.is_empty() {
+        let why = found
+            .refused
+            .first()
+            .map_or("nothing was asked for", |(_, why)| why.as_str());
+        bail!("no cell could be measured: {why}");
+    }
+    Ok(())
+}
+
+fn check(args: &MatrixArgs) -> anyhow::Result<()> {
+    if let Some(unknown) = args.systems.iter().find(|name| !SYSTEMS.contains(&name.as_str())) {
+        bail!(Failure::Usage(format!(
+            "--systems {unknown}: choose of {}",
+            SYSTEMS.join(", ")
+        )));
+    }
+    let is_good = |size: &Size| size.0.is_multiple_of(4096) && (4096..=ground::FILE_BYTES).contains(&size.0);
+    if let Some(bad) = args.sizes.iter().find(|size| !is_good(size)) {
+        bail!(Failure::Usage(format!(
+            "--sizes {bad}: multiples of 4 KiB up to {}",
+            Size(ground::FILE_BYTES)
+        )));
+    }
+    if !(args.seconds > 0.0 && args.seconds < 1e6) {
+        bail!(Failure::Usage(format!(
+            "--seconds {}: a positive number is needed",
+            args.seconds
+        )));
+    }
+    let Some(device) = args.device.as_ref().filter(|_| !args.yes) else {
+        return Ok(());
+    };
+    eprint!(
+        "Everything on {} will be destroyed. Type its name to go on: ",
+        device.display()
+    );
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match Path::new(answer.trim()) == device {
+        true => Ok(()),
+        false => bail!(Failure::Usage("not confirmed, so nothing was done".to_string())),
+    }
+}
+
+/// What an earlier run on the same ground measured.
+fn resume(state: &Path, again: bool, ground: &str) -> anyhow::Result<Found> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let fresh = Found {
+        kernel: kernel.trim().to_owned(),
+        ground: ground.to_owned(),
+        ..Found::default()
+    };
+    if again || !state.exists() {
+        return Ok(fresh);
+    }
+    let text = std::fs::read_to_string(state).with_context(|| state.display().to_string())?;
+    let found: Found = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{}: not what this command keeps there; --again replaces it",
+            state.display()
+        )
+    })?;
+    if (&found.kernel, &found.ground) != (&fresh.kernel, &fresh.ground) {
+        bail!(Failure::Usage(format!(
+            "{}: measured on {} with Linux {}; --again begins anew",
+            state.display(),
+            found.ground,
+            found.kernel
+        )));
+    }
+    Ok(found)
+}
+
+/// Whole or not at all, so that a cut run leaves the cells before.
+fn keep(state: &Path, found: &Found) -> anyhow::Result<()> {
+    let half = state.with_extension("json.new");
+    std::fs::write(&half, serde_json::to_string_pretty(found)? + "\n")
+        .and_then(|()| std::fs::rename(&half, state))
+        .with_context(|| state.display().to_string())
+}
+
+fn progress(count: usize, done: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{pos}/{len} cells [{bar:30}] {elapsed}, {eta} left  {msg}");
+    let bar = ProgressBar::new(count as u64).with_style(style.expect("a valid template"));
+    bar.set_position(done as u64);
+    bar.reset_eta();
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MatrixArgs,
+    }
+
+    fn args(words: &[&str]) -> MatrixArgs {
+        Line::parse_from([&["matrix"], words].concat()).args
+    }
+
+    #[test]
+    fn every_combination_is_a_cell_once() {
+        let all = cells(&args(&[]));
+        // Files: 3 systems, 2 kinds of allocation; devices have none. 2 directions, 5 sizes, 3 engines; NBD up to 10 MiB.
+        assert_eq!(all.len(), (3 * 2 + 1) * 2 * 5 * 3 + 2 * 4);
+        for (index, cell) in all.iter().enumerate() {
+            assert!(!all[..index].contains(cell), "{}", cell.name());
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for words in [
+            &["--systems", "zfs"][..],
+            &["--sizes", "1000"],
+            &["--sizes", "1TiB"],
+            &["--seconds", "0"],
+        ] {
+            assert!(check(&args(words)).is_err(), "{words:?}");
+        }
+        check(&args(&["--device", "/dev/null", "--yes"])).expect("it was told not to ask");
+    }
+
+    #[test]
+    fn a_cut_run_goes_on_and_one_of_other_ground_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("matrix.json");
+        let mut found = resume(&state, false, "a loop device").unwrap();
+        found.seconds = 7.0;
+        keep(&state, &found).unwrap();
+        assert_eq!(resume(&state, false, "a loop device").unwrap().seconds, 7.0);
+        assert!(resume(&state, false, "/dev/sdb").is_err());
+        assert_eq!(resume(&state, true, "/dev/sdb").unwrap().seconds, 0.0);
+    }
+}

@@ -1,0 +1,268 @@
+#!/bin/bash
+# The I/O-path profiler beside what others count and measure: fio's own latency and counts, bpftrace's time in the device.
+# Sums, counts and attribution decide; times of this machine are printed. TIMING=1 makes the profiler's cost decide, too,
+# for a quiet machine.
+source "$(dirname "$0")/lib.sh"
+need fio jq losetup mkfs.ext4
+
+if (( EUID != 0 )); then
+    expect_code 1 "$SWITCHYARD" profile -- true
+    expect_text "needs root"
+    skip "profiling needs root"
+fi
+code=0
+"$SWITCHYARD" profile --json -- true >"$work/p.json" 2>"$work/p.err" || code=$?
+(( code == 0 )) || skip "this kernel does not let us profile: $(tail -1 "$work/p.err")"
+
+# fresh_loop FILE MIB [OPTION…]: a loop device on a new file; its name is in $loop.
+fresh_loop() {
+    local file=$1
+    fallocate -l "$2M" "$file"
+    loop=$(losetup --find --show "${@:3}" "$file" 2>"$work/losetup.err") || return 1
+    at_end "losetup -d $loop 2>/dev/null"
+    loop=${loop#/dev/}
+}
+fresh_loop "$work/disk.img" 400 --direct-io=on || fresh_loop "$work/disk.img" 400 ||
+    skip "no loop device: $(tail -1 "$work/losetup.err")"
+disk=$loop
+queue=/sys/block/$disk/queue
+mkfs.ext4 -q -F "/dev/$disk"
+mkdir "$work/mnt"
+mount "/dev/$disk" "$work/mnt"
+at_end "umount -l '$work/mnt'"
+
+# job ARGUMENT…: fio alone, its result in $work/fio.json.
+FIO="$(command -v fio) --name=t --filename=$work/mnt/file --size=48M --randseed=1 --output-format=json --output=$work/fio.json"
+job() { $FIO "$@" >/dev/null 2>&1 || fail "fio $*"; }
+# profiled [-PROFILER'S-OPTION…] -- ARGUMENT…: fio under the profiler, whose result is in $work/p.json. Nothing may be lost.
+profiled() {
+    local options=()
+    while [[ $1 != -- ]]; do options+=("$1"); shift; done
+    "$SWITCHYARD" profile --json "${options[@]}" -- $FIO "${@:2}" >"$work/p.json" 2>"$work/p.err" ||
+        { cat "$work/p.err" >&2; fail "profile: fio ${*:2}"; }
+    [[ $(jq .probes.lost "$work/p.json") == 0 ]] || fail "events were lost: ${*:2}"
+    [[ $(jq .probes.undecoded "$work/p.json") == 0 ]] || fail "records were not understood: ${*:2}"
+}
+# operations FILTER EXPRESSION: over all kinds of operations that needed the device, such as `operations '.action=="read"' .count`
+operations() { jq "[.operations[] | select(.reached_device and ($1)) | $2] | add // 0" "$work/p.json"; }
+devices() { jq "[.devices[] | select($1) | $2] | add // 0" "$work/p.json"; }
+fio_count() { jq ".jobs[0].$1.total_ios" "$work/fio.json"; }
+found() { jq -r '.operations[] | "\(.interface) \(.action) ≤ \(.bytes_max) device \(.reached_device): \(.count), \(.bios) bios"' "$work/p.json" >&2; }
+# same WHAT FOUND EXPECTED
+same() { [[ $2 == "$3" ]] || { found; fail "$1: $2 instead of $3"; }; }
+at_least() { (( $2 >= $3 )) || { found; fail "$1: $2, less than $3"; }; }
+median() { sort -g | awk '{ line[NR] = $1 } END { print line[int((NR + 1) / 2)] }'; }
+within() { awk -v a="$2" -v b="$3" -v c="$4" 'BEGIN { exit !(a >= b && a <= c) }' || fail "$1: $2 is not in $3 to $4"; }
+
+job --rw=write --bs=1M --direct=1 --ioengine=psync
+
+echo "· the layers sum to what fio measures, and the time in the device to what bpftrace measures"
+tracer=
+if command -v bpftrace >/dev/null && bpftrace -e 'BEGIN { exit() }' >/dev/null 2>&1; then
+    tracer=bpftrace
+else
+    echo "  (bpftrace is left out: not installed, or this kernel does not let it trace)"
+fi
+device_number=$(( $(cut -d: -f1 "/sys/block/$disk/dev") << 20 | $(cut -d: -f2 "/sys/block/$disk/dev") ))
+for _ in 1 2 3 4 5; do
+    if [[ $tracer ]]; then
+        : >"$work/bpf.out"
+        bpftrace -f json -e "
+            tracepoint:block:block_rq_issue /args->dev == $device_number/ { @at[args->sector] = nsecs; }
+            tracepoint:block:block_rq_complete /args->dev == $device_number && @at[args->sector]/ {
+                @d2c = stats(nsecs - @at[args->sector]); delete(@at[args->sector]); }
+            END { clear(@at); }" >"$work/bpf.out" 2>"$work/bpf.err" &
+        bpf=$!
+        await_line "$work/bpf.out" "$bpf" || fail "bpftrace: $(cat "$work/bpf.err")"
+        sleep 1
+    fi
+    profiled --device "$disk" -- --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=6000
+    same "reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" "$(fio_count read)"
+    measured=$(operations '.action == "read" and .bytes_max == 4096' '([.layers[] | .mean_us + .probes_us] | add)')
+    event=$(jq .probes.event_ns "$work/p.json")
+    jq --argjson us "$measured" --argjson event "$event" '(($us * 1000) + $event) / .jobs[0].read.lat_ns.mean' \
+        "$work/fio.json" >>"$work/sums"
+    if [[ $tracer ]]; then
+        kill -INT "$bpf"
+        wait "$bpf" || true
+        bpf=$(jq -s '[.[] | select(.type == "stats") | .data["@d2c"].average][0]' "$work/bpf.out")
+        ours=$(jq '[.devices[] | [.count * .d2c.mean_us, .count]] | transpose | map(add) | .[0] / .[1]' "$work/p.json")
+        awk -v ours="$ours" -v bpf="$bpf" 'BEGIN { print ours * 1000 / bpf }' >>"$work/d2c"
+    fi
+done
+echo "  layers with the probes in them / fio's mean: $(median <"$work/sums")"
+within "sum of the layers" "$(median <"$work/sums")" 0.95 1.05
+if [[ $tracer ]]; then
+    echo "  driver and device / bpftrace: $(median <"$work/d2c")"
+    within "time in the device" "$(median <"$work/d2c")" 0.95 1.05
+fi
+jq -r '"  probes: \(.probes.event_ns) ns an event; null workload, corrected: \(.probes.null_error * 100) % off"' "$work/p.json"
+
+echo "· throughput beside the unprofiled program, 18,000 reads a second of a loop device in the page cache"
+fresh_loop "$work/cached.img" 64 || fail "a second loop device"
+load=("--filename=/dev/$loop" --rw=randread --bs=4k --direct=1 --ioengine=psync --rate_iops=18000 --runtime=2 --time_based)
+for _ in 1 2 3 4 5; do
+    job "${load[@]}"
+    alone=$(jq '.jobs[0].read.iops' "$work/fio.json")
+    profiled --device "$loop" -- "${load[@]}"
+    jq --argjson alone "$alone" '.jobs[0].read.iops / $alone' "$work/fio.json" >>"$work/rates"
+    echo "$alone" >>"$work/alone"
+done
+echo "  profiled / unprofiled: $(median <"$work/rates") of $(median <"$work/alone") reads a second"
+[[ ${TIMING:-} != 1 ]] || within "throughput" "$(median <"$work/rates")" 0.92 2
+
+echo "· two programs on one device, one syncing: each gets its own"
+for scheduler in none mq-deadline; do
+    echo "$scheduler" >"$queue/scheduler" 2>/dev/null || { echo "  (no $scheduler here)"; continue; }
+    # The one that is not followed goes on until the other is done. Both do the same, and change sides.
+    reader=(--name=r "--filename=$work/mnt/file" --rw=randread --bs=4k --direct=1 --ioengine=psync --size=48M)
+    writer=(--name=w "--filename=$work/mnt/log" --rw=write --bs=8k --ioengine=psync --fdatasync=1 --size=16M)
+    forever=(--time_based --runtime=600 --output=/dev/null)
+    fio "${writer[@]}" "${forever[@]}" &
+    other=$!
+    sleep 0.5
+    profiled --device "$disk" -- --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=3000
+    kill "$other"; wait "$other" || true
+    same "$scheduler: the reader's reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" "$(fio_count read)"
+    same "$scheduler: a bio each" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .bios)" "$(fio_count read)"
+    same "$scheduler: the reader writes nothing" "$(operations '.interface == "call" and .action != "read"' .count)" 0
+    at_least "$scheduler: the writer is background" "$(operations '.interface == "background" and .action == "write"' .count)" 100
+    inserted=$(jq "[.devices[] | select(.device == \"$disk\" and .action == \"read\") | .i2d != null] | any" "$work/p.json")
+    [[ $scheduler == none ]] && expected=false || expected=true
+    same "$scheduler: time in the scheduler" "$inserted" "$expected"
+
+    fio "${reader[@]}" "${forever[@]}" &
+    other=$!
+    sleep 0.5
+    profiled --device "$disk" -- --filename="$work/mnt/log" --rw=write --bs=8k --ioengine=psync --fdatasync=1 --size=4M
+    kill "$other"; wait "$other" || true
+    same "$scheduler: the writer's syncs" "$(operations '.action == "sync"' .count)" "$(jq '.jobs[0].sync.lat_ns.N' "$work/fio.json")"
+    at_least "$scheduler: each writes or flushes" "$(operations '.action == "sync"' .bios)" "$(jq '.jobs[0].sync.lat_ns.N' "$work/fio.json")"
+    same "$scheduler: every bio is somebody's" "$(operations true .bios)" "$(devices true .count)"
+    same "$scheduler: its writes wait for nothing" "$(jq '[.operations[] | select(.interface == "call" and .action == "write" and .bytes_max == 8192 and (.reached_device | not)) | .count] | add' "$work/p.json")" "$(fio_count write)"
+    same "$scheduler: the other's reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" 0
+    at_least "$scheduler: the reader is background" "$(operations '.interface == "background" and .action == "read"' .count)" 100
+done
+echo none >"$queue/scheduler"
+
+echo "· io_uring, its workers, its polling thread; libaio"
+have_engine() { fio --enghelp | grep -qw "$1"; }
+# engine NAME INTERFACE ARGUMENT…: 4 KiB reads and writes, a bio each
+engine() {
+    local name=$1 interface=$2
+    shift 2
+    profiled --device "$disk" -- --bs=4k --direct=1 --iodepth=8 --number_ios=3000 "$@"
+    local action
+    for action in read write; do
+        same "$name: ${action}s" "$(operations ".interface == \"$interface\" and .action == \"$action\"" .count)" "$(fio_count $action)"
+        same "$name: bios of ${action}s" "$(operations ".interface == \"$interface\" and .action == \"$action\"" .bios)" "$(fio_count $action)"
+    done
+    same "$name: bytes" "$(operations ".interface == \"$interface\"" .bytes)" "$(jq '.jobs[0].read.io_bytes + .jobs[0].write.io_bytes' "$work/fio.json")"
+}
+# Filesystems' own: a mount's lazy initialisation and journal may be background, but the program has nothing else.
+if have_engine io_uring && fio --name=t --filename="$work/mnt/file" --size=4k --ioengine=io_uring --output=/dev/null 2>/dev/null; then
+    engine io_uring io_uring --rw=randrw --ioengine=io_uring
+    engine "io_uring's workers" io_uring --rw=randrw --ioengine=io_uring --force_async=1
+    same "io_uring's workers: in workers" "$(operations '.interface == "io_uring"' .punted)" 3000
+    engine "io_uring's workers without a file system" io_uring --rw=randread --ioengine=io_uring --force_async=1 --filename="/dev/$disk"
+    engine "io_uring's polling thread" io_uring --rw=randread --ioengine=io_uring --sqthread_poll=1
+else
+    echo "  (io_uring is left out)"
+fi
+have_engine libaio && engine libaio libaio --rw=randrw --ioengine=libaio
+
+echo "· page cache, mmap, syncs"
+cold="--invalidate=1"
+profiled --device "$disk" -- --rw=read --bs=64k --ioengine=psync $cold
+at_least "buffered reads: from the device" "$(devices '.action == "read"' .bytes)" $(( 48 << 20 ))
+same "buffered reads" "$(jq '[.operations[] | select(.interface == "call" and .action == "read" and .bytes_max == 65536) | .count] | add' "$work/p.json")" "$(fio_count read)"
+same "buffered reads: all of the device's time is theirs" "$(operations '.interface == "background" and .action == "read"' .count)" 0
+profiled --device "$disk" -- --rw=read --bs=64k --ioengine=mmap $cold
+same "mmap: no call reads" "$(operations '.interface == "call" and .action == "read"' .count)" 0
+at_least "mmap: bytes" "$(operations '.interface == "other" and .action == "read"' .bytes)" $(( 48 << 20 ))
+profiled --device "$disk" -- --rw=write --bs=64k --ioengine=psync --end_fsync=1
+same "buffered writes wait for nothing" "$(operations '.interface == "call" and .action == "write"' .count)" 0
+same "buffered writes: one sync" "$(operations '.interface == "call" and .action == "sync"' .count)" 1
+at_least "buffered writes: to the device" "$(devices '.action == "write"' .bytes)" $(( 48 << 20 ))
+profiled --device "$disk" -- --rw=write --bs=64k --ioengine=mmap --fsync=16 --size=8M
+at_least "msync" "$(operations '.interface == "call" and .action == "sync"' .count)" 8
+profiled --device "$disk" -- --rw=randwrite --bs=4k --ioengine=psync --direct=1 --sync=1 --number_ios=200
+same "O_SYNC writes" "$(operations '.interface == "call" and .action == "write" and .bytes_max == 4096' .count)" "$(fio_count write)"
+at_least "O_SYNC writes: data and flush" "$(operations '.interface == "call" and .action == "write"' .bios)" 400
+
+echo "· splits and merges"
+limit=$(cat "$queue/max_sectors_kb")
+echo 64 >"$queue/max_sectors_kb"
+profiled --device "$disk" -- --rw=read --bs=1M --direct=1 --ioengine=psync
+echo "$limit" >"$queue/max_sectors_kb"
+same "split reads" "$(operations '.interface == "call" and .action == "read"' .count)" "$(fio_count read)"
+same "split reads: parts of 64 KiB" "$(operations '.interface == "call" and .action == "read"' .bios)" $(( 16 * $(fio_count read) ))
+same "split reads: bytes" "$(devices '.action == "read"' .bytes)" $(( 48 << 20 ))
+if have_engine libaio; then
+    profiled --device "$disk" -- --rw=read --bs=4k --direct=1 --ioengine=libaio --iodepth=32 --iodepth_batch=32 --number_ios=3200
+    same "merged reads" "$(operations '.interface == "libaio" and .action == "read"' .count)" "$(fio_count read)"
+    at_least "merged reads: merges" "$(operations '.interface == "libaio"' .merged)" 1000
+fi
+
+echo "· a loop device over a file on a loop device: the inner I/O is told from the outer"
+fallocate -l 32M "$work/mnt/inner.img"
+if fresh_loop "$work/mnt/inner.img" 32 --direct-io=on; then
+    dd if=/dev/zero of="/dev/$loop" bs=1M count=32 oflag=direct status=none
+    profiled -- --filename="/dev/$loop" --size=32M --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=2000
+    same "outer reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" "$(fio_count read)"
+    same "outer reads: a bio each" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .bios)" "$(fio_count read)"
+    same "on the outer device" "$(devices ".device == \"$loop\" and .action == \"read\"" .count)" "$(fio_count read)"
+    at_least "on the inner device" "$(devices ".device == \"$disk\" and .action == \"read\"" .count)" "$(fio_count read)"
+    at_least "below" "$(operations '.interface == "below" and .action == "read"' .count)" "$(fio_count read)"
+    losetup -d "/dev/$loop"
+else
+    echo "  (left out: no third loop device with direct I/O)"
+fi
+
+if number=$(cat /sys/class/zram-control/hot_add 2>/dev/null); then
+    echo "· a driver that takes bios without requests"
+    at_end "echo $number >/sys/class/zram-control/hot_remove"
+    echo 32M >"/sys/block/zram$number/disksize"
+    dd if=/dev/urandom of="/dev/zram$number" bs=1M count=8 oflag=direct status=none
+    profiled --device "zram$number" -- --filename="/dev/zram$number" --size=8M --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=2000
+    same "reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" "$(fio_count read)"
+    same "seen to end" "$(devices '.action == "read"' .count)" "$(jq '[.operations[] | select(.action == "read") | .bios] | add' "$work/p.json")"
+    same "bios not seen whole" "$(jq .probes.unclear_bios "$work/p.json")" 0
+fi
+
+if command -v mkfs.xfs >/dev/null && fresh_loop "$work/xfs.img" 320; then
+    mkfs.xfs -q -f "/dev/$loop"
+    mkdir "$work/xfs"
+    if mount "/dev/$loop" "$work/xfs" 2>/dev/null; then
+        at_end "umount -l '$work/xfs'"
+        echo "· syncs on xfs, whose log any worker of the kernel writes"
+        profiled --device "$loop" -- --filename="$work/xfs/log" --rw=write --bs=4k --ioengine=psync --fsync=1 --size=800k
+        same "syncs" "$(operations '.action == "sync"' .count)" "$(jq '.jobs[0].sync.lat_ns.N' "$work/fio.json")"
+        at_least "syncs: data and log" "$(operations '.action == "sync"' .bios)" 400
+    fi
+fi
+
+echo "· the page, the matrix, a rack's own layers"
+"$SWITCHYARD" profile --html "$work/page.html" --save "$work/p.json" -- $FIO --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=2000 >"$work/out" 2>&1 || fail "profile --html"
+grep -q "<svg" "$work/page.html" || fail "the page has no picture"
+if [[ $(jq '.stacks.samples // 0' "$work/p.json") -gt 0 ]]; then
+    grep -q "Flame graph" "$work/page.html" || fail "the page has no flame graph"
+else
+    fail "no stack was sampled"
+fi
+"$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw,switchyard --sizes 4KiB --seconds 0.3 --json >"$work/matrix.out" || fail "profile matrix"
+[[ $(jq '.outcomes | length' "$work/matrix.out") == 8 ]] || { cat "$work/matrix.out" >&2; fail "the matrix lacks cells"; }
+[[ $(jq '[.outcomes[] | select(.software_share <= 0 or .software_share > 1)] | length' "$work/matrix.out") == 0 ]] || fail "a share that cannot be"
+[[ ! -e $work/matrix/matrix.img && ! -e $work/matrix/mount ]] || fail "the matrix left its device behind"
+losetup -a | grep -q "$work/matrix" && fail "the matrix left a loop device behind"
+start_rack "$work/rack" --media memory --size 128MiB --demo 64MiB
+fio --name=r --ioengine=nbd "--uri=$URI" --rw=randrw --bs=4k --size=8M --time_based --runtime=20 --output=/dev/null &
+client=$!
+sleep 1
+"$SWITCHYARD" profile --target "$CONTROL" --seconds 2 --save "$work/own.json" >"$work/out" || fail "profile --target"
+kill "$client"; wait "$client" || true
+stop_rack
+jq -e '.operations[] | select(.action == "read") | (.count > 0) and (([.layers[].mean_us] | add) >= .mean_us * 0.99)' "$work/own.json" >/dev/null ||
+    { cat "$work/out" >&2; fail "the rack's layers do not sum to a read"; }
+"$SWITCHYARD" profile diff "$work/p.json" "$work/own.json" >"$work/out" || fail "profile diff"
+expect_text "FTL and media"
