@@ -2,9 +2,10 @@
 
 use super::{Cell, Engine, Found, OWN, Outcome, SYSTEMS};
 use crate::bench::machine;
-use crate::report::chart::{Chart, Marks, Scale, plain};
+use crate::report::chart::{Chart, Marks, Scale};
 use crate::report::page;
 use crate::size::Size;
+use sim::report::number::plain;
 use std::fmt::Write;
 
 /// The poster's numbers: 1 GB in writes of 100 MB to a preallocated file, ext4 on a SATA SSD, Linux 4.15, with trace-cmd's
