@@ -123,6 +123,10 @@ impl Shared {
                 return result;
             }
             guard = self.lock();
+            // It may have ended, and the bell been rung, since.
+            if let Some(result) = self.outcome(ticket) {
+                return result;
+            }
         }
     }
 
