@@ -151,7 +151,7 @@ have_engine() { fio --enghelp | grep -qw "$1"; }
 engine() {
     local name=$1 interface=$2
     shift 2
-    profiled --device "$disk" -- --bs=4k --direct=1 --iodepth=8 --number_ios=3000 "$@"
+    profiled --device "${on:-$disk}" -- --bs=4k --direct=1 --iodepth=8 --number_ios=3000 "$@"
     local action
     for action in read write; do
         same "$name: ${action}s" "$(operations ".interface == \"$interface\" and .action == \"$action\"" .count)" "$(fio_count $action)"
@@ -164,7 +164,6 @@ if have_engine io_uring && fio --name=t --filename="$work/mnt/file" --size=4k --
     engine io_uring io_uring --rw=randrw --ioengine=io_uring
     engine "io_uring's workers" io_uring --rw=randrw --ioengine=io_uring --force_async=1
     same "io_uring's workers: in workers" "$(operations '.interface == "io_uring"' .punted)" 3000
-    engine "io_uring's workers without a file system" io_uring --rw=randread --ioengine=io_uring --force_async=1 --filename="/dev/$disk"
     engine "io_uring's polling thread" io_uring --rw=randread --ioengine=io_uring --sqthread_poll=1
 else
     echo "  (io_uring is left out)"
