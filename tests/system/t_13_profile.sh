@@ -226,8 +226,8 @@ if number=$(cat /sys/class/zram-control/hot_add 2>/dev/null); then
     at_end "echo $number >/sys/class/zram-control/hot_remove"
     echo 32M >"/sys/block/zram$number/disksize"
     dd if=/dev/urandom of="/dev/zram$number" bs=1M count=8 oflag=direct status=none
-    profiled --device "zram$number" -- --filename="/dev/zram$number" --size=8M --rw=randread --bs=4k --direct=1 --ioengine=psync --number_ios=2000
-    same "reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 4096' .count)" "$(fio_count read)"
+    profiled --device "zram$number" -- --filename="/dev/zram$number" --size=8M --rw=randread --bs=128k --direct=1 --ioengine=psync
+    same "reads" "$(operations '.interface == "call" and .action == "read" and .bytes_max == 131072' .count)" "$(fio_count read)"
     same "seen to end" "$(devices '.action == "read"' .count)" "$(jq '[.operations[] | select(.action == "read") | .bios] | add' "$work/p.json")"
     same "bios not seen whole" "$(jq .probes.unclear_bios "$work/p.json")" 0
 fi
