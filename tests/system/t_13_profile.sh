@@ -240,7 +240,7 @@ if command -v mkfs.xfs >/dev/null && fresh_loop "$work/xfs.img" 320; then
         echo "· syncs on xfs, whose log any worker of the kernel writes"
         profiled --device "$loop" -- --filename="$work/xfs/log" --rw=write --bs=4k --ioengine=psync --fsync=1 --size=800k
         same "syncs" "$(operations '.action == "sync"' .count)" "$(jq '.jobs[0].sync.lat_ns.N' "$work/fio.json")"
-        at_least "syncs: data and log" "$(operations '.action == "sync"' .bios)" 400
+        at_least "syncs: data and log" "$(operations '.action == "sync"' .bios)" $(( 2 * $(jq ".jobs[0].sync.lat_ns.N" "$work/fio.json") ))
     fi
 fi
 
