@@ -100,18 +100,7 @@ pub fn run(
 ) -> Result<Profile, ProfileError> {
     let calibration = Calibration::measure()?;
     let devices = Devices::read();
-    let (mut program, threads, owners) = match &options.target {
-        Target::Command(words) => {
-            let program = Held::start(words, options.quiet_output)?;
-            let process = program.process;
-            (Some(program), vec![process], Owners::of(process))
-        }
-        Target::Process(process) => match threads_of(*process) {
-            threads if threads.is_empty() => return Err(ProfileError::NoProcess(*process)),
-            threads => (None, threads, Owners::of(*process)),
-        },
-        Target::System => (None, Vec::new(), Owners::everybody()),
-    };
+    let (mut program, threads, owners) = find(options)?;
     let mut pipeline = Pipeline {
         sampler: options.stacks.then(|| Sampler::new(&threads)).transpose()?,
         attribution: Attribution::new(devices.wholes.clone(), devices.uppers.clone()),
@@ -165,6 +154,22 @@ pub fn run(
         status,
         devices,
     })
+}
+
+/// The target: the program if one is started, its threads, and whose a thread is.
+fn find(options: &Options) -> Result<(Option<Held>, Vec<u32>, Owners), ProfileError> {
+    match &options.target {
+        Target::Command(words) => {
+            let program = Held::start(words, options.quiet_output)?;
+            let process = program.process;
+            Ok((Some(program), vec![process], Owners::of(process)))
+        }
+        Target::Process(process) => match threads_of(*process) {
+            threads if threads.is_empty() => Err(ProfileError::NoProcess(*process)),
+            threads => Ok((None, threads, Owners::of(*process))),
+        },
+        Target::System => Ok((None, Vec::new(), Owners::everybody())),
+    }
 }
 
 /// From the kernel's buffers to the tables.
