@@ -332,7 +332,11 @@ impl Journal {
         }
         let result = make();
         if result != 0 {
+            let failure = io::Error::last_os_error();
             state.files.restore(id);
+            // Until the area forgets it, recovery would remove what is still there.
+            shared.quiet_checkpoint(&mut state)?;
+            return Err(failure);
         }
         Ok(result)
     }
