@@ -71,7 +71,7 @@ pub struct LinkModel {
     pub ns_per_kilobyte: u32,
     /// Packets do not overtake each other.
     pub fifo: bool,
-    /// Clients that share the link and take turns, each over a path of its own. A path's level is the same both ways
+    /// Clients that share the link, each over a path of its own; whose a request is, is drawn from its number. A path's level is the same both ways
     /// (RackBlox §3.4 predicts the way back from ways here), and lasts for 1000 packets each way. With 0 and 1 there is
     /// one client, whose two ways have nothing to do with each other.
     pub paths: u32,
@@ -213,8 +213,7 @@ impl Network {
         self.cut_last = self.cut_last.max(until.as_nanos());
     }
 
-    /// What becomes of a packet of `bytes` bytes sent now. Requests of equal number take the same path, and successive
-    /// ones take turns.
+    /// What becomes of a packet of `bytes` bytes sent now. Requests of equal number take the same path.
     pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32, request: u64) -> Fate {
         let now_ns = now.as_nanos();
         if now_ns < self.cut_last && self.is_cut(now_ns, from, to) {
@@ -255,7 +254,7 @@ impl Network {
         let model = *model;
         let both_ways = from.min(to) * self.hosts + from.max(to);
         let paths = &mut self.links[both_ways].paths;
-        let path = (request % paths.len() as u64) as usize;
+        let path = client_of(request, paths.len());
         let part = if path < model.near_paths as usize {
             NEAR_PART
         } else {
@@ -287,6 +286,14 @@ impl Network {
             again,
         }
     }
+}
+
+/// Whose a request is. Numbers of requests name places in the gateway that are used again, the last one first: by their
+/// remainders some clients would be asked for nearly everything, and policies would differ in who these are. Multiples of
+/// the golden ratio are spread evenly, whatever part of them is used.
+fn client_of(request: u64, clients: usize) -> usize {
+    let mixed = request.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((u128::from(mixed) * clients as u128) >> 64) as usize
 }
 
 fn delay_ns(delay: Delay, segment_packets: u32, path: &mut Path, rng: &mut Rng) -> u64 {
@@ -405,8 +412,9 @@ mod tests {
         let mean = |sum: f64| sum / 100.0;
         let mut levels = Vec::new();
         for path in 0..8 {
-            let there = mean((0..100).map(|turn| us(0, path + 8 * turn)).sum());
-            let back = mean((0..100).map(|turn| us(1, path + 8 * turn)).sum());
+            let its = || (0..).filter(|request| client_of(*request, 8) == path).take(100);
+            let there = mean(its().map(|request| us(0, request)).sum());
+            let back = mean(its().map(|request| us(1, request)).sum());
             assert!((there - back).abs() < 10.0, "{there} there, {back} back");
             levels.push(there);
         }
@@ -416,6 +424,25 @@ mod tests {
         );
         levels[1..].sort_by(f64::total_cmp);
         assert!(levels[1] > 90.0 && levels[7] > levels[1] + 40.0, "{levels:?}");
+    }
+
+    #[test]
+    fn every_client_asks_alike_whatever_places_of_the_gateway_are_used() {
+        for clients in [16, 64] {
+            for slot in [0, 1, 7, 500] {
+                let mut counts = vec![0; clients];
+                for generation in 0..6_400_u64 {
+                    counts[client_of(1 << 63 | generation << 24 | slot, clients)] += 1;
+                }
+                let even = 6_400 / clients;
+                assert!(
+                    counts
+                        .iter()
+                        .all(|count| count * 10 > even * 9 && count * 10 < even * 11),
+                    "{counts:?}"
+                );
+            }
+        }
     }
 
     #[test]

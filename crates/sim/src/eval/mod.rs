@@ -73,8 +73,8 @@ pub struct Hardware {
     pub write_depth: usize,
     /// Reads and write-backs in a vSSD's flash at once: the rest wait in its scheduler.
     pub device_depth: usize,
-    /// Collection goes on until so much more than the soft threshold's share of the blocks is free. Not hardware, but
-    /// the same for all.
+    /// Collection goes on until so much more than the share of the blocks at which it began is free. Not hardware, but the
+    /// same for all.
     pub gc_slice_ratio: f64,
     /// Between the servers and the ToR.
     pub server_link: LinkModel,
@@ -623,7 +623,12 @@ pub fn row(
 pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
     let mut gc = rack::gc::Config::for_spare(hardware.spare_ratio());
     gc.coordination = policies.coordination;
-    gc.restore_ratio = gc.soft_ratio + hardware.gc_slice_ratio;
+    // Whoever nobody coordinates begins at the threshold below which it must.
+    let begins = match policies.coordination {
+        Coordination::None => gc.hard_ratio,
+        Coordination::Controller | Coordination::Rack => gc.soft_ratio,
+    };
+    gc.restore_ratio = begins + hardware.gc_slice_ratio;
     RackOptions {
         nodes: hardware.nodes,
         gateways: hardware.clients,

@@ -14,6 +14,10 @@ use serde_json::{Map, Value, json};
 
 /// Requests a second over the whole rack: at 95 % of writes, collection in turns has just enough time.
 const RATE: f64 = 8_000.0;
+/// Requests that are measured, at least.
+const MEASURED_MIN: u64 = 100_000;
+/// Reads that are measured, at least, so that 20 of them are beyond the 99.9th percentile.
+const READS_MIN: f64 = 20_000.0;
 /// Requests under way in the closed loops of Figure 12.
 const DEPTH: u32 = 16;
 /// Shares of writes in percent.
@@ -75,12 +79,20 @@ pub fn hardware() -> Hardware {
     }
 }
 
+/// Requests that are measured, at this share of writes.
+fn measured(writes: f64) -> u64 {
+    match writes < 1.0 {
+        true => MEASURED_MIN.max((READS_MIN / (1.0 - writes)) as u64),
+        false => MEASURED_MIN,
+    }
+}
+
 fn case(system: System, percent: u32) -> Case {
     Case {
         hardware: hardware(),
         policies: system.policies(),
         workload: Workload {
-            measured: 100_000,
+            measured: measured(f64::from(percent) / 100.0),
             ..Workload::writes(f64::from(percent) / 100.0, RATE)
         },
         parameters: Map::from_iter([("write_percent".to_owned(), json!(percent))]),

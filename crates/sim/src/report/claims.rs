@@ -589,13 +589,15 @@ fn matches(table: &Table) -> Vec<Claim> {
     let pairs = [("optane", "fast"), ("intel-dc", "medium"), ("p-ssd", "slow")];
     let claim = |(device, matching): (&str, &str)| {
         let lead = |workload: &&str| {
-            let gains = pairs.map(|(_, network)| (network, gain(workload, device, network)));
-            let other = gains.iter().filter(|(network, _)| *network != matching);
-            let other = other.map(|(_, gain)| *gain).fold(f64::NAN, f64::max);
-            let gains = gains.map(|(network, gain)| format!("{network} {gain:.2}×"));
+            let row = pairs.map(|(_, network)| (network, gain(workload, device, network)));
+            let column = pairs.map(|(device, _)| (device, gain(workload, device, matching)));
+            let others = row.iter().filter(|(network, _)| *network != matching);
+            let others = others.chain(column.iter().filter(|(other, _)| *other != device));
+            let best = others.map(|(_, gain)| *gain).fold(f64::NAN, f64::max);
+            let texts = row.map(|(network, gain)| format!("{network} {gain:.2}×"));
             Found {
-                value: gain(workload, device, matching) / other,
-                place: format!("{workload}: {}", gains.join(", ")),
+                value: gain(workload, device, matching) / best,
+                place: format!("{workload}: {}", texts.join(", ")),
             }
         };
         let worst = workloads
@@ -605,7 +607,7 @@ fn matches(table: &Table) -> Vec<Claim> {
         let found = worst.unwrap_or(Found::NOTHING);
         Claim::new(
             &format!(
-                "{device}: RackBlox's gain over VDC on the {matching} network, over its gain on the next best, worst workload"
+                "{device} on the {matching} network: RackBlox's gain over VDC, over that of the best other pair of either, worst workload"
             ),
             found,
         )
@@ -771,6 +773,6 @@ mod tests {
             .iter()
             .map(|claim| (claim.ours, claim.verdict()))
             .collect();
-        assert_eq!(verdicts, [(3.0, "met"), (3.0, "met"), (1.0 / 3.0, "falls short")]);
+        assert_eq!(verdicts, [(1.0, "met"), (3.0, "met"), (1.0 / 3.0, "falls short")]);
     }
 }
