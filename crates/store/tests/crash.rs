@@ -2,7 +2,7 @@
 
 mod common;
 use base::{MediaError, Medium};
-use common::{Owned, Rig, contents, seeds, tiny};
+use common::{Owned, Recorded, Rig, contents, seeds, tiny};
 use store::{Durability, Engine, Kind, OpenError, Options, StructureId, SubmitError, TicketState};
 
 /// More sectors than this are sampled instead of enumerated.
@@ -94,29 +94,6 @@ fn a_crash_while_recovering_from_a_crash_changes_nothing() {
                 rig.probe(image);
             }
         }
-    }
-}
-
-/// A medium that notes writes, and flushes as `None`.
-struct Recorded {
-    image: Vec<u8>,
-    writes: Vec<Option<(u64, Vec<u8>)>>,
-}
-
-impl Medium for Recorded {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.image.read_at(offset, bytes)
-    }
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        self.writes.push(Some((offset, bytes.to_vec())));
-        self.image.write_at(offset, bytes)
-    }
-    fn flush(&mut self) -> Result<(), MediaError> {
-        self.writes.push(None);
-        Ok(())
-    }
-    fn capacity_bytes(&self) -> u64 {
-        self.image.capacity_bytes()
     }
 }
 

@@ -1,32 +1,9 @@
 //! An area gets more segments, with a cut at every write of it, and is used on.
 
 mod common;
-use base::{MediaError, Medium};
-use common::{Rig, tiny};
+use base::Medium;
+use common::{Recorded, Rig, tiny};
 use store::{Engine, Options};
-
-/// A medium that notes writes, and flushes as `None`.
-struct Recorded {
-    image: Vec<u8>,
-    writes: Vec<Option<(u64, Vec<u8>)>>,
-}
-
-impl Medium for Recorded {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.image.read_at(offset, bytes)
-    }
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        self.writes.push(Some((offset, bytes.to_vec())));
-        self.image.write_at(offset, bytes)
-    }
-    fn flush(&mut self) -> Result<(), MediaError> {
-        self.writes.push(None);
-        Ok(())
-    }
-    fn capacity_bytes(&self) -> u64 {
-        self.image.capacity_bytes()
-    }
-}
 
 #[test]
 fn an_area_grows_under_cuts_and_is_used_on() {

@@ -4,7 +4,7 @@
 //! fair queueing all of them come in bursts; with priority the last one's packets, which come periodically, go first.
 //! Collection takes no time here, so that scheduling alone shows.
 
-use super::{Case, Figure, Hardware, Plan, Policies, System, Workload, ycsb};
+use super::{Case, Hardware, Plan, Policies, System, Workload, ycsb};
 use crate::experiment::Progress;
 use crate::report::Report;
 use crate::workload::Burst;
@@ -111,22 +111,6 @@ pub fn plan() -> Plan {
         }
     }
     Plan { name: "fig18", cases }
-}
-
-/// By how much coordination shortens P99.9 of reads under this network policy, on average over the shares of writes; not a
-/// number without rows.
-pub fn gain(figure: &Figure, network: &str) -> f64 {
-    let p999_us = |policy: &str| {
-        let rows = figure.rows.iter();
-        let of = rows.filter(|row| row.policy == policy && row.parameters["network"] == network);
-        of.map(|row| row.read.p999_us).collect::<Vec<_>>()
-    };
-    let gains: Vec<f64> = p999_us("fifo")
-        .iter()
-        .zip(p999_us("coordinated"))
-        .map(|(fifo, coordinated)| fifo / coordinated)
-        .collect();
-    gains.iter().sum::<f64>() / gains.len() as f64
 }
 
 /// P99.9 latency of reads by network policy.

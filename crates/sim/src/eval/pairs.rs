@@ -28,7 +28,7 @@ pub const DEVICES: [(&str, u32); 3] = [("optane", 32), ("intel-dc", 14), ("p-ssd
 /// The paper's pairs: the network with which each device gains most.
 pub const MATCHES: [(&str, &str); 3] = [("optane", "fast"), ("intel-dc", "medium"), ("p-ssd", "slow")];
 /// YCSB workloads: C reads only, B has 5 % of writes, A has 50 %.
-pub const WORKLOADS: [char; 3] = ['C', 'B', 'A'];
+const WORKLOADS: [char; 3] = ['C', 'B', 'A'];
 /// Requests that are measured: some of a link's long segments are bursty, and every run is to meet some of these.
 const MEASURED: u64 = 300_000;
 /// Reads, and write-backs, in the flash at once.
@@ -64,7 +64,7 @@ fn hardware(device: &str, delay: Delay) -> Hardware {
 }
 
 /// What rows call a workload.
-pub fn workload(letter: char) -> String {
+fn workload(letter: char) -> String {
     format!("ycsb-{}", letter.to_ascii_lowercase())
 }
 
@@ -123,7 +123,7 @@ pub fn improvements() -> Plan {
 
 /// P99.9 of VDC's reads over RackBlox's: a row for each device of [`DEVICES`], a column for each network of [`NETWORKS`].
 /// `None` if the figure lacks one.
-pub fn gains(figure: &Figure, workload: &str) -> Option<[[f64; 3]; 3]> {
+fn gains(figure: &Figure, workload: &str) -> Option<[[f64; 3]; 3]> {
     let p999 = |system: System, device: &str, network: &str| {
         let is_it = |row: &&super::Row| {
             row.policy == system.name()

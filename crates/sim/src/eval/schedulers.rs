@@ -110,7 +110,7 @@ pub fn plan() -> Plan {
 }
 
 /// By how much coordination shortens this scheduler's P99.9 read latency at each workload of the figure.
-pub fn gains(figure: &Figure, scheduler: &str) -> Vec<(String, f64)> {
+fn gains(figure: &Figure, scheduler: &str) -> Vec<(String, f64)> {
     let coordinated = format!("{scheduler}{COORDINATED}");
     let alone = figure.rows.iter().filter(|row| row.policy == scheduler);
     alone

@@ -3,6 +3,7 @@
 
 use super::number::{exact, plain};
 use super::table::{Line, Table};
+use crate::eval::pairs::MATCHES;
 use core::fmt;
 use serde_json::{Value, json};
 
@@ -586,11 +587,10 @@ fn matches(table: &Table) -> Vec<Claim> {
         let mut found = lines().filter(|(line, _)| is_it(line));
         found.next().map_or(f64::NAN, |(_, gain)| gain)
     };
-    let pairs = [("optane", "fast"), ("intel-dc", "medium"), ("p-ssd", "slow")];
     let claim = |(device, matching): (&str, &str)| {
         let lead = |workload: &&str| {
-            let row = pairs.map(|(_, network)| (network, gain(workload, device, network)));
-            let column = pairs.map(|(device, _)| (device, gain(workload, device, matching)));
+            let row = MATCHES.map(|(_, network)| (network, gain(workload, device, network)));
+            let column = MATCHES.map(|(device, _)| (device, gain(workload, device, matching)));
             let others = row.iter().filter(|(network, _)| *network != matching);
             let others = others.chain(column.iter().filter(|(other, _)| *other != device));
             let best = others.map(|(_, gain)| *gain).fold(f64::NAN, f64::max);
@@ -613,7 +613,7 @@ fn matches(table: &Table) -> Vec<Claim> {
         )
         .at_least(1.0)
     };
-    pairs.into_iter().map(claim).collect()
+    MATCHES.into_iter().map(claim).collect()
 }
 
 /// The host block switch: what the published results say, and the order of its steps.

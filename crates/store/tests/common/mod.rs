@@ -24,6 +24,29 @@ pub fn tiny(block_sectors: u32) -> Layout {
     }
 }
 
+/// A medium that notes writes, and flushes as `None`.
+pub struct Recorded {
+    pub image: Vec<u8>,
+    pub writes: Vec<Option<(u64, Vec<u8>)>>,
+}
+
+impl Medium for Recorded {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.image.read_at(offset, bytes)
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.writes.push(Some((offset, bytes.to_vec())));
+        self.image.write_at(offset, bytes)
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.writes.push(None);
+        Ok(())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        self.image.capacity_bytes()
+    }
+}
+
 pub fn seeds(count: u64) -> u64 {
     std::env::var("STORE_SEEDS").map_or(count, |all| all.parse().unwrap())
 }
