@@ -11,6 +11,7 @@ pub mod machine;
 pub mod map;
 pub mod media;
 pub mod page;
+pub mod readers;
 pub mod rng;
 pub mod time;
 
@@ -20,5 +21,6 @@ pub use machine::Machine;
 pub use map::{ByteMap, Map};
 pub use media::{MediaDone, MediaError, MediaKind, MediaOp, Medium};
 pub use page::{Page, Pages, Pool, Window};
+pub use readers::Readers;
 pub use rng::Rng;
 pub use time::{Duration, Instant};

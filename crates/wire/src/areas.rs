@@ -2,6 +2,7 @@
 //!
 //! Names, sizes and modes are the pool's to judge; here a message is whole, or it is malformed.
 
+pub use base::Readers;
 use thiserror::Error;
 
 /// Longest message.
@@ -22,17 +23,6 @@ pub enum MessageError {
     /// Of another version.
     #[error("the message has version {0}, which this version does not know")]
     OtherVersion(u8),
-}
-
-/// Who may open an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
-    /// Everybody.
-    All,
-    /// A user.
-    User(u32),
-    /// A group.
-    Group(u32),
 }
 
 /// What a program asks for.

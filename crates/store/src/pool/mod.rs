@@ -18,6 +18,7 @@
 
 mod format;
 
+pub use base::Readers;
 pub use format::{PoolError, SLOT_BYTES, TABLE_BYTES};
 
 use std::collections::BTreeMap;
@@ -110,17 +111,6 @@ impl PoolArea {
         };
         who.is_admin || class & wanted == wanted
     }
-}
-
-/// Who may read what was exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
-    /// Everybody.
-    All,
-    /// A user.
-    User(u32),
-    /// A group.
-    Group(u32),
 }
 
 /// A global name for an area of somebody.
@@ -344,11 +334,7 @@ impl Pool {
         }
         let export = self.exports.get(name).ok_or(PoolRefusal::Unknown)?;
         let area = &self.areas[&export.area];
-        let is_reader = match export.readers {
-            Readers::All => true,
-            Readers::User(user) => user == who.user,
-            Readers::Group(group) => group == who.group,
-        };
+        let is_reader = export.readers.have(who.user, who.group);
         let is_permitted = is_reader || area.permits(who, false);
         // A redirected client asks the owner for whatever it wants; a name hands out an area for reading alone.
         if !is_permitted || (write && export.path.is_empty()) {

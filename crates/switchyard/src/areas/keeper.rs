@@ -7,9 +7,7 @@ use runtime::MediaFile;
 use runtime::pool::{HandedOut, PoolMedia, WorkError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use store::pool::{
-    AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Readers, Who, Work,
-};
+use store::pool::{AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Who, Work};
 use wire::areas::{AreaEntry, Code, ExportEntry};
 
 /// Bytes that users may have.
@@ -260,22 +258,14 @@ impl Keeper {
     pub fn exports(&self, after: &str, who: Who, count: usize) -> (Vec<ExportEntry>, bool) {
         let state = self.lock();
         let is_known = |export: &Export| {
-            let is_reader = match export.readers {
-                Readers::All => true,
-                Readers::User(user) => user == who.user,
-                Readers::Group(group) => group == who.group,
-            };
+            let is_reader = export.readers.have(who.user, who.group);
             let area = state.pool.area(export.area);
             is_reader || who.is_admin || area.is_some_and(|area| area.owner == who.user)
         };
         let later = state.pool.exports().filter(|(name, _)| *name > after);
         let mut known = later.filter(|(_, export)| is_known(export));
         let entry = |(name, export): (&str, &Export)| ExportEntry {
-            readers: match export.readers {
-                Readers::All => wire::areas::Readers::All,
-                Readers::User(user) => wire::areas::Readers::User(user),
-                Readers::Group(group) => wire::areas::Readers::Group(group),
-            },
+            readers: export.readers,
             name: name.to_owned(),
             area: state
                 .pool

@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::pool::{Change, Readers, Who};
+use store::pool::{Change, Who};
 use wire::areas::{Answer, Code, MESSAGE_BYTES_MAX, MessageError, OWN, Request};
 
 use crate::failure::Failure;
@@ -227,11 +227,7 @@ fn carry_out(keeper: &Keeper, request: Request, who: Who) -> Result<(Answer, Vec
         } => Change::Export {
             name,
             area,
-            readers: match readers {
-                wire::areas::Readers::All => Readers::All,
-                wire::areas::Readers::User(user) => Readers::User(user),
-                wire::areas::Readers::Group(group) => Readers::Group(group),
-            },
+            readers,
             path,
         },
         Request::Withdraw { name } => Change::Withdraw { name },
