@@ -9,9 +9,12 @@
 //!
 //! A record that says `leaving` tells the decision. It is carried out however often it is begun:
 //!
-//! 4. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
+//! 4. `Secure`, if the set keeps one copy and its place is taken over: nothing is changed any more, and the new vSSD flushes
+//!    what it holds. It may have crashed since it joined, and then pulls everything once more before it answers: the old
+//!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
+//! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
-//! 5. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
+//! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
 //!    every write that its predecessor left undecided, as a primary does that has started again.
 
 use super::control::Owner;
@@ -30,6 +33,7 @@ enum Step {
     Join,
     Flush,
     Joined,
+    Secure(LeavingRecord),
     Retire(LeavingRecord),
     Settle(LeavingRecord),
 }
@@ -50,6 +54,17 @@ impl Change {
     }
 }
 
+impl Step {
+    /// The first step of carrying a decision out.
+    fn decided(set: &SetRecord, leaving: LeavingRecord) -> Self {
+        if leaving.was_primary && set.replicas.len() == 1 {
+            Self::Secure(leaving)
+        } else {
+            Self::Retire(leaving)
+        }
+    }
+}
+
 impl Gateway {
     /// Begins what the sets of a volume's new record ask for; [`change_state`](Gateway::change_state) tells how far it is.
     pub fn change_sets(&mut self, now: Instant, record: &VolumeRecord) {
@@ -64,7 +79,7 @@ impl Gateway {
             self.control.cancel(Owner::Change(id, number));
             let step = match (set.joining, set.leaving) {
                 (Some(_), _) => Step::Create,
-                (None, Some(leaving)) => Step::Retire(leaving),
+                (None, Some(leaving)) => Step::decided(set, leaving),
                 (None, None) => continue,
             };
             self.volume(index).record.sets[number] = set.clone();
@@ -84,13 +99,14 @@ impl Gateway {
     ) {
         let Some(leaving) = set.leaving else { return };
         self.set(index, number).taking_over = true;
+        let step = Step::decided(set, leaving);
         let change = Change {
             volume: id,
             set: number,
-            step: Step::Retire(leaving),
+            step,
             resumed: true,
         };
-        self.retire(now, change.owner(), leaving);
+        self.ask(now, set, change.owner(), step);
         self.changes.push(change);
     }
 
@@ -140,6 +156,11 @@ impl Gateway {
         for at in 0..self.changes.len() {
             let change = &self.changes[at];
             let (owner, id, number, step) = (change.owner(), change.volume, change.set, change.step);
+            if let Step::Secure(leaving) = step
+                && self.control.is_gone(owner, VssdId(leaving.vssd))
+            {
+                self.control.cancel(owner);
+            }
             let idle = !self.control.is_pending(owner) && step != Step::Joined;
             let Some(index) = self.find(id).filter(|_| idle) else {
                 continue;
@@ -152,6 +173,7 @@ impl Gateway {
                 Step::Create => Step::Join,
                 Step::Join => Step::Flush,
                 Step::Flush | Step::Joined => Step::Joined,
+                Step::Secure(leaving) => Step::Retire(leaving),
                 Step::Retire(leaving) => Step::Settle(leaving),
                 Step::Settle(_) => {
                     self.changes.remove(at);
@@ -186,30 +208,44 @@ impl Gateway {
                 let joining = self.volume(index).record.sets[number].joining;
                 self.set(index, number).joined = joining.map(|joining| VssdId(joining.vssd));
             }
-            Step::Retire(leaving) => self.set(index, number).taking_over |= leaving.was_primary,
+            Step::Secure(leaving) | Step::Retire(leaving) => {
+                self.set(index, number).taking_over |= leaving.was_primary;
+            }
             Step::Settle(leaving) => self.replace(now, index, number, leaving),
             Step::Create | Step::Join | Step::Joined => {}
         }
-        self.ask(now, index, number, owner, step);
+        let set = self.volume(index).record.sets[number].clone();
+        self.ask(now, &set, owner, step);
     }
 
-    fn ask(&mut self, now: Instant, index: usize, number: usize, owner: Owner, step: Step) {
-        let set = self.volume(index).record.sets[number].clone();
+    fn ask(&mut self, now: Instant, set: &SetRecord, owner: Owner, step: Step) {
         let joining = set
             .joining
             .map(|joining| (VssdId(joining.vssd), NodeId(joining.node)));
         match (step, joining) {
-            (Step::Create, Some(joining)) => self.open(now, owner, &set, joining, Intent::Prepare),
+            (Step::Create, Some(joining)) => self.open(now, owner, set, joining, Intent::Prepare),
             (Step::Join, _) => {
                 for member in set.vssds() {
-                    self.open(now, owner, &set, member, Intent::Serve);
+                    self.open(now, owner, set, member, Intent::Serve);
                 }
             }
             (Step::Flush, Some((vssd, node))) => {
                 let addr = self.addr(node);
                 self.control.flush(now, owner, vssd, addr);
             }
-            (Step::Retire(leaving), _) => self.retire(now, owner, leaving),
+            (Step::Secure(leaving), _) => {
+                let new = set.replicas[0];
+                for (vssd, node) in [(new.vssd, new.node), (leaving.vssd, leaving.node)] {
+                    let addr = self.addr(NodeId(node));
+                    self.control.flush(now, owner, VssdId(vssd), addr);
+                }
+                self.control.insist(owner);
+            }
+            (Step::Retire(leaving), _) => {
+                let addr = self.addr(NodeId(leaving.node));
+                self.control.delete(now, owner, VssdId(leaving.vssd), addr);
+                self.control.insist(owner);
+            }
             (Step::Settle(leaving), _) => {
                 for (place, replica) in set.replicas.iter().enumerate() {
                     let takes_over = leaving.was_primary && place == 0;
@@ -219,18 +255,12 @@ impl Gateway {
                         Intent::Serve
                     };
                     let member = (VssdId(replica.vssd), NodeId(replica.node));
-                    self.open(now, owner, &set, member, intent);
+                    self.open(now, owner, set, member, intent);
                 }
                 self.control.insist(owner);
             }
             (Step::Create | Step::Flush | Step::Joined, _) => {}
         }
-    }
-
-    fn retire(&mut self, now: Instant, owner: Owner, leaving: LeavingRecord) {
-        let addr = self.addr(NodeId(leaving.node));
-        self.control.delete(now, owner, VssdId(leaving.vssd), addr);
-        self.control.insist(owner);
     }
 
     /// Where a node is; nowhere if it is not known, so that what is asked of it waits.

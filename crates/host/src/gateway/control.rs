@@ -145,6 +145,11 @@ impl Control {
         failure.map(|&(_, vssd, code)| (vssd, code))
     }
 
+    /// True if a vSSD that is asked for this does not exist.
+    pub fn is_gone(&self, owner: Owner, vssd: VssdId) -> bool {
+        self.failures.contains(&(owner, vssd, Code::NoVssd))
+    }
+
     /// Forgets what is asked for this.
     pub fn cancel(&mut self, owner: Owner) {
         self.asks.retain(|ask| ask.owner != owner);

@@ -98,6 +98,7 @@ impl Gateway {
         heard.filter(|_| known == peer)
     }
 
+    #[cold]
     pub(super) fn peer_answered(&mut self, now: Instant, header: &Header) {
         if let Some((peer, heard)) = &mut self.peer
             && (header.op, header.source) == (Op::Status, *peer)
@@ -107,6 +108,7 @@ impl Gateway {
     }
 
     /// One that stands by asks: only the lead answers.
+    #[cold]
     pub(super) fn answer_peer(&mut self, header: &Header) {
         if self.leads {
             self.out.push_back(Output::Send {

@@ -286,6 +286,7 @@ impl Gateway {
             .expect("the slot is in use")
     }
 
+    #[cold]
     fn refuse(&mut self, request: &BlockRequest, error: BlockError) {
         self.stats.requests += 1;
         self.stats.errors += 1;
@@ -697,6 +698,7 @@ impl Gateway {
 
     /// A mutation was refused, and so was every earlier sending of it. What its parts were laid over may be gone, if
     /// every replica has lost its memory: then the page is read and merged again.
+    #[cold]
     fn send_in_new_epoch(&mut self, now: Instant, slot: u32) {
         if !matches!(
             self.operation(slot).kind,
@@ -719,6 +721,7 @@ impl Gateway {
     }
 
     /// A primary answered the opening of its vSSD: what waited for that may go out.
+    #[cold]
     fn fenced(&mut self, now: Instant, header: &Header) {
         let place = self.primaries.get(&header.vssd.0).copied();
         // Without a medium the node cannot keep who has the vSSD.
@@ -746,6 +749,7 @@ impl Gateway {
     }
 
     /// A damaged page is read from each other replica before it is given up.
+    #[cold]
     fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
         let operation = self.operation(slot);
         if !matches!(operation.kind, Kind::Read { .. } | Kind::ReadForMerge { .. }) {
@@ -930,6 +934,7 @@ impl Gateway {
         }
     }
 
+    #[cold]
     fn send_control(&mut self, now: Instant) {
         for mut packet in self.control.due(now) {
             packet.header.source = self.config.addr;

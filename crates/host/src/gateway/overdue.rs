@@ -59,6 +59,7 @@ impl Gateway {
     }
 
     /// Fails a request, wherever its parts are.
+    #[cold]
     pub(super) fn give_up(&mut self, now: Instant, request: u32, error: BlockError) {
         let entry = self.requests[request as usize]
             .as_mut()
@@ -114,6 +115,7 @@ impl Gateway {
     }
 
     /// Takes out an operation, in flight or waiting.
+    #[cold]
     fn abandon(&mut self, now: Instant, slot: u32) {
         let operation = self.operation(slot);
         if operation.number != 0 {
