@@ -11,6 +11,10 @@
 //! coordinator replays the newer write and answers its client when all have that; each of them then holds the
 //! client's write or a newer one, which is all that Trans waits for.
 //!
+//! Of two members that keep data in memory, the one that takes an invalidation knows that both hold the write, its
+//! coordinator having put it before it spoke: the page is Valid there at once, no validation is sent, and a read there
+//! does not wait for one. (With more members, or with data that is to be on media first, it cannot know.)
+//!
 //! Membership: who the members are has a generation ([`Membership`]), and each member has incarnations. The epoch is a
 //! hash of the generation and of all members' boot counts; messages of another epoch are ignored, so nothing sent to or
 //! by an earlier incarnation, or under an earlier membership, has an effect. A member that starts, or is new, is `Joining`
@@ -515,7 +519,7 @@ impl Replica {
         match header.op {
             Op::Inv => return self.receive_inv(now, peer, packet, store),
             Op::Ack => self.receive_ack(peer, &header),
-            Op::Val => self.receive_val(&header),
+            Op::Val => self.validate(lpn, header.version),
             Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
             Op::Digest => self.receive_digest(peer, &packet, store),
             Op::Pull if header.has(flags::REPLY) => self.receive_loss(&header, store),
@@ -539,6 +543,9 @@ impl Replica {
             return None;
         }
         let newest = store.newest(lpn);
+        if header.version == newest && self.decides(&header) {
+            self.validate(lpn, newest);
+        }
         let repairs = header.version == newest && store.is_damaged(lpn);
         if header.version > newest || repairs {
             if !store.has_room(lpn) && store.is_latched() {
@@ -573,9 +580,14 @@ impl Replica {
         None
     }
 
-    /// A newer value arrived: V, I, R → I; a superseded coordinator replays it.
+    /// True if every member holds what this invalidation carries, or a newer value, once it is taken here.
+    fn decides(&self, header: &Header) -> bool {
+        header.code == Code::Accept || self.peers.len() == 1 && !header.has(flags::DURABLE)
+    }
+
+    /// A newer value arrived: V, I, R → I, or V where that is decided; a superseded coordinator replays it.
     fn take(&mut self, now: Instant, lpn: Lpn, data: Cached, header: &Header) {
-        let decided = header.code == Code::Accept;
+        let decided = self.decides(header);
         let Some(slot) = self.slot(lpn) else {
             if !decided {
                 self.insert(Key::invalid(now, lpn, data, header.has(flags::DURABLE)));
@@ -638,10 +650,12 @@ impl Replica {
             return;
         }
         let (lpn, version, code) = (key.lpn, key.data.version, key.failure.unwrap_or(Code::SoftOrOk));
+        let validates = key.durable || self.peers.len() > 1;
         if let Some(header) = key.origin {
             self.effects.push_back(Effect::Complete { header, code });
         }
-        for index in 0..self.peers.len() {
+        let told = if validates { self.peers.len() } else { 0 };
+        for index in 0..told {
             let mut header = self.to_peer(Op::Val, &self.peers[index].member, lpn);
             header.version = version;
             self.effects.push_back(Effect::Send(Packet::bare(header)));
@@ -650,12 +664,10 @@ impl Replica {
     }
 
     /// Rule 6: a validation counts only for the version held.
-    fn receive_val(&mut self, header: &Header) {
-        let Some(slot) = self.slot(lpn_of(header)) else {
-            return;
-        };
+    fn validate(&mut self, lpn: Lpn, version: Version) {
+        let Some(slot) = self.slot(lpn) else { return };
         let key = self.key(slot);
-        if key.state == State::Invalid && key.data.version == header.version {
+        if key.state == State::Invalid && key.data.version == version {
             self.release(slot);
         }
     }
@@ -717,7 +729,12 @@ impl Replica {
         let mut header = self.to_peer(Op::Inv, &self.peers[peer].member, lpn);
         header.version = data.version;
         header.flags |= flags::REPLAY;
-        let decided = self.serving && !self.missed && self.slot(lpn).is_none();
+        let undecided = self.slot(lpn).and_then(|slot| self.slots[slot].as_ref());
+        if undecided.is_some_and(|key| key.durable) {
+            // Its acknowledgement counts as one of the write.
+            header.flags |= flags::DURABLE;
+        }
+        let decided = self.serving && !self.missed && undecided.is_none();
         let mut packet = Packet::with_page(header, data.page, data.crc);
         if decided {
             packet.header.code = Code::Accept;
