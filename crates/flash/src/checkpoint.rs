@@ -279,6 +279,7 @@ impl Vssd {
         }
     }
 
+    #[cold]
     fn begin_checkpoint(&mut self) {
         let c = &mut self.checkpoints;
         let (last, accepted) = (self.sequence.last(), self.trims.accepted);
@@ -309,6 +310,7 @@ impl Vssd {
         self.write_pieces();
     }
 
+    #[cold]
     fn write_pieces(&mut self) {
         let (map_pieces, block_pieces) = self.share.pieces(self.mapping.len());
         while self.checkpoints.in_flight < PIECES_IN_FLIGHT
@@ -389,6 +391,7 @@ impl Vssd {
         open.map_or(block.filled, |(_, fill)| *fill)
     }
 
+    #[cold]
     fn settle_checkpoint(&mut self) {
         if self.sequence.programmed() >= self.checkpoints.need && self.rounds.stage == Stage::Idle {
             self.rounds.internal = true;
@@ -409,6 +412,7 @@ impl Vssd {
         }
     }
 
+    #[cold]
     fn write_header(&mut self, durable: u64) {
         let Some(page) = self.pool.alloc_zeroed() else {
             // Settling goes on: the next round tries again.

@@ -76,6 +76,7 @@ impl Vssd {
     }
 
     /// Users found no free block.
+    #[cold]
     pub(crate) fn force_collection(&mut self) {
         let target = RESERVE_BLOCKS + self.share.units().clamp(1, FORCED_BLOCKS_MAX);
         let collection = &mut self.collection;
@@ -356,6 +357,7 @@ impl Vssd {
     }
 
     /// The medium failed: stop, and let users read.
+    #[cold]
     pub(crate) fn abandon_collection(&mut self) {
         if let Some(victim) = self.collection.victim.as_mut()
             && core::mem::take(&mut victim.held)

@@ -9,6 +9,7 @@
 //! planes, while those of the collection go on.
 
 use crate::profile::Profile;
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -49,6 +50,10 @@ impl Queue {
         head: NONE,
         tail: NONE,
     };
+
+    fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
 
     fn push(&mut self, ops: &mut [NandOp], op: u32) {
         ops[op as usize].next = NONE;
@@ -101,6 +106,8 @@ pub(crate) struct Nand {
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
     inserted: u64,
     until_ns: u64,
+    /// What [`next_ns`](Self::next_ns) says; `None` when that has to be found out again.
+    next_ns: Cell<Option<u64>>,
 }
 
 impl Nand {
@@ -127,6 +134,7 @@ impl Nand {
             events: BinaryHeap::with_capacity(units as usize + channels as usize + 16),
             inserted: 0,
             until_ns: 0,
+            next_ns: Cell::new(None),
         }
     }
 
@@ -189,9 +197,37 @@ impl Nand {
         }
     }
 
-    /// When the next thing happens.
+    /// A time before which nothing is completed, and at or before which time has to go on; `None` when all is done.
+    ///
+    /// What ends in between, an array read or a program's transfer, is nobody's business: it is played in its order with
+    /// the next call that comes.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.events.peek().map(|Reverse((at, _, _))| *at)
+        if self.next_ns.get().is_none() {
+            let bounds = self
+                .events
+                .iter()
+                .map(|Reverse((at, _, op))| at + self.least_left_ns(*op));
+            self.next_ns.set(bounds.min());
+        }
+        self.next_ns.get()
+    }
+
+    /// The least time from the end of this phase of `op` to the completion of an operation.
+    fn least_left_ns(&self, op: u32) -> u64 {
+        let record = &self.ops[op as usize];
+        match (record.kind, record.phase) {
+            (NandKind::Read, Phase::Array) => self.profile.transfer_ns,
+            (NandKind::Program, Phase::Transfer) => {
+                let channel = &self.channels[record.unit as usize % self.channels.len()];
+                // Who waits for the channel may be a read, which is complete when it is transferred.
+                if channel.waiting.is_empty() {
+                    record.array_ns
+                } else {
+                    record.array_ns.min(self.profile.transfer_ns)
+                }
+            }
+            (NandKind::Read, Phase::Transfer) | (NandKind::Program, Phase::Array) | (NandKind::Erase, _) => 0,
+        }
     }
 
     /// Estimate of when all queued work is finished.
@@ -206,6 +242,7 @@ impl Nand {
                 return None;
             }
             self.events.pop();
+            self.next_ns.set(None);
             if self.step(at, op) {
                 return Some((op, at));
             }
@@ -215,6 +252,7 @@ impl Nand {
 
     fn at(&mut self, at_ns: u64, op: u32) {
         self.inserted += 1;
+        self.next_ns.set(None);
         self.events.push(Reverse((at_ns, self.inserted, op)));
     }
 
@@ -242,6 +280,7 @@ impl Nand {
         let channel = &mut self.channels[index];
         if channel.busy {
             channel.waiting.push(&mut self.ops, op);
+            self.next_ns.set(None);
             return;
         }
         channel.busy = true;

@@ -262,8 +262,9 @@ impl Vssd {
 
     /// Lets time pass.
     pub fn tick(&mut self, now: Instant) {
-        self.advance(now);
-        self.pump();
+        if !self.advance(now) {
+            self.pump();
+        }
     }
 
     /// The newest version accepted, [`Version::NONE`] if never written or not a page of this vSSD.
@@ -356,7 +357,8 @@ impl Vssd {
     }
 
     /// Plays the timing model up to `now`.
-    pub(crate) fn advance(&mut self, now: Instant) {
+    pub(crate) fn advance(&mut self, now: Instant) -> bool {
+        let mut pumped = false;
         while let Some((op, at)) = self.nand.advance(now.as_nanos()) {
             self.now = self.now.max(Instant::from_nanos(at));
             let record = self.ops.get_mut(op);
@@ -364,9 +366,11 @@ impl Vssd {
             if !record.media {
                 self.finish(op);
                 self.pump();
+                pumped = true;
             }
         }
         self.now = self.now.max(now);
+        pumped
     }
 
     /// Carries everything on that an event may have made possible.
@@ -701,6 +705,7 @@ impl Vssd {
 
     /// A write or flush of the medium failed: refuse all that is not a read. Nothing is known of what the medium
     /// has, and asking again may wrongly succeed.
+    #[cold]
     fn latch(&mut self, id: u32) {
         let op = self.ops.get(id);
         let (kind, tag) = (op.kind, op.tag);
