@@ -59,6 +59,7 @@ impl Sub<Instant> for Instant {
 pub fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
+        (a, None) => a,
+        (None, b) => b,
     }
 }

@@ -197,6 +197,7 @@ impl Tor {
     }
 
     /// Lines 10–25.
+    #[cold]
     fn process_gc(&mut self, now: Instant, header: &mut Header) -> Verdict {
         let Some(row) = self.row(header.vssd) else {
             return Verdict::Unroutable;
@@ -248,6 +249,7 @@ impl Tor {
         self.destination[row].gc = lease;
     }
 
+    #[cold]
     fn create(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let registration = Registration::parse(header.vssd, record);
         let code = match registration {
@@ -295,6 +297,7 @@ impl Tor {
         true
     }
 
+    #[cold]
     fn delete(&mut self, header: &mut Header) -> Verdict {
         if let Some(row) = self.index.remove(&header.vssd.0) {
             self.free.push(row);

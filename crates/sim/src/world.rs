@@ -176,6 +176,9 @@ struct Place {
 pub struct World<H> {
     hosts: Vec<Option<H>>,
     timers: Timers,
+    /// Hosts to be asked for their deadline before time goes on: each at most once an instant.
+    unasked: Vec<u16>,
+    is_unasked: Vec<bool>,
     core: Core,
     /// The instant last seen, and how many ticks and inputs there were in it.
     instant: Instant,
@@ -204,6 +207,8 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         Self {
             hosts: sites.iter().map(|_| None).collect(),
             timers: Timers::new(sites.len()),
+            unasked: Vec::with_capacity(sites.len()),
+            is_unasked: vec![false; sites.len()],
             core: Core {
                 now: Instant::ZERO,
                 queue: Queue::new(),
@@ -290,6 +295,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     }
 
     /// Takes a host down: its volatile state is lost, and what its medium had not made durable may be.
+    #[cold]
     pub fn crash(&mut self, index: usize) {
         self.core.fold(index as u64, 0xc4a5, 0);
         self.hosts[index] = None;
@@ -351,29 +357,32 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             if let Some(happening) = self.core.happenings.pop_front() {
                 return Some(happening);
             }
-            if let Some(event) = self.core.ready.pop_front() {
-                self.deliver(event);
-                continue;
-            }
-            let (deadline, host) = self.timers.first();
-            let event_at = self.core.queue.next_at().unwrap_or(u64::MAX);
-            let at = deadline.min(event_at);
-            if at > until.as_nanos() {
-                if at < u64::MAX {
-                    self.core.now = self.core.now.max(until);
+            let event = match self.core.ready.pop_front() {
+                Some(event) => event,
+                None => {
+                    self.ask_deadlines();
+                    let (deadline, host) = self.timers.first();
+                    let event_at = self.core.queue.next_at().unwrap_or(u64::MAX);
+                    let at = deadline.min(event_at);
+                    if at > until.as_nanos() {
+                        if at < u64::MAX {
+                            self.core.now = self.core.now.max(until);
+                        }
+                        return None;
+                    }
+                    if at == u64::MAX {
+                        return None;
+                    }
+                    if event_at > deadline {
+                        self.tick(host, deadline);
+                        continue;
+                    }
+                    let (at, event) = self.core.queue.pop()?;
+                    self.core.now = at;
+                    event
                 }
-                return None;
-            }
-            if at == u64::MAX {
-                return None;
-            }
-            if event_at <= deadline {
-                let (at, event) = self.core.queue.pop()?;
-                self.core.now = at;
-                self.deliver(event);
-            } else {
-                self.tick(host, deadline);
-            }
+            };
+            self.deliver(event);
         }
     }
 
@@ -397,8 +406,10 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     }
 
     fn deliver(&mut self, event: Event) {
-        match event {
-            Event::Wake { token } => self.core.happenings.push_back(Happening::Wake { token }),
+        let (host, input) = match event {
+            Event::Wake { token } => {
+                return self.core.happenings.push_back(Happening::Wake { token });
+            }
             Event::Media {
                 host,
                 incarnation,
@@ -411,19 +422,24 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 let medium = place.medium.as_mut().expect("only a host with a medium asks it");
                 let done = medium.complete(issued);
                 self.core.fold(u64::from(host), 0x3ed1, done.id);
-                self.dispatch(host as usize, Input::Media(done));
+                (host, Input::Media(done))
             }
             Event::Packet { from, to, packet } => {
                 if self.hosts[to as usize].is_none() {
                     self.core.stats.packets_lost += 1;
                     return;
                 }
-                let (from, to) = (from as usize, to as usize);
-                if let Some(packet) = self.core.arrive(from, to, packet) {
-                    self.dispatch(to, Input::Packet(packet));
+                self.core.arrive(from as usize, to as usize, &packet.header);
+                if self.core.canary == Canary::None {
+                    (to, Input::Packet(packet))
+                } else {
+                    let sabotaged = self.core.sabotage(from as usize, to as usize, packet);
+                    let Some(packet) = sabotaged else { return };
+                    (to, Input::Packet(packet))
                 }
             }
-        }
+        };
+        self.dispatch(host as usize, input);
     }
 
     fn dispatch(&mut self, index: usize, input: Input) {
@@ -467,7 +483,18 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 }
             }
         }
-        self.timers.set(index, host.deadline());
+        if !self.is_unasked[index] {
+            self.is_unasked[index] = true;
+            self.unasked.push(index as u16);
+        }
+    }
+
+    fn ask_deadlines(&mut self) {
+        for index in self.unasked.drain(..).map(usize::from) {
+            self.is_unasked[index] = false;
+            let deadline = self.hosts[index].as_ref().and_then(Machine::deadline);
+            self.timers.set(index, deadline);
+        }
     }
 }
 
@@ -482,6 +509,7 @@ impl Core {
         self.hash = h.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ h >> 32;
     }
 
+    #[inline(always)]
     fn send(&mut self, from: usize, to: Addr, mut packet: Packet) {
         self.stats.packets += 1;
         if packet.header.source == self.places[from].addr {
@@ -538,6 +566,7 @@ impl Core {
     }
 
     /// Flips a bit of the payload. Without a payload the header's checksum fails, and the packet is gone.
+    #[cold]
     fn damage(&mut self, mut packet: Packet) -> Option<Packet> {
         match &mut packet.payload {
             Payload::None => return None,
@@ -600,9 +629,8 @@ impl Core {
         }
     }
 
-    /// A packet at its next hop: logged, shown to the driver if it is about garbage collection, perhaps sabotaged.
-    fn arrive(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
-        let header = &packet.header;
+    /// A packet at its next hop: logged, and shown to the driver if it is about garbage collection.
+    fn arrive(&mut self, from: usize, to: usize, header: &Header) {
         self.fold(
             to as u64,
             u64::from(header.op as u8)
@@ -619,6 +647,11 @@ impl Core {
                 arrives: true,
             });
         }
+    }
+
+    /// What the canary leaves of a packet.
+    #[cold]
+    fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
         match self.canary {
             Canary::AckWithoutApply => self.forge_ack(from, to, packet),
             Canary::StaleRead => Some(self.answer_stale(packet)),
@@ -627,6 +660,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn forge_ack(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
         // Only at the last hop: a node has a medium.
         let last_hop = self.places[to].medium.is_some();
@@ -658,6 +692,7 @@ impl Core {
         None
     }
 
+    #[cold]
     fn hide_loss(&mut self, mut packet: Packet) -> Packet {
         let header = &mut packet.header;
         if !matches!(header.op, Op::Write | Op::Flush)
@@ -674,6 +709,7 @@ impl Core {
         packet
     }
 
+    #[cold]
     fn answer_stale(&mut self, mut packet: Packet) -> Packet {
         let header = packet.header;
         if header.op != Op::Read || !header.has(flags::REPLY) || header.code != Code::SoftOrOk {

@@ -141,7 +141,6 @@ struct Writing {
 
 struct Slot {
     unit: Timed,
-    media_in_flight: u32,
     closing: Option<Header>,
     /// Its channel group, if it shares its channels.
     group: Option<usize>,
@@ -239,7 +238,8 @@ impl Node {
             membership,
             lead,
         };
-        let unit = Unit::new(now, identity, self.config.unit.clone(), flash);
+        let media_tag = (self.units.len() as u64 + 1) << UNIT_SHIFT;
+        let unit = Unit::new(now, identity, self.config.unit.clone(), flash, media_tag);
         assert!(
             self.units.len() < NODE_UNIT as usize,
             "unit indexes fit beside the node's own"
@@ -247,7 +247,6 @@ impl Node {
         self.index.insert(vssd.0, self.units.len() as u32);
         self.units.push(Some(Slot {
             unit: Timed::new(unit),
-            media_in_flight: 0,
             closing: None,
             group: None,
         }));
@@ -292,7 +291,7 @@ impl Node {
     pub fn is_quiet(&self) -> bool {
         let superblock = self.writing.is_some() || !self.jobs.is_empty();
         let mut slots = self.units.iter().flatten();
-        !superblock && slots.all(|slot| slot.media_in_flight == 0 && slot.unit.is_quiet())
+        !superblock && slots.all(|slot| slot.unit.media_in_flight() == 0 && slot.unit.is_quiet())
     }
 
     /// What a `status` packet tells.
@@ -397,26 +396,17 @@ impl Node {
     }
 
     /// A replica answers a read that was sent on.
+    #[cold]
     fn relay(&mut self, mut packet: Packet) {
         if self.proxy.answer(&mut packet, self.ssd.boot()) {
             self.send(packet);
         }
     }
 
-    /// Calls a unit and stamps the media operations that it asks for.
+    /// Calls a unit, if it exists.
     fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
-        let Some(slot) = self.units[index].as_mut() else {
-            return;
-        };
-        let before = self.out.len();
-        call(&mut slot.unit, &mut self.out);
-        for output in self.out.iter_mut().skip(before) {
-            if let Output::Media(op) = output
-                && op.id >> UNIT_SHIFT == 0
-            {
-                op.id |= (index as u64 + 1) << UNIT_SHIFT;
-                slot.media_in_flight += 1;
-            }
+        if let Some(slot) = self.units[index].as_mut() {
+            call(&mut slot.unit, &mut self.out);
         }
     }
 
@@ -441,11 +431,13 @@ impl Node {
         });
     }
 
+    #[cold]
     fn answer_status(&mut self, header: &Header) {
         let record = serde_json::to_vec(&self.status()).expect("plain numbers serialize");
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
+    #[cold]
     fn open_vssd(&mut self, now: Instant, packet: &Packet) {
         let header = packet.header;
         let Some(open) = Open::parse(packet.record()) else {
@@ -505,6 +497,7 @@ impl Node {
 
     /// Another gateway opens the vSSD. It is answered, and so begins to change pages, when that is durable: what the last
     /// one sends is then refused after a restart, too.
+    #[cold]
     fn change_lead(&mut self, header: Header) {
         let is_same = |job: &Job| {
             matches!(job, Job::Lead(known)
@@ -525,6 +518,7 @@ impl Node {
     }
 
     /// The replica set has other members from now on. The gateway asks again, and is answered when that is durable.
+    #[cold]
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let (membership, again) = (open.membership.clone(), open.intent == Intent::TakeOver);
         self.with_unit(index, |unit, out| {
@@ -537,6 +531,7 @@ impl Node {
     }
 
     /// The peers are the same, at other addresses: take these. The gateway asks again and is answered then.
+    #[cold]
     fn move_peers(&mut self, header: Header, open: Open) {
         let index = self
             .index
@@ -561,6 +556,7 @@ impl Node {
             .any(|job| job.header().vssd == vssd)
     }
 
+    #[cold]
     fn delete_vssd(&mut self, now: Instant, header: Header) {
         let unit = |index: &u32| self.units[*index as usize].as_ref().map(|slot| &slot.unit);
         let known = self.index.get(&header.vssd.0);
@@ -596,15 +592,12 @@ impl Node {
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
     fn close_if_quiet(&mut self, now: Instant, index: usize) {
-        let Some(Slot {
-            closing: Some(header),
-            media_in_flight: 0,
-            ..
-        }) = &self.units[index]
-        else {
+        let quiet = self.units[index]
+            .as_ref()
+            .filter(|slot| slot.unit.media_in_flight() == 0);
+        let Some(header) = quiet.and_then(|slot| slot.closing) else {
             return;
         };
-        let header = *header;
         let slot = self.units[index].take().expect("checked above");
         let vssd = slot.unit.identity().vssd;
         self.index.remove(&vssd.0);
@@ -623,6 +616,7 @@ impl Node {
     }
 
     /// Starts the next change of the superblock.
+    #[cold]
     fn next_job(&mut self) {
         // Without memory for it the change waits; it is looked at again with the next registration.
         let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
@@ -683,14 +677,11 @@ impl Node {
         }
         done.id &= (1 << UNIT_SHIFT) - 1;
         let index = unit as usize - 1;
-        let Some(slot) = self.units[index].as_mut() else {
-            return;
-        };
-        slot.media_in_flight -= 1;
         self.call_unit(now, index, |unit, out| unit.media_done(now, done, out));
         self.close_if_quiet(now, index);
     }
 
+    #[cold]
     fn superblock_done(&mut self, now: Instant, failed: bool) {
         let Some(writing) = self.writing.as_mut() else {
             return;
@@ -748,6 +739,7 @@ impl Node {
     }
 
     /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
+    #[cold]
     fn register(&mut self, now: Instant) {
         self.register_at = now
             + if self.registered {

@@ -159,6 +159,11 @@ pub struct Unit {
     writes_out: usize,
     /// Reads and write-backs that the scheduler has let go.
     in_flight: usize,
+    /// What the ids of its media operations carry above the flash's own, and how many the medium has.
+    media_tag: u64,
+    media_in_flight: u32,
+    /// Pages in the cache above which write-back starts.
+    dirty_low: usize,
     written_at: Instant,
     written_since_gc: bool,
     latched: bool,
@@ -182,8 +187,8 @@ macro_rules! view {
 }
 
 impl Unit {
-    /// Serves `flash`, which is fresh or recovered.
-    pub fn new(now: Instant, identity: Identity, config: UnitConfig, flash: Vssd) -> Self {
+    /// Serves `flash`, which is fresh or recovered. The ids of its media operations carry `media_tag`.
+    pub fn new(now: Instant, identity: Identity, config: UnitConfig, flash: Vssd, media_tag: u64) -> Self {
         let me = Incarnation {
             vssd: identity.vssd,
             node: identity.node,
@@ -209,6 +214,9 @@ impl Unit {
             reads_in_flight: 0,
             writes_out: 0,
             in_flight: 0,
+            media_tag,
+            media_in_flight: 0,
+            dirty_low: (config.dirty_ratio_low * config.cache_pages as f64) as usize,
             written_at: now,
             written_since_gc: false,
             latched: false,
@@ -242,6 +250,11 @@ impl Unit {
     /// Where reads spent their time.
     pub fn stages(&self) -> &Stages {
         &self.stages
+    }
+
+    /// Operations that the medium has.
+    pub fn media_in_flight(&self) -> u32 {
+        self.media_in_flight
     }
 
     /// Pages in the write cache.
@@ -531,6 +544,7 @@ impl Unit {
 
     /// The medium is done with an operation of this vSSD.
     pub fn media_done(&mut self, now: Instant, done: MediaDone, out: &mut VecDeque<Output>) {
+        self.media_in_flight -= 1;
         self.flash.media_done(now, done);
         self.pump(now, out);
     }
@@ -607,7 +621,7 @@ impl Unit {
             && (self.stop != Stop::No
                 || !self.jobs_waiting.is_empty()
                 || !self.backlog.is_empty()
-                || self.cache.len() as f64 > self.config.dirty_ratio_low * self.cache.capacity() as f64
+                || self.cache.len() > self.dirty_low
                 || now >= self.written_at + WRITE_BACK_IDLE)
     }
 
@@ -683,7 +697,11 @@ impl Unit {
         let mut progress = false;
         while let Some(event) = self.flash.poll() {
             match event {
-                Event::Media(op) => out.push_back(Output::Media(op)),
+                Event::Media(mut op) => {
+                    op.id |= self.media_tag;
+                    self.media_in_flight += 1;
+                    out.push_back(Output::Media(op));
+                }
                 Event::GcDone => {
                     self.away = None;
                     self.agent.finished(now);
@@ -778,6 +796,7 @@ impl Unit {
     }
 
     /// The page is damaged here: fetch it from a peer, and let the client ask there.
+    #[cold]
     fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
         let lpn = lpn_of(header);
         if self.cache.get(lpn).is_none() && !self.damaged.contains_key(&lpn.0) {
@@ -835,6 +854,7 @@ impl Unit {
     }
 
     /// The medium failed: nothing more can be promised, so everything that waits for it fails, once and for all.
+    #[cold]
     fn latch(&mut self, out: &mut VecDeque<Output>) {
         self.latched = true;
         let mut jobs = core::mem::take(&mut self.jobs_waiting);
@@ -870,6 +890,7 @@ impl Unit {
         progress
     }
 
+    #[cold]
     fn fetch(&mut self, now: Instant, lpn: Lpn, why: Fetch) {
         if let Some(cached) = self.cache.get(lpn) {
             let cached = cached.clone();
