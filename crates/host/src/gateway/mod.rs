@@ -147,6 +147,8 @@ struct Flushing {
     left: u32,
     /// One has answered with an error.
     failed: bool,
+    /// The losses of which its failure tells, once it is answered ([`Set::complete_flush`]).
+    losses: Option<u64>,
 }
 
 /// A gateway.
@@ -456,6 +458,7 @@ impl Gateway {
                 set,
                 left: replicas as u32,
                 failed: false,
+                losses: None,
             })
             .collect();
         self.flushing.insert(request, pending);
@@ -856,10 +859,12 @@ impl Gateway {
             .expect("the set is being flushed");
         entry.left -= 1;
         entry.failed |= error.is_some();
-        // Whatever became of other sets: what this one has lost is told now, and not again.
-        let is_whole = entry.left == 0 && !entry.failed;
-        let is_lossless = !is_whole || self.set(volume, set).complete_flush(acked);
-        let error = error.or((!is_lossless).then_some(BlockError::Io));
+        let mut error = error;
+        if entry.left == 0 && !entry.failed {
+            let volume = self.volumes[volume].as_mut().expect("its flush is under way");
+            entry.losses = volume.sets[set].complete_flush(acked);
+            error = entry.losses.map(|_| BlockError::Io);
+        }
         self.finish_part(now, request, error);
     }
 
@@ -905,7 +910,11 @@ impl Gateway {
             .take()
             .expect("a request stays until all is done");
         self.requests_free.push(slot);
-        self.flushing.remove(&slot);
+        for flushed in self.flushing.remove(&slot).unwrap_or_default() {
+            if let Some(losses) = flushed.losses {
+                self.set(request.volume, flushed.set).tell(losses);
+            }
+        }
         self.stats.requests += 1;
         let result = match request.error {
             None => Ok(request

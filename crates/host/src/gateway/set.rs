@@ -47,8 +47,10 @@ pub struct Set {
     pub flushed: u64,
     /// Continuity under which the unflushed ones were acknowledged.
     pub dirty_continuity: Option<u32>,
-    /// Acknowledged data was lost before a flush; the next flush says so.
-    pub lost: bool,
+    /// Times that acknowledged data was lost before a flush, and how many of them a flush that failed has told of: until
+    /// its client has that answer, every other flush fails, too.
+    losses: u64,
+    told: u64,
 }
 
 impl Set {
@@ -73,7 +75,8 @@ impl Set {
             acked: 1,
             flushed: 0,
             dirty_continuity: None,
-            lost: false,
+            losses: 0,
+            told: 0,
         }
     }
 
@@ -145,7 +148,7 @@ impl Set {
 
     /// True when there are acknowledged writes that no completed flush covers.
     pub fn is_dirty(&self) -> bool {
-        self.acked != self.flushed || self.lost
+        self.acked != self.flushed || self.losses != self.told
     }
 
     /// A mutation was acknowledged that is not durable by itself.
@@ -157,16 +160,27 @@ impl Set {
 
     /// A replica tells its continuity: if it is another than that of unflushed writes, these are lost.
     pub fn check_continuity(&mut self, continuity: u32) {
-        self.lost |= self.dirty_continuity.is_some_and(|known| known != continuity);
+        if let Some(known) = &mut self.dirty_continuity
+            && *known != continuity
+        {
+            *known = continuity;
+            self.losses += 1;
+        }
     }
 
-    /// A flush that began when `acked` writes were acknowledged is complete. False if acknowledged data was lost.
-    pub fn complete_flush(&mut self, acked: u64) -> bool {
+    /// A flush that began when `acked` writes were acknowledged is complete. If acknowledged data was lost of which no
+    /// client knows it fails, and returns what [`tell`](Set::tell) is to hear when it has been answered.
+    pub fn complete_flush(&mut self, acked: u64) -> Option<u64> {
         self.flushed = self.flushed.max(acked);
         if self.flushed == self.acked {
             self.dirty_continuity = None;
         }
-        !core::mem::take(&mut self.lost)
+        (self.losses != self.told).then_some(self.losses)
+    }
+
+    /// A client has been told of the losses up to this one.
+    pub fn tell(&mut self, losses: u64) {
+        self.told = self.told.max(losses);
     }
 }
 
@@ -217,14 +231,20 @@ mod tests {
         set.acknowledge(7);
         set.check_continuity(7);
         let acked = set.acked;
-        assert!(set.complete_flush(acked) && !set.is_dirty());
+        assert!(set.complete_flush(acked).is_none() && !set.is_dirty());
         set.check_continuity(8);
-        assert!(!set.lost, "nothing was unflushed");
+        assert!(!set.is_dirty(), "nothing was unflushed");
         set.acknowledge(8);
         set.check_continuity(9);
+        set.check_continuity(9);
         let acked = set.acked;
-        assert!(!set.complete_flush(acked));
-        assert!(set.complete_flush(acked));
+        let losses = set.complete_flush(acked).expect("a write was lost");
+        assert!(
+            set.complete_flush(acked).is_some() && set.is_dirty(),
+            "nobody has heard of it yet"
+        );
+        set.tell(losses);
+        assert!(set.complete_flush(acked).is_none() && !set.is_dirty());
     }
 
     #[test]
