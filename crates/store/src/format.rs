@@ -122,6 +122,9 @@ pub(crate) fn superblocks(medium: &dyn Medium) -> Result<Superblocks, MediaError
     let mut best: Option<Superblock> = None;
     let mut version = None;
     let mut damaged = 0;
+    if medium.capacity_bytes() < 2 * SUPERBLOCK_BYTES {
+        return Ok(Superblocks::None);
+    }
     for slot in 0..2 {
         let mut bytes = [0; SUPERBLOCK_BYTES as usize];
         medium.read_at(slot * SUPERBLOCK_BYTES, &mut bytes)?;

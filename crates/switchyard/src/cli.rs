@@ -147,7 +147,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "PROFILE")]
     pub timing: Option<String>,
     /// Share of the flash that clients do not see [default: 0.25]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub over_provisioning: Option<f64>,
     /// What chooses among the reads and write-backs that wait for a vSSD's flash [default: fifo]
     #[arg(long, value_name = "NAME")]
@@ -313,7 +313,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Seconds between refreshes
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
     pub interval: f64,
 }
 

@@ -20,10 +20,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
+    let replace = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    if let Err(error) = replace() {
+        // A full disk needs no half of a file.
+        let _ = std::fs::remove_file(&temporary);
+        return Err(error);
+    }
     sync_parent(path)
 }
 

@@ -1,5 +1,7 @@
 //! Exit codes: what a script can tell apart. Everything else about a failure is one sentence on standard error.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use thiserror::Error;
 
 /// Something was done and failed, or a check found problems.
@@ -46,10 +48,68 @@ impl Failure {
     }
 }
 
+/// Refuses the value of a flag outside its range; what is no number is within none.
+pub fn within<T: PartialOrd + Display>(
+    flag: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), Failure> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "{flag} {value}: write {} to {}",
+            range.start(),
+            range.end()
+        ))),
+    }
+}
+
+/// An error with its causes, but those that the text before them tells already.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// The exit code of an error: that of the first [`Failure`] in its chain.
 pub fn code_of(error: &anyhow::Error) -> u8 {
     error
         .chain()
         .find_map(|cause| cause.downcast_ref::<Failure>())
         .map_or(FAILED, Failure::code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[derive(Debug, Error)]
+    #[error("a is refused: {0}")]
+    struct Refused(#[from] Error);
+
+    #[test]
+    fn a_cause_that_is_told_already_is_not_told_twice() {
+        let error = anyhow::Error::from(Refused(ErrorKind::NotFound.into())).context("b");
+        assert_eq!(told(&error), "b: a is refused: entity not found");
+    }
+
+    #[test]
+    fn a_number_out_of_its_range_or_none_at_all_is_refused_with_the_range() {
+        assert!(within("--seconds", 0.05, 0.05..=600.0).is_ok());
+        for (value, shown) in [
+            (0.0, "0"),
+            (-1.0, "-1"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            let error = within("--seconds", value, 0.05..=600.0).unwrap_err().to_string();
+            assert_eq!(error, format!("--seconds {shown}: write 0.05 to 600"));
+        }
+    }
 }

@@ -9,7 +9,6 @@ use crate::size::Size;
 use anyhow::{Context, bail};
 use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, StartError};
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -192,7 +191,7 @@ pub fn print_ready_json(volumes: &[api::Volume], control: &str) {
         "volumes": volumes, "control": control, "metrics": format!("{control}/metrics"), "pid": std::process::id(),
     });
     println!("{line}");
-    let _ = std::io::stdout().flush();
+    crate::out::flush();
 }
 
 /// Where volumes are, for a person.

@@ -21,6 +21,10 @@
 // The ban list protects the pure crates; this one is the edge where time and threads come from.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
+// First, as its macros are in force from here on.
+#[macro_use]
+mod out;
+
 mod areas;
 mod bench;
 mod cli;
@@ -51,11 +55,16 @@ mod volume;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match cli::run() {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match cli::run() {
+        Ok(()) => None,
         Err(error) => {
-            eprintln!("switchyard: {error:#}");
-            ExitCode::from(failure::code_of(&error))
+            eprintln!("switchyard: {}", failure::told(&error));
+            Some(failure::code_of(&error))
         }
+    };
+    let printed = out::end();
+    match code.or((!printed).then_some(failure::FAILED)) {
+        None => ExitCode::SUCCESS,
+        Some(code) => ExitCode::from(code),
     }
 }

@@ -65,7 +65,7 @@ fn ready(part: &str, address: Addr, server: Option<&Server>, says: &Says) {
             control.map(|url| format!(", control {url}")).unwrap_or_default()
         );
     }
-    let _ = std::io::Write::flush(&mut std::io::stdout());
+    crate::out::flush();
 }
 
 /// `switchyard tor`.

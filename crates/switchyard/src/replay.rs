@@ -8,12 +8,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::eval::{Figure, Hardware, System, replay, ycsb};
 use sim::trace::{Counts, Format, Replay, ReplayOptions, ReplayStatus, TraceReader};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// What gzip begins with (RFC 1952 §2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// How slow and how fast a trace may be replayed.
+const SPEEDS: RangeInclusive<f64> = 1e-6..=1e9;
 /// Policies that are compared if none are named.
 const POLICIES: [System; 3] = [System::Vdc, System::RackBlox, System::Switchyard];
 
@@ -24,9 +28,11 @@ const POLICIES: [System; 3] = [System::Vdc, System::RackBlox, System::Switchyard
     alibaba  device, R|W, offset (B), length (B), timestamp (µs)\n  \
     tencent  timestamp (s), offset (512 B), size (512 B), 0 read or 1 write, volume\n  \
     systor   timestamp (s), response time, R|W or nothing, LUN, offset (B), size (B)\n  \
-    mqsim    time (ns; ms with a decimal point) device address (512 B) sectors 0|1, 0 to write\n\n\
+    mqsim    time (ns; ms if the first has a decimal point) device address (512 B) sectors 0|1, 0 to write\n\n\
     Offsets go round the simulated volume; requests above 256 KiB are cut. What the rack is too slow for is shed, and\n\
-    told: replay slower with --speed 0.5.\n\n\
+    told: replay slower with --speed 0.5. A stamp more than a day from that of the request before is taken for damage.\n\
+    Write amplification is that of a replay only after as much was written as the rack has flash to spare.\n\
+    Every policy reads the trace from its beginning: a pipe does for a single one.\n\n\
     Examples:\n  \
     switchyard sim replay hm_1.csv.gz --format msr --speed 10 --requests 200000\n  \
     switchyard sim replay io.csv --format alibaba --policy all --json")]
@@ -40,12 +46,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<String>,
     /// So many times as fast as it was recorded
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = speed)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = speed, allow_negative_numbers = true)]
     speed: f64,
     /// Requests of the trace at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Count lines that are no request and pass over them; without, the first one ends the replay
+    /// Count lines that are no request, or have a time that cannot be, and pass over them; without, the first one ends
+    /// the replay
     #[arg(long)]
     skip_bad: bool,
     /// Seed of everything random
@@ -62,8 +69,15 @@ fn format(text: &str) -> Result<Format, String> {
 }
 
 fn speed(text: &str) -> Result<f64, String> {
-    let speed = text.parse().ok().filter(|speed| (1e-6..=1e9).contains(speed));
-    speed.ok_or_else(|| format!("`{text}` is no speed: write a number above 0, for example 0.5 or 10"))
+    match text.parse::<f64>() {
+        Ok(speed) if SPEEDS.contains(&speed) => Ok(speed),
+        Ok(_) => Err(format!(
+            "a speed is within {} and {}: write for example 0.5 or 10",
+            SPEEDS.start(),
+            SPEEDS.end()
+        )),
+        Err(_) => Err("no number: write for example 0.5 or 10".to_owned()),
+    }
 }
 
 fn systems(names: &[String]) -> anyhow::Result<Vec<System>> {
@@ -73,16 +87,38 @@ fn systems(names: &[String]) -> anyhow::Result<Vec<System>> {
     if names == ["all"] {
         return Ok(System::ALL.to_vec());
     }
-    let find = |name: &String| {
-        let found = System::ALL.into_iter().find(|system| system.name() == *name);
-        found.ok_or_else(|| {
-            let names = System::ALL.map(System::name).join(", ");
-            Failure::Usage(format!(
-                "there is no policy `{name}`: choose among {names}, or `all`"
-            ))
-        })
-    };
-    Ok(names.iter().map(find).collect::<Result<_, _>>()?)
+    let mut systems = Vec::new();
+    for name in names {
+        let found = System::ALL.into_iter().find(|system| system.name() == name);
+        let why = match found {
+            Some(system) if !systems.contains(&system) => {
+                systems.push(system);
+                continue;
+            }
+            Some(_) => "it is there twice".to_owned(),
+            None if name == "all" => "`all` is every policy and stands alone".to_owned(),
+            None => format!(
+                "there is no such policy: choose among {}, or `all`",
+                System::ALL.map(System::name).join(", ")
+            ),
+        };
+        bail!(Failure::Usage(format!("--policy {name}: {why}")));
+    }
+    Ok(systems)
+}
+
+/// The bytes of a trace, which is read `times` times.
+fn length(file: &Path, times: usize) -> anyhow::Result<u64> {
+    let refuse = |why: &dyn Display| bail!(Failure::Usage(format!("{}: {why}", file.display())));
+    match std::fs::metadata(file) {
+        Err(error) => refuse(&error),
+        Ok(found) if found.is_dir() => refuse(&"it is a directory: name a trace in it"),
+        Ok(found) if !found.is_file() && times > 1 => refuse(&format!(
+            "it is no file and can be read once, but {times} policies read the trace: name one with --policy, or write \
+             the trace to a file first"
+        )),
+        Ok(found) => Ok(found.len()),
+    }
 }
 
 /// What the trace held, the same for every policy.
@@ -94,18 +130,20 @@ struct Held {
 /// Carries it out.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let systems = systems(&args.policy)?;
+    let bytes = length(&args.file, systems.len())?;
     let hardware = ycsb::hardware();
     let name = args.file.display().to_string();
     let mut figure = replay::figure(&hardware, args.seed, &name, args.format.name(), args.speed);
-    let (mut held, mut shed) = (None, Vec::new());
+    let (mut held, mut shed, mut pages_written) = (None, Vec::new(), 0);
     for system in systems {
-        let (replayed, what) = one(args, &hardware, system)?;
+        let (replayed, what) = one(args, &hardware, system, bytes)?;
         if let Some(violation) = replayed.violations.first() {
             bail!("{}: the rack did not answer well: {violation:?}", system.name());
         }
         if replayed.shed > 0 {
             shed.push(format!("{} shed {}", system.name(), replayed.shed));
         }
+        pages_written = replayed.pages_written;
         figure.rows.push(replayed.row);
         held = Some(what);
     }
@@ -115,6 +153,19 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     } else {
         print!("{}", figure.report());
         println!("{}", summary(&held));
+    }
+    if held.counts.is_cut {
+        eprintln!(
+            "{name}:{}: the last line has no end: if the file was cut there, the request may be another one",
+            held.counts.lines
+        );
+    }
+    let enough = replay::pages_to_amplify(&hardware);
+    if (1..enough).contains(&pages_written) {
+        eprintln!(
+            "no write amplification: the trace writes {pages_written} pages, and before {enough} what is collected is \
+             what the warm-up left"
+        );
     }
     if !shed.is_empty() {
         eprintln!(
@@ -127,9 +178,14 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 }
 
 /// One replay, from the beginning of the file.
-fn one(args: &ReplayArgs, hardware: &Hardware, system: System) -> anyhow::Result<(replay::Replayed, Held)> {
+fn one(
+    args: &ReplayArgs,
+    hardware: &Hardware,
+    system: System,
+    bytes: u64,
+) -> anyhow::Result<(replay::Replayed, Held)> {
     let name = args.file.display().to_string();
-    let bar = bar(args, system)?;
+    let bar = bar(args, system, bytes);
     let source = open(&args.file, &bar).with_context(|| name.clone())?;
     let reader = TraceReader::new(source, &name, args.format, args.skip_bad);
     let counts = reader.counts();
@@ -162,18 +218,15 @@ fn one(args: &ReplayArgs, hardware: &Hardware, system: System) -> anyhow::Result
     Ok((replayed, Held { counts, status }))
 }
 
-fn bar(args: &ReplayArgs, system: System) -> anyhow::Result<ProgressBar> {
-    let bytes = std::fs::metadata(&args.file)
-        .map_err(|error| Failure::Usage(format!("{}: {error}", args.file.display())))?
-        .len();
+fn bar(args: &ReplayArgs, system: System, bytes: u64) -> ProgressBar {
     if args.json || !std::io::stderr().is_terminal() {
-        return Ok(ProgressBar::hidden());
+        return ProgressBar::hidden();
     }
     let template = "{msg:18} [{bar:40}] {bytes} of {total_bytes}, {eta} left";
     let style = ProgressStyle::with_template(template).expect("a valid template");
-    Ok(ProgressBar::new(bytes)
+    ProgressBar::new(bytes)
         .with_style(style)
-        .with_message(system.name()))
+        .with_message(system.name())
 }
 
 /// Opens a trace, compressed or not. The bar moves with the bytes of the file.
@@ -196,6 +249,9 @@ fn print_json(figure: &Figure, held: &Held) -> anyhow::Result<()> {
         "pieces": status.pieces,
         "bad_lines": counts.bad,
         "lines_without_operation": counts.without_operation,
+        "gaps_cut_out": counts.gaps,
+        "last_line_without_end": counts.is_cut,
+        "stamp_unit": counts.clock.unit(),
         "out_of_order": status.out_of_order,
         "span_s": status.span_ns as f64 / 1e9,
     });
@@ -215,9 +271,13 @@ fn summary(held: &Held) -> String {
     );
     let more = [
         (counts.bad, "lines skipped as bad"),
+        (counts.gaps, "pauses of more than a day cut out"),
         (counts.without_operation, "lines without an operation"),
         (status.out_of_order, "requests out of order"),
     ];
+    if let Some(unit) = counts.clock.unit() {
+        text.push_str(&format!("; stamps in {unit}"));
+    }
     for (count, what) in more.iter().filter(|(count, _)| *count > 0) {
         text.push_str(&format!("; {what}: {count}"));
     }
@@ -236,7 +296,7 @@ mod tests {
         assert_eq!(systems(&["ideal".to_owned()]).unwrap(), [System::Ideal]);
         let error = systems(&["best".to_owned()]).unwrap_err().to_string();
         assert!(
-            error.contains("`best`") && error.contains("rackblox-software"),
+            error.contains("--policy best") && error.contains("rackblox-software"),
             "{error}"
         );
         assert!(
@@ -247,6 +307,47 @@ mod tests {
         assert!(
             speed("0").is_err() && speed("-1").is_err() && speed("nan").is_err() && speed("2.5") == Ok(2.5)
         );
+        for (text, why) in [
+            ("1e-7", "within 0.000001 and 1000000000"),
+            ("0", "within"),
+            ("inf", "within"),
+            ("fast", "no number"),
+        ] {
+            assert!(speed(text).unwrap_err().contains(why), "{text}");
+        }
+        for (names, why) in [
+            (
+                ["all", "vdc"],
+                "--policy all: `all` is every policy and stands alone",
+            ),
+            (
+                ["vdc", "all"],
+                "--policy all: `all` is every policy and stands alone",
+            ),
+            (["vdc", "vdc"], "--policy vdc: it is there twice"),
+        ] {
+            assert_eq!(systems(&names.map(str::to_owned)).unwrap_err().to_string(), why);
+        }
+    }
+
+    /// Of a pipe the second policy had nothing left to read.
+    #[test]
+    fn what_can_be_read_once_is_refused_for_several_policies() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        assert_eq!(length(&pipe, 1).unwrap(), 0);
+        let error = length(&pipe, 3).unwrap_err().to_string();
+        assert!(
+            error.contains("can be read once") && error.contains("3 policies"),
+            "{error}"
+        );
+        let error = length(dir.path(), 1).unwrap_err().to_string();
+        assert!(
+            error.ends_with("it is a directory: name a trace in it"),
+            "{error}"
+        );
+        assert!(length(&dir.path().join("none"), 1).is_err());
     }
 
     #[test]

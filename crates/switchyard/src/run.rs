@@ -59,14 +59,16 @@ pub struct ExportArgs {
     pub directory: Option<PathBuf>,
 }
 
-fn judged(error: FilesError) -> anyhow::Error {
+fn judged(area: &Path, error: FilesError) -> anyhow::Error {
     match error {
         FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
             "the area {} is in use: a program runs with it",
             path.display()
         ))
         .into(),
-        error => error.into(),
+        // Of a medium's errors some name it.
+        error if error.to_string().contains(&*area.to_string_lossy()) => error.into(),
+        error => anyhow::Error::from(error).context(area.display().to_string()),
     }
 }
 
@@ -108,7 +110,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         PathBuf::from("nvm")
     } else {
         let area = std::path::absolute(&args.area).context("--area")?;
-        tell(&restore(&area, args.size.0).map_err(judged)?);
+        tell(&restore(&area, args.size.0).map_err(|error| judged(&area, error))?);
         area
     };
     let mut preload = OsString::from(library);
@@ -129,14 +131,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 /// Copies, or brings up to date.
 pub fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let Some(directory) = &args.directory else {
-        let recovered = restore(&args.area, 0).map_err(judged)?;
+        let recovered = restore(&args.area, 0).map_err(|error| judged(&args.area, error))?;
         println!(
             "{} files were complete, {} brought up to date with {} bytes, {} removed again",
             recovered.complete, recovered.replayed, recovered.bytes, recovered.removed
         );
         return Ok(());
     };
-    for copy in export_copies(&args.area, directory).map_err(judged)? {
+    for copy in export_copies(&args.area, directory).map_err(|error| judged(&args.area, error))? {
         println!("{}", copy.display());
     }
     Ok(())

@@ -536,7 +536,7 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
             }
         }
     }
-    let _ = std::io::Write::flush(&mut std::io::stdout());
+    crate::out::flush();
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `switchyard sim`: experiments and the swarm of the deterministic simulator. Real time is measured here; in the
 //! simulator there is none.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, within};
 use crate::replay::{self, ReplayArgs};
-use crate::report::{self, ReportArgs};
+use crate::report::{self, ReportArgs, THREADS_MAX};
 use anyhow::bail;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,6 +19,9 @@ use std::time::Instant;
 
 /// Seeds of a swarm if none are named.
 const SEEDS: u64 = 200;
+
+/// Seeds at most of a swarm that is told where it begins.
+const SEEDS_MAX: u64 = 1 << 40;
 
 /// What to simulate.
 #[derive(Subcommand)]
@@ -60,7 +63,7 @@ pub enum SimCommand {
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
         /// Number of seeds, with --seed
-        #[arg(long, value_name = "N", default_value_t = 1)]
+        #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
         count: u64,
         /// Media never fail a write or a flush and flip no bits
         #[arg(long)]
@@ -101,14 +104,20 @@ pub fn run(command: SimCommand) -> anyhow::Result<()> {
         } => {
             let range = match (seeds, seed) {
                 (Some(range), _) => range,
-                (None, Some(seed)) => seed..seed.saturating_add(count.max(1)),
+                (None, Some(seed)) => {
+                    within("--count", count, 1..=SEEDS_MAX)?;
+                    within("--seed", seed, 0..=u64::MAX - count)?;
+                    seed..seed + count
+                }
                 (None, None) => 0..SEEDS,
             };
             let options = SwarmOptions {
                 failing_media: !healthy_media,
                 ..SwarmOptions::default()
             };
-            swarm(range, options, threads.unwrap_or_else(runtime::cpu::count), json)
+            let threads = threads.unwrap_or_else(runtime::cpu::count);
+            within("--threads", threads, 1..=THREADS_MAX)?;
+            swarm(range, options, threads, json)
         }
     }
 }

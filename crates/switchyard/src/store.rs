@@ -142,7 +142,8 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
         result = writeln!(out, "{line}");
     })
     .map_err(|error| judged(path, error))?;
-    result.and_then(|()| out.flush()).context("standard output")
+    crate::out::keep(result.and_then(|()| out.flush()));
+    Ok(())
 }
 
 /// Tells the entries of `switchyard run` (docs/format/files.md) from a program's own.
@@ -217,4 +218,22 @@ fn repair(path: &Path, yes: bool) -> anyhow::Result<()> {
         path.display()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said that an offset is outside the medium.
+    #[test]
+    fn a_file_too_short_for_superblocks_is_told_to_be_no_area() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = verify(file.path(), false).unwrap_err();
+        assert!(error.to_string().contains("this is no storage area"), "{error}");
+        assert!(
+            error
+                .downcast_ref::<Failure>()
+                .is_some_and(|failure| failure.code() == 2)
+        );
+    }
 }

@@ -5,9 +5,9 @@ use crate::cli::TopArgs;
 use crate::control::api::Status;
 use crate::control::client::Client;
 use crate::failure::Failure;
-use crate::status;
+use crate::{out, status};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// What happened between two looks.
@@ -60,15 +60,16 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_secs_f64(args.interval));
         let now = look()?;
         let rates = rates(&before, &now);
-        let mut out = std::io::stdout().lock();
         let text = match args.target.json {
             true => format!("{}\n", serde_json::to_string(&rates)?),
             false => table(&now.status, &rates),
         };
         // Home, then clear to the end: the table replaces itself without flicker.
         let start = if clears { "\x1b[H\x1b[J" } else { "" };
-        if write!(out, "{start}{text}").and_then(|()| out.flush()).is_err() {
-            return Ok(());
+        print!("{start}{text}");
+        out::flush();
+        if out::is_lost() {
+            break;
         }
         before = now;
     }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::bail;
 use clap::Subcommand;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 /// What to do with volumes.
 #[derive(Subcommand)]
@@ -137,7 +137,7 @@ fn confirmed(volume: &Volume) -> anyhow::Result<bool> {
         volume.name,
         Size(volume.size_bytes)
     );
-    std::io::stdout().flush()?;
+    crate::out::flush();
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -3,19 +3,52 @@
 use super::{Figure, Hardware, Policies, Row, Streams, Workload, measure_streams};
 use crate::check::Violation;
 use crate::client::Pace;
-use crate::workload::stream::Stream;
+use crate::workload::stream::{Request, Stream};
+use base::Rng;
+use base::limits::SECTORS_PER_PAGE;
+use core::cell::Cell;
 use serde_json::json;
+use std::rc::Rc;
 
 /// Pieces outstanding at most; what comes while there are more is shed.
 const OUTSTANDING_MAX: u32 = 4_096;
 /// The warm-up: single zipfian pages, half of them writes, at this rate a second.
 const WARM_RATE: f64 = 9_500.0;
 
+/// A stream, and the pages that it has written.
+#[derive(Debug)]
+struct Counting {
+    stream: Box<dyn Stream>,
+    pages: Rc<Cell<u64>>,
+}
+
+impl Stream for Counting {
+    fn next(&mut self, rng: &mut Rng) -> Option<Request> {
+        let request = self.stream.next(rng)?;
+        if request.write {
+            let page = |block: u64| block / SECTORS_PER_PAGE as u64;
+            let pages = page(request.block + request.blocks - 1) - page(request.block) + 1;
+            self.pages.set(self.pages.get() + pages);
+        }
+        Some(request)
+    }
+}
+
+/// Pages that a replay has to write before its write amplification is its own: as many as the volume's copies have flash to
+/// spare. What is collected before then is what the warm-up left.
+pub fn pages_to_amplify(hardware: &Hardware) -> u64 {
+    let spare = hardware.spare_ratio();
+    (hardware.pages() as f64 * spare / (1.0 - spare)) as u64
+}
+
 /// What became of a replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// Latencies, each piece counted; `more` has `shed`.
+    /// Latencies, each piece counted; `more` has `shed`. Without a write amplification, if the replay wrote fewer than
+    /// [`pages_to_amplify`], and without a rate, if it was one request.
     pub row: Row,
+    /// Pages that the stream wrote.
+    pub pages_written: u64,
     /// What was not sent, as too much was outstanding or waiting for memory: the rack is too slow for the trace.
     pub shed: u64,
     /// Requests that the rack did not answer well.
@@ -39,12 +72,27 @@ pub fn replay(
         measured: u64::MAX,
         ..Workload::writes(0.5, WARM_RATE)
     };
-    let mut stream = Some(stream);
-    let streams: [Streams<'_>; 2] = [&mut |_| None, &mut |_| stream.take()];
+    let pages = Rc::new(Cell::new(0));
+    let mut stream = Some(Box::new(Counting {
+        stream,
+        pages: Rc::clone(&pages),
+    }));
+    let streams: [Streams<'_>; 2] = [&mut |_| None, &mut |_| Some(stream.take()?)];
     let (mut row, outcome) = measure_streams(hardware, policies, &workload, seed, streams);
     row.more.insert("shed".to_owned(), json!(outcome.clients.shed));
+    // The first answer begins the time that the others took: few requests have no other rate, and one has none.
+    let answers = row.read.count + row.write.count;
+    let ns = outcome.clients.recorded_to_ns - outcome.clients.recorded_from_ns;
+    row.iops = match ns {
+        0 => f64::NAN,
+        _ => (answers - 1) as f64 * 1e9 / ns as f64,
+    };
+    if pages.get() < pages_to_amplify(hardware) {
+        row.write_amplification = f64::NAN;
+    }
     Replayed {
         row,
+        pages_written: pages.get(),
         shed: outcome.clients.shed,
         violations: outcome.violations,
     }
@@ -121,7 +169,29 @@ mod tests {
             assert!((row.iops / rate - 1.0).abs() < 0.02, "{row:?}");
             assert!(row.read.p50_us > 0.0 && row.write.p50_us > 0.0, "{row:?}");
         }
-        assert_eq!(run(&text, 1.0).row, run(&text, 1.0).row, "a replay repeats");
+        let again = || run(&text, 1.0).row.to_json();
+        assert_eq!(again(), again(), "a replay repeats");
+    }
+
+    /// One request had an infinite rate, and some hundred writes the amplification of the warm-up's collection.
+    #[test]
+    fn a_short_replay_has_no_write_amplification_and_a_single_request_no_rate() {
+        let one = run(&trace(1), 1.0).row;
+        assert!((one.write.count, one.iops.is_nan()) == (1, true), "{one:?}");
+        let short = run(&trace(300), 1.0);
+        assert_eq!(short.pages_written, 100);
+        assert!(short.row.write_amplification.is_nan() && short.row.iops > 0.0);
+        let few = run(&trace(0), 1.0).row;
+        assert!(few.iops.is_nan());
+
+        let enough = pages_to_amplify(&small());
+        let long = run(&trace(3 * enough), 8.0);
+        assert_eq!(long.pages_written, enough);
+        assert!(
+            (1.0..4.0).contains(&long.row.write_amplification),
+            "{:?}",
+            long.row
+        );
     }
 
     #[test]

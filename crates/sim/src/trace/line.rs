@@ -34,21 +34,93 @@ pub enum LineError {
         /// What it should hold.
         expected: &'static str,
     },
+    /// Its time is too far from that of the request before it.
+    #[error("the timestamp is \"{stamp}\", {} that of the request before it: damage, or a long pause", apart(*far_ns, *back))]
+    Jump {
+        /// Its time as the line has it, the beginning of it.
+        stamp: String,
+        /// How far, in ns.
+        far_ns: u64,
+        /// It lies before; else behind.
+        back: bool,
+    },
     /// It is too long to be a request.
     #[error("the line is longer than {0} bytes, expected a request of this format")]
     TooLong(usize),
 }
 
-fn wrong(field: &'static str, value: &[u8], expected: &'static str) -> LineError {
+/// A distance in time in words.
+fn apart(far_ns: u64, back: bool) -> String {
+    let days = far_ns as f64 / 86_400e9;
+    let far = match days < 730.0 {
+        true => format!("{days:.1} days"),
+        false => format!("{:.0} years", days / 365.25),
+    };
+    format!("{far} {}", if back { "before" } else { "after" })
+}
+
+/// The beginning of a field, as an error repeats it.
+fn shown(value: &[u8]) -> String {
     let shown = &value[..value.len().min(SHOWN_BYTES)];
-    let mut value: String = String::from_utf8_lossy(shown).escape_debug().collect();
+    let mut text: String = String::from_utf8_lossy(shown).escape_debug().collect();
     if shown.len() == SHOWN_BYTES {
-        value.push('…');
+        text.push('…');
     }
+    text
+}
+
+fn wrong(field: &'static str, value: &[u8], expected: &'static str) -> LineError {
     LineError::Value {
         field,
-        value,
+        value: shown(value),
         expected,
+    }
+}
+
+/// What the stamps of a trace count, where its format leaves that open: MQSim writes whole nanoseconds, DiskSim, in the
+/// same columns, milliseconds with a decimal point. The first stamp decides for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Nobody knows yet: there was no stamp but zero.
+    #[default]
+    Open,
+    /// Whole nanoseconds.
+    Nanoseconds,
+    /// Milliseconds.
+    Milliseconds,
+}
+
+impl Clock {
+    /// What it is after this stamp.
+    fn after(self, stamp: &[u8]) -> Self {
+        match self {
+            Self::Open if stamp.contains(&b'.') => Self::Milliseconds,
+            Self::Open if stamp.iter().any(|&byte| byte != b'0') => Self::Nanoseconds,
+            known => known,
+        }
+    }
+
+    /// The unit's name, if it is known.
+    pub fn unit(self) -> Option<&'static str> {
+        match self {
+            Self::Open => None,
+            Self::Nanoseconds => Some("ns"),
+            Self::Milliseconds => Some("ms"),
+        }
+    }
+
+    fn time(self, stamp: &[u8]) -> Result<u64, LineError> {
+        match self {
+            Self::Milliseconds => time(stamp, 1_000_000, "a number of milliseconds, as those before it"),
+            Self::Open | Self::Nanoseconds if stamp.contains(&b'.') => Err(wrong(
+                "timestamp",
+                stamp,
+                "whole nanoseconds, as those before it: milliseconds have a decimal point from the first on",
+            )),
+            Self::Open | Self::Nanoseconds => {
+                time(stamp, 1, "nanoseconds, or milliseconds with a decimal point")
+            }
+        }
     }
 }
 
@@ -88,11 +160,29 @@ pub fn is_header(format: Format, line: &[u8]) -> bool {
     fields.count == format.fields() && fields.at[..fields.count].iter().all(named)
 }
 
-/// Reads one line, without its end. `None` if it names no operation, which Systor'17 has.
+/// A line's time, as it is written.
+fn stamp<'a>(format: Format, fields: &Fields<'a>) -> &'a [u8] {
+    match format {
+        Format::Alibaba => fields.at[4],
+        _ => fields.at[0],
+    }
+}
+
+/// The error of a line whose time lies `far_ns` from that of the request before it.
+pub fn jump(format: Format, line: &[u8], far_ns: u64, back: bool) -> LineError {
+    LineError::Jump {
+        stamp: shown(stamp(format, &Fields::of(format, line))),
+        far_ns,
+        back,
+    }
+}
+
+/// Reads one line, without its end. `None` if it names no operation, which Systor'17 has. `clock` is what the lines before
+/// have shown, and is learned from this one.
 ///
 /// # Errors
 /// The first field, from the left, that is not as the format has it.
-pub fn parse(format: Format, line: &[u8]) -> Result<Option<Record>, LineError> {
+pub fn parse(format: Format, clock: &mut Clock, line: &[u8]) -> Result<Option<Record>, LineError> {
     let fields = Fields::of(format, line);
     if fields.count != format.fields() {
         return Err(LineError::Fields {
@@ -101,9 +191,10 @@ pub fn parse(format: Format, line: &[u8]) -> Result<Option<Record>, LineError> {
         });
     }
     let f = &fields.at;
+    let at = stamp(format, &fields);
     match format {
         Format::Msr => {
-            let time_ns = time(f[0], 100, "a number of 100 ns")?;
+            let time_ns = time(at, 100, "a number of 100 ns")?;
             let write = operation(f[3], b"Read", b"Write", "`Read` or `Write`")?;
             number(f[6], "response time", "a number of 100 ns")?;
             let device = hash(f[1]) ^ number(f[2], "disk", "a number")?;
@@ -112,16 +203,16 @@ pub fn parse(format: Format, line: &[u8]) -> Result<Option<Record>, LineError> {
         Format::Alibaba => {
             let device = hash(f[0]);
             let write = operation(f[1], b"R", b"W", "`R` or `W`")?;
-            let time_ns = time(f[4], 1_000, "a number of microseconds")?;
+            let time_ns = time(at, 1_000, "a number of microseconds")?;
             record(time_ns, write, (f[2], f[3], 1), device).map(Some)
         }
         Format::Tencent => {
-            let time_ns = time(f[0], 1_000_000_000, "a number of seconds")?;
+            let time_ns = time(at, 1_000_000_000, "a number of seconds")?;
             let write = operation(f[3], b"0", b"1", "0 to read or 1 to write")?;
             record(time_ns, write, (f[1], f[2], SECTOR_BYTES), hash(f[4])).map(Some)
         }
         Format::Systor => {
-            let time_ns = time(f[0], 1_000_000_000, "a number of seconds")?;
+            let time_ns = time(at, 1_000_000_000, "a number of seconds")?;
             if f[2].is_empty() {
                 return Ok(None);
             }
@@ -129,10 +220,12 @@ pub fn parse(format: Format, line: &[u8]) -> Result<Option<Record>, LineError> {
             record(time_ns, write, (f[4], f[5], 1), hash(f[3])).map(Some)
         }
         Format::Mqsim => {
-            let unit_ns = if f[0].contains(&b'.') { 1_000_000 } else { 1 };
-            let time_ns = time(f[0], unit_ns, "nanoseconds, or milliseconds with a decimal point")?;
+            let after = clock.after(at);
+            let time_ns = after.time(at)?;
             let write = !operation(f[4], b"0", b"1", "0 to write or 1 to read")?;
-            record(time_ns, write, (f[2], f[3], SECTOR_BYTES), hash(f[1])).map(Some)
+            let record = record(time_ns, write, (f[2], f[3], SECTOR_BYTES), hash(f[1]))?;
+            *clock = after;
+            Ok(Some(record))
         }
     }
 }
@@ -223,7 +316,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn one(format: Format, line: &str) -> Record {
-        parse(format, line.as_bytes())
+        parse(format, &mut Clock::Open, line.as_bytes())
             .expect("it is right")
             .expect("it names an operation")
     }
@@ -263,7 +356,10 @@ mod tests {
     fn devices_differ_and_a_missing_operation_is_none() {
         let on = |host, disk| one(Format::Msr, &format!("1,{host},{disk},write,0,512,1")).device;
         assert!(on("hm", 0) != on("hm", 1) && on("hm", 0) != on("prn", 0));
-        assert_eq!(parse(Format::Systor, b"1455592102.1,,,4,0,4096"), Ok(None));
+        assert_eq!(
+            parse(Format::Systor, &mut Clock::Open, b"1455592102.1,,,4,0,4096"),
+            Ok(None)
+        );
         assert!(is_header(
             Format::Systor,
             b"Timestamp,Response,IOType,LUN,Offset,Size"
@@ -275,7 +371,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_what_is_expected() {
         let message = |format, line: &str| {
-            parse(format, line.as_bytes())
+            parse(format, &mut Clock::Open, line.as_bytes())
                 .expect_err("it is wrong")
                 .to_string()
         };
@@ -390,13 +486,13 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(index in 0usize..5, line in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = parse(Format::ALL[index], &line);
+            let _ = parse(Format::ALL[index], &mut Clock::Open, &line);
         }
 
         /// Lines that are nearly right get deeper.
         #[test]
         fn no_near_line_makes_it_panic(index in 0usize..5, line in "([0-9.RWrw,:-]{0,22}[, ]){4,6}[0-9.]{0,22}") {
-            if let Ok(Some(record)) = parse(Format::ALL[index], line.as_bytes()) {
+            if let Ok(Some(record)) = parse(Format::ALL[index], &mut Clock::Open, line.as_bytes()) {
                 prop_assert!(record.length >= 1 && record.length <= LENGTH_MAX);
                 prop_assert!(record.offset < END_MAX - LENGTH_MAX);
             }

@@ -8,9 +8,9 @@ pub mod line;
 mod reader;
 mod replay;
 
-pub use line::LineError;
-pub use reader::{Counts, TraceError, TraceReader};
-pub use replay::{PIECE_BYTES, Replay, ReplayOptions, ReplayStatus};
+pub use line::{Clock, LineError};
+pub use reader::{Counts, GAP_NS_MAX, TraceError, TraceReader};
+pub use replay::{PIECE_BYTES, Replay, ReplayOptions, ReplayStatus, SPAN_NS_MAX};
 
 /// How a trace is written. All fields are decimal numbers unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Format {
             }
             Self::Systor => "timestamp (s), response time, R|W or nothing, LUN, offset (bytes), size (bytes)",
             Self::Mqsim => {
-                "time (ns; ms if it has a decimal point), device, address (512-byte sectors), sectors, 0 to write or 1 to \
-                 read, separated by blanks"
+                "time (ns; ms if the first has a decimal point), device, address (512-byte sectors), sectors, 0 to write or \
+                 1 to read, separated by blanks"
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A whole trace, line by line.
 
-use super::line::{is_header, parse};
+use super::line::{Clock, is_header, jump, parse};
 use super::{Format, LineError, Record};
 use core::cell::Cell;
 use std::io::{self, BufRead};
@@ -10,11 +10,15 @@ use thiserror::Error;
 /// Bytes of a line at most: several times what any format needs. Of a longer one the rest is read past.
 const LINE_BYTES_MAX: usize = 1024;
 
+/// Requests in a row whose times are farther apart are taken for damage: a rack shows nothing in a longer pause, and the
+/// years behind a damaged stamp would have to be simulated.
+pub const GAP_NS_MAX: u64 = 86_400_000_000_000;
+
 /// A trace cannot be read on.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// A line is no request.
-    #[error("{name}:{line}: {what}{}", hint.map(|format| format!("; it would be one of --format {}", format.name())).unwrap_or_default())]
+    #[error("{name}:{line}: {what}{}{}", other_format(*hint), remedy(what, *is_cut))]
     Line {
         /// The trace's name.
         name: String,
@@ -24,6 +28,8 @@ pub enum TraceError {
         what: LineError,
         /// Another format, in which it is right, if this is the first request.
         hint: Option<Format>,
+        /// The source ends within it.
+        is_cut: bool,
     },
     /// The source fails.
     #[error("{name}:{line}: cannot be read: {what}")]
@@ -35,6 +41,26 @@ pub enum TraceError {
         /// Why.
         what: io::Error,
     },
+    /// It would take longer than [`super::SPAN_NS_MAX`] at the speed of the replay.
+    #[error(
+        "the replay comes to more than a year of simulated time at request {0}: choose a higher --speed, or fewer --requests"
+    )]
+    TooSlow(u64),
+}
+
+fn other_format(hint: Option<Format>) -> String {
+    hint.map(|format| format!("; it would be one of --format {}", format.name()))
+        .unwrap_or_default()
+}
+
+fn remedy(what: &LineError, is_cut: bool) -> &'static str {
+    match what {
+        _ if is_cut => "; the file ends within this line: if it was cut, --skip-bad passes over it",
+        LineError::Jump { .. } => {
+            "; --skip-bad passes over such a line, and over the pause if the next line bears it out"
+        }
+        _ => "",
+    }
 }
 
 /// What was read so far.
@@ -48,6 +74,54 @@ pub struct Counts {
     pub without_operation: u64,
     /// Lines that are no request and were skipped.
     pub bad: u64,
+    /// Gaps of more than [`GAP_NS_MAX`] that were cut out.
+    pub gaps: u64,
+    /// What the stamps count, where the format leaves it open.
+    pub clock: Clock,
+    /// The last line has no end: if the source was cut there, what it says may be wrong.
+    pub is_cut: bool,
+}
+
+/// The clock of a trace, of which nobody knows that it is right.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// Of the request before: its stamp in ns, and the time that it was given.
+    latest: Option<(u64, u64)>,
+    /// The stamp that was refused just before.
+    refused_ns: Option<u64>,
+}
+
+impl Times {
+    /// The time of a request, or how far its stamp is from that before, and whether it lies before.
+    fn accept(&mut self, stamp_ns: u64) -> Result<u64, (u64, bool)> {
+        let Some((before_ns, time_ns)) = self.latest else {
+            self.latest = Some((stamp_ns, stamp_ns));
+            return Ok(stamp_ns);
+        };
+        let far_ns = stamp_ns.abs_diff(before_ns);
+        let back = stamp_ns < before_ns;
+        if far_ns > GAP_NS_MAX {
+            self.refused_ns = Some(stamp_ns);
+            return Err((far_ns, back));
+        }
+        let time_ns = match back {
+            true => time_ns.saturating_sub(far_ns),
+            false => time_ns.saturating_add(far_ns),
+        };
+        (self.latest, self.refused_ns) = (Some((stamp_ns, time_ns)), None);
+        Ok(time_ns)
+    }
+
+    /// True if the stamp that was refused just before bears this one out. It comes with the request before then.
+    fn resume(&mut self, stamp_ns: u64) -> bool {
+        let near = |refused_ns: u64| stamp_ns.abs_diff(refused_ns) <= GAP_NS_MAX;
+        let resumes = self.refused_ns.is_some_and(near);
+        if let (true, Some((before_ns, _))) = (resumes, &mut self.latest) {
+            *before_ns = stamp_ns;
+            self.refused_ns = None;
+        }
+        resumes
+    }
 }
 
 enum Line {
@@ -58,6 +132,10 @@ enum Line {
 }
 
 /// Reads a trace. Empty lines, lines that begin with `#`, and a first line that names the columns are passed over.
+///
+/// A request whose stamp is more than [`GAP_NS_MAX`] from that of the request before is bad. Where bad lines are skipped
+/// and two in a row agree with each other, it was the ones before that were damaged, or the trace has a gap: the second
+/// is then taken, at the time of the request before, and those that follow from there on.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     source: R,
@@ -66,6 +144,7 @@ pub struct TraceReader<R> {
     skip_bad: bool,
     counts: Counts,
     told: Rc<Cell<Counts>>,
+    times: Times,
     buffer: Vec<u8>,
     ended: bool,
 }
@@ -81,6 +160,7 @@ impl<R: BufRead> TraceReader<R> {
             skip_bad,
             counts: Counts::default(),
             told: Rc::default(),
+            times: Times::default(),
             buffer: Vec::with_capacity(LINE_BYTES_MAX),
             ended: false,
         }
@@ -102,6 +182,7 @@ impl<R: BufRead> TraceReader<R> {
                 Err(error) => return Err(error),
             };
             if bytes.is_empty() {
+                self.counts.is_cut |= any;
                 return Ok(any);
             }
             any = true;
@@ -118,7 +199,7 @@ impl<R: BufRead> TraceReader<R> {
     }
 
     /// What the buffer holds.
-    fn line(&self) -> Result<Line, LineError> {
+    fn line(&mut self) -> Result<Line, LineError> {
         if self.buffer.len() > LINE_BYTES_MAX {
             return Err(LineError::TooLong(LINE_BYTES_MAX));
         }
@@ -128,7 +209,14 @@ impl<R: BufRead> TraceReader<R> {
         if line.is_empty() || line[0] == b'#' || (first && is_header(self.format, line)) {
             return Ok(Line::Nothing);
         }
-        Ok(parse(self.format, line)?.map_or(Line::WithoutOperation, Line::Request))
+        let Some(mut record) = parse(self.format, &mut self.counts.clock, line)? else {
+            return Ok(Line::WithoutOperation);
+        };
+        let resumes = self.skip_bad && self.times.resume(record.time_ns);
+        self.counts.gaps += u64::from(resumes);
+        record.time_ns = (self.times.accept(record.time_ns))
+            .map_err(|(far_ns, back)| jump(self.format, line, far_ns, back))?;
+        Ok(Line::Request(record))
     }
 
     /// The next request, or why there is none.
@@ -162,13 +250,14 @@ impl<R: BufRead> TraceReader<R> {
     }
 
     fn line_error(&self, what: LineError) -> TraceError {
-        let right = |format: &Format| matches!(parse(*format, &self.buffer), Ok(Some(_)));
+        let right = |format: &Format| matches!(parse(*format, &mut Clock::Open, &self.buffer), Ok(Some(_)));
         let first = self.counts.requests == 0 && self.counts.bad == 0;
         TraceError::Line {
             name: self.name.clone(),
             line: self.counts.lines,
             what,
             hint: Format::ALL.into_iter().find(right).filter(|_| first),
+            is_cut: self.counts.is_cut && !first,
         }
     }
 }
@@ -212,7 +301,8 @@ mod tests {
             lines: 6,
             requests: 2,
             without_operation: 1,
-            bad: 0,
+            is_cut: true,
+            ..Counts::default()
         };
         assert_eq!(counts, expected);
     }
@@ -262,6 +352,72 @@ mod tests {
         let mut reader = TraceReader::new(&text[..], "t.csv", Format::Alibaba, true);
         assert!(reader.next().is_some_and(|item| item.is_ok()));
         assert!(reader.buffer.capacity() <= 2 * LINE_BYTES_MAX && reader.counts().get().bad == 1);
+    }
+
+    /// A damaged stamp was believed, and the replay simulated the years up to it.
+    #[test]
+    fn a_stamp_years_away_is_a_bad_line() {
+        let text = b"1,R,0,512,1577808000000000\n1,R,0,512,9577808000000050\n1,R,0,512,1577808000000100\n\
+            1,R,0,512,77808000000150\n1,R,0,512,1577808000000200\n";
+        let (records, error, _) = read(Format::Alibaba, false, text);
+        assert_eq!(records.len(), 1);
+        let error = error.expect("it is years away");
+        assert!(
+            error.starts_with(
+                "t.csv:2: the timestamp is \"9577808000000050\", 254 years after that of the request before"
+            ) && error.contains("--skip-bad"),
+            "{error}"
+        );
+        let (records, error, counts) = read(Format::Alibaba, true, text);
+        let since: Vec<_> = records.iter().map(|r| r.time_ns - records[0].time_ns).collect();
+        assert_eq!((since, error), (vec![0, 100_000, 200_000], None));
+        assert_eq!((counts.bad, counts.gaps), (2, 0));
+    }
+
+    #[test]
+    fn where_a_first_stamp_was_damaged_or_a_trace_pauses_it_goes_on_with_the_second_line_after() {
+        let text = b"1,R,0,512,99577808000000\n1,R,0,512,10\n1,R,0,512,20\n1,R,0,512,35\n";
+        let (records, error, counts) = read(Format::Alibaba, true, text);
+        let since: Vec<_> = records.iter().map(|r| r.time_ns - records[0].time_ns).collect();
+        assert_eq!((since, error), (vec![0, 0, 15_000], None));
+        assert_eq!((counts.bad, counts.gaps), (1, 1));
+        let day = format!("1,R,0,512,0\n1,R,0,512,{}\n", GAP_NS_MAX / 1000);
+        assert_eq!(read(Format::Alibaba, false, day.as_bytes()).0.len(), 2);
+    }
+
+    /// Whether MQSim's stamps were ns or ms was decided anew in every line.
+    #[test]
+    fn the_first_stamp_that_is_not_zero_decides_what_all_of_a_trace_count() {
+        let times = |text: &[u8]| {
+            let (records, error, counts) = read(Format::Mqsim, false, text);
+            let times: Vec<_> = records.iter().map(|record| record.time_ns).collect();
+            (times, error, counts.clock)
+        };
+        let (ms, error, clock) = times(b"0 0 0 8 1\n0.5 0 0 8 1\n2 0 0 8 1\n");
+        assert_eq!(
+            (ms, error, clock),
+            (vec![0, 500_000, 2_000_000], None, Clock::Milliseconds)
+        );
+        let (ns, error, clock) = times(b"0 0 0 8 1\n500 0 0 8 1\n2.5 0 0 8 1\n");
+        assert_eq!((ns, clock), (vec![0, 500], Clock::Nanoseconds));
+        let error = error.expect("it is no whole number");
+        assert!(
+            error.starts_with("t.csv:3: the timestamp is \"2.5\", expected whole nanoseconds"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_source_that_ends_within_a_line_is_told() {
+        let (records, error, counts) = read(Format::Tencent, false, b"1,2,8,1,5\n2,2,8,1,5");
+        assert_eq!((records.len(), error, counts.is_cut), (2, None, true));
+        assert!(!read(Format::Tencent, false, b"1,2,8,1,5\n2,2,8,1,5\n").2.is_cut);
+        let (_, error, _) = read(Format::Tencent, false, b"1,2,8,1,5\n2,2,8");
+        let error = error.expect("it is half a line");
+        assert!(
+            error.contains("the line has 3 fields") && error.contains("the file ends within this line"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -23,6 +23,10 @@ const PIECE_BLOCKS: u64 = PIECE_BYTES / SECTOR_BYTES as u64;
 /// Requests that are spread over one step of the clock. Further ones of the step come together at its end.
 const SPREAD_MAX: usize = 1 << 16;
 
+/// Simulated time of a replay at most: longer than any published trace, and far from where time ends. Reaching it ends the
+/// replay with [`TraceError::TooSlow`].
+pub const SPAN_NS_MAX: u64 = 366 * 86_400_000_000_000;
+
 /// How a trace is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayOptions {
@@ -167,9 +171,21 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         self.ready.pop_front()
     }
 
-    /// Cuts a request into pieces on the volume.
-    fn cut(&mut self, at_ns: u64, record: &Record) {
+    /// When a request is due that came at this time; `None` if that is too far away.
+    fn due_ns(&mut self, at_ns: u64) -> Option<u64> {
         let due_ns = (at_ns as f64 / self.options.speed) as u64;
+        if due_ns > SPAN_NS_MAX {
+            let mut status = self.status.borrow_mut();
+            status.error = Some(TraceError::TooSlow(status.requests + 1));
+            (self.ahead, self.read) = (None, self.options.requests);
+            self.ready.clear();
+            return None;
+        }
+        Some(due_ns)
+    }
+
+    /// Cuts a request into pieces on the volume.
+    fn cut(&mut self, due_ns: u64, record: &Record) {
         // Spreading may have put the rest of a very full step before the end of what was spread.
         let due_ns = due_ns.max(self.status.borrow().span_ns);
         let sector = SECTOR_BYTES as u64;
@@ -202,7 +218,8 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Stream for Replay<I> {
     fn next(&mut self, _rng: &mut Rng) -> Option<Request> {
         if self.pieces.is_empty() {
             let (at_ns, record) = self.next_request()?;
-            self.cut(at_ns, &record);
+            let due_ns = self.due_ns(at_ns)?;
+            self.cut(due_ns, &record);
         }
         self.pieces.pop_front()
     }
@@ -284,6 +301,24 @@ mod tests {
         let error = replay.status().borrow_mut().error.take().expect("it is told");
         assert!(
             error.to_string().starts_with("t:2: the line has 1 fields"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_replay_of_more_than_a_year_ends_and_tells_how_to_shorten_it() {
+        let slow = ReplayOptions {
+            speed: 1e-6,
+            ..options(64)
+        };
+        let records = [record(0, 0, 512), record(60_000_000_000, 0, 512)];
+        let mut replay = Replay::new(records.into_iter(), slow);
+        assert_eq!(all(&mut replay).len(), 1);
+        let error = replay.status().borrow_mut().error.take().expect("it is told");
+        assert!(
+            error
+                .to_string()
+                .contains("at request 2: choose a higher --speed"),
             "{error}"
         );
     }

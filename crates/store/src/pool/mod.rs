@@ -221,7 +221,7 @@ pub enum PoolRefusal {
 }
 
 /// The least size of an area: what a storage area of the library needs.
-const AREA_BYTES_MIN: u64 = 8 * UNIT_BYTES;
+pub const AREA_BYTES_MIN: u64 = 8 * UNIT_BYTES;
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,11 +17,10 @@ use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, default_
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::pool::{AreaState, Pool, PoolError, TABLE_BYTES};
+use store::pool::{AREA_BYTES_MIN, AreaState, Pool, PoolError, TABLE_BYTES};
 use wire::areas::{OWN, Readers, Request};
 
 /// How often the server looks after its areas.
@@ -265,7 +264,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
             socket.display()
         );
     }
-    std::io::stdout().flush()?;
+    crate::out::flush();
     while !signals.wait(TEND_EVERY)? {
         keeper.tend();
     }
@@ -281,6 +280,10 @@ fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::R
             "--size is for directories: a block device is used to its end".into()
         )),
         (true, None) => Some(table.capacity_bytes()),
+        (false, Some(size)) if size.0 < AREA_BYTES_MIN => bail!(Failure::Usage(format!(
+            "--size {size}: at least {}, one area",
+            Size(AREA_BYTES_MIN)
+        ))),
         (false, size) => size.map(|size| size.0),
     };
     let mut pool = match Pool::load(table) {

@@ -63,6 +63,9 @@ impl Target {
         let size = match &kind {
             Kind::Nbd(address) => nbd::Connection::open(address, false)?.size_bytes,
             Kind::Nvme(address) => nvme::Connection::open(address, false)?.size_bytes,
+            Kind::File(path) if path.is_dir() => bail!(Failure::Usage(format!(
+                "{text}: it is a directory, not a file or a block device"
+            ))),
             Kind::File(path) => open_file(path, false)?.seek(SeekFrom::End(0))?,
         };
         let span_bytes = span.map_or(size, |span| span.min(size));

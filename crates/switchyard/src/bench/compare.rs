@@ -11,18 +11,25 @@ use super::machine;
 use super::report;
 use super::servers::{Protocol, Server, System};
 use super::{Mode, bar_of, median};
-use crate::failure::Failure;
+use crate::failure::{Failure, within};
+use crate::out;
 use crate::report::switch_figures;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The seed of the simulator's figures in a report.
 const SIMULATED_SEED: u64 = 1;
+
+/// Rounds of any comparison.
+pub const ROUNDS: RangeInclusive<usize> = 1..=100;
+/// Seconds of a run of any comparison.
+pub const SECONDS: RangeInclusive<f64> = 0.05..=600.0;
 
 /// What both have.
 #[derive(Args)]
@@ -31,7 +38,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub rounds: usize,
     /// Seconds of each run
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, allow_negative_numbers = true)]
     pub seconds: f64,
     /// Memory of each server
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
@@ -459,17 +466,10 @@ fn visit(
 }
 
 pub fn check(args: &CompareArgs) -> anyhow::Result<()> {
-    if !(1..=100).contains(&args.rounds) {
-        bail!(Failure::Usage(format!(
-            "--rounds {}: write 1 to 100",
-            args.rounds
-        )));
-    }
-    if !(0.05..=600.0).contains(&args.seconds) {
-        bail!(Failure::Usage(format!(
-            "--seconds {}: write 0.05 to 600",
-            args.seconds
-        )));
+    within("--rounds", args.rounds, ROUNDS)?;
+    within("--seconds", args.seconds, SECONDS)?;
+    if let Some(path) = &args.report {
+        out::check_file(path)?;
     }
     if args.size.0 < 16 << 20 {
         bail!(Failure::Usage(format!("--size {}: at least 16MiB", args.size)));

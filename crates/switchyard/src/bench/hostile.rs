@@ -11,12 +11,14 @@ use super::load::{self, Case, Client, Group};
 use super::nbd::{Address, Connection};
 use super::servers::{Protocol, Server, System};
 use super::{Mode, machine, median};
+use crate::failure::within;
 use anyhow::Context;
 use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -31,6 +33,8 @@ pub struct HostileArgs {
     pub clients: usize,
 }
 
+/// Bad clients of a run: one of each kind at least, and as many as a process has descriptors for.
+const CLIENTS: RangeInclusive<usize> = 5..=10_000;
 /// Bytes of a deaf client's reads.
 const DEAF_BYTES: u32 = 64 << 10;
 /// Requests of a flooding client under way.
@@ -204,6 +208,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
 /// Runs it.
 pub fn run(args: &HostileArgs) -> anyhow::Result<()> {
     check(&args.compare)?;
+    within("--clients", args.clients, CLIENTS)?;
     let mut rounds = Vec::new();
     for seed in 0..args.compare.rounds as u64 {
         rounds.push(round(args, seed)?);

@@ -117,10 +117,15 @@ pub struct BenchArgs {
     #[arg(long)]
     pub poll: bool,
     /// Share of writes in randrw
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = 0.5,
+        allow_negative_numbers = true
+    )]
     pub write_share: f64,
     /// Seconds of each run
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value_t = 3.0, allow_negative_numbers = true)]
     pub seconds: f64,
     /// Runs of each case; the one with the median rate counts
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -190,6 +195,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let outcome = median_run(args, &target, &case)?;
         if !args.json {
             print_row(&case, &outcome, rows.is_empty());
+        }
+        if crate::out::is_lost() {
+            break;
         }
         rows.push(row(&case, &outcome));
     }

@@ -6,20 +6,25 @@
 //! machine that stalls now and then does not decide. What the rack's own processor time adds is the same for all policies,
 //! so it is ratios that are compared; `--slower` makes it weigh less.
 
+use super::compare::ROUNDS;
 use super::{bar_of, machine, median};
 use crate::emulated;
-use crate::failure::Failure;
+use crate::failure::{Failure, within};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use sim::eval::schedulers::COORDINATED;
 use sim::eval::{Case, Percentiles, Plan, Row, apps, gc_tail, isolation, netsched, schedulers, ycsb};
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
 /// How far a ratio may be from the simulator's to be called alike.
 const ALIKE: f64 = 0.3;
 /// Policies whose tails differ by less than this in the simulator have no order.
 const TIED: f64 = 0.1;
+
+/// Requests of a run: fewer have no P99.9.
+const REQUESTS: RangeInclusive<u64> = 1_000..=100_000_000;
 
 /// An experiment that a real rack can run.
 struct Experiment {
@@ -93,7 +98,7 @@ pub struct RackArgs {
     /// Only these workloads [default: one or all, by experiment]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub workload: Vec<String>,
-    /// Requests measured in each run [default: the experiment's]
+    /// Requests measured in each run, 1000 at least [default: the experiment's]
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
     /// Requests of each warm-up [default: the experiment's]
@@ -155,8 +160,12 @@ pub fn run(args: &RackArgs) -> anyhow::Result<()> {
 
 /// The rows asked for.
 fn cases(args: &RackArgs) -> anyhow::Result<Vec<Case>> {
-    if args.rounds == 0 {
-        bail!(Failure::Usage("--rounds 0: write 1 or more".to_owned()));
+    within("--rounds", args.rounds, ROUNDS)?;
+    if let Some(requests) = args.requests {
+        within("--requests", requests, REQUESTS)?;
+    }
+    if let Some(warm) = args.warm {
+        within("--warm", warm, 0..=*REQUESTS.end())?;
     }
     let Some(experiment) = EXPERIMENTS.iter().find(|e| e.name == args.experiment) else {
         let names: Vec<_> = EXPERIMENTS.iter().map(|e| e.name).collect();
@@ -167,9 +176,7 @@ fn cases(args: &RackArgs) -> anyhow::Result<Vec<Case>> {
         )));
     };
     let slower = args.slower.unwrap_or(experiment.slower);
-    if !(1..=1000).contains(&slower) {
-        bail!(Failure::Usage(format!("--slower {slower}: write 1 to 1000")));
-    }
+    within("--slower", slower, 1..=1000)?;
     let plan = (experiment.plan)();
     let asked: Vec<&str> = match args.workload.is_empty() {
         true => experiment.workloads.to_vec(),
@@ -468,7 +475,8 @@ mod tests {
         assert!(refusal(|args| args.policy = vec!["vdc".to_owned()]).contains("kyber+coordination"));
         assert!(refusal(|args| args.workload = vec!["ycsb".to_owned()]).contains("ycsb-w50"));
         assert!(refusal(|args| args.slower = Some(0)).contains("--slower 0"));
-        assert!(refusal(|args| args.rounds = 0).contains("--rounds 0"));
+        assert!(refusal(|args| args.rounds = 0).contains("--rounds 0: write 1 to 100"));
+        assert!(refusal(|args| args.requests = Some(0)).contains("--requests 0: write 1000 to"));
     }
 
     /// A rack of the evaluation's shape with little flash.

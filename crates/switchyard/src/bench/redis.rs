@@ -6,9 +6,10 @@
 //! side. Sides take turns within a round, each with a new server; medians over rounds. The client waits for each answer on each
 //! of its connections, and takes the time from before a request is sent to after its answer is read.
 
+use super::compare::{ROUNDS, SECONDS};
 use super::machine;
-use super::store::{Scratch, raw, scratch};
-use crate::failure::Failure;
+use super::store::{Scratch, check_area, raw, scratch};
+use crate::failure::within;
 use crate::size::Size;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -50,7 +51,7 @@ pub struct RedisArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,50")]
     pub clients: Vec<usize>,
     /// Seconds of each case
-    #[arg(long, value_name = "S", default_value_t = 1.5)]
+    #[arg(long, value_name = "S", default_value_t = 1.5, allow_negative_numbers = true)]
     pub seconds: f64,
     /// Rounds; medians count
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -125,9 +126,13 @@ struct Case {
 
 /// Runs it.
 pub fn run(args: &RedisArgs) -> anyhow::Result<()> {
-    if args.clients.iter().any(|&clients| !(1..=1000).contains(&clients)) {
-        bail!(Failure::Usage("--clients: write 1 to 1000".into()));
+    for &clients in &args.clients {
+        within("--clients", clients, 1..=1000)?;
     }
+    check_area(args.area)?;
+    within("--rounds", args.rounds, ROUNDS)?;
+    within("--seconds", args.seconds, SECONDS)?;
+    within("--keys", args.keys, 1..=1 << 40)?;
     let mut media = vec![Medium {
         name: "disk",
         dir: args.dir.clone(),
@@ -413,7 +418,7 @@ fn load(args: &RedisArgs, clients: usize, time: Duration) -> anyhow::Result<Case
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % args.keys.max(1)
+        (random >> 33) % args.keys
     };
     let start = Instant::now();
     for connection in &mut connections {

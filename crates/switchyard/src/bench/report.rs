@@ -2,9 +2,9 @@
 
 use super::compare::{CompareArgs, Row};
 use super::machine::{self, About};
+use crate::out;
 use crate::report::chart::spread;
 use crate::report::page::{begin, escape, section};
-use anyhow::Context;
 use sim::report::table::Table;
 use std::fmt::Write;
 
@@ -57,7 +57,7 @@ pub fn print(
         }
         simulated.iter().for_each(|table| page.push_str(&section(table)));
         page.push_str("</html>\n");
-        std::fs::write(path, page).with_context(|| format!("{} cannot be written", path.display()))?;
+        out::write_file(path, &page)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use super::block::Target;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -198,7 +198,7 @@ impl Drop for Server {
         if let Some(path) = &self.file
             && let Err(error) = std::fs::remove_file(path)
         {
-            let _ = writeln!(std::io::stderr(), "{} is left behind: {error}", path.display());
+            eprintln!("{} is left behind: {error}", path.display());
         }
     }
 }

@@ -5,8 +5,9 @@
 //! turns within a round, each on a new file in the same directory; the round with the median rate counts. Other engines
 //! run in a program of their own (`bench/peers`), so that this one does not depend on them.
 
+use super::compare::{ROUNDS, SECONDS};
 use super::machine;
-use crate::failure::Failure;
+use crate::failure::{Failure, within};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+use store::pool::AREA_BYTES_MIN;
 
 /// Latencies beyond are counted as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -52,7 +54,7 @@ pub struct StoreArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8")]
     pub threads: Vec<usize>,
     /// Seconds of each case
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, allow_negative_numbers = true)]
     pub seconds: f64,
     /// Rounds; the one with the median rate counts
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -84,16 +86,33 @@ pub(super) struct Row {
     p99_us: f64,
 }
 
+/// Refuses an area that is too small to be one.
+pub(super) fn check_area(size: Size) -> Result<(), Failure> {
+    match size.0 >= AREA_BYTES_MIN {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "--area {size}: at least {}",
+            Size(AREA_BYTES_MIN)
+        ))),
+    }
+}
+
 /// Runs it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
-    if args.threads.iter().any(|&threads| !(1..=256).contains(&threads)) {
-        bail!(Failure::Usage("--threads: write 1 to 256".into()));
+    for &threads in &args.threads {
+        within("--threads", threads, 1..=256)?;
     }
+    if let Some(in_flight) = args.in_flight {
+        within("--in-flight", in_flight, 1..=32)?;
+    }
+    check_area(args.area)?;
+    within("--rounds", args.rounds, ROUNDS)?;
+    within("--seconds", args.seconds, SECONDS)?;
     let about = machine::about();
     let mut rows = Vec::new();
     for &threads in &args.threads {
         let mut rounds: Vec<Vec<Row>> = Vec::new();
-        for _ in 0..args.rounds.max(1) {
+        for _ in 0..args.rounds {
             rounds.push(round(args, threads)?);
         }
         for system in 0..rounds[0].len() {

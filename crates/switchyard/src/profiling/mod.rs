@@ -7,6 +7,7 @@ mod own;
 mod text;
 
 use crate::failure::Failure;
+use crate::out;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use profile::devices::Devices;
@@ -46,7 +47,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds")]
     target: Option<String>,
     /// Stop after so many seconds; without a command or process, profile everybody for that long
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     seconds: Option<f64>,
     /// Print the profile as JSON (what the command prints goes to standard error then)
     #[arg(long)]
@@ -88,6 +89,9 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         }
         seconds => seconds.map(Duration::from_secs_f64),
     };
+    for path in args.save.iter().chain(&args.html) {
+        out::check_file(path)?;
+    }
     if let (Some(control), Some(limit)) = (&args.target, limit) {
         return tell(args, &own::watch(control, limit)?);
     }
@@ -142,7 +146,7 @@ fn tell(args: &ProfileArgs, summary: &Summary) -> anyhow::Result<()> {
         save(path, summary)?;
     }
     if let Some(path) = &args.html {
-        std::fs::write(path, html::render(summary)).with_context(|| path.display().to_string())?;
+        out::write_file(path, &html::render(summary))?;
     }
     if args.json {
         println!("{}", to_json(summary));
@@ -157,7 +161,7 @@ fn to_json(summary: &Summary) -> String {
 }
 
 fn save(path: &Path, summary: &Summary) -> anyhow::Result<()> {
-    std::fs::write(path, to_json(summary) + "\n").with_context(|| path.display().to_string())
+    out::write_file(path, &(to_json(summary) + "\n"))
 }
 
 /// Reads a profile that `--save` wrote.

@@ -7,8 +7,9 @@ pub mod page;
 mod work;
 
 use crate::bench::machine;
-use crate::failure::Failure;
-use anyhow::{Context, bail};
+use crate::failure::{Failure, within};
+use crate::out;
+use anyhow::bail;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use page::Overall;
@@ -23,6 +24,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Threads at most: each holds the racks that it simulates.
+pub const THREADS_MAX: usize = 256;
 /// How long the whole report may take on two processors.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -43,7 +46,7 @@ pub struct ReportArgs {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads [default: as many as there are processors]
+    /// Threads, up to 256; more than processors gain nothing [default: as many as there are processors]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 }
@@ -51,8 +54,9 @@ pub struct ReportArgs {
 /// Carries it out.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let chosen = choose(&args.only)?;
+    let jobs = args.jobs.unwrap_or_else(runtime::cpu::count);
+    within("--jobs", jobs, 1..=THREADS_MAX)?;
     let paths = Paths::of(&args.out)?;
-    let jobs = args.jobs.unwrap_or_else(runtime::cpu::count).max(1);
     let start = Instant::now();
     let tables = work::run(&chosen, args.seed, jobs, &progress());
     let made = Made {
@@ -112,7 +116,7 @@ struct Paths {
 }
 
 impl Paths {
-    /// Makes the directory, if it is not there.
+    /// Makes the directory, if it is not there, and refuses what cannot be written.
     fn of(out: &Path) -> anyhow::Result<Self> {
         let is_page = out.extension().is_some_and(|extension| extension == "html");
         let page = if is_page {
@@ -121,18 +125,22 @@ impl Paths {
             out.join("report.html")
         };
         if let Some(dir) = page.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir).with_context(|| format!("{} cannot be made", dir.display()))?;
+            out::make_dir(dir)?;
         }
-        Ok(Self {
+        let paths = Self {
             json: page.with_extension("json"),
             csv: page.with_extension("csv"),
             page,
-        })
+        };
+        for path in [&paths.page, &paths.json, &paths.csv] {
+            out::check_file(path)?;
+        }
+        Ok(paths)
     }
 
     fn write(&self, page: &str, json: &str, csv: &str) -> anyhow::Result<()> {
         for (path, text) in [(&self.page, page), (&self.json, json), (&self.csv, csv)] {
-            std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+            out::write_file(path, text)?;
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ pub fn run(chosen: &[&'static Experiment], seed: u64, jobs: usize, bar: &Progres
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
+        for _ in 0..jobs.clamp(1, work.len().max(1)) {
             scope.spawn(work_on);
         }
     });

@@ -7,13 +7,14 @@ mod measure;
 mod page;
 
 use crate::failure::Failure;
+use crate::out;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use clap::Args;
 use ground::Ground;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +39,7 @@ pub struct MatrixArgs {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values_t = SIZES.map(Size))]
     sizes: Vec<Size>,
     /// Longest time of one cell's load, in seconds
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
     seconds: f64,
     /// Measure on this block device, and destroy what is on it, instead of on a loop device in DIR
     #[arg(long, value_name = "DEVICE")]
@@ -181,8 +182,11 @@ fn cells(args: &MatrixArgs) -> Vec<Cell> {
 /// Carries it out.
 pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     check(args)?;
-    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
-    let state = args.out.join("matrix.json");
+    out::make_dir(&args.out)?;
+    let (state, page) = (args.out.join("matrix.json"), args.out.join("matrix.html"));
+    for path in [&state, &page] {
+        out::check_file(path)?;
+    }
     let begin = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
@@ -215,8 +219,7 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     drop(ground);
-    let page = args.out.join("matrix.html");
-    std::fs::write(&page, page::render(&found)).with_context(|| page.display().to_string())?;
+    out::write_file(&page, &page::render(&found))?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&found)?);
     } else {
@@ -265,7 +268,6 @@ fn check(args: &MatrixArgs) -> anyhow::Result<()> {
         "Everything on {} will be destroyed. Type its name to go on: ",
         device.display()
     );
-    std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match Path::new(answer.trim()) == device {
@@ -305,10 +307,7 @@ fn resume(state: &Path, again: bool, ground: &str) -> anyhow::Result<Found> {
 
 /// Whole or not at all, so that a cut run leaves the cells before.
 fn keep(state: &Path, found: &Found) -> anyhow::Result<()> {
-    let half = state.with_extension("json.new");
-    std::fs::write(&half, serde_json::to_string_pretty(found)? + "\n")
-        .and_then(|()| std::fs::rename(&half, state))
-        .with_context(|| state.display().to_string())
+    out::write_file(state, &(serde_json::to_string_pretty(found)? + "\n"))
 }
 
 fn progress(count: usize, done: usize) -> ProgressBar {
