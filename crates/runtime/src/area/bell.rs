@@ -6,16 +6,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Rung when something happened. Who means to sleep reads it first, then looks, then sleeps: a ring in between is not
 /// missed.
 #[derive(Debug)]
-pub(super) struct Bell(AtomicU32);
+pub(super) struct Bell {
+    word: AtomicU32,
+    /// Threads that sleep, or are about to: without one a ring is no system call.
+    sleepers: AtomicU32,
+}
 
 impl Bell {
     pub(super) const fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self {
+            word: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+        }
     }
 
     /// How often it was rung, to be handed to [`Bell::sleep`].
     pub(super) fn read(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
+        self.word.load(Ordering::Acquire)
     }
 
     /// Sleeps until it is rung, unless it was since `read` gave `rung`; at most `timeout_ns`. May return for no reason.
@@ -25,19 +32,25 @@ impl Bell {
             tv_nsec: (ns % 1_000_000_000) as libc::c_long,
         });
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // Counted before the kernel looks at the word, as who rings changes that before looking at the count: one of them sees
+        // the other.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.futex(libc::FUTEX_WAIT, rung, timeout);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Wakes `count` of the threads that sleep; those about to sleep do not.
     pub(super) fn ring(&self, count: u32) {
-        self.0.fetch_add(1, Ordering::Release);
-        self.futex(libc::FUTEX_WAKE, count, ptr::null());
+        self.word.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.futex(libc::FUTEX_WAKE, count, ptr::null());
+        }
     }
 
     fn futex(&self, operation: libc::c_int, value: u32, timeout: *const libc::timespec) {
         let operation = operation | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: the word and the timeout, if any, live through the call. Whatever it returns, the caller looks again.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), operation, value, timeout) };
+        unsafe { libc::syscall(libc::SYS_futex, self.word.as_ptr(), operation, value, timeout) };
     }
 }
 

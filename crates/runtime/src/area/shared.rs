@@ -22,6 +22,9 @@ use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Write};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
+/// A segment that is cleaned is read by so much at a time, a multiple of any block: as a whole (4 MiB, say) it kept a virtual disk
+/// busy for 4 ms.
+const CLEAN_READ_BYTES: usize = 128 << 10;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;
 
@@ -249,7 +252,7 @@ impl Shared {
             if let CleanStep::Read { offset, length } = step {
                 drop(guard);
                 let mut bytes = vec![0; length];
-                let result = self.backend.read(offset, &mut bytes);
+                let result = self.read_slowly(offset, &mut bytes);
                 guard = self.lock();
                 guard.engine.clean_read(bytes, result.map_err(|_| MediaError::Io));
             } else if let CleanStep::Write(write) = step {
@@ -265,6 +268,15 @@ impl Shared {
                 guard = woken.unwrap_or_else(PoisonError::into_inner);
             }
         }
+    }
+
+    /// Reads a segment to be cleaned in pieces, so that a write has to wait for one at most.
+    fn read_slowly(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut pieces = bytes.chunks_mut(CLEAN_READ_BYTES).enumerate();
+        pieces.try_for_each(|(index, piece)| {
+            let within = (index * CLEAN_READ_BYTES) as u64;
+            self.backend.read(offset + within, piece)
+        })
     }
 
     /// Lets the area's thread end.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -208,7 +208,8 @@ impl Journal {
             At::Offset(offset) => Some(offset),
             // SAFETY: no memory is involved.
             At::Cursor => u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok(),
-            At::End => size_of(fd).ok(),
+            // SAFETY: as the caller's, open during the call.
+            At::End => identity::size(unsafe { BorrowedFd::borrow_raw(fd) }).ok(),
         };
         let offset = match at {
             At::Offset(_) => offset,
@@ -313,7 +314,7 @@ impl Journal {
         let shared = &*self.shared;
         let _round = shared.round();
         let mut state = shared.lock();
-        if shared.stat(&state, id)?.st_nlink > 1 {
+        if identity::links(shared.own(&state, id)?)? > 1 {
             shared.quiet_checkpoint(&mut state)?;
         }
         if let Some(description) = state.files.remove(id) {
@@ -402,13 +403,13 @@ impl Shared {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stat(&self, state: &State, id: FileId) -> io::Result<libc::stat> {
+    fn own<'a>(&self, state: &'a State, id: FileId) -> io::Result<BorrowedFd<'a>> {
         let own = state.descriptors.get(&id).ok_or_else(failed)?;
-        stat(own.as_raw_fd())
+        Ok(own.as_fd())
     }
 
     fn size(&self, state: &State, id: FileId) -> io::Result<u64> {
-        Ok(self.stat(state, id)?.st_size as u64)
+        identity::size(self.own(state, id)?)
     }
 
     /// Logs a change, if the log follows the file, with its data.
@@ -571,18 +572,4 @@ fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(own) })
-}
-
-fn stat(fd: RawFd) -> io::Result<libc::stat> {
-    // SAFETY: zeros are a valid `stat`.
-    let mut data: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills `data`.
-    match unsafe { libc::fstat(fd, &mut data) } {
-        0 => Ok(data),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn size_of(fd: RawFd) -> io::Result<u64> {
-    Ok(stat(fd)?.st_size as u64)
 }
