@@ -617,14 +617,15 @@ fn check_page_bytes(page_bytes: usize) -> Result<(), OpenError> {
 /// Zeroes the first `end` bytes, chunk by chunk, skipping chunks that are zero.
 fn clear(medium: &mut dyn Medium, end: u64) -> Result<(), OpenError> {
     const CHUNK_BYTES: u64 = 64 << 10;
-    let mut bytes = vec![0; CHUNK_BYTES as usize];
+    let zeros = vec![0; CHUNK_BYTES as usize];
+    let mut bytes = zeros.clone();
     let mut offset = 0;
     while offset < end {
         let chunk = &mut bytes[..CHUNK_BYTES.min(end - offset) as usize];
+        let zeros = &zeros[..chunk.len()];
         medium.read_at(offset, chunk)?;
-        if chunk.iter().any(|&b| b != 0) {
-            chunk.fill(0);
-            medium.write_at(offset, chunk)?;
+        if chunk != zeros {
+            medium.write_at(offset, zeros)?;
         }
         offset += chunk.len() as u64;
     }
