@@ -74,7 +74,7 @@ pub enum Collecting {
 pub enum GcPolicy {
     /// The ToR lets replicas collect in turn and sends reads to the one that does not (RackBlox §3.5).
     Rack,
-    /// A central controller, which the servers ask; a collecting server sends reads on (RackBlox (Software)).
+    /// A central controller, which the servers ask; a collecting server names a replica (RackBlox (Software)).
     Controller,
     /// Each server by itself: the baseline.
     None,

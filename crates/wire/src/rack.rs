@@ -109,6 +109,8 @@ wire_enum! {
         Busy = 23,
         /// Status: a gateway of a higher session serves the volume.
         Superseded = 24,
+        /// Status: the vSSD collects; the replica that the reply's lba names has the page (RackBlox (Software)).
+        Elsewhere = 25,
     }
 }
 

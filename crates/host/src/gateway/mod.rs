@@ -683,6 +683,7 @@ impl Gateway {
                 return sooner(&mut self.scan_at, again_at);
             }
             Code::Damaged if self.try_elsewhere(now, slot) => return,
+            Code::Elsewhere => return self.follow(now, slot, &header),
             _ => {}
         }
         if let Some(round_trip) = round_trip {

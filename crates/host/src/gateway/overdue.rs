@@ -131,4 +131,19 @@ impl Gateway {
         }
         self.take(slot);
     }
+
+    /// A server that collects has named a replica: the page is read there. What names none is sent again in its time.
+    pub(super) fn follow(&mut self, now: Instant, slot: u32, header: &wire::rack::Header) {
+        let operation = self.operation(slot);
+        let is_read = matches!(operation.kind, Kind::Read { .. } | Kind::ReadForMerge { .. });
+        let (volume, set) = (operation.volume, operation.set);
+        let replica = u32::try_from(header.lba).map(base::VssdId);
+        let replicas = &self.set(volume, set).replicas;
+        let known = replica.ok().filter(|vssd| is_read && replicas.contains(vssd));
+        let Some(vssd) = known else { return };
+        let operation = self.operation(slot);
+        (operation.vssd, operation.pinned) = (vssd, true);
+        self.stats.redirected += 1;
+        self.send(now, slot);
+    }
 }

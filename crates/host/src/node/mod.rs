@@ -6,7 +6,6 @@
 
 mod collector;
 mod groups;
-mod proxy;
 mod stages;
 mod timed;
 mod unit;
@@ -25,7 +24,6 @@ use flash::{
     VssdEntry,
 };
 use groups::Group;
-use proxy::Proxy;
 use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
 use rack::replica::Membership;
 use rack::tor::Registration;
@@ -169,7 +167,6 @@ pub struct Node {
     writing: Option<Writing>,
     /// The last vSSDs that were deleted: a late request to make one is refused.
     deleted: VecDeque<VssdId>,
-    proxy: Proxy,
     registered: bool,
     register_at: Instant,
     out: VecDeque<Output>,
@@ -196,7 +193,6 @@ impl Node {
             jobs: VecDeque::new(),
             writing: None,
             deleted: VecDeque::new(),
-            proxy: Proxy::default(),
             registered: false,
             register_at: now,
             out: VecDeque::new(),
@@ -349,15 +345,11 @@ impl Node {
             return;
         }
         // Answers that a node awaits; any other would be taken for a request.
-        let awaited = matches!(
-            header.op,
-            Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Read
-        );
+        let awaited = matches!(header.op, Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello);
         if header.has(flags::REPLY) && !awaited {
             return;
         }
         match header.op {
-            Op::Read if header.has(flags::REPLY) => self.relay(packet),
             Op::CreateVssd if header.has(flags::REPLY) => {
                 self.registered |= Some(header.source) != self.config.controller;
             }
@@ -383,23 +375,18 @@ impl Node {
         slot.is_some_and(|slot| slot.closing.is_some())
     }
 
-    fn unit_packet(&mut self, now: Instant, index: usize, mut packet: Packet) {
+    fn unit_packet(&mut self, now: Instant, index: usize, packet: Packet) {
         let unit = self.units[index].as_ref().map(|slot| &slot.unit);
         match unit.and_then(|unit| unit.elsewhere(&packet.header)) {
-            Some(peer) => {
-                self.proxy
-                    .ask(&mut packet, self.config.addr, self.ssd.boot(), &peer);
-                self.send(packet);
+            Some(replica) => {
+                let header = Header {
+                    lba: u64::from(replica.0),
+                    lat_ns: 0,
+                    ..packet.header.reply(Code::Elsewhere)
+                };
+                self.send(Packet::bare(header));
             }
             None => self.call_unit(now, index, |unit, out| unit.packet(now, packet, out)),
-        }
-    }
-
-    /// A replica answers a read that was sent on.
-    #[cold]
-    fn relay(&mut self, mut packet: Packet) {
-        if self.proxy.answer(&mut packet, self.ssd.boot()) {
-            self.send(packet);
         }
     }
 

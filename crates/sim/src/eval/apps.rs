@@ -12,11 +12,11 @@ use serde_json::Map;
 
 /// Requests a second of single pages that the rack is meant for, as in the YCSB figures; each application has its own
 /// rate in relation to it.
-const RATE: f64 = 9_500.0;
+const RATE: f64 = 6_000.0;
 /// Writes of a warm-up that brings the flash into a steady state.
 const WARM_WRITES: f64 = 20_000.0;
-/// Reads that are measured, at least, so that 20 of them are beyond the 99.9th percentile.
-const READS_MIN: f64 = 20_000.0;
+/// Reads that are measured, at least, so that 50 of them are beyond the 99.9th percentile.
+const READS_MIN: f64 = 50_000.0;
 /// Requests that are measured, at least.
 const MEASURED_MIN: u64 = 60_000;
 /// Requests of a closed loop that are measured: without collection systems differ by less.
@@ -29,17 +29,12 @@ const CACHE_PAGES: usize = 128;
 /// Instances of the application, each with a replica set of its own (RackBlox §4.1).
 const INSTANCES: u32 = 4;
 
-/// Clients of an instance that are near, of [`ycsb::slow_link`]'s 64: the share of Figure 17.
-const NEAR_CLIENTS: u32 = 24;
-
-/// The flash and the network of the YCSB figures, for several instances of the application; with another write cache, and
-/// a vSSD's flash has no more operations at a time than planes: what is more waits in the scheduler, which can tell
-/// requests apart. TPC-H alone has so much to read that it matters.
+/// The flash and the network of the YCSB figures, for several instances of the application, with another write cache and
+/// some near clients.
 pub fn hardware() -> Hardware {
     let ycsb = ycsb::hardware();
-    let planes = ycsb.channels * ycsb.geometry.units_per_channel();
     let client_link = LinkModel {
-        near_paths: NEAR_CLIENTS,
+        near_paths: ycsb::NEAR_CLIENTS,
         ..ycsb.client_link
     };
     Hardware {
@@ -47,7 +42,6 @@ pub fn hardware() -> Hardware {
         sets: 1,
         cache_pages: CACHE_PAGES,
         client_link,
-        device_depth: planes as usize,
         ..ycsb
     }
 }

@@ -91,6 +91,8 @@ pub struct Row {
     pub workload: String,
     /// What the figure varies, by name.
     pub parameters: Map<String, Value>,
+    /// What the run was made with, by name: hardware, rate or depth, requests. JSON has it among the parameters.
+    pub made_with: Map<String, Value>,
     /// Of reads.
     pub read: Percentiles,
     /// Of writes.
@@ -107,9 +109,11 @@ impl Row {
     /// As JSON.
     pub fn to_json(&self) -> Value {
         let mut object = self.more.clone();
+        let mut parameters = self.made_with.clone();
+        parameters.extend(self.parameters.clone());
         object.insert("policy".to_owned(), json!(self.policy));
         object.insert("workload".to_owned(), json!(self.workload));
-        object.insert("parameters".to_owned(), Value::Object(self.parameters.clone()));
+        object.insert("parameters".to_owned(), Value::Object(parameters));
         object.insert("read".to_owned(), self.read.to_json());
         object.insert("write".to_owned(), self.write.to_json());
         object.insert("iops".to_owned(), json!(self.iops));
@@ -204,6 +208,7 @@ mod tests {
             policy: "vdc".to_owned(),
             workload: "reads".to_owned(),
             parameters: Map::from_iter([("write_percent".to_owned(), json!(0))]),
+            made_with: Map::from_iter([("rate_per_second".to_owned(), json!(10))]),
             read: Percentiles::of(&reads),
             write: Percentiles::of(&none),
             iops: 10.0,
@@ -216,9 +221,14 @@ mod tests {
         let row = &json["rows"][0];
         assert!((row["read"]["p999_us"].as_f64().unwrap() - 2.0).abs() < 0.01);
         assert!(row["write"]["p999_us"].is_null() && row["write_amplification"].is_null());
+        let parameters = &row["parameters"];
         assert_eq!(
-            (&row["storage"], &row["parameters"]["write_percent"]),
-            (&json!(1), &json!(0))
+            (
+                &row["storage"],
+                &parameters["write_percent"],
+                &parameters["rate_per_second"]
+            ),
+            (&json!(1), &json!(0), &json!(10))
         );
         let text = report.to_string();
         assert!(text.contains("vdc reads write_percent=0"), "{text}");

@@ -1,24 +1,25 @@
 //! Software- and hardware-isolated vSSDs (RackBlox §4.5.4, Figure 21).
 //!
-//! Both racks have the same servers, and each server's two vSSDs have as many planes either way: with hardware isolation
-//! four channels each, with software isolation one of the two chips of all eight channels.
+//! Both racks have the servers and the network of Figure 9, and each server's two vSSDs have as many planes either way:
+//! with hardware isolation two channels each, with software isolation two of the four planes of all four channels.
 
-use super::{Case, Hardware, Plan, System, Workload};
+use super::{Case, Hardware, Plan, System, Workload, ycsb};
 use crate::experiment::Progress;
 use crate::report::Report;
 use serde_json::{Map, json};
 
-/// Requests a second over the whole rack.
-const RATE: f64 = 2_000.0;
+/// Requests a second over the whole rack, as in Figure 9.
+const RATE: f64 = 6_000.0;
 /// Share of writes (§4.5.4: "YCSB with 50% writes").
 const WRITES: f64 = 0.5;
 
 /// VDC, RackBlox and ours for either isolation.
 pub fn plan() -> Plan {
-    let hardware = Hardware::default();
+    let hardware = ycsb::hardware();
+    let geometry = hardware.geometry;
     let shared = Hardware {
-        channels: hardware.geometry.channels,
-        rows: 1,
+        channels: geometry.channels,
+        rows: geometry.units_per_channel() * hardware.channels / geometry.channels,
         ..hardware.clone()
     };
     let mut cases = Vec::new();

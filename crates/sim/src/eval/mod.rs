@@ -182,7 +182,9 @@ pub enum System {
     Vdc,
     /// VDC with coordinated scheduling, and collection decided by the controller.
     RackBloxSoftware,
-    /// VDC with coordinated scheduling alone.
+    /// VDC without its shares: what each of the others adds is told from here.
+    Unshaped,
+    /// RackBlox without coordinated collection (RackBlox §4.4).
     RackBloxCoordIo,
     /// Collection decided by the ToR, and coordinated scheduling.
     RackBlox,
@@ -194,8 +196,9 @@ pub enum System {
 
 impl System {
     /// All of them, from the baseline on.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Vdc,
+        Self::Unshaped,
         Self::RackBloxSoftware,
         Self::RackBloxCoordIo,
         Self::RackBlox,
@@ -208,6 +211,7 @@ impl System {
         match self {
             Self::Vdc => "vdc",
             Self::RackBloxSoftware => "rackblox-software",
+            Self::Unshaped => "vdc-unshaped",
             Self::RackBloxCoordIo => "rackblox-coord-io",
             Self::RackBlox => "rackblox",
             Self::Ideal => "ideal",
@@ -217,9 +221,9 @@ impl System {
 
     /// What it consists of.
     pub fn policies(self) -> Policies {
-        let shaped = matches!(self, Self::Vdc | Self::RackBloxSoftware | Self::RackBloxCoordIo);
+        let shaped = matches!(self, Self::Vdc | Self::RackBloxSoftware);
         let coordination = match self {
-            Self::Vdc | Self::RackBloxCoordIo | Self::Ideal => Coordination::None,
+            Self::Vdc | Self::Unshaped | Self::RackBloxCoordIo | Self::Ideal => Coordination::None,
             Self::RackBloxSoftware => Coordination::Controller,
             Self::RackBlox | Self::Switchyard => Coordination::Rack,
         };
@@ -228,7 +232,7 @@ impl System {
             Self::Switchyard => GcMode::Preemptible { step_pages: 4 },
             _ => GcMode::Blocking,
         };
-        let scheduler = Policy::Kyber(Targets::kyber(self != Self::Vdc));
+        let scheduler = Policy::Kyber(Targets::kyber(!matches!(self, Self::Vdc | Self::Unshaped)));
         Policies {
             name: self.name().to_owned(),
             coordination,
@@ -321,6 +325,28 @@ impl Workload {
         }
     }
 
+    /// What clients were to do, over all of them, and did.
+    fn made_with(&self, clients: &ClientStats) -> Map<String, Value> {
+        let mut made = match self.pace {
+            Pace::Open {
+                per_second,
+                outstanding_max,
+            } => vec![
+                ("rate_per_second", json!(per_second)),
+                ("outstanding_max", json!(outstanding_max)),
+            ],
+            Pace::Closed { depth } => vec![("depth", json!(depth))],
+        };
+        made.extend([
+            ("warm", json!(self.warm)),
+            ("measured", json!(self.measured)),
+            ("shed", json!(clients.shed)),
+        ]);
+        made.into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
     /// The application's requests, if it is one, to a volume of so many pages, at the pace of one client host.
     pub fn stream(&self, pace: Pace, pages: u64) -> Option<Box<dyn Stream>> {
         let per_second = match pace {
@@ -356,10 +382,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True if, for equal workloads and parameters, all policies have equal hardware.
+    /// True if, for workloads of equal name and equal parameters, all policies have equal hardware and equal clients.
     pub fn is_fair(&self) -> bool {
-        let same = |a: &Case, b: &Case| a.workload == b.workload && a.parameters == b.parameters;
-        let differs = |a: &Case| self.cases.iter().any(|b| same(a, b) && a.hardware != b.hardware);
+        let beside = |a: &Case, b: &Case| a.workload.name == b.workload.name && a.parameters == b.parameters;
+        let same = |a: &Case, b: &Case| a.hardware == b.hardware && a.workload == b.workload;
+        let differs = |a: &Case| self.cases.iter().any(|b| beside(a, b) && !same(a, b));
         !self.cases.iter().any(differs)
     }
 
@@ -368,9 +395,17 @@ impl Plan {
     /// # Panics
     /// If the plan is not fair.
     pub fn run(&self, seed: u64, progress: Progress<'_>) -> Figure {
-        assert!(self.is_fair(), "{}: policies differ in hardware", self.name);
+        assert!(
+            self.is_fair(),
+            "{}: policies differ in hardware or clients",
+            self.name
+        );
         let mut figure = Figure::new(self.name, seed);
-        if let Some(case) = self.cases.first() {
+        // Where it differs, rows alone tell.
+        let first = self.cases.first();
+        if let Some(case) =
+            first.filter(|first| self.cases.iter().all(|case| case.hardware == first.hardware))
+        {
             figure
                 .parameters
                 .insert("hardware".to_owned(), case.hardware.to_json());
@@ -393,8 +428,15 @@ impl Case {
         if self.cdf {
             row.more.insert("read_cdf".to_owned(), read_cdf);
         }
-        row.parameters.extend(self.parameters.clone());
+        self.describe(&mut row);
         row
+    }
+
+    /// Adds to a row of this case what the figure varies, and the hardware.
+    pub fn describe(&self, row: &mut Row) {
+        row.parameters.extend(self.parameters.clone());
+        row.made_with
+            .insert("hardware".to_owned(), self.hardware.to_json());
     }
 }
 
@@ -607,6 +649,7 @@ pub fn row(
         policy: policies.name.clone(),
         workload: workload.name.clone(),
         parameters: Map::new(),
+        made_with: workload.made_with(clients),
         read: Percentiles::of(&latencies.read),
         write: Percentiles::of(&latencies.write),
         iops: answered as f64 / seconds,
@@ -731,6 +774,11 @@ mod tests {
             other.policies.name.push('x');
             plan.cases.push(other);
             assert!(!plan.is_fair(), "{figure}: a difference is seen");
+            let mut other = plan.cases.pop().expect("it was just added");
+            other.hardware = plan.cases[0].hardware.clone();
+            other.workload.measured += 1;
+            plan.cases.push(other);
+            assert!(!plan.is_fair(), "{figure}: a difference of the clients is seen");
         }
     }
 
@@ -746,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "policies differ in hardware")]
+    #[should_panic(expected = "policies differ in hardware or clients")]
     fn an_unfair_plan_is_not_run() {
         let mut plan = ycsb::distribution();
         plan.cases[1].hardware.cache_pages += 1;
@@ -776,6 +824,11 @@ mod tests {
         );
         assert!((1_500.0..2_500.0).contains(&row.iops), "{row:?}");
         assert!((1.0..4.0).contains(&row.write_amplification), "{row:?}");
+        let made = |name: &str| row.made_with[name].as_f64();
+        assert_eq!(
+            (made("rate_per_second"), made("measured"), made("shed")),
+            (Some(2_000.0), Some(4_000.0), Some(0.0))
+        );
         assert_eq!(row, run(&hardware, System::RackBlox, &workload, 1));
     }
 }

@@ -6,6 +6,7 @@
 
 use super::{Case, Hardware, Plan, Policies, System, Workload, ycsb};
 use crate::experiment::Progress;
+use crate::net::LinkModel;
 use crate::report::Report;
 use crate::workload::Burst;
 use base::limits::RACK_PORT;
@@ -35,7 +36,7 @@ const PERIODIC: Burst = Burst {
     period_ns: 20_000_000,
 };
 
-/// The rack of this figure: one server, two channels for each client.
+/// The rack of this figure: one server, two channels for each client host, whose clients are at two distances.
 fn hardware() -> Hardware {
     Hardware {
         nodes: 1,
@@ -45,11 +46,17 @@ fn hardware() -> Hardware {
         channels: 2,
         pages_per_set: 1_024,
         geometry: Geometry {
+            channels: 2 * CLIENTS,
             planes_per_chip: 1,
+            blocks_per_plane: 16,
             ..ycsb::hardware().geometry
         },
         device_depth: 4,
         port_ns_per_kilobyte: PORT_NS_PER_KILOBYTE,
+        client_link: LinkModel {
+            near_paths: ycsb::NEAR_CLIENTS,
+            ..ycsb::slow_link()
+        },
         ..ycsb::hardware()
     }
 }

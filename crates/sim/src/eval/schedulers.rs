@@ -237,6 +237,7 @@ pub fn predictor(seed: u64, progress: Progress<'_>) -> Report {
                 policy: policy.to_owned(),
                 workload: workload.to_owned(),
                 parameters: Map::new(),
+                made_with: Map::new(),
                 read: none,
                 write: none,
                 iops: f64::NAN,

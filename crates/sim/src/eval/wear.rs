@@ -334,6 +334,7 @@ fn row(balancers: &Balancers, day: u32, values: &[f64]) -> Row {
         policy: balancers.name.to_owned(),
         workload: "table2-mix".to_owned(),
         parameters: Map::from_iter([("day".to_owned(), json!(day))]),
+        made_with: Map::new(),
         read: none,
         write: none,
         iops: f64::NAN,

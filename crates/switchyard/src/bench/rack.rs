@@ -533,6 +533,7 @@ mod tests {
             policy: policy.to_owned(),
             workload: row.workload.name,
             parameters: Map::new(),
+            made_with: Map::new(),
             read: figures,
             write: figures,
             iops: 1.0,

@@ -50,7 +50,7 @@ pub fn measure(case: &Case, seed: u64) -> anyhow::Result<Row> {
     rack.core.stop()?;
     ensure!(clients.failed == 0, "{} requests failed", clients.failed);
     let mut row = eval::row(&case.policies, &case.workload, &clients, &latencies, &during);
-    row.parameters.extend(case.parameters.clone());
+    case.describe(&mut row);
     let more = [
         (
             "cpu_percent",

@@ -38,7 +38,7 @@ pub fn colour(series: &str) -> String {
     let colour = match system {
         "vdc" | "no-swap" => "c-red",
         "rackblox-software" | "deadline+coordination" | "spdk" => "c-orange",
-        "deadline" | "spdk-priority" => "c-orange-light",
+        "deadline" | "spdk-priority" | "vdc-unshaped" => "c-orange-light",
         "rackblox-coord-io" | "switchyard-local-only" => "c-pink",
         "rackblox" | "fifo+coordination" | "coordinated" | "blk-switch" | "+P+RS+AS" | "slow" => "c-blue",
         "fifo" | "+P+RS" | "medium" => "c-blue-light",

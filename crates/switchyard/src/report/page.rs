@@ -222,7 +222,7 @@ pub fn targets(tables: &[Table], overall: &[Overall]) -> String {
 fn ratios(table: &Table) -> String {
     const PAIRS: [[&str; 2]; 13] = [
         ["vdc", "rackblox"],
-        ["vdc", "rackblox-coord-io"],
+        ["vdc-unshaped", "rackblox-coord-io"],
         ["rackblox-software", "rackblox"],
         ["rackblox", "ideal"],
         ["switchyard", "ideal"],

@@ -2,7 +2,7 @@
 
 use super::{Stop, Unit};
 use crate::Output;
-use base::{Addr, Instant};
+use base::{Addr, Instant, VssdId};
 use rack::control::Lead;
 use rack::gc::Coordination;
 use rack::replica::{Member, Membership, lpn_of};
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use wire::rack::{Header, Op, flags};
 
 impl Unit {
-    /// Where a read is to go instead while this vSSD collects, if the controller named a replica. What is in the write
-    /// cache is read here, and nothing is sent on twice.
-    pub(in crate::node) fn elsewhere(&self, header: &Header) -> Option<Member> {
-        let stays = header.flags & (flags::PINNED | flags::REDIRECTED | flags::REPLY) != 0;
+    /// Where a client is to read instead while this vSSD collects, if the controller named a replica (RackBlox
+    /// (Software), RackBlox §4.1). What is in the write cache is read here, and nobody is sent on twice.
+    pub(in crate::node) fn elsewhere(&self, header: &Header) -> Option<VssdId> {
+        let stays = header.flags & (flags::PINNED | flags::REPLY) != 0;
         if header.op != Op::Read
             || stays
             || !self.agent.is_collecting()
@@ -21,13 +21,14 @@ impl Unit {
         {
             return None;
         }
-        let away = self.away?;
-        self.identity
-            .membership
-            .peers
-            .iter()
-            .find(|peer| peer.vssd == away)
-            .copied()
+        let is_peer = |vssd: &VssdId| {
+            self.identity
+                .membership
+                .peers
+                .iter()
+                .any(|peer| peer.vssd == *vssd)
+        };
+        self.away.filter(is_peer)
     }
 
     /// Who decides about collection instead of the ToR.
