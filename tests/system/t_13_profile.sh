@@ -253,7 +253,8 @@ else
     fail "no stack was sampled"
 fi
 "$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw,switchyard --sizes 4KiB --seconds 0.3 --json >"$work/matrix.out" || fail "profile matrix"
-[[ $(jq '.outcomes | length' "$work/matrix.out") == 8 ]] || { cat "$work/matrix.out" >&2; fail "the matrix lacks cells"; }
+# Where a copy to or from memory is all that happens the probes may cost more than it: such a cell is refused, and says so.
+[[ $(jq '[.outcomes[], (.refused[] | select(.[0].engine == "buffered"))] | length' "$work/matrix.out") == 8 ]] || { cat "$work/matrix.out" >&2; fail "the matrix lacks cells"; }
 [[ $(jq '[.outcomes[] | select(.software_share <= 0 or .software_share > 1)] | length' "$work/matrix.out") == 0 ]] || fail "a share that cannot be"
 [[ ! -e $work/matrix/matrix.img && ! -e $work/matrix/mount ]] || fail "the matrix left its device behind"
 losetup -a | grep -q "$work/matrix" && fail "the matrix left a loop device behind"

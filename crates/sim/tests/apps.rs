@@ -19,14 +19,10 @@ fn tails(application: &str, seed: u64) -> [f64; 3] {
 
 #[test]
 fn twitters_gain_is_that_of_collection_in_turns() {
-    for seed in [1, 2] {
-        let [vdc, scheduled, rackblox] = tails("twitter", seed);
-        assert!(vdc / rackblox >= 5.0, "seed {seed}: {vdc} {rackblox}");
-        assert!(
-            vdc / scheduled < 1.3 && scheduled / rackblox > 5.0,
-            "seed {seed}: {scheduled}"
-        );
-    }
+    // A minute each: more seeds are for `sim report`.
+    let [vdc, scheduled, rackblox] = tails("twitter", 1);
+    assert!(vdc / rackblox >= 5.0, "{vdc} {rackblox}");
+    assert!(vdc / scheduled < 1.3 && scheduled / rackblox > 5.0, "{scheduled}");
 }
 
 #[test]
