@@ -111,11 +111,31 @@ fn a_read_goes_on_to_the_replica_that_was_named_and_is_answered_there() {
 }
 
 #[test]
-fn a_stranger_is_not_followed() {
+fn a_replica_that_does_not_answer_is_left_for_the_primary() {
+    let pool = Pool::new(64, 512);
+    let mut gateway = gateway(&pool);
+    let asked = read(&mut gateway);
+    gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 2)));
+    drain(&mut gateway);
+    let later = gateway.deadline().expect("it is sent again");
+    gateway.tick(later);
+    let mut sent = drain(&mut gateway).0;
+    while sent.iter().all(|header| header.op != Op::Read) {
+        gateway.tick(gateway.deadline().expect("it is sent again"));
+        sent = drain(&mut gateway).0;
+    }
+    let read = sent.iter().find(|header| header.op == Op::Read);
+    let read = read.expect("found above");
+    assert_eq!((read.vssd, read.has(flags::PINNED)), (VssdId(1), true));
+}
+
+#[test]
+fn a_stranger_is_not_followed_and_who_named_it_answers() {
     let pool = Pool::new(64, 512);
     let mut gateway = gateway(&pool);
     let asked = read(&mut gateway);
     gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 7)));
     let (sent, replies) = drain(&mut gateway);
-    assert!(sent.is_empty() && replies.is_empty(), "{sent:?} {replies:?}");
+    assert!(sent.len() == 1 && replies.is_empty(), "{sent:?} {replies:?}");
+    assert_eq!((sent[0].vssd, sent[0].has(flags::PINNED)), (VssdId(1), true));
 }

@@ -157,7 +157,7 @@ impl Gateway {
             let change = &self.changes[at];
             let (owner, id, number, step) = (change.owner(), change.volume, change.set, change.step);
             if let Step::Secure(leaving) = step
-                && self.control.is_gone(owner, VssdId(leaving.vssd))
+                && (self.control.is_gone(owner, VssdId(leaving.vssd)) || self.is_secure(id, number))
             {
                 self.control.cancel(owner);
             }
@@ -187,6 +187,13 @@ impl Gateway {
             self.enter(now, index, number, owner, next);
         }
         self.send_control(now);
+    }
+
+    /// True if the only vSSD of a set has flushed. What the other one says does not count: its medium may have failed.
+    fn is_secure(&self, id: VolumeId, number: usize) -> bool {
+        let volume = self.find(id).and_then(|index| self.volumes[index].as_ref());
+        let new = volume.map(|volume| VssdId(volume.record.sets[number].replicas[0].vssd));
+        new.is_some_and(|new| !self.control.awaits(Owner::Change(id, number), new))
     }
 
     fn begin(&mut self, now: Instant, index: usize, number: usize, step: Step, resumed: bool) {

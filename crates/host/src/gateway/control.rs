@@ -139,6 +139,11 @@ impl Control {
         self.asks.iter().any(|ask| ask.owner == owner)
     }
 
+    /// True while a request for this to a vSSD is unanswered.
+    pub fn awaits(&self, owner: Owner, vssd: VssdId) -> bool {
+        self.asks.iter().any(|ask| (ask.owner, ask.vssd) == (owner, vssd))
+    }
+
     /// What was refused first of this.
     pub fn failure(&self, owner: Owner) -> Option<(VssdId, Code)> {
         let failure = self.failures.iter().find(|failure| failure.0 == owner);

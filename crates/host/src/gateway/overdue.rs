@@ -46,6 +46,7 @@ impl Gateway {
             }
             if now >= operation.again_at {
                 self.stats.retransmissions += 1;
+                self.come_back(slot);
                 self.send(now, slot);
             }
             sooner(&mut next, self.operation(slot).again_at);
@@ -132,6 +133,16 @@ impl Gateway {
         self.take(slot);
     }
 
+    /// A read that followed a server's word to a replica which does not answer is asked of the primary again, collecting or
+    /// not. (One that went elsewhere because its page is damaged stays there.)
+    fn come_back(&mut self, slot: u32) {
+        let operation = self.operation(slot);
+        if matches!(operation.kind, Kind::Read { .. }) && operation.pinned && operation.damaged == 0 {
+            let (volume, set) = (operation.volume, operation.set);
+            self.operation(slot).vssd = self.set(volume, set).replicas[0];
+        }
+    }
+
     /// A server that collects has named a replica: the page is read there. What names none is sent again in its time.
     pub(super) fn follow(&mut self, now: Instant, slot: u32, header: &wire::rack::Header) {
         let operation = self.operation(slot);
@@ -139,9 +150,13 @@ impl Gateway {
         let (volume, set) = (operation.volume, operation.set);
         let replica = u32::try_from(header.lba).map(base::VssdId);
         let replicas = &self.set(volume, set).replicas;
-        let known = replica.ok().filter(|vssd| is_read && replicas.contains(vssd));
-        let Some(vssd) = known else { return };
+        let Some(named) = replica.ok().filter(|vssd| is_read && vssd.0 != 0) else {
+            return;
+        };
+        let is_known = replicas.contains(&named);
         let operation = self.operation(slot);
+        // One that is just joining the set is not asked: who named it answers then.
+        let vssd = if is_known { named } else { operation.vssd };
         (operation.vssd, operation.pinned) = (vssd, true);
         self.stats.redirected += 1;
         self.send(now, slot);

@@ -51,6 +51,8 @@ pub struct Set {
     /// its client has that answer, every other flush fails, too.
     losses: u64,
     told: u64,
+    /// Mutations acknowledged when the last loss was noticed: a flush that began with fewer tells nobody of all of them.
+    acked_at_loss: u64,
 }
 
 impl Set {
@@ -77,6 +79,7 @@ impl Set {
             dirty_continuity: None,
             losses: 0,
             told: 0,
+            acked_at_loss: 0,
         }
     }
 
@@ -153,8 +156,8 @@ impl Set {
 
     /// A mutation was acknowledged that is not durable by itself.
     pub fn acknowledge(&mut self, continuity: u32) {
-        self.acked += 1;
         self.check_continuity(continuity);
+        self.acked += 1;
         self.dirty_continuity = Some(continuity);
     }
 
@@ -165,6 +168,7 @@ impl Set {
         {
             *known = continuity;
             self.losses += 1;
+            self.acked_at_loss = self.acked;
         }
     }
 
@@ -175,7 +179,12 @@ impl Set {
         if self.flushed == self.acked {
             self.dirty_continuity = None;
         }
-        (self.losses != self.told).then_some(self.losses)
+        let tells = if acked >= self.acked_at_loss {
+            self.losses
+        } else {
+            self.told
+        };
+        (self.losses != self.told).then_some(tells)
     }
 
     /// A client has been told of the losses up to this one.
@@ -245,6 +254,21 @@ mod tests {
         );
         set.tell(losses);
         assert!(set.complete_flush(acked).is_none() && !set.is_dirty());
+    }
+
+    #[test]
+    fn a_flush_from_before_a_write_does_not_tell_of_its_loss() {
+        let mut set = Set::new(vec![VssdId(1)], 0);
+        set.acknowledge(7);
+        let early = set.acked;
+        set.acknowledge(7);
+        set.check_continuity(8);
+        let losses = set.complete_flush(early).expect("its write was lost");
+        set.tell(losses);
+        let late = set.acked;
+        let losses = set.complete_flush(late).expect("so was the later one");
+        set.tell(losses);
+        assert!(set.complete_flush(late).is_none());
     }
 
     #[test]
