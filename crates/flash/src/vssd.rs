@@ -356,7 +356,7 @@ impl Vssd {
             .submit(self.now.as_nanos(), op, kind, unit, page, collection);
     }
 
-    /// Plays the timing model up to `now`.
+    /// Plays the timing model up to `now`; true if something was completed, and everything carried on since.
     pub(crate) fn advance(&mut self, now: Instant) -> bool {
         let mut pumped = false;
         while let Some((op, at)) = self.nand.advance(now.as_nanos()) {

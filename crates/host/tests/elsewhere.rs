@@ -117,15 +117,13 @@ fn a_replica_that_does_not_answer_is_left_for_the_primary() {
     let asked = read(&mut gateway);
     gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 2)));
     drain(&mut gateway);
-    let later = gateway.deadline().expect("it is sent again");
-    gateway.tick(later);
-    let mut sent = drain(&mut gateway).0;
-    while sent.iter().all(|header| header.op != Op::Read) {
+    let read = loop {
         gateway.tick(gateway.deadline().expect("it is sent again"));
-        sent = drain(&mut gateway).0;
-    }
-    let read = sent.iter().find(|header| header.op == Op::Read);
-    let read = read.expect("found above");
+        let (sent, _) = drain(&mut gateway);
+        if let Some(read) = sent.into_iter().find(|header| header.op == Op::Read) {
+            break read;
+        }
+    };
     assert_eq!((read.vssd, read.has(flags::PINNED)), (VssdId(1), true));
 }
 
