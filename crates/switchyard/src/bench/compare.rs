@@ -80,7 +80,7 @@ pub struct BlockswitchArgs {
 #[derive(Args)]
 #[command(
     after_help = "One client on one connection, the server in memory on one core: our NVMe/TCP and NBD targets beside \
-    nbdkit and qemu-nbd.\n\nExample:\n  switchyard bench peers --json"
+    SPDK, nbdkit and qemu-nbd, those of them that are installed.\n\nExample:\n  switchyard bench peers --json"
 )]
 pub struct PeersArgs {
     #[command(flatten)]
@@ -284,6 +284,7 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
         .collect();
     systems.extend([
         System::Ours(Policy::Switchyard, Protocol::Nbd),
+        System::Spdk,
         System::Nbdkit,
         System::QemuNbd,
     ]);
@@ -366,6 +367,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
     let systems = [
         System::Ours(Policy::Switchyard, Protocol::Nvme),
         System::Ours(Policy::Switchyard, Protocol::Nbd),
+        System::Spdk,
         System::Nbdkit,
         System::QemuNbd,
     ];

@@ -69,9 +69,9 @@ impl Mode {
 /// Systems beside each other.
 #[derive(Subcommand)]
 pub enum Comparison {
-    /// Latency-bound clients beside bulk ones: our policies, nbdkit and qemu-nbd, interleaved
+    /// Latency-bound clients beside bulk ones: our policies, SPDK, nbdkit and qemu-nbd, interleaved
     Blockswitch(compare::BlockswitchArgs),
-    /// One client alone: our targets beside nbdkit and qemu-nbd, interleaved
+    /// One client alone: our targets beside SPDK, nbdkit and qemu-nbd, interleaved
     Peers(compare::PeersArgs),
     /// One good client beside a thousand bad ones
     Hostile(hostile::HostileArgs),

@@ -1,9 +1,10 @@
-//! Servers that are measured beside each other: our target under any policy, nbdkit and qemu-nbd, each in a process of
-//! its own on memory, pinned to one processor.
+//! Servers that are measured beside each other: our target under any policy, SPDK's, nbdkit and qemu-nbd, each in a
+//! process of its own on memory, pinned to one processor.
 
 use super::block::Target;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
+use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -15,6 +16,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The volume on flash: small, since it is filled at the speed of the flash.
 const FLASH: &str = "vssd:mem,size=32MiB,timing=p-ssd";
+
+/// What SPDK's target takes for itself, in MiB.
+const SPDK_OWN_MIB: u64 = 768;
+/// Bytes of a logical block of its volume, as of ours.
+const SECTOR_BYTES: u64 = 512;
 
 /// What clients speak to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,8 @@ pub enum Protocol {
 pub enum System {
     /// `switchyard serve`.
     Ours(Policy, Protocol),
+    /// SPDK's NVMe/TCP target, `nvmf_tgt`, on its malloc device: polling, in ordinary pages.
+    Spdk,
     /// nbdkit with its memory plugin.
     Nbdkit,
     /// qemu-nbd on a file in memory.
@@ -42,6 +50,7 @@ impl System {
         match self {
             Self::Ours(policy, Protocol::Nvme) => format!("{policy} nvme"),
             Self::Ours(policy, Protocol::Nbd) => format!("{policy} nbd"),
+            Self::Spdk => "SPDK nvmf_tgt".into(),
             Self::Nbdkit => "nbdkit memory".into(),
             Self::QemuNbd => "qemu-nbd tmpfs".into(),
         }
@@ -51,6 +60,7 @@ impl System {
     pub fn is_there(self) -> bool {
         let program = match self {
             Self::Ours(..) => return true,
+            Self::Spdk => "nvmf_tgt",
             Self::Nbdkit => "nbdkit",
             Self::QemuNbd => "qemu-nbd",
         };
@@ -70,8 +80,8 @@ pub struct Server {
     pub uri: String,
     /// Where a volume on flash is, if it has one.
     pub flash_uri: Option<String>,
-    /// A file to delete.
-    file: Option<PathBuf>,
+    /// Files to delete.
+    files: Vec<PathBuf>,
 }
 
 impl Server {
@@ -79,6 +89,24 @@ impl Server {
     pub fn start(system: System, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
         match system {
             System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, flash, cpu),
+            System::Spdk => {
+                let port = free_port()?;
+                let path = |what: &str| {
+                    std::env::temp_dir()
+                        .join(format!("switchyard-bench-{}-{port}.{what}", std::process::id()))
+                };
+                let (config, control) = (path("json"), path("sock"));
+                std::fs::write(&config, spdk_config(bytes, port).to_string())
+                    .with_context(|| format!("{} cannot be written", config.display()))?;
+                let mut command = Command::new("nvmf_tgt");
+                command.args(["-m", &format!("[{cpu}]"), "--no-huge", "--no-pci", "-s"]);
+                command.arg((SPDK_OWN_MIB + (bytes >> 20)).to_string());
+                command.arg("-r").arg(&control).arg("-c").arg(&config);
+                command.stderr(Stdio::null());
+                let uri = format!("nvme://127.0.0.1:{port}/disk");
+                let files = [&config, &control].map(|path| [path.clone(), path.with_added_extension("lock")]);
+                Self::foreign(command, uri, files.concat())
+            }
             System::Nbdkit => {
                 let port = free_port()?;
                 let mut command = pinned("nbdkit", cpu);
@@ -91,7 +119,7 @@ impl Server {
                     "memory",
                     &bytes.to_string(),
                 ]);
-                Self::foreign(command, port, None)
+                Self::foreign(command, nbd_uri(port), Vec::new())
             }
             System::QemuNbd => {
                 let port = free_port()?;
@@ -111,7 +139,7 @@ impl Server {
                     &port.to_string(),
                 ]);
                 command.arg(&path);
-                Self::foreign(command, port, Some(path))
+                Self::foreign(command, nbd_uri(port), vec![path])
             }
         }
     }
@@ -157,20 +185,20 @@ impl Server {
             child,
             uri,
             flash_uri,
-            file: None,
+            files: Vec::new(),
         })
     }
 
-    fn foreign(mut command: Command, port: u16, file: Option<PathBuf>) -> anyhow::Result<Self> {
+    fn foreign(mut command: Command, uri: String, files: Vec<PathBuf>) -> anyhow::Result<Self> {
         let child = command
             .stdout(Stdio::null())
             .spawn()
             .with_context(|| format!("{command:?} cannot be started"))?;
         let mut server = Self {
             child,
-            uri: format!("nbd://127.0.0.1:{port}/"),
+            uri,
             flash_uri: None,
-            file,
+            files,
         };
         let start = Instant::now();
         while Target::open(&server.uri, None).is_err() {
@@ -195,10 +223,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(path) = &self.file
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            eprintln!("{} is left behind: {error}", path.display());
+        for path in &self.files {
+            if let Err(error) = std::fs::remove_file(path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                eprintln!("{} is left behind: {error}", path.display());
+            }
         }
     }
 }
@@ -208,6 +238,28 @@ fn pinned(program: &str, cpu: usize) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string(), program]);
     command
+}
+
+fn nbd_uri(port: u16) -> String {
+    format!("nbd://127.0.0.1:{port}/")
+}
+
+/// SPDK's configuration: one volume in memory behind one listener.
+fn spdk_config(bytes: u64, port: u16) -> serde_json::Value {
+    const NQN: &str = "nqn.2026-11.io.switchyard:disk";
+    let call = |method: &str, params: serde_json::Value| json!({"method": method, "params": params});
+    let address =
+        json!({"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()});
+    let disk = json!({"name": "disk", "num_blocks": bytes / SECTOR_BYTES, "block_size": SECTOR_BYTES});
+    json!({"subsystems": [
+        {"subsystem": "bdev", "config": [call("bdev_malloc_create", disk)]},
+        {"subsystem": "nvmf", "config": [
+            call("nvmf_create_transport", json!({"trtype": "TCP"})),
+            call("nvmf_create_subsystem", json!({"nqn": NQN, "allow_any_host": true, "serial_number": "1"})),
+            call("nvmf_subsystem_add_ns", json!({"nqn": NQN, "namespace": {"bdev_name": "disk"}})),
+            call("nvmf_subsystem_add_listener", json!({"nqn": NQN, "listen_address": address})),
+        ]},
+    ]})
 }
 
 fn free_port() -> anyhow::Result<u16> {
