@@ -197,7 +197,7 @@ impl Egress {
         let (at, ring) = self.queue_of(item.app, item.class);
         if self.config.order == Order::Sliced && self.queues[at as usize].list.len == 0 {
             // It comes to the end of the ring, which is where a turn ends: it does not wait for another round.
-            let quantum = self.quantum(now, ring);
+            let quantum = [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring];
             let queue = &mut self.queues[at as usize];
             if queue.deficit <= 0 {
                 queue.begin_turn(quantum);
@@ -421,7 +421,7 @@ impl Egress {
                 || now.since(self.throughput_since) >= self.config.starvation_delay);
         let bytes_max = self.slice_bytes(now, latency);
         let ring = usize::from(!latency || starving);
-        let quantum = self.quantum(now, ring);
+        let quantum = [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring];
         let bytes_max = [bytes_max, bytes_max.min(throughput_bytes)][ring];
         let at = self.next_of_ring(ring, quantum)?;
         let queue = &mut self.queues[at as usize];
@@ -438,12 +438,6 @@ impl Egress {
             self.latency_bytes_since += u64::from(bytes.max(1));
         }
         Some((ring, at, bytes_max))
-    }
-
-    /// What a queue may send before the next one's turn.
-    fn quantum(&self, now: Instant, ring: usize) -> u32 {
-        let latency = self.waiting[Class::Latency.index()] > 0;
-        [LATENCY_QUANTUM_BYTES, self.slice_bytes(now, latency)][ring]
     }
 
     /// The most bytes of a slice.
@@ -672,10 +666,12 @@ mod tests {
         for tag in 0..60 {
             push(&mut egress, 0, 1, T, tag, 4096);
         }
-        let [large, small] = shares(&mut egress, 63);
-        assert!(
-            small >= 58 * 4096,
-            "four small ones go for each large slice: {large} {small}"
+        let turn = 16; // slices of the large ones in a turn; all small ones fit into one
+        let [large, small] = shares(&mut egress, turn + 60);
+        assert_eq!(
+            small,
+            60 * 4096,
+            "small ones have a turn between two of the large: {large}"
         );
     }
 

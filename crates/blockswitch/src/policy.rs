@@ -113,6 +113,9 @@ pub struct Config {
     pub slice_bytes: u32,
     /// The same while none is active: fewer, larger pieces cost less. Ours.
     pub slice_idle_bytes: u32,
+    /// Bytes of T work of one application before the next one's turn. Ours: far more than a slice, since every change
+    /// wakes a client that has gone to sleep meanwhile, which costs as much as tens of kilobytes; 256 µs of a core.
+    pub turn_bytes: u32,
     /// How long after its last L request a core still counts as one with L applications. Ours: longer than the gap
     /// between two requests of a closed loop over a network, far shorter than the published second.
     pub latency_linger: Duration,
@@ -211,6 +214,7 @@ impl Config {
         doorbell_delay: Duration::from_micros(50),
         slice_bytes: 64 << 10,
         slice_idle_bytes: 1 << 20,
+        turn_bytes: 1 << 20,
         latency_linger: Duration::from_millis(1),
         starvation_delay: Duration::from_micros(500),
         starvation_bytes: 1 << 20,

@@ -139,7 +139,7 @@ impl ClassRules {
 }
 
 impl Default for CoreConfig {
-    /// Not pinned, 256 MiB, polling for 50 µs, 256 connections of 128 requests, 2 s to drain, slices of 320 KiB.
+    /// Not pinned, 256 MiB, polling for 50 µs, 256 connections of 128 requests, 2 s to drain, slices of 352 KiB.
     fn default() -> Self {
         Self {
             cpu: None,
@@ -149,7 +149,7 @@ impl Default for CoreConfig {
             requests_max: 128,
             drain: Duration::from_secs(2),
             policy: Policy::default(),
-            slice_bytes: 320 << 10,
+            slice_bytes: 352 << 10,
             classes: ClassRules::default(),
         }
     }

@@ -60,7 +60,7 @@ pub struct ServeArgs {
     pub policy: Policy,
     /// Bulk work after which a core looks for latency-bound work: less shortens the wait of small requests, more leaves
     /// bulk clients more throughput
-    #[arg(long, value_name = "SIZE", default_value = "320KiB")]
+    #[arg(long, value_name = "SIZE", default_value = "352KiB")]
     pub slice: Size,
     /// Class of an NVMe host, of a volume, or of the clients of a port, instead of a learned one: host:NQN=latency,
     /// NAME=latency, PORT=throughput; of several that match, the first in this order counts

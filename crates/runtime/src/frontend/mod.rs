@@ -294,6 +294,14 @@ impl Frontend {
         self.stand_in_line(slot);
     }
 
+    /// A connection may have something to read, though nobody has said so.
+    pub fn expect(&mut self, slot: usize) {
+        if let Some(connection) = &mut self.slots[slot] {
+            connection.can_read = true;
+        }
+        self.stand_in_line(slot);
+    }
+
     fn stand_in_line(&mut self, slot: usize) {
         if self.slots[slot].as_ref().is_some_and(Connection::has_work) {
             self.push_in_line(slot);
