@@ -7,6 +7,7 @@ use crate::homes::Homes;
 use crate::local::{LocalVolume, numbered};
 use crate::nvme::NvmeTarget;
 use crate::poller::Wake;
+use crate::spans::{SpanRow, Table};
 use crate::switch::configuration;
 use crate::udp::kernel_drops;
 use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
@@ -104,6 +105,7 @@ pub struct CoreHandle {
     commands: Sender<Command>,
     wake: Arc<Wake>,
     counters: Arc<Counters>,
+    spans: Option<Arc<Table>>,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<Option<SocketAddrV4>>,
     nbd: Vec<Vec<SocketAddr>>,
@@ -215,6 +217,7 @@ fn start(
         wake,
     } = line;
     let counters = Arc::new(Counters::default());
+    let spans = config.spans.then(|| Arc::new(Table::new()));
     let (report, started) = sync_channel(1);
     let name = config
         .cpu
@@ -222,13 +225,15 @@ fn start(
     let thread = Builder::new()
         .name(name)
         .spawn({
-            let (wake, counters) = (Arc::clone(&wake), Arc::clone(&counters));
+            let (wake, counters, spans) = (Arc::clone(&wake), Arc::clone(&counters), spans.clone());
             move || {
                 let pinned = match config.cpu {
                     Some(cpu) => cpu::pin(cpu).map_err(|source| StartError::Pin { cpu, source }),
                     None => Ok(()),
                 };
-                match pinned.and_then(|()| Core::new(config, hosts, target, receiver, wake, counters)) {
+                match pinned
+                    .and_then(|()| Core::new(config, hosts, target, receiver, wake, (counters, spans)))
+                {
                     Ok((mut core, started)) => {
                         // A caller that is gone has dropped the handle: the loop finds the command channel closed.
                         let _ = report.send(Ok(started));
@@ -264,6 +269,7 @@ fn start(
         commands,
         wake,
         counters,
+        spans,
         thread: Some(thread),
         addresses,
         nbd,
@@ -345,6 +351,11 @@ impl CoreHandle {
         let mut stats = self.counters.read();
         stats.packets_dropped_kernel = self.sockets.iter().map(kernel_drops).sum();
         stats
+    }
+
+    /// Where the requests of clients spent their time, with [`CoreConfig::spans`]; else nothing.
+    pub fn spans(&self) -> Vec<SpanRow> {
+        self.spans.as_ref().map_or(Vec::new(), |table| table.read())
     }
 
     /// False when the core has died of a bug.
