@@ -246,17 +246,7 @@ fn start(
             }
         })
         .map_err(StartError::Thread)?;
-    let started = match started.recv() {
-        Ok(Ok(started)) => started,
-        Ok(Err(error)) => {
-            let _ = thread.join();
-            return Err(error);
-        }
-        Err(_) => {
-            let _ = thread.join();
-            return Err(StartError::Panicked);
-        }
-    };
+    let (thread, started) = await_start(thread, &started)?;
     let Started {
         addresses,
         nbd,
@@ -278,6 +268,20 @@ fn start(
         target_nbd,
         target_nvme,
     })
+}
+
+/// What the core on `thread` reports; a thread without one is gone on return.
+fn await_start(
+    thread: JoinHandle<()>,
+    started: &Receiver<Result<Started, StartError>>,
+) -> Result<(JoinHandle<()>, Started), StartError> {
+    let error = match started.recv() {
+        Ok(Ok(started)) => return Ok((thread, started)),
+        Ok(Err(error)) => error,
+        Err(_) => StartError::Panicked,
+    };
+    let _ = thread.join();
+    Err(error)
 }
 
 impl CoreHandle {
