@@ -100,18 +100,33 @@ if [[ $tracer ]]; then
 fi
 jq -r '"  probes: \(.probes.event_ns) ns an event; null workload, corrected: \(.probes.null_error * 100) % off"' "$work/p.json"
 
-echo "· throughput beside the unprofiled program, 18,000 reads a second of a loop device in the page cache"
+echo "· throughput beside the unprofiled program: 18,000 reads a second, and as many as one after the other can be"
 fresh_loop "$work/cached.img" 64 || fail "a second loop device"
-load=("--filename=/dev/$loop" --rw=randread --bs=4k --direct=1 --ioengine=psync --rate_iops=18000 --runtime=2 --time_based)
-for _ in 1 2 3 4 5; do
-    job "${load[@]}"
-    alone=$(jq '.jobs[0].read.iops' "$work/fio.json")
-    profiled --device "$loop" -- "${load[@]}"
-    jq --argjson alone "$alone" '.jobs[0].read.iops / $alone' "$work/fio.json" >>"$work/rates"
-    echo "$alone" >>"$work/alone"
-done
-echo "  profiled / unprofiled: $(median <"$work/rates") of $(median <"$work/alone") reads a second"
-[[ ${TIMING:-} != 1 ]] || within "throughput" "$(median <"$work/rates")" 0.92 2
+# beside ROUNDS FIO-ARGUMENT…: the median ratio of the profiled rate to the unprofiled one, in turns
+beside() {
+    local rounds=$1 alone
+    shift
+    rm -f "$work/rates" "$work/alone"
+    for (( i = 0; i < rounds; i++ )); do
+        job "$@"
+        alone=$(jq '.jobs[0].read.iops' "$work/fio.json")
+        profiled --device "$loop" -- "$@"
+        jq --argjson alone "$alone" '.jobs[0].read.iops / $alone' "$work/fio.json" >>"$work/rates"
+        echo "$alone" >>"$work/alone"
+    done
+    echo "  profiled / unprofiled: $(median <"$work/rates") of $(median <"$work/alone") reads a second"
+    [[ ${TIMING:-} != 1 ]] || within "throughput" "$(median <"$work/rates")" 0.92 2
+}
+load=(--rw=randread --bs=4k --direct=1 --ioengine=psync --time_based)
+[[ ${TIMING:-} == 1 ]] && rounds=20 || rounds=3
+beside 3 "--filename=/dev/$loop" "${load[@]}" --rate_iops=18000 --runtime=1
+cached=$loop loop=$(basename "$(findmnt -n -o SOURCE --target "$work")")
+if [[ -e /sys/class/block/$loop ]]; then
+    beside "$rounds" "--filename=$work/disk.img" "${load[@]}" --runtime=1
+else
+    echo "  (as many as can be: left out, $work is on no block device)"
+fi
+loop=$cached
 
 echo "· two programs on one device, one syncing: each gets its own"
 for scheduler in none mq-deadline; do
@@ -257,7 +272,26 @@ fi
 [[ $(jq '[.outcomes[], (.refused[] | select(.[0].engine == "buffered"))] | length' "$work/matrix.out") == 8 ]] || { cat "$work/matrix.out" >&2; fail "the matrix lacks cells"; }
 [[ $(jq '[.outcomes[] | select(.software_share <= 0 or .software_share > 1)] | length' "$work/matrix.out") == 0 ]] || fail "a share that cannot be"
 [[ ! -e $work/matrix/matrix.img && ! -e $work/matrix/mount ]] || fail "the matrix left its device behind"
+jq -e '.outcomes[] | select(.cell.system == "switchyard") | .layers | map(.[0]) | contains(["client and socket", "block switch", "device", "reply"])' \
+    "$work/matrix.out" >/dev/null || fail "the target's cells lack its own layers"
 losetup -a | grep -q "$work/matrix" && fail "the matrix left a loop device behind"
+
+"$SWITCHYARD" serve --json --media mem:64MiB --name disk --nbd 127.0.0.1:0 --control 127.0.0.1:0 >"$work/serve.json" 2>"$work/serve.err" &
+target=$!
+at_end "kill $target 2>/dev/null"
+await_line "$work/serve.json" "$target" || fail "the target: $(cat "$work/serve.err")"
+fio --name=r --ioengine=nbd "--uri=$(jq -r '.volumes[0].nbd[0]' "$work/serve.json")" --rw=randrw --bs=4k --size=8M --time_based --runtime=20 --output=/dev/null &
+client=$!
+sleep 1
+"$SWITCHYARD" profile --target "$(jq -r .control "$work/serve.json")" --seconds 1 --save "$work/served.json" >"$work/out" || fail "profile --target of a target"
+kill "$client"; wait "$client" || true
+kill -TERM "$target"; wait "$target" || fail "the target's stop"
+for action in read write; do
+    jq -e ".operations[] | select(.action == \"$action\" and .bytes_max == 4096) | (.count > 0) and (.software_share > 0) and
+        (([.layers[].mean_us] | add) / .mean_us | . > 0.999 and . < 1.001)" "$work/served.json" >/dev/null ||
+        { cat "$work/out" >&2; fail "the target's layers do not sum to a $action"; }
+done
+
 start_rack "$work/rack" --media memory --size 128MiB --demo 64MiB
 fio --name=r --ioengine=nbd "--uri=$URI" --rw=randrw --bs=4k --size=8M --time_based --runtime=20 --output=/dev/null &
 client=$!
@@ -269,3 +303,35 @@ jq -e '.operations[] | select(.action == "read") | (.count > 0) and (([.layers[]
     { cat "$work/out" >&2; fail "the rack's layers do not sum to a read"; }
 "$SWITCHYARD" profile diff "$work/p.json" "$work/own.json" >"$work/out" || fail "profile diff"
 expect_text "FTL and media"
+
+echo "· what a profiler or a matrix that was killed has left is gone after the next; a program that does not want to end"
+"$SWITCHYARD" profile --seconds 60 >/dev/null 2>&1 &
+killed=$!
+instance=/sys/kernel/tracing/instances/switchyard-$killed-block
+for (( i = 0; i < 400; i++ )); do [[ -d $instance ]] && break; sleep 0.05; done
+kill -9 "$killed"; wait "$killed" || true
+[[ -d $instance ]] || fail "there was nothing to leave"
+"$SWITCHYARD" profile --json --seconds 0.2 -- sh -c 'trap "" TERM; sleep 1; sleep 1; sleep 1' >"$work/p.json" || fail "a program that was ended"
+[[ ! -d $instance ]] || fail "the killed profiler's buffers are still there"
+other=/sys/kernel/tracing/instances/other-$$
+if mkdir "$other" && echo function >"$other/current_tracer" 2>/dev/null; then
+    "$SWITCHYARD" profile -- true >"$work/out" 2>&1 && fail "beside a tracer of functions"
+    expect_text "the tracer \`function\` is on"
+    echo nop >"$other/current_tracer"
+fi
+rmdir "$other"
+"$SWITCHYARD" profile matrix --out "$work/matrix" --again --systems ext4 --sizes 4KiB --seconds 60 >/dev/null 2>&1 &
+killed=$!
+for (( i = 0; i < 1200; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
+"$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw >"$work/out" 2>&1 && fail "two at one place"
+expect_text "another matrix is being measured there"
+kill -9 "$killed"; wait "$killed" || true
+# Its load ends with its file; until then the mount is in use, and the matrix says so.
+for (( i = 0; i < 60; i++ )); do
+    "$SWITCHYARD" profile matrix --out "$work/matrix" --again --systems raw --sizes 64KiB --seconds 0.2 >"$work/out" 2>&1 && break
+    expect_text "busy"
+    sleep 1
+done
+expect_text "cells in"
+losetup -a | grep -q "$work/matrix" && fail "the killed matrix's loop device is still there"
+true

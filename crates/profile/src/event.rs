@@ -143,6 +143,8 @@ pub enum What {
         bytes: u64,
         /// Nobody waits in the system call.
         asynchronous: bool,
+        /// It goes on with what was begun before, as not all of the memory was there.
+        continues: bool,
     },
     /// A file system begins to make a file durable.
     SyncBegin {
@@ -270,7 +272,7 @@ impl Decoder {
             Kind::NewThread => &["pid"],
             Kind::SysEnter => &["id"],
             Kind::SysExit => &["id", "ret"],
-            Kind::DirectBegin => &["count", "aio"],
+            Kind::DirectBegin => &["count", "aio", "done_before"],
             Kind::SyncBegin => &["dev"],
             Kind::UringSubmit => &["req", "opcode"],
             Kind::UringPunt => &["req"],
@@ -283,10 +285,13 @@ impl Decoder {
             }
         };
         let field = |name| format.field(name).ok_or(name);
+        // Kernels before 5.17 do not tell it.
+        let is_needed = |name: &&&str| **name != "done_before" || format.field(name).is_some();
+        let names = names.iter().filter(is_needed);
         Ok(Self {
             kind,
             thread: field("common_pid")?,
-            fields: names.iter().map(|name| field(name)).collect::<Result<_, _>>()?,
+            fields: names.map(|name| field(name)).collect::<Result<_, _>>()?,
         })
     }
 
@@ -316,6 +321,10 @@ impl Decoder {
             Kind::DirectBegin => What::DirectBegin {
                 bytes: number(0)?,
                 asynchronous: number(1)? != 0,
+                continues: match self.fields.get(2) {
+                    Some(field) => field.read(record)? != 0,
+                    None => false,
+                },
             },
             Kind::SyncBegin => What::SyncBegin {
                 dev: Dev(number(0)? as u32),

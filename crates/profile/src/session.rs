@@ -10,7 +10,7 @@ use crate::heat::HeatMap;
 use crate::layers::Tables;
 use crate::owners::{Owners, threads_of};
 use crate::stacks::{Sampler, Stacks};
-use crate::tracefs::TraceError;
+use crate::tracefs::{self, TraceError};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -23,6 +23,9 @@ use thiserror::Error;
 
 /// How often the kernel's buffers are emptied.
 const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a program that is told to end may take.
+const TERMINATE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is profiled.
 #[derive(Clone, Debug)]
@@ -86,7 +89,7 @@ pub struct Profile {
     pub stacks: Option<Stacks>,
     /// How long was recorded.
     pub recorded: Duration,
-    /// How the program ended, if one was started.
+    /// How the program ended, if one was started and has ended by itself.
     pub status: Option<ExitStatus>,
     /// The devices as they were.
     pub devices: Devices,
@@ -98,6 +101,7 @@ pub fn run(
     stop: &AtomicBool,
     mut each: impl FnMut(&Finding),
 ) -> Result<Profile, ProfileError> {
+    tracefs::check_quiet(&tracefs::root()?)?;
     let calibration = Calibration::measure()?;
     let devices = Devices::read();
     let (mut program, threads, owners) = find(options)?;
@@ -141,7 +145,6 @@ pub fn run(
         && status.is_none()
     {
         terminate(child);
-        status = child.wait().ok();
     }
     Ok(Profile {
         calibration,
@@ -221,9 +224,19 @@ impl Pipeline {
     }
 }
 
-fn terminate(child: &Child) {
+/// Ends a program that goes on, in the end by force.
+fn terminate(child: &mut Child) {
     // SAFETY: the child has not been waited for, so its number is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let begin_ns = now_ns();
+    while matches!(child.try_wait(), Ok(None)) {
+        if Duration::from_nanos(now_ns() - begin_ns) >= TERMINATE_WITHIN {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(POLL_EVERY);
+    }
 }
 
 /// A program that is started but has not yet executed: its number is known, so that nothing of it is missed.

@@ -219,16 +219,22 @@ pub struct DeviceSummary {
     pub d2c: TimeSummary,
 }
 
-/// The probes cost more than the summary can bear.
+/// Why a profile is not summed up.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "the probes make up {:.0} % of what was measured, so the rest would be a guess; profile fewer operations a second, or one \
-     device (--device)",
-    share * 100.0
-)]
-pub struct TooDear {
-    /// Their share.
-    pub share: f64,
+pub enum Refused {
+    /// The probes cost more than the summary can bear.
+    #[error(
+        "the probes make up {:.0} % of what was measured, so the rest would be a guess; profile fewer operations a second, or \
+         one device (--device)",
+        .0 * 100.0
+    )]
+    TooDear(f64),
+    /// What they cost could not be measured.
+    #[error(
+        "the cost of the probes cannot be told on this machine as busy as it is: taking it out leaves {:+.0} % of a null workload",
+        .0 * 100.0
+    )]
+    Unsure(f64),
 }
 
 /// What users call an action.
@@ -243,9 +249,12 @@ pub fn action_name(action: Action) -> &'static str {
 }
 
 impl Summary {
-    /// Sums a profile up, or refuses if the probes cost more than what they measure.
-    pub fn new(profile: &Profile, target: String) -> Result<Self, TooDear> {
+    /// Sums a profile up, or refuses if the probes cost more than what they measure, or nobody knows how much.
+    pub fn new(profile: &Profile, target: String) -> Result<Self, Refused> {
         let event_ns = profile.calibration.event_ns;
+        if !profile.calibration.is_sure() {
+            return Err(Refused::Unsure(profile.calibration.error()));
+        }
         let rows = &profile.tables.operations;
         let reached = || rows.iter().filter(|(key, _)| key.reached_device);
         let measured_ns: u64 = reached().map(|(_, row)| row.total_ns).sum();
@@ -255,7 +264,7 @@ impl Summary {
             measured_ns => event_ns * probes as f64 / measured_ns as f64,
         };
         if share > PROBE_SHARE_MAX {
-            return Err(TooDear { share });
+            return Err(Refused::TooDear(share));
         }
         let mut operations: Vec<_> = rows
             .iter()

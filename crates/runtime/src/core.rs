@@ -19,6 +19,7 @@ use crate::media::MediaFile;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
 use crate::ring::MediaQueue;
+use crate::spans::{Span, Spans, Table};
 use crate::spin::Spin;
 use crate::switch::{Switch, configuration};
 use crate::udp::{self, BATCH, Refused, UdpPort};
@@ -161,6 +162,8 @@ pub(crate) struct Core {
     local: Option<Local>,
     frontend: Frontend,
     switch: Switch,
+    /// Where requests spend their time, if that is wanted.
+    spans: Option<Spans>,
     cells: Vec<Cell>,
     poller: Poller,
     wake: Arc<Wake>,
@@ -192,7 +195,7 @@ impl Core {
         target: Option<Share>,
         commands: Receiver<Command>,
         wake: Arc<Wake>,
-        counters: Arc<Counters>,
+        (counters, spans): (Arc<Counters>, Option<Arc<Table>>),
     ) -> Result<(Self, Started), StartError> {
         let sockets = hosts.iter().filter(|spec| spec.bind.is_some()).count();
         let needed_pages = sockets * BATCH + 1;
@@ -224,6 +227,7 @@ impl Core {
             local: None,
             frontend: Frontend::new(&config, pool.clone()),
             switch: Switch::new(&config, loads, place),
+            spans: spans.map(|table| Spans::new(table, config.connections_max)),
             siblings: Vec::new(),
             steering: None,
             next_core: 0,
@@ -454,8 +458,9 @@ impl Core {
                 }
                 Output::Reply(reply) if reply.client == NOBODY => {}
                 Output::Reply(mut reply) => {
-                    self.switch.finish(&mut reply);
-                    self.frontend.reply(reply, &self.counters);
+                    let span = self.switch.finish(&mut reply);
+                    let slot = self.frontend.reply(reply, &self.counters);
+                    note_answer(&mut self.spans, span, slot, &self.frontend);
                 }
             }
         }
@@ -591,8 +596,10 @@ impl Core {
                 && let Some((origin, request)) = self.frontend.next_request(at, slot, &self.counters)
             {
                 requests += 1;
+                let wanted = self.spans.is_some();
+                let span = wanted.then(|| Span::new(request.op, request.length, at, now()));
                 let host_nqn = self.frontend.host_nqn(slot);
-                if self.switch.push(at, origin, host_nqn, request) == Class::Throughput {
+                if self.switch.push(at, origin, host_nqn, request, span) == Class::Throughput {
                     self.counters.requests_bulk.bump();
                 }
             }
@@ -632,6 +639,9 @@ impl Core {
 
     fn send(&mut self, slot: usize, bytes_min: usize) -> usize {
         let sent = self.frontend.send(slot, bytes_min, &self.poller, &self.counters);
+        if let Some(spans) = &mut self.spans {
+            spans.sent(now, slot, sent);
+        }
         sent.unwrap_or_else(|| {
             self.switch.close(slot);
             0
@@ -700,8 +710,9 @@ impl Core {
         let mut any = false;
         while let Some(mut reply) = self.local.as_mut().and_then(Local::next_done) {
             any = true;
-            self.switch.finish(&mut reply);
-            self.frontend.reply(reply, &self.counters);
+            let span = self.switch.finish(&mut reply);
+            let slot = self.frontend.reply(reply, &self.counters);
+            note_answer(&mut self.spans, span, slot, &self.frontend);
         }
         any
     }
@@ -775,6 +786,13 @@ impl Core {
         if quiet || now() >= until {
             self.phase = Phase::Stopped;
         }
+    }
+}
+
+/// An answer waits to be sent by the connection in `slot`.
+fn note_answer(spans: &mut Option<Spans>, span: Option<Span>, slot: Option<usize>, frontend: &Frontend) {
+    if let (Some(spans), Some(span), Some(slot)) = (spans, span, slot) {
+        spans.answered(now(), slot, span, frontend.pending_bytes(slot));
     }
 }
 

@@ -7,6 +7,7 @@ use crate::homes::Homes;
 use crate::local::{LocalVolume, numbered};
 use crate::nvme::NvmeTarget;
 use crate::poller::Wake;
+use crate::spans::{SpanRow, Table};
 use crate::switch::configuration;
 use crate::udp::kernel_drops;
 use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
@@ -104,6 +105,7 @@ pub struct CoreHandle {
     commands: Sender<Command>,
     wake: Arc<Wake>,
     counters: Arc<Counters>,
+    spans: Option<Arc<Table>>,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<Option<SocketAddrV4>>,
     nbd: Vec<Vec<SocketAddr>>,
@@ -215,6 +217,7 @@ fn start(
         wake,
     } = line;
     let counters = Arc::new(Counters::default());
+    let spans = config.spans.then(|| Arc::new(Table::new()));
     let (report, started) = sync_channel(1);
     let name = config
         .cpu
@@ -222,13 +225,15 @@ fn start(
     let thread = Builder::new()
         .name(name)
         .spawn({
-            let (wake, counters) = (Arc::clone(&wake), Arc::clone(&counters));
+            let (wake, counters, spans) = (Arc::clone(&wake), Arc::clone(&counters), spans.clone());
             move || {
                 let pinned = match config.cpu {
                     Some(cpu) => cpu::pin(cpu).map_err(|source| StartError::Pin { cpu, source }),
                     None => Ok(()),
                 };
-                match pinned.and_then(|()| Core::new(config, hosts, target, receiver, wake, counters)) {
+                match pinned
+                    .and_then(|()| Core::new(config, hosts, target, receiver, wake, (counters, spans)))
+                {
                     Ok((mut core, started)) => {
                         // A caller that is gone has dropped the handle: the loop finds the command channel closed.
                         let _ = report.send(Ok(started));
@@ -241,17 +246,7 @@ fn start(
             }
         })
         .map_err(StartError::Thread)?;
-    let started = match started.recv() {
-        Ok(Ok(started)) => started,
-        Ok(Err(error)) => {
-            let _ = thread.join();
-            return Err(error);
-        }
-        Err(_) => {
-            let _ = thread.join();
-            return Err(StartError::Panicked);
-        }
-    };
+    let (thread, started) = await_start(thread, &started)?;
     let Started {
         addresses,
         nbd,
@@ -264,6 +259,7 @@ fn start(
         commands,
         wake,
         counters,
+        spans,
         thread: Some(thread),
         addresses,
         nbd,
@@ -272,6 +268,20 @@ fn start(
         target_nbd,
         target_nvme,
     })
+}
+
+/// What the core on `thread` reports; a thread without one is gone on return.
+fn await_start(
+    thread: JoinHandle<()>,
+    started: &Receiver<Result<Started, StartError>>,
+) -> Result<(JoinHandle<()>, Started), StartError> {
+    let error = match started.recv() {
+        Ok(Ok(started)) => return Ok((thread, started)),
+        Ok(Err(error)) => error,
+        Err(_) => StartError::Panicked,
+    };
+    let _ = thread.join();
+    Err(error)
 }
 
 impl CoreHandle {
@@ -345,6 +355,11 @@ impl CoreHandle {
         let mut stats = self.counters.read();
         stats.packets_dropped_kernel = self.sockets.iter().map(kernel_drops).sum();
         stats
+    }
+
+    /// Where the requests of clients spent their time, with [`CoreConfig::spans`]; else nothing.
+    pub fn spans(&self) -> Vec<SpanRow> {
+        self.spans.as_ref().map_or(Vec::new(), |table| table.read())
     }
 
     /// False when the core has died of a bug.

@@ -42,6 +42,7 @@ mod nvme;
 mod poller;
 pub mod pool;
 mod ring;
+mod spans;
 mod spin;
 mod switch;
 mod udp;
@@ -53,6 +54,7 @@ pub use handle::{CoreHandle, StartError, Stopped, TargetSpec, start_core, start_
 pub use local::LocalVolume;
 pub use media::{MediaFile, MediaOpenError, MediaWarning};
 pub use nvme::{NvmeTarget, nvme_address};
+pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use udp::socket_addr;
 
 use base::{Addr, Duration, Instant, Machine, Medium, Pool, VolumeId};
@@ -106,6 +108,8 @@ pub struct CoreConfig {
     pub slice_bytes: u32,
     /// Classes of clients that are given and not learned.
     pub classes: ClassRules,
+    /// Count where requests spend their time: some clock reads and a megabyte for the core.
+    pub spans: bool,
 }
 
 /// Classes that an operator gives to clients. Of several that match a request the first in this order counts, the most
@@ -151,6 +155,7 @@ impl Default for CoreConfig {
             policy: Policy::default(),
             slice_bytes: 352 << 10,
             classes: ClassRules::default(),
+            spans: false,
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::core::Endpoint;
 use crate::frontend::Origin;
+use crate::spans::Span;
 use crate::{ClassRules, CoreConfig};
 use base::{BlockOp, BlockReply, BlockRequest, Instant};
 use blockswitch::balance::work_of;
@@ -37,6 +38,8 @@ struct Work {
     class: Class,
     charge: Option<Charge>,
     waiting: Option<(Endpoint, BlockRequest)>,
+    /// When it passed what, if that is wanted.
+    span: Option<Span>,
 }
 
 /// An application.
@@ -131,6 +134,7 @@ impl Switch {
         origin: Origin,
         host_nqn: Option<&str>,
         mut request: BlockRequest,
+        span: Option<Span>,
     ) -> Class {
         let Origin { slot, port, endpoint } = origin;
         let hint = || self.rules.hint(host_nqn, port, request.volume);
@@ -162,6 +166,7 @@ impl Switch {
             class,
             charge: Some(charge),
             waiting: None,
+            span,
         };
         request.tag = u64::from(index);
         self.work[index as usize] = Some(Work {
@@ -185,9 +190,12 @@ impl Switch {
     pub fn pop(&mut self, now: Instant, bulk_bytes: usize) -> Option<Step> {
         let bulk_bytes = u32::try_from(bulk_bytes).unwrap_or(u32::MAX);
         let slice = self.egress.pop_within(now, bulk_bytes)?;
-        let work = self.work[slice.tag as usize]
+        let mut work = self.work[slice.tag as usize]
             .as_mut()
             .filter(|_| slice.from_byte == 0);
+        if let Some(span) = work.as_mut().and_then(|work| work.span.as_mut()) {
+            span.begin(now);
+        }
         Some(Step {
             slot: slice.app.0 as usize,
             bytes: slice.bytes as usize,
@@ -196,10 +204,12 @@ impl Switch {
         })
     }
 
-    /// A request is answered: takes it off the books and gives its answer the session's tag.
-    pub fn finish(&mut self, reply: &mut BlockReply) {
+    /// A request is answered: takes it off the books and gives its answer the session's tag. Returns when it passed what,
+    /// if that is wanted.
+    pub fn finish(&mut self, reply: &mut BlockReply) -> Option<Span> {
         let work = self.forget(reply.tag);
         reply.tag = work.tag;
+        work.span
     }
 
     fn forget(&mut self, index: u64) -> Work {

@@ -48,6 +48,7 @@ mod simulate;
 mod size;
 mod status;
 mod store;
+mod target;
 mod top;
 mod verify;
 mod volume;

@@ -1,10 +1,12 @@
 //! `switchyard serve`: volumes of this machine, on memory, files or block devices, for many clients at once.
 
 use crate::config;
+use crate::control::server::Server;
 use crate::datadir;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
 use crate::size::Size;
+use crate::target;
 use anyhow::bail;
 use base::VolumeId;
 use base::limits::{CHANNELS_MAX, PAGE_BYTES};
@@ -81,6 +83,10 @@ pub struct ServeArgs {
     /// How long an idle core polls after work before it sleeps, in µs
     #[arg(long, value_name = "US", default_value_t = 50)]
     pub spin_us: u64,
+    /// Count where requests spend their time, and tell it here to `switchyard profile --target` (HTTP, no
+    /// authentication)
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
     /// Print one JSON line when ready, nothing else on standard output
     #[arg(long)]
     pub json: bool,
@@ -222,16 +228,20 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         .iter()
         .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
         .collect();
-    let cores = start(&args, volumes)?;
+    let cores = Arc::new(start(&args, volumes)?);
+    let control = args.control.map(|address| target::tell(address, &cores, &lines));
+    let control = control.transpose()?;
     let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
     print_recovery(&cores[0], &args, &names, &says)?;
     signals.serving();
-    ready(&cores[0], &lines, &says);
+    ready(&cores[0], &lines, control.as_ref(), &says);
     while !signals.wait(Duration::from_secs(1))? {
         if !cores.iter().all(CoreHandle::is_running) {
             bail!("a core has died of a bug; its message is above");
         }
     }
+    drop(control);
+    let cores = Arc::into_inner(cores).expect("nobody else is left to look at the cores");
     let mut clean = true;
     // The first core hands clients to the others: it stops first.
     for core in cores {
@@ -438,6 +448,7 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
         spin: base::Duration::from_micros(args.spin_us),
         connections_max: args.connections,
         requests_max: args.requests,
+        spans: args.control.is_some(),
         ..CoreConfig::default()
     };
     let configs = match &args.cores {
@@ -502,7 +513,8 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
     Ok(rules)
 }
 
-fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
+fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>, says: &Says) {
+    let control = control.map(|server| format!("http://{}", server.address()));
     let (nbd, nvme) = (first.target_nbd_addresses(), first.target_nvme_addresses());
     if says.json {
         let volumes: Vec<_> = volumes
@@ -520,9 +532,14 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], says: &Says) {
             .collect();
         println!(
             "{}",
-            serde_json::json!({ "part": "target", "volumes": volumes, "pid": std::process::id() })
+            serde_json::json!({
+                "part": target::ROLE, "volumes": volumes, "control": control, "pid": std::process::id(),
+            })
         );
     } else {
+        if let Some(control) = control {
+            println!("control {control}");
+        }
         for (name, size_bytes) in volumes {
             for address in nbd {
                 println!("volume {name}  nbd://{address}/{name}  {}", Size(*size_bytes));

@@ -158,7 +158,7 @@ fn action_of_opcode(opcode: u8) -> Option<Action> {
 }
 
 fn is_journal(comm: &Comm) -> bool {
-    comm.starts_with(b"jbd2/") || comm.starts_with(b"btrfs-transacti")
+    comm.starts_with(b"jbd2/")
 }
 
 /// Some journals (xfs) are written by any kernel worker; what tells them is that somebody waits for metadata.
@@ -196,7 +196,11 @@ impl Attribution {
             What::Enter { number } => self.enter(now_ns, thread, number),
             What::Exit { number, result } => self.exit(now_ns, thread, number, result, out),
             What::DirectBegin { .. } | What::SyncBegin { .. } | What::Submit { .. } if !ours => {}
-            What::DirectBegin { bytes, asynchronous } => self.direct(now_ns, thread, bytes, asynchronous),
+            What::DirectBegin {
+                bytes,
+                asynchronous,
+                continues,
+            } => self.direct(now_ns, thread, bytes, asynchronous, continues),
             What::SyncBegin { dev } => self.sync(now_ns, thread, dev),
             What::Submit { request, opcode } => self.submit(now_ns, thread, request, opcode),
             What::NewThread { thread } => drop(self.threads.remove(&thread)),
@@ -317,10 +321,10 @@ impl Attribution {
         }
     }
 
-    fn direct(&mut self, now_ns: u64, thread: u32, bytes: u64, asynchronous: bool) {
+    fn direct(&mut self, now_ns: u64, thread: u32, bytes: u64, asynchronous: bool, continues: bool) {
         let state = self.threads.entry(thread).or_default();
         let libaio = state.submits == Some(libc::SYS_io_submit as u32);
-        if libaio && asynchronous {
+        if libaio && asynchronous && !(continues && state.request.is_some()) {
             let id = self.begin(now_ns, thread, Interface::Aio, Action::Other);
             if let Some(open) = self.open.get_mut(&id) {
                 open.ends_with_bios = true;
@@ -329,7 +333,14 @@ impl Attribution {
             self.threads.entry(thread).or_default().request = Some(id);
             return;
         }
-        let id = state.call.or(state.request);
+        // A worker that has not got on yet, or says so, goes on with its request: file systems try without waiting for
+        // memory first.
+        let stint = state.stint.map(|stint| stint.id);
+        let same = stint.filter(|id| {
+            let is_idle = self.open.get(id).is_some_and(|open| open.bios == 0);
+            self.stints.contains(id) && (continues || is_idle)
+        });
+        let id = state.call.or(state.request).or(same);
         let id = id.or_else(|| self.new_stint(now_ns, thread, true));
         if let Some(open) = id.and_then(|id| self.open.get_mut(&id)) {
             open.direct_ns.get_or_insert(now_ns);
@@ -527,6 +538,7 @@ impl Attribution {
                 inserted_ns: bio.inserted_ns,
                 issued_ns: bio.issued_ns,
                 done_ns: bio.done_ns,
+                merged: bio.merged,
             };
             self.end_wait(&bio, passed);
             for id in &bio.of {

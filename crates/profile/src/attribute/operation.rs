@@ -120,6 +120,8 @@ pub(super) struct Passed {
     pub(super) inserted_ns: u64,
     pub(super) issued_ns: u64,
     pub(super) done_ns: u64,
+    /// From the merge on its events are those of the request, which another bio has too.
+    pub(super) merged: bool,
 }
 
 /// Divides the time between `begin` and `end` among the layers, each moment to one. With bios in several states the
@@ -134,7 +136,7 @@ pub(super) fn divide(
     const SCHEDULER: usize = 1;
     const DEVICE: usize = 2;
     let last_done_ns = bios.iter().map(|bio| bio.done_ns).max().unwrap_or(0);
-    let mut edges: Vec<(u64, [i32; 3])> = Vec::with_capacity(bios.len() * 5 + 1);
+    let mut edges: Vec<(u64, [i32; 3], u32)> = Vec::with_capacity(bios.len() * 5 + 1);
     for bio in bios {
         let mut state = None;
         let steps = [
@@ -154,12 +156,14 @@ pub(super) fn divide(
                     change[new] += 1;
                 }
                 state = next;
-                edges.push((at_ns, change));
+                let is_its_own = !bio.merged || at_ns == bio.queued_ns || at_ns == bio.got_request_ns;
+                edges.push((at_ns, change, u32::from(is_its_own)));
             }
         }
     }
-    edges.extend(direct_ns.map(|at_ns| (at_ns, [0; 3])));
-    edges.sort_unstable_by_key(|(at_ns, _)| *at_ns);
+    edges.extend(direct_ns.map(|at_ns| (at_ns, [0; 3], 1)));
+    // Of one moment the event comes last: what follows it is where its cost lies.
+    edges.sort_unstable_by_key(|(at_ns, _, events)| (*at_ns, *events));
     let (mut layers, mut probes) = ([0; LAYERS.len()], [0; LAYERS.len()]);
     let mut counts = [0; 3];
     let mut at_ns = begin_ns;
@@ -174,14 +178,14 @@ pub(super) fn divide(
     };
     // What begins the operation is a probe as well.
     probes[layer_at(begin_ns, counts) as usize] += 1;
-    for (edge_ns, change) in edges {
+    for (edge_ns, change, events) in edges {
         let edge_ns = edge_ns.clamp(begin_ns, end_ns);
         layers[layer_at(at_ns, counts) as usize] += edge_ns - at_ns;
         at_ns = edge_ns;
         for (count, change) in counts.iter_mut().zip(change) {
             *count += change;
         }
-        probes[layer_at(at_ns, counts) as usize] += 1;
+        probes[layer_at(at_ns, counts) as usize] += events;
     }
     layers[layer_at(at_ns, counts) as usize] += end_ns - at_ns;
     (layers, probes)
@@ -200,6 +204,7 @@ mod tests {
             inserted_ns,
             issued_ns,
             done_ns,
+            merged: false,
         }
     }
 
@@ -231,6 +236,19 @@ mod tests {
             [0, 15, 13, 0, 67, 5],
             "between bios the file system works"
         );
+    }
+
+    #[test]
+    fn a_requests_events_are_counted_once_however_many_bios_it_has() {
+        let first = bio([110, 111, 120, 130, 180]);
+        let joined = Passed {
+            merged: true,
+            ..bio([112, 113, 120, 130, 180])
+        };
+        let (alone, probes) = divide(100, None, 200, &[first]);
+        assert_eq!((alone, probes), ([0, 10, 10, 10, 50, 20], [0, 1, 2, 1, 1, 1]));
+        let (both, probes) = divide(100, None, 200, &[first, joined]);
+        assert_eq!((both, probes), (alone, [0, 1, 4, 1, 1, 1]));
     }
 
     #[test]

@@ -164,6 +164,45 @@ fn workers_that_overtake_each_other_keep_their_requests_apart() {
 }
 
 #[test]
+fn a_worker_that_begins_its_direct_io_again_is_at_the_same_request() {
+    let mut bench = Bench::new();
+    let (first, rest) = (span(DISK, 0, 8), span(DISK, 8, 8));
+    bench.enter(PROGRAM, libc::SYS_io_uring_enter);
+    bench.happens(
+        PROGRAM,
+        What::Submit {
+            request: 1,
+            opcode: 1,
+        },
+    );
+    bench.happens(PROGRAM, What::Punt { request: 1 });
+    bench.exit(PROGRAM, libc::SYS_io_uring_enter, 1);
+    let direct = |bytes, continues| What::DirectBegin {
+        bytes,
+        asynchronous: true,
+        continues,
+    };
+    // Nothing of the memory is there, then half of it, then all.
+    bench.happens(WORKERS[0], direct(8192, false));
+    bench.happens(WORKERS[0], direct(8192, false));
+    bench.queue(WORKERS[0], b"iou-wrk-100", first, READ);
+    bench.happens(WORKERS[0], direct(4096, true));
+    bench.queue(WORKERS[0], b"iou-wrk-100", rest, READ);
+    bench.serve(first, READ).serve(rest, READ);
+    bench.happens(
+        PROGRAM,
+        What::Complete {
+            request: 1,
+            result: 8192,
+        },
+    );
+    let [read] = bench.operations()[..] else {
+        panic!("{:?}", bench.found)
+    };
+    assert_eq!((read.bios, read.bytes, read.punted), (2, 8192, true));
+}
+
+#[test]
 fn one_worker_with_several_requests_on_their_way_keeps_them_apart_by_what_they_move() {
     let mut bench = Bench::new();
     let spans = [span(DISK, 0, 8), span(DISK, 800, 16)];
@@ -180,6 +219,7 @@ fn one_worker_with_several_requests_on_their_way_keeps_them_apart_by_what_they_m
             What::DirectBegin {
                 bytes,
                 asynchronous: true,
+                continues: false,
             },
         );
         bench.queue(WORKERS[0], b"iou-wrk-100", span, READ);

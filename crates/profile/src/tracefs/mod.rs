@@ -30,6 +30,17 @@ pub enum TraceError {
         /// What was refused.
         path: PathBuf,
     },
+    /// Somebody traces functions: what that costs would count as the kernel's time.
+    #[error(
+        "{path}: the tracer `{tracer}` is on, and its cost would count as the kernel's own time; when nobody needs it, as root: \
+         echo nop > {path}"
+    )]
+    Busy {
+        /// Where it is set.
+        path: PathBuf,
+        /// Which.
+        tracer: String,
+    },
     /// Anything else.
     #[error("{path}: {source}")]
     Io {
@@ -76,6 +87,26 @@ pub fn root() -> Result<PathBuf, TraceError> {
         }
     }
     Err(TraceError::NotMounted)
+}
+
+/// Refuses to trace beside a tracer of functions. Other users of events are no trouble.
+pub fn check_quiet(root: &Path) -> Result<(), TraceError> {
+    let instances = fs::read_dir(root.join("instances"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for place in instances.map(|entry| entry.path()).chain([root.to_path_buf()]) {
+        let path = place.join("current_tracer");
+        // An instance may have gone meanwhile.
+        let tracer = fs::read_to_string(&path).unwrap_or_default();
+        if !matches!(tracer.trim(), "" | "nop") {
+            return Err(TraceError::Busy {
+                path,
+                tracer: tracer.trim().to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Reads a file of tracefs: some give what they hold to the first read only, however small that is.
@@ -241,7 +272,8 @@ impl Drop for Instance {
     }
 }
 
-/// Removes the instances of profilers that are no more.
+/// Removes the instances of profilers that are no more. The kernel refuses it for one that is read, by a profiler of
+/// another PID namespace.
 fn remove_abandoned(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -252,7 +284,6 @@ fn remove_abandoned(instances: &Path) {
         if let Some(process) = process
             && !Path::new("/proc").join(process).exists()
         {
-            let _ = fs::write(entry.path().join("events/enable"), "0");
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -282,5 +313,27 @@ impl CpuReader {
             }
             Err(error) => Err(TraceError::at(&self.path)(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tracer_of_functions_is_refused_wherever_it_is_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let instance = dir.path().join("instances/other");
+        fs::create_dir_all(&instance).expect("a directory");
+        for place in [dir.path(), &instance] {
+            fs::write(place.join("current_tracer"), "nop\n").expect("a file");
+        }
+        check_quiet(dir.path()).expect("nobody traces functions");
+        fs::write(instance.join("current_tracer"), "function\n").expect("a file");
+        let refusal = check_quiet(dir.path()).expect_err("somebody does").to_string();
+        assert!(
+            refusal.contains("`function` is on") && refusal.contains("other/current_tracer"),
+            "{refusal}"
+        );
     }
 }

@@ -319,8 +319,8 @@ impl Frontend {
         }
     }
 
-    /// A host's answer. The connection it is for may be gone.
-    pub fn reply(&mut self, reply: BlockReply, counters: &Counters) {
+    /// A host's answer, and the slot of the connection that sends it, unless that is gone.
+    pub fn reply(&mut self, reply: BlockReply, counters: &Counters) -> Option<usize> {
         let slot = (reply.client & ((1 << SLOT_BITS) - 1)) as usize;
         match self.slots.get_mut(slot) {
             Some(Some(connection)) if connection.client == reply.client => {
@@ -330,9 +330,19 @@ impl Frontend {
                 if self.sent_next != Some(slot) {
                     self.stand_in_line(slot);
                 }
+                Some(slot)
             }
-            _ => counters.replies_late.bump(),
+            _ => {
+                counters.replies_late.bump();
+                None
+            }
         }
+    }
+
+    /// Bytes that a connection has to send.
+    pub fn pending_bytes(&self, slot: usize) -> u64 {
+        let connection = self.slots[slot].as_ref();
+        connection.map_or(0, |connection| connection.protocol.pending_bytes())
     }
 
     /// True if a connection can go on; puts those in line that waited for pages or for their share when there is more

@@ -31,6 +31,33 @@ pub struct Status {
     pub nodes: Vec<Node>,
     /// The threads.
     pub cores: Vec<Core>,
+    /// Where the requests of a target spent their time, for each core and kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<Spans>,
+}
+
+/// Requests to a target, of one kind and size.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Spans {
+    /// `read`, `write` or `sync`.
+    pub action: String,
+    /// Bytes each, rounded up to a power of two; 0 for syncs.
+    pub bytes_max: u64,
+    /// Their time in each layer, in the order in which they pass them.
+    pub layers: Vec<SpanTimes>,
+    /// All of it.
+    pub total: SpanTimes,
+}
+
+/// A distribution of times since the start.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SpanTimes {
+    /// Of what.
+    pub name: String,
+    /// Sum, ns.
+    pub sum_ns: u64,
+    /// Times, ns, and how many there were of each, the shortest first.
+    pub counts: Vec<(u64, u64)>,
 }
 
 /// Counters of a gateway since its start.

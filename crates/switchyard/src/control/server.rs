@@ -42,6 +42,11 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 impl Server {
     /// Serves `plane` until it is dropped.
     pub fn start(listener: TcpListener, plane: Arc<Plane>) -> anyhow::Result<Self> {
+        Self::with(listener, routes(plane))
+    }
+
+    /// Serves `routes` until it is dropped.
+    pub fn with(listener: TcpListener, routes: Router) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -59,7 +64,7 @@ impl Server {
                             return eprintln!("switchyard: the control server cannot start: {error}");
                         }
                     };
-                    let serving = axum::serve(listener, routes(plane)).into_future();
+                    let serving = axum::serve(listener, routes).into_future();
                     tokio::select! {
                         result = serving => if let Err(error) = result {
                             eprintln!("switchyard: the control server has stopped: {error}");

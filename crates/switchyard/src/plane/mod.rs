@@ -14,7 +14,7 @@ mod volumes;
 pub use exchange::load_decided;
 pub use lead::{Follower, cntlids, enter};
 pub use nvme::Offer;
-pub use observe::stages_of;
+pub use observe::{core as core_counters, stages_of};
 pub use volumes::open_registered;
 
 use crate::control::api;

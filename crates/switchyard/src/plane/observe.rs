@@ -160,7 +160,8 @@ fn gateway_counters(gateway: &Gateway) -> api::GatewayCounters {
     }
 }
 
-fn core(stats: runtime::Stats) -> api::Core {
+/// A core's counters.
+pub fn core(stats: runtime::Stats) -> api::Core {
     api::Core {
         packets_in: stats.packets_in,
         packets_out: stats.packets_out,

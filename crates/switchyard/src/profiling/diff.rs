@@ -1,7 +1,7 @@
 //! `switchyard profile diff`: two profiles side by side.
 
 use super::load;
-use super::text::title;
+use super::text::{on, title};
 use clap::Args;
 use profile::summary::{OperationSummary, Summary};
 use serde_json::{Value, json};
@@ -67,8 +67,11 @@ fn to_json((before, after): Pair<'_>) -> Value {
 
 fn render(before: &Summary, after: &Summary) -> String {
     let mut text = format!(
-        "before: {} (Linux {})\nafter:  {} (Linux {})\n",
-        before.target, before.kernel, after.target, after.kernel
+        "before: {} ({})\nafter:  {} ({})\n",
+        before.target,
+        on(before),
+        after.target,
+        on(after)
     );
     let reached = |pair: &Pair<'_>| pair.0.or(pair.1).is_some_and(|row| row.reached_device);
     for pair in pairs(before, after).into_iter().filter(reached) {
@@ -90,13 +93,30 @@ fn render(before: &Summary, after: &Summary) -> String {
             "  {:<14} {:>11} {:>11} {:>11} {:>8}",
             "layer", "before µs", "after µs", "change µs", ""
         );
-        for (a, b) in old.layers.iter().zip(&new.layers) {
-            line(&mut text, &a.name, a.times.mean_us, b.times.mean_us);
+        for name in names(old, new) {
+            line(&mut text, name, mean_us(old, name), mean_us(new, name));
         }
         line(&mut text, "total", old.times.mean_us, new.times.mean_us);
         line(&mut text, "total p99", old.times.p99_us, new.times.p99_us);
     }
     text
+}
+
+/// The layers of either, those of the first in its order.
+fn names<'a>(old: &'a OperationSummary, new: &'a OperationSummary) -> Vec<&'a str> {
+    let mut names: Vec<&str> = old.layers.iter().map(|layer| layer.name.as_str()).collect();
+    for layer in &new.layers {
+        if !names.contains(&layer.name.as_str()) {
+            names.push(&layer.name);
+        }
+    }
+    names
+}
+
+/// Of a layer that the other one does not have: 0.
+fn mean_us(row: &OperationSummary, name: &str) -> f64 {
+    let layer = row.layers.iter().find(|layer| layer.name == name);
+    layer.map_or(0.0, |layer| layer.times.mean_us)
 }
 
 /// A kind of operations that only one of them has, in its column.
@@ -122,4 +142,53 @@ fn line(text: &mut String, name: &str, before_us: f64, after_us: f64) {
         "  {name:<14} {before_us:>11.3} {after_us:>11.3} {:>+11.3} {change:>8}",
         after_us - before_us
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::summary::{LayerSummary, ProbeSummary, TimeSummary, VERSION};
+
+    #[test]
+    fn layers_are_matched_by_name() {
+        let profile = |layers: &[(&str, f64)]| Summary {
+            version: VERSION,
+            target: "t".to_owned(),
+            kernel: "k".to_owned(),
+            seconds: 1.0,
+            probes: ProbeSummary::default(),
+            operations: vec![OperationSummary {
+                interface: "switchyard".to_owned(),
+                action: "read".to_owned(),
+                reached_device: true,
+                layers: layers
+                    .iter()
+                    .map(|(name, mean_us)| LayerSummary {
+                        name: (*name).to_owned(),
+                        times: TimeSummary {
+                            mean_us: *mean_us,
+                            ..TimeSummary::default()
+                        },
+                        probes_us: 0.0,
+                        share: 0.0,
+                    })
+                    .collect(),
+                ..OperationSummary::default()
+            }],
+            devices: Vec::new(),
+            heat: Default::default(),
+            stacks: None,
+        };
+        let before = profile(&[("gateway", 60.0), ("FTL and media", 20.0)]);
+        let after = profile(&[("frontend", 2.0), ("FTL and media", 30.0)]);
+        let text = render(&before, &after);
+        for (name, change) in [
+            ("gateway", "-60.000"),
+            ("FTL and media", "+50.0 %"),
+            ("frontend", "+2.000"),
+        ] {
+            let line = text.lines().find(|line| line.trim().starts_with(name));
+            assert!(line.is_some_and(|line| line.contains(change)), "{name}: {text}");
+        }
+    }
 }

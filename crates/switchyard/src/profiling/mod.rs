@@ -43,7 +43,7 @@ pub struct ProfileArgs {
     /// Profile a process that runs, and what it starts
     #[arg(long, value_name = "PID", conflicts_with = "words")]
     pid: Option<u32>,
-    /// Profile the requests of a running rack instead, by its control address, such as http://127.0.0.1:9180
+    /// Profile the requests of a running rack or target instead, by its control address, such as http://127.0.0.1:9180
     #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds")]
     target: Option<String>,
     /// Stop after so many seconds; without a command or process, profile everybody for that long
@@ -84,7 +84,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     let limit = match args.seconds {
         Some(seconds) if !(seconds > 0.0 && seconds < 1e6) => {
             bail!(Failure::Usage(format!(
-                "--seconds {seconds}: a positive number of seconds is needed"
+                "--seconds {seconds}: write a number above 0 and below 1,000,000"
             )));
         }
         seconds => seconds.map(Duration::from_secs_f64),

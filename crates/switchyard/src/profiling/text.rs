@@ -15,18 +15,28 @@ pub fn render(summary: &Summary) -> String {
     let probes = &summary.probes;
     let _ = writeln!(
         text,
-        "{} — {:.2} s, Linux {}\nprobes: {:.0} ns an event, {:.1} % of what was measured, taken out below; on a null workload that \
-         leaves {:+.1} %\n        {} events, {} lost{}",
+        "{} — {:.2} s, {}",
         summary.target,
         summary.seconds,
-        summary.kernel,
-        probes.event_ns,
-        probes.share * 100.0,
-        probes.null_error * 100.0,
-        probes.events,
-        probes.lost,
-        unclear(summary),
+        on(summary)
     );
+    // Switchyard's own figures need no probes.
+    if probes.events > 0 {
+        let _ = writeln!(
+            text,
+            "probes: {:.0} ns an event, {:.1} % of what was measured, taken out below; on a null workload that leaves {:+.1} %\n        \
+             {} events, {} lost{}",
+            probes.event_ns,
+            probes.share * 100.0,
+            probes.null_error * 100.0,
+            probes.events,
+            probes.lost,
+            unclear(summary),
+        );
+    }
+    if probes.lost > 0 {
+        text.push_str("        counts are too low, and what lost its end is left out: profile one device (--device), or shorter\n");
+    }
     let time = |row: &OperationSummary| row.count as f64 * row.times.mean_us;
     let reached = || summary.operations.iter().filter(|row| row.reached_device);
     let all: f64 = reached().map(time).sum();
@@ -58,6 +68,16 @@ pub fn render(summary: &Summary) -> String {
         functions(&mut text, stacks);
     }
     text
+}
+
+/// What it ran on.
+pub fn on(summary: &Summary) -> String {
+    let name = if summary.probes.events > 0 {
+        "Linux"
+    } else {
+        "Switchyard"
+    };
+    format!("{name} {}", summary.kernel)
 }
 
 fn functions(text: &mut String, stacks: &StackSummary) {

@@ -47,6 +47,27 @@ pub fn command(words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Undoes what a run that was killed has left: its mount and its loop devices. Nobody else uses this image: the
+/// directory is locked.
+fn clear_leftovers(image: &str, mount: &Path) -> anyhow::Result<()> {
+    let devices = command(&[
+        "losetup",
+        "--noheadings",
+        "--output",
+        "NAME",
+        "--associated",
+        image,
+    ])?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    for device in devices.lines() {
+        if mounts.lines().any(|line| line.split(' ').next() == Some(device)) {
+            command(&["umount", &mount.display().to_string()])?;
+        }
+        command(&["losetup", "--detach", device])?;
+    }
+    Ok(())
+}
+
 impl Ground {
     /// A loop device in `dir`, or `named`, if nobody uses it.
     pub fn new(dir: &Path, named: Option<&Path>) -> anyhow::Result<Self> {
@@ -76,6 +97,9 @@ impl Ground {
         }
         let image = dir.join("matrix.img");
         let path = image.display().to_string();
+        if image.exists() {
+            clear_leftovers(&path, &ground.mount)?;
+        }
         ground.image = Some(image);
         command(&["fallocate", "-l", &DEVICE_BYTES.to_string(), &path])
             .with_context(|| format!("{} for the loop device's file", Size(DEVICE_BYTES)))?;

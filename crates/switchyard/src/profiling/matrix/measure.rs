@@ -2,15 +2,17 @@
 
 use super::ground::{FILE_BYTES, Ground};
 use super::{Cell, Engine, Outcome};
+use crate::control::client::Client;
+use crate::profiling::own::{self, requests as requests_of};
 use anyhow::{Context, bail};
 use profile::attribute::{Finding, LAYERS, Layer};
 use profile::devices::Devices;
 use profile::session::{self, Options, Profile, Target};
 use profile::summary::{OperationSummary, Summary};
+use runtime::SPAN_LAYERS;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -173,8 +175,11 @@ fn own(
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     let target = Serving::start(&ground.device)?;
-    words.push(format!("--uri=nbd://127.0.0.1:{}/disk", target.port).into());
+    words.push(format!("--uri={}", target.uri).into());
+    let client = Client::new(&target.control);
+    let before = client.status()?;
     let (found, device_us) = profiled(ground, words, stop)?;
+    let after = client.status()?;
     let text = std::fs::read_to_string(result).context("fio's result")?;
     let fio: Value = serde_json::from_str(&text).context("fio's result")?;
     let side = &fio["jobs"][0][if cell.is_write { "write" } else { "read" }];
@@ -187,19 +192,18 @@ fn own(
         bail!("no request was seen");
     }
     let device_us = (device_us / requests).min(mean_us);
+    let rows = requests_of(&before.spans, &after.spans);
+    let rows = rows
+        .iter()
+        .filter(|row| (row.action == "write") == cell.is_write && row.bytes_max > 0);
+    let layers = own_layers(&rows.collect::<Vec<_>>(), requests, mean_us, device_us);
     let bios: u64 = found.tables.devices.values().map(|row| row.d2c.len()).sum();
     Ok(Outcome {
         cell: cell.clone(),
         requests: requests as u64,
         mean_us,
         software_share: 1.0 - device_us / mean_us,
-        layers: vec![
-            (
-                "client, socket, target, system call".to_owned(),
-                mean_us - device_us,
-            ),
-            (Layer::Device.name().to_owned(), device_us),
-        ],
+        layers,
         // They are in the share of software: what they cost the target is not told apart.
         probes_share: 0.0,
         bios: bios as f64 / requests,
@@ -209,21 +213,54 @@ fn own(
     })
 }
 
+/// What the target counted, a client's request; the rest of what the client saw is its own and the socket's. While the
+/// target waits for its medium, what is not the device's is the kernel's.
+fn own_layers(rows: &[&OperationSummary], requests: f64, mean_us: f64, device_us: f64) -> Vec<(String, f64)> {
+    let each = |of: &dyn Fn(&OperationSummary) -> f64| {
+        rows.iter().map(|row| row.count as f64 * of(row)).sum::<f64>() / requests
+    };
+    let mut layers = vec![(
+        "client and socket".to_owned(),
+        (mean_us - each(&|row| row.times.mean_us)).max(0.0),
+    )];
+    for (place, name) in SPAN_LAYERS.into_iter().enumerate() {
+        let us = each(&|row| row.layers[place].times.mean_us);
+        if name == own::MEDIA {
+            layers.push((
+                "system call and block layer".to_owned(),
+                (us - device_us).max(0.0),
+            ));
+            layers.push((Layer::Device.name().to_owned(), device_us));
+        } else {
+            layers.push((name.to_owned(), us));
+        }
+    }
+    layers
+}
+
 /// Our target in a process of its own.
 struct Serving {
-    port: u16,
+    uri: String,
+    control: String,
     process: Child,
 }
 
 impl Serving {
     fn start(device: &Path) -> anyhow::Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let program: PathBuf = std::env::current_exe()?;
         let mut process = Command::new(program)
             .arg("serve")
             .arg("--media")
             .arg(device)
-            .args(["--name", "disk", "--json", "--nbd", &format!("127.0.0.1:{port}")])
+            .args([
+                "--name",
+                "disk",
+                "--json",
+                "--nbd",
+                "127.0.0.1:0",
+                "--control",
+                "127.0.0.1:0",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -232,11 +269,19 @@ impl Serving {
             .stdout
             .take()
             .map(|out| BufReader::new(out).read_line(&mut line));
-        let serving = Self { port, process };
-        match ready {
-            Some(Ok(bytes)) if bytes > 0 => Ok(serving),
-            _ => bail!("the target did not start"),
+        let mut serving = Self {
+            uri: String::new(),
+            control: String::new(),
+            process,
+        };
+        if !matches!(ready, Some(Ok(bytes)) if bytes > 0) {
+            bail!("the target did not start");
         }
+        let told: Value = serde_json::from_str(&line)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        serving.uri = text(&told["volumes"][0]["nbd"][0]);
+        serving.control = text(&told["control"]);
+        Ok(serving)
     }
 }
 

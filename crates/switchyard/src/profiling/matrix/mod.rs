@@ -14,6 +14,7 @@ use clap::Args;
 use ground::Ground;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -192,6 +193,13 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     let asked = Arc::clone(&stop);
     // What was made on the device is undone in any case.
     let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    let lock = File::open(&args.out)?;
+    if lock.try_lock().is_err() {
+        bail!(Failure::InUse(format!(
+            "{}: another matrix is being measured there",
+            args.out.display()
+        )));
+    }
     let mut ground = Ground::new(&args.out, args.device.as_deref())?;
     let mut found = resume(&state, args.again, &ground.about)?;
     let before_s = found.seconds;
