@@ -133,14 +133,13 @@ fn fatal(error: &io::Error) -> ! {
     unreachable!("the process has ended")
 }
 
-/// Waits until `ticket` is durable, and sends what is held for it.
+/// Waits until `ticket` is durable.
 fn advance(journal: &Journal, ticket: Ticket) {
     if journal.durable() < ticket
         && let Err(error) = journal.await_durable(ticket)
     {
         fatal(&error);
     }
-    flush(journal);
 }
 
 fn flush(journal: &Journal) {
@@ -157,36 +156,46 @@ pub(crate) fn settle() {
         return;
     }
     if let Some(journal) = present() {
+        // Some of those who settle tell of the last error.
+        // SAFETY: this thread's own place.
+        let error = unsafe { *libc::__errno_location() };
         inside(|| {
             let ticket = OUTBOX.newest();
             advance(journal, ticket);
+            flush(journal);
             OUTBOX.await_sent(ticket);
         });
+        set_errno(error);
     }
 }
 
-/// This thread is about to wait for something: if the program is alone, its own write is made first. True if it was.
-pub(crate) fn before_wait() -> bool {
-    if !is_unsettled() || IS_INSIDE.get() || IS_EAGER.load(Ordering::Relaxed) {
-        return false;
+/// This thread is about to wait for something: if the program is alone, its own write is made first.
+pub(crate) fn before_wait() {
+    if !IS_EAGER.load(Ordering::Relaxed) {
+        settle();
     }
-    settle();
-    true
 }
 
-/// Waits for events by `wait`, which is told a timeout in ms, or to use the caller's own. `sleep` does so where our thread can wake
-/// it, and then lets it send: it calls what it is given.
+/// How to wait so that our thread can wake: whether it can, and waiting, which calls what it is given when it was woken.
+type Sleep<'a> = (&'a dyn Fn() -> bool, &'a dyn Fn(&dyn Fn()) -> c_int);
+
+/// Waits for events by `wait`, which is told a timeout in ms, or to use the caller's own; by `sleep`, if there is a way, when our
+/// thread is at the device, so that this one sends what that frees.
 pub(crate) fn wait_for_events(
     is_poll: bool,
     wait: impl Fn(Option<c_int>) -> c_int,
-    sleep: impl FnOnce(&dyn Fn()) -> c_int,
+    sleep: Option<Sleep<'_>>,
 ) -> c_int {
     let Some(journal) = present().filter(|_| is_unsettled()) else {
         return wait(None);
     };
-    if before_wait() {
-        let count = wait(Some(0));
-        if count != 0 || is_poll {
+    if !IS_INSIDE.get() && !IS_EAGER.load(Ordering::Relaxed) {
+        inside(|| advance(journal, OUTBOX.newest()));
+        // Before what was held is sent: afterwards its answers come in.
+        let count = if is_poll { 0 } else { wait(Some(0)) };
+        settle();
+        if count != 0 {
+            // Something came in while this thread was at the device.
             IS_EAGER.store(count > 0, Ordering::Relaxed);
             return count;
         }
@@ -206,13 +215,19 @@ pub(crate) fn wait_for_events(
     HELPER.call(true);
     let ticket = inside(|| OUTBOX.newest());
     let was_durable = journal.durable() >= ticket;
-    SLEEPERS.fetch_add(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if inside(|| OUTBOX.is_due(journal.durable())) {
-        send();
-    }
-    let count = sleep(&send);
-    SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+    let count = match sleep.filter(|(is_watched, _)| inside(is_watched)) {
+        None => wait(None),
+        Some((_, sleep)) => {
+            SLEEPERS.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if inside(|| OUTBOX.is_due(journal.durable())) {
+                send();
+            }
+            let count = sleep(&send);
+            SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+            count
+        }
+    };
     if count > 0 && !was_durable {
         if journal.durable() < ticket {
             LONELY.store(0, Ordering::Relaxed);
@@ -222,11 +237,6 @@ pub(crate) fn wait_for_events(
         }
     }
     count
-}
-
-/// Something came in while the program's own thread was at the device.
-pub(crate) fn was_busy() {
-    IS_EAGER.store(true, Ordering::Relaxed);
 }
 
 /// Sees to it that our thread can wake whoever waits at this epoll: one more descriptor in it, whose events
@@ -476,6 +486,7 @@ impl Helper {
                     state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
                     idle = 0;
                     before = OUTBOX.newest();
+                    continue;
                 }
             }
             let is_called = std::mem::take(&mut state.is_called);
@@ -505,11 +516,7 @@ fn work(journal: &Journal) {
         let ticket = OUTBOX.newest();
         let is_left = OUTBOX.is_due(journal.durable());
         let began = Instant::now();
-        if journal.durable() < ticket
-            && let Err(error) = journal.await_durable(ticket)
-        {
-            fatal(&error);
-        }
+        advance(journal, ticket);
         let took = began.elapsed();
         fence(Ordering::SeqCst);
         if SLEEPERS.load(Ordering::SeqCst) > 0 {

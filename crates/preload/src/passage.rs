@@ -25,16 +25,10 @@ unsafe impl Sync for Passage {}
 
 /// Where to jump to. Called from assembler.
 extern "C" fn pass(passage: &Passage) -> *mut c_void {
-    if outward::is_unsettled() {
-        // Some of them tell of the last error.
-        // SAFETY: this thread's own place.
-        let before = unsafe { *libc::__errno_location() };
-        if passage.waits {
-            outward::before_wait();
-        } else {
-            outward::settle();
-        }
-        crate::set_errno(before);
+    if passage.waits {
+        outward::before_wait();
+    } else {
+        outward::settle();
     }
     let known = passage.real.load(Ordering::Relaxed);
     if !known.is_null() {

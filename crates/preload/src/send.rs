@@ -129,10 +129,9 @@ unsafe fn wait_at(
         }
     };
     let plain = |own: Option<c_int>| again(own.unwrap_or(timeout), &|| {});
-    outward::wait_for_events(timeout == 0, plain, |send| {
-        outward::watch(fd);
-        again(timeout, send)
-    })
+    let sleep = |send: &dyn Fn()| again(timeout, send);
+    let is_watched = || outward::watch(fd);
+    outward::wait_for_events(timeout == 0, plain, Some((&is_watched, &sleep)))
 }
 
 #[unsafe(no_mangle)]
@@ -187,14 +186,8 @@ pub unsafe extern "C" fn epoll_pwait2(
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let wait = |own: Option<c_int>| unsafe { real::poll(fds, count, own.unwrap_or(timeout)) };
-    if outward::before_wait() && timeout != 0 {
-        let ready = wait(Some(0));
-        if ready != 0 {
-            outward::was_busy();
-            return ready;
-        }
-    }
-    wait(None)
+    // It is not woken by us: our thread sends.
+    outward::wait_for_events(timeout == 0, wait, None)
 }
 
 /// `pthread_create`'s argument.
