@@ -1,10 +1,13 @@
 //! Descriptors that come and go.
 
-use crate::{DESCRIPTORS_MAX, Followed, followed, inside, open, real, unfollow};
+use crate::{DESCRIPTORS_MAX, Followed, followed, inside, is_passive, open, outward, real, unfollow};
 use libc::{c_int, c_uint, c_ulong};
 
-/// `fd` is another descriptor of what is followed now, or of nothing.
-fn copied(from: Option<Followed>, fd: c_int) -> c_int {
+/// `fd` is another descriptor of `of`, which is followed now, or not.
+fn copied(of: c_int, from: Option<Followed>, fd: c_int) -> c_int {
+    if fd >= 0 && !is_passive() {
+        outward::copied(of, fd);
+    }
     if let Some(it) = from.filter(|_| fd >= 0) {
         inside(|| it.journal.duplicate(it.file));
         if open::set(it.journal, fd, it.file, it.flags).is_err() {
@@ -17,9 +20,17 @@ fn copied(from: Option<Followed>, fd: c_int) -> c_int {
     fd
 }
 
+/// The descriptor is about to be closed, or taken by another file.
+fn closes(fd: c_int) {
+    if !is_passive() {
+        outward::closes(fd);
+    }
+    unfollow(fd);
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    unfollow(fd);
+    closes(fd);
     // SAFETY: the caller's arguments.
     unsafe { real::close(fd) }
 }
@@ -28,21 +39,21 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
-        unfollow(libc::fileno(file));
+        closes(libc::fileno(file));
         real::fclose(file)
     }
 }
 
-fn unfollow_range(first: c_uint, last: c_uint) {
+fn close_all(first: c_uint, last: c_uint) {
     for fd in first..=last.min(DESCRIPTORS_MAX as c_uint - 1) {
-        unfollow(fd as c_int);
+        closes(fd as c_int);
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        unfollow_range(first, last);
+        close_all(first, last);
     }
     // SAFETY: the caller's arguments.
     unsafe { real::close_range(first, last, flags) }
@@ -50,50 +61,59 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    unfollow_range(first.max(0) as c_uint, c_uint::MAX);
+    close_all(first.max(0) as c_uint, c_uint::MAX);
     // SAFETY: the caller's arguments.
     unsafe { real::closefrom(first) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    outward::settle();
     // SAFETY: the caller's arguments.
-    copied(followed(fd), unsafe { real::dup(fd) })
+    copied(fd, followed(fd), unsafe { real::dup(fd) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to {
-        unfollow(to);
+        closes(to);
     }
     // SAFETY: the caller's arguments.
     let made = unsafe { real::dup2(fd, to) };
     if fd == to {
         made
     } else {
-        copied(followed(fd), made)
+        copied(fd, followed(fd), made)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to {
-        unfollow(to);
+        closes(to);
     }
     // SAFETY: the caller's arguments.
-    copied(followed(fd), unsafe { real::dup3(fd, to, flags) })
+    copied(fd, followed(fd), unsafe { real::dup3(fd, to, flags) })
 }
 
 /// The C library's is variadic: the argument, if any, is a word.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    let is_copy = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    if !matches!(
+        command,
+        libc::F_GETFL | libc::F_SETFL | libc::F_GETFD | libc::F_SETFD
+    ) {
+        // A lock that is given up is seen by whoever waits for it.
+        outward::settle();
+    }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
     let Some(it) = followed(fd) else {
-        return result;
+        return if is_copy { copied(fd, None, result) } else { result };
     };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(Some(it), result),
+        _ if is_copy => copied(fd, Some(it), result),
         libc::F_GETFL if it.syncs() && result >= 0 => result | libc::O_DSYNC,
         libc::F_SETFL if result == 0 => {
             let appends = if argument as c_int & libc::O_APPEND != 0 {

@@ -150,7 +150,7 @@ impl Engine {
             Kind::Log | Kind::Queue => 0,
         };
         let structures = self.structures.values();
-        let bytes = structures.fold(self.usage.index, |sum, it| {
+        let bytes = structures.fold(self.usage.all.index, |sum, it| {
             sum.saturating_sub(saved(it)) + described(it)
         });
         bytes + (PREFIX_BYTES + 64) as u64
@@ -196,7 +196,7 @@ impl Engine {
     /// True if `segments` are at most a share of those that live data does not need: what is left decides how dear
     /// cleaning is.
     fn has_room_aside(&self, segments: u32) -> bool {
-        let live = self.usage.live.div_ceil(self.layout.segment_payload_bytes());
+        let live = self.usage.all.live.div_ceil(self.layout.segment_payload_bytes());
         let spare = u64::from(self.layout.segments - self.layout.reserve_segments()).saturating_sub(live);
         u64::from(segments) * SPARE_PER_CHECKPOINT <= spare
     }

@@ -73,7 +73,7 @@ impl Engine {
     /// True if a sixteenth of the segments in use is dead.
     fn is_worthwhile(&self) -> bool {
         let used = self.space.used_bytes();
-        used - used / 16 > self.usage.live
+        used - used / 16 > self.usage.all.live
     }
 
     fn should_clean(&self) -> bool {
@@ -144,6 +144,10 @@ impl Engine {
             self.want(Ticket(used.last));
             return CleanStep::Wait;
         }
+        if self.usage.live_in(used.slot) == 0 {
+            self.stats.cleaned_unread += 1;
+            return self.retire();
+        }
         self.cleaning.phase = Phase::Reading(used);
         CleanStep::Read {
             offset: self.layout.segment_offset(used.slot),
@@ -180,6 +184,7 @@ impl Engine {
             bytes,
         };
         let mut found = VecDeque::new();
+        let mut live_bytes = 0;
         let mut at = self.layout.block_bytes;
         while at < used.end {
             let Next::Record { header, end } = segment.next(at) else {
@@ -191,6 +196,7 @@ impl Engine {
                 }
                 let live = self.structures.get(&entry.structure);
                 if live.and_then(|it| it.find(entry.key)) == Some(location) {
+                    live_bytes += entry.bytes() as u64;
                     let key = if entry.kind.is_positional() {
                         Key::Position(entry.position())
                     } else {
@@ -209,6 +215,7 @@ impl Engine {
             }
             at = end;
         }
+        debug_assert_eq!(live_bytes, self.usage.live_in(used.slot), "as it was counted");
         Ok(found)
     }
 
@@ -248,12 +255,17 @@ impl Engine {
             moved += entry.bytes();
         }
         if left.is_empty() && moved == 0 {
-            self.space.retire();
-            self.stats.cleaned += 1;
-            return self.publish();
+            return self.retire();
         }
         self.cleaning.phase = Phase::Moving { bytes, left, ticket };
         CleanStep::Wait
+    }
+
+    /// The oldest segment has nothing that is live.
+    fn retire(&mut self) -> CleanStep {
+        self.space.retire();
+        self.stats.cleaned += 1;
+        self.publish()
     }
 
     fn publish(&mut self) -> CleanStep {

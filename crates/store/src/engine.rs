@@ -10,7 +10,7 @@ use crate::entry::{
 };
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
-use crate::index::{Body, Key, Location, Structure, Usage, index_bytes};
+use crate::index::{Body, Key, Location, Structure, Tally, Usage, index_bytes};
 use crate::layout::Layout;
 use crate::recover::GENERATIONS_LOST_MAX;
 use crate::space::Space;
@@ -160,6 +160,8 @@ pub struct Stats {
     pub moved_bytes: u64,
     /// Segments cleaned.
     pub cleaned: u64,
+    /// Of these, had nothing that was live, and were not read.
+    pub cleaned_unread: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
     /// Bytes of live entries.
@@ -188,7 +190,7 @@ pub struct Engine {
     pub(crate) space: Space,
     pub(crate) structures: BTreeMap<StructureId, Structure>,
     pub(crate) next_structure: u32,
-    pub(crate) usage: Usage,
+    pub(crate) usage: Tally,
     /// What the entries that wait will add.
     pending_usage: Usage,
     draft: Option<Draft>,
@@ -214,7 +216,7 @@ pub(crate) struct Parts {
     pub space: Space,
     pub structures: BTreeMap<StructureId, Structure>,
     pub next_structure: u32,
-    pub usage: Usage,
+    pub usage: Tally,
     pub last: u64,
     pub checkpoints: Checkpoints,
 }
@@ -311,9 +313,9 @@ impl Engine {
     /// Counters and state.
     pub fn stats(&self) -> Stats {
         Stats {
-            live_bytes: self.usage.live,
+            live_bytes: self.usage.all.live,
             live_bytes_max: self.layout.live_bytes_max(),
-            index_bytes: self.usage.index,
+            index_bytes: self.usage.all.index,
             free_segments: self.space.free_count(),
             ..self.stats
         }
@@ -521,7 +523,7 @@ impl Engine {
             return Err(SubmitError::TooLong);
         }
         if adds.live > 0 {
-            adds += self.usage;
+            adds += self.usage.all;
             adds += self.pending_usage;
             if adds.live > self.layout.live_bytes_max() {
                 return Err(SubmitError::NoSpace);
@@ -698,7 +700,7 @@ impl Engine {
             match pending.effect {
                 Effect::Move(from) => {
                     if let Some(structure) = structure {
-                        structure.relocate(&pending.key, from, pending.location);
+                        structure.relocate(&pending.key, from, pending.location, &mut self.usage);
                     }
                 }
                 Effect::Apply(kind, cost) => {

@@ -136,6 +136,43 @@ impl Usage {
     }
 }
 
+/// Usage, and which segments the live bytes are in: one that has none is retired without being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub all: Usage,
+    /// By slot. Places that are no slot ([`Location::MOVED`]) are not counted: they are met again.
+    slots: Vec<u64>,
+}
+
+impl Tally {
+    /// Nothing, of so many segments.
+    pub(crate) fn new(segments: u32) -> Self {
+        Self {
+            all: Usage::default(),
+            slots: vec![0; segments as usize],
+        }
+    }
+
+    /// Bytes of live entries in a segment.
+    pub(crate) fn live_in(&self, slot: u32) -> u64 {
+        self.slots[slot as usize]
+    }
+
+    fn add(&mut self, kind: Kind, key: usize, location: Location) {
+        self.all.add(kind, key, location);
+        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
+            *slot += entry_bytes(key, location.length as usize) as u64;
+        }
+    }
+
+    fn remove(&mut self, kind: Kind, key: usize, location: Location) {
+        self.all.remove(kind, key, location);
+        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
+            *slot -= entry_bytes(key, location.length as usize) as u64;
+        }
+    }
+}
+
 /// Bytes of memory that an entry takes, with the share of its container: measured with the allocator's figures for
 /// containers that are three quarters full.
 pub(crate) fn index_bytes(kind: Kind, key_bytes: usize) -> u64 {
@@ -213,7 +250,7 @@ impl Structure {
     }
 
     /// Takes in a description met again while the log is replayed: what is known stands.
-    pub(crate) fn describe_again(&mut self, description: &Description, usage: &mut Usage) {
+    pub(crate) fn describe_again(&mut self, description: &Description, usage: &mut Tally) {
         self.next = self.next.max(description.next);
         self.assigned = self.assigned.max(self.next);
         if self.kind == Kind::Log {
@@ -222,7 +259,7 @@ impl Structure {
     }
 
     /// Applies an entry that is durable, or that is replayed.
-    pub(crate) fn apply(&mut self, kind: EntryKind, key: Key, location: Location, usage: &mut Usage) {
+    pub(crate) fn apply(&mut self, kind: EntryKind, key: Key, location: Location, usage: &mut Tally) {
         match kind {
             EntryKind::Append => self.append(key.position(), location, usage),
             EntryKind::Push => {
@@ -264,7 +301,7 @@ impl Structure {
         }
     }
 
-    fn put(&mut self, key: Key, location: Location, usage: &mut Usage) {
+    fn put(&mut self, key: Key, location: Location, usage: &mut Tally) {
         let Key::Bytes(key) = key else { return };
         let length = key.len();
         let old = match &mut self.body {
@@ -283,7 +320,7 @@ impl Structure {
         self.assigned = self.assigned.max(self.next);
     }
 
-    fn append(&mut self, position: u64, location: Location, usage: &mut Usage) {
+    fn append(&mut self, position: u64, location: Location, usage: &mut Tally) {
         self.shown(position);
         let Body::Log { floor, entries } = &mut self.body else {
             return;
@@ -301,7 +338,7 @@ impl Structure {
         }
     }
 
-    fn trim(&mut self, to: u64, usage: &mut Usage) {
+    fn trim(&mut self, to: u64, usage: &mut Tally) {
         let Body::Log { floor, entries } = &mut self.body else {
             return;
         };
@@ -371,7 +408,8 @@ impl Structure {
     }
 
     /// The entry of `key` was at `from` and is at `to` now. It is not moved if it has changed.
-    pub(crate) fn relocate(&mut self, key: &Key, from: Location, to: Location) {
+    pub(crate) fn relocate(&mut self, key: &Key, from: Location, to: Location, usage: &mut Tally) {
+        let kind = self.kind;
         let place = match (&mut self.body, key) {
             (Body::Log { floor, entries }, Key::Position(position)) => position
                 .checked_sub(*floor)
@@ -383,11 +421,13 @@ impl Structure {
         };
         if let Some(place) = place.filter(|place| **place == from) {
             *place = to;
+            usage.remove(kind, key.bytes(), from);
+            usage.add(kind, key.bytes(), to);
         }
     }
 
     /// What the structure takes, to be given back when it is dropped.
-    pub(crate) fn give_back(&self, usage: &mut Usage) {
+    pub(crate) fn give_back(&self, usage: &mut Tally) {
         match &self.body {
             Body::Log { entries, .. } => entries
                 .iter()
@@ -486,7 +526,7 @@ mod tests {
     #[test]
     fn a_log_replayed_out_of_order_has_no_holes_once_everything_was_met() {
         let mut log = structure(Kind::Log);
-        let mut usage = Usage::default();
+        let mut usage = Tally::new(1);
         for position in [3, 1, 2] {
             log.apply(
                 EntryKind::Append,
@@ -503,15 +543,15 @@ mod tests {
             (log.len(), log.floor(), log.find_position(3)),
             (1, 3, Some(at(3)))
         );
-        assert_eq!(usage.live, entry_bytes(8, 10) as u64);
+        assert_eq!(usage.all.live, entry_bytes(8, 10) as u64);
         log.apply(EntryKind::Trim, Key::Position(9), at(0), &mut usage);
-        assert_eq!((log.len(), log.next, usage), (0, 9, Usage::default()));
+        assert_eq!((log.len(), log.next, usage), (0, 9, Tally::new(1)));
     }
 
     #[test]
     fn a_queue_hands_out_each_position_once_unless_it_is_given_up() {
         let mut queue = structure(Kind::Queue);
-        let mut usage = Usage::default();
+        let mut usage = Tally::new(1);
         for position in 0..3 {
             queue.apply(
                 EntryKind::Push,
@@ -534,19 +574,19 @@ mod tests {
     fn usage_returns_to_nothing_when_everything_is_gone() {
         for kind in [Kind::Map, Kind::Tree] {
             let mut map = structure(kind);
-            let mut usage = Usage::default();
+            let mut usage = Tally::new(1);
             let key = || Key::Bytes(b"key"[..].into());
             map.apply(EntryKind::Put, key(), at(1), &mut usage);
             map.apply(EntryKind::Put, key(), at(2), &mut usage);
-            map.relocate(&key(), at(1), at(3));
+            map.relocate(&key(), at(1), at(3), &mut usage);
             assert_eq!(map.find(b"key"), Some(at(2)), "it has changed since");
-            map.relocate(&key(), at(2), at(3));
+            map.relocate(&key(), at(2), at(3), &mut usage);
             assert_eq!(map.find(b"key"), Some(at(3)));
-            let mut dropped = usage;
+            let mut dropped = usage.clone();
             map.give_back(&mut dropped);
-            assert_eq!(dropped, Usage::default());
+            assert_eq!(dropped, Tally::new(1));
             map.apply(EntryKind::Remove, key(), at(0), &mut usage);
-            assert_eq!((map.len(), usage), (0, Usage::default()));
+            assert_eq!((map.len(), usage), (0, Tally::new(1)));
         }
     }
 }

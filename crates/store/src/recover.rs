@@ -5,7 +5,7 @@ use crate::checkpoint::{self, Checkpoints, PartHeader, Start};
 use crate::engine::{Engine, Options, Parts};
 use crate::entry::{Description, Entry, EntryKind, StructureId};
 use crate::format::{SegmentHeader, Superblock, Superblocks, superblocks};
-use crate::index::{Key, Location, Structure, Usage};
+use crate::index::{Key, Location, Structure, Tally};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::scan::{self, Head, Next, Segment};
 use crate::sector::{self, Role};
@@ -429,7 +429,7 @@ type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 /// The structures, while the log is replayed.
 pub(crate) struct Replayed {
     pub structures: BTreeMap<StructureId, Structure>,
-    pub usage: Usage,
+    pub usage: Tally,
     pub entries: u64,
     pub next_structure: u32,
     seed: u64,
@@ -442,7 +442,7 @@ impl Replayed {
         let uuid = &survey.superblock.uuid;
         Self {
             structures: BTreeMap::new(),
-            usage: Usage::default(),
+            usage: Tally::new(layout.segments),
             entries: 0,
             next_structure: 1,
             seed: crate::format::u64_at(uuid, 0) ^ crate::format::u64_at(uuid, 8),

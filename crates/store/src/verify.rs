@@ -42,7 +42,7 @@ pub fn verify(medium: &dyn Medium) -> Result<VerifyReport, OpenError> {
         segments: (survey.chain.len() as u32, survey.superblock.layout.segments),
         records,
         entries: replayed.entries,
-        live_bytes: replayed.usage.live,
+        live_bytes: replayed.usage.all.live,
         is_torn: survey.is_torn,
         superblocks_damaged: survey.superblocks_damaged,
         structures: all.map(|it| (it.name.to_string(), it.kind, it.len())).collect(),

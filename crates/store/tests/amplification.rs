@@ -22,6 +22,8 @@ struct Rig {
     image: Vec<u8>,
     map: StructureId,
     tag: u64,
+    /// Segments that the cleaner read.
+    reads: u64,
 }
 
 impl Rig {
@@ -37,6 +39,7 @@ impl Rig {
             image,
             map,
             tag,
+            reads: 0,
         }
     }
 
@@ -44,6 +47,7 @@ impl Rig {
     fn work(&mut self) -> bool {
         let write = match self.engine.clean_step() {
             CleanStep::Read { offset, length } => {
+                self.reads += 1;
                 let mut bytes = vec![0; length];
                 let result = self.image.read_at(offset, &mut bytes);
                 self.engine.clean_read(bytes, result);
@@ -160,4 +164,22 @@ fn cleaning_costs_what_the_closed_form_says() {
         );
         assert!(measured < bound, "{fill} {skew:?}: {measured}");
     }
+}
+
+#[test]
+fn a_segment_without_anything_live_is_not_read() {
+    let mut rig = Rig::new();
+    let keys: Vec<u64> = (0..32).collect();
+    while rig.engine.stats().cleaned < 200 {
+        rig.put(&keys);
+    }
+    assert_eq!((rig.reads, rig.engine.stats().moved_bytes), (0, 0));
+    assert_eq!(rig.engine.stats().cleaned_unread, rig.engine.stats().cleaned);
+    // One key that stays makes a difference for the segment that it is in, each time the log comes round.
+    rig.put(&[99]);
+    let before = rig.engine.stats().cleaned;
+    while rig.engine.stats().cleaned < before + 400 {
+        rig.put(&keys);
+    }
+    assert!((1..20).contains(&rig.reads), "{} reads", rig.reads);
 }

@@ -77,6 +77,7 @@ enum Side {
     No,
     Always,
     Run,
+    RunExternal,
     RunNvm,
 }
 
@@ -86,6 +87,7 @@ impl Side {
             Self::No => "appendfsync no",
             Self::Always => "appendfsync always",
             Self::Run => "switchyard run, always",
+            Self::RunExternal => "… --sync external",
             Self::RunNvm => "switchyard run --nvm, always",
         }
     }
@@ -136,14 +138,14 @@ pub fn run(args: &RedisArgs) -> anyhow::Result<()> {
     let mut media = vec![Medium {
         name: "disk",
         dir: args.dir.clone(),
-        sides: &[Side::No, Side::Always, Side::Run],
+        sides: &[Side::No, Side::Always, Side::Run, Side::RunExternal],
     }];
     let looped = if args.no_loop { None } else { Loop::make() };
     if let Some(looped) = &looped {
         media.push(Medium {
             name: "loop over memory",
             dir: looped.directory.clone(),
-            sides: &[Side::No, Side::Always, Side::Run, Side::RunNvm],
+            sides: &[Side::No, Side::Always, Side::Run, Side::RunExternal, Side::RunNvm],
         });
     }
     let mut rows = Vec::new();
@@ -277,13 +279,16 @@ impl Server {
         fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         let mut command = match side {
             Side::No | Side::Always => Command::new("redis-server"),
-            Side::Run | Side::RunNvm => {
+            Side::Run | Side::RunExternal | Side::RunNvm => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["run", "--size", &args.area.0.to_string()]);
                 match side {
                     Side::RunNvm => command.arg("--nvm"),
                     _ => command.arg("--area").arg(&area.0),
                 };
+                if side == Side::RunExternal {
+                    command.args(["--sync", "external"]);
+                }
                 command.args(["--", "redis-server"]);
                 command
             }
