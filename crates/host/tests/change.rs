@@ -25,6 +25,21 @@ type Asked = (u32, Op, Option<Intent>);
 impl World {
     /// With a volume of one set on nodes 1 and 2, open.
     fn new() -> Self {
+        let mut world = Self::with(record());
+        assert_eq!(
+            world.asks(),
+            [
+                (1, Op::Open, Some(Intent::Serve)),
+                (2, Op::Open, Some(Intent::Serve))
+            ]
+        );
+        world.answer(1);
+        world.answer(2);
+        world
+    }
+
+    /// With a volume that is being opened.
+    fn with(record: VolumeRecord) -> Self {
         let addr = |last| Addr::new([10, 0, 0, last], 1);
         let config = GatewayConfig {
             addr: addr(9),
@@ -40,20 +55,11 @@ impl World {
             gateway: Gateway::new(config, Pool::new(64, SECTOR_BYTES)),
             asked: Vec::new(),
         };
-        world.gateway.open_volume(world.now, record(), false);
-        assert_eq!(
-            world.asks(),
-            [
-                (1, Op::Open, Some(Intent::Serve)),
-                (2, Op::Open, Some(Intent::Serve))
-            ]
-        );
-        world.answer(1);
-        world.answer(2);
+        world.gateway.open_volume(world.now, record, false);
         world
     }
 
-    /// What is asked and not answered, in the order of vSSDs, after some time in which it is asked again.
+    /// What is asked and not answered, in the order of vSSDs, flushes last, after some time in which it is asked again.
     fn asks(&mut self) -> Vec<Asked> {
         self.asked.clear();
         for _ in 0..10 {
@@ -74,22 +80,33 @@ impl World {
         let mut asks: Vec<Asked> = asks
             .map(|packet| (packet.header.vssd.0, packet.header.op, intent(packet)))
             .collect();
-        asks.sort_by_key(|ask| ask.0);
+        asks.sort_by_key(|ask| (ask.0, ask.1 == Op::Flush));
         asks
     }
 
-    /// A vSSD does what it was asked last.
+    /// A vSSD does what it was asked.
     fn answer(&mut self, vssd: u32) {
         let asked = self
             .asked
             .iter()
             .find(|packet| packet.header.vssd == VssdId(vssd));
-        let header = asked.expect("it was asked something").header;
+        let op = asked.expect("it was asked something").header.op;
+        self.say(vssd, op, Code::SoftOrOk);
+    }
+
+    /// A vSSD answers what it was asked.
+    fn say(&mut self, vssd: u32, op: Op, code: Code) {
         let reply = Packet::bare(Header {
             epoch: 7,
-            ..header.reply(Code::SoftOrOk)
+            ..self.asked(vssd, op).header.reply(code)
         });
         self.gateway.handle(self.now, Input::Packet(reply));
+    }
+
+    /// What a vSSD was asked.
+    fn asked(&self, vssd: u32, op: Op) -> &Packet {
+        let is_it = |packet: &&Packet| (packet.header.vssd, packet.header.op) == (VssdId(vssd), op);
+        self.asked.iter().find(is_it).expect("it was asked that")
     }
 
     fn zero(&mut self) {
@@ -178,4 +195,85 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
     world.answer(2);
     assert_eq!(world.asks(), [(3, Op::Zero, None)], "by the new primary");
     assert_eq!(world.state(), ChangeState::Done);
+}
+
+/// A set of one copy, which has moved from vSSD 1 to vSSD 3.
+fn moved_copy(generation: u32) -> VolumeRecord {
+    let mut record = record();
+    record.sets[0].generation = generation;
+    record.sets[0].replicas = vec![ReplicaRecord { vssd: 3, node: 3 }];
+    record.sets[0].leaving = Some(LeavingRecord {
+        vssd: 1,
+        node: 1,
+        was_primary: true,
+    });
+    record
+}
+
+const SECURING: [Asked; 4] = [
+    (1, Op::Open, Some(Intent::Serve)),
+    (1, Op::Flush, None),
+    (3, Op::Open, Some(Intent::Serve)),
+    (3, Op::Flush, None),
+];
+
+/// The old medium has failed: its vSSD refuses to flush. Whether the copy may go does not depend on that, in either way.
+#[test]
+fn an_only_copy_goes_when_its_successor_has_flushed_whatever_the_old_one_says() {
+    for resumed in [false, true] {
+        let mut world = match resumed {
+            true => World::with(moved_copy(2)),
+            false => {
+                let mut world = World::with(VolumeRecord {
+                    sets: vec![SetRecord {
+                        replicas: vec![ReplicaRecord { vssd: 1, node: 1 }],
+                        ..record().sets[0].clone()
+                    }],
+                    ..record()
+                });
+                world.asks();
+                world.answer(1);
+                world.gateway.change_sets(world.now, &moved_copy(2));
+                world
+            }
+        };
+        assert_eq!(world.asks(), SECURING);
+        world.say(1, Op::Open, Code::SoftOrOk);
+        world.say(1, Op::Flush, Code::Latched);
+        world.say(3, Op::Flush, Code::Busy);
+        assert_eq!(world.asks(), SECURING[1..], "the old one goes on being asked");
+        world.say(3, Op::Open, Code::SoftOrOk);
+        assert_eq!(
+            world.asks(),
+            [SECURING[1], SECURING[3]],
+            "what serves is not yet durable"
+        );
+        world.say(3, Op::Flush, Code::SoftOrOk);
+        assert_eq!(world.asks(), [(1, Op::Delete, None)], "resumed: {resumed}");
+    }
+}
+
+/// Both nodes have come back at other addresses before the new vSSD had everything: it asked its peer where that had been
+/// until somebody told it.
+#[test]
+fn who_secures_a_copy_is_told_where_the_other_is_in_the_membership_of_before() {
+    let mut world = World::with(moved_copy(2));
+    assert_eq!(world.asks(), SECURING);
+    for (vssd, peer) in [(1, 3), (3, 1)] {
+        let open = Open::parse(world.asked(vssd, Op::Open).record()).expect("it is one");
+        let peers = open.membership.peers.iter();
+        let peers: Vec<_> = peers.map(|peer| (peer.vssd, peer.addr)).collect();
+        assert_eq!(open.membership.generation, 1);
+        assert_eq!(peers, [(VssdId(peer), Addr::new([10, 0, 0, peer as u8], 1))]);
+    }
+}
+
+/// The old copy was deleted before the gateway's process ended.
+#[test]
+fn a_copy_that_is_gone_was_secured_before() {
+    let mut world = World::with(moved_copy(2));
+    assert_eq!(world.asks(), SECURING);
+    world.say(3, Op::Open, Code::Refused);
+    world.say(1, Op::Flush, Code::NoVssd);
+    assert_eq!(world.asks(), [(1, Op::Delete, None)]);
 }

@@ -3,7 +3,8 @@
 //!
 //! The delay model is fitted to the published trace of 600,000 one-way delays (RackBlox §4.1; `facts/rack.md`):
 //! segments of 1000 packets around a nearly constant level, levels uncorrelated, small residuals around the level,
-//! and 2 % of the segments bursty (12 of 600 in the trace), which make the tail beyond the 99th percentile.
+//! and 2 % of the segments bursty (12 of 600 in the trace), which make the tail beyond the 99th percentile. Packets of a
+//! segment, the bursty ones included, have nothing to do with each other but its level.
 //!
 //! Packets of one link may overtake each other, as the delays are drawn one by one; [`LinkModel::fifo`] forbids it.
 
@@ -13,20 +14,29 @@ use base::{Instant, Rng};
 const SEGMENT_PACKETS: u32 = 1000;
 /// Share of bursty segments: 12 of the trace's 600.
 const BURSTY_SHARE: f64 = 0.02;
-/// Level and standard deviation of the delay inside a bursty segment, in µs: the trace's highest level and its bursty
-/// segment's deviation, which together put the 99th percentile and those beyond where the trace has them.
-const BURSTY_US: (f64, f64) = (225.5, 58.0);
+/// Quantiles of the delay inside the trace's bursty segment, in µs: above a floor it falls off like an exponential, with
+/// the mean 201 and the deviation 55.
+const BURSTY_US: [(f64, f64); 8] = [
+    (0.0, 146.0),
+    (0.05, 148.0),
+    (0.25, 162.0),
+    (0.5, 187.0),
+    (0.75, 227.0),
+    (0.95, 325.0),
+    (0.99, 373.0),
+    (1.0, 450.0),
+];
 /// A near client's delay is this part of a far one's, as RackBlox's networks are to each other here.
 const NEAR_PART: u64 = 4;
 /// Least and greatest delay of the trace, in µs.
 const TRACE_US: (f64, f64) = (90.0, 450.0);
-/// Quantiles of the segments' levels, in µs.
+/// Quantiles of the levels of segments that are not bursty, in µs.
 const LEVELS_US: [(f64, f64); 7] = [
     (0.0, 97.0),
     (0.05, 99.0),
     (0.25, 113.0),
-    (0.5, 134.0),
-    (0.75, 163.0),
+    (0.5, 133.0),
+    (0.75, 161.0),
     (0.95, 206.0),
     (1.0, 225.5),
 ];
@@ -304,28 +314,18 @@ fn delay_ns(delay: Delay, segment_packets: u32, path: &mut Path, rng: &mut Rng) 
             if path.packets_left == 0 {
                 path.packets_left = segment_packets;
                 path.bursty = rng.chance(BURSTY_SHARE);
-                path.level_us = if path.bursty {
-                    BURSTY_US.0
-                } else {
-                    quantile(&LEVELS_US, rng.unit())
-                };
+                path.level_us = quantile(&LEVELS_US, rng.unit());
             }
             path.packets_left -= 1;
-            let residual = if path.bursty {
-                BURSTY_US.1 * normal(rng)
+            let us = if path.bursty {
+                quantile(&BURSTY_US, rng.unit())
             } else {
-                quantile(&RESIDUALS_US, rng.unit())
+                path.level_us + quantile(&RESIDUALS_US, rng.unit())
             };
-            let us = (path.level_us + residual).clamp(TRACE_US.0, TRACE_US.1);
+            let us = us.clamp(TRACE_US.0, TRACE_US.1);
             (us * scale * 1000.0) as u64
         }
     }
-}
-
-/// A draw of the standard normal distribution (Box and Muller).
-fn normal(rng: &mut Rng) -> f64 {
-    let radius = (2.0 * rng.exponential(1.0)).sqrt();
-    radius * (core::f64::consts::TAU * rng.unit()).cos()
 }
 
 /// The value at quantile `p` of a distribution given by points, linear between them.
@@ -360,11 +360,16 @@ mod tests {
 
     #[test]
     fn delays_have_the_published_distribution() {
-        let mut delays = trace(6_000_000);
+        let delays = trace(6_000_000);
         let mean = delays.iter().sum::<f64>() / delays.len() as f64;
         let variance = delays.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / delays.len() as f64;
-        delays.sort_unstable_by(f64::total_cmp);
-        let at = |p: f64| delays[(p * delays.len() as f64) as usize];
+        // Of the sums of so many packets in a row.
+        let at_sum = |count: usize, p: f64| {
+            let mut sums: Vec<f64> = delays.chunks_exact(count).map(|c| c.iter().sum()).collect();
+            let place = (p * sums.len() as f64) as usize;
+            *sums.select_nth_unstable_by(place, f64::total_cmp).1
+        };
+        let at = |p| at_sum(1, p);
         // (what, published, measured, tolerated relative error)
         let table = [
             ("mean", 141.8, mean, 0.02),
@@ -374,13 +379,17 @@ mod tests {
             ("p95", 210.0, at(0.95), 0.03),
             ("p99", 242.0, at(0.99), 0.06),
             ("p99.9", 325.0, at(0.999), 0.08),
-            ("p99.99", 389.0, at(0.9999), 0.16),
+            ("p99.99", 384.0, at(0.9999), 0.16),
+            ("p99 of two", 471.0, at_sum(2, 0.99), 0.05),
+            ("p99.9 of two", 547.0, at_sum(2, 0.999), 0.05),
+            ("p99 of four", 922.0, at_sum(4, 0.99), 0.05),
+            ("p99.9 of four", 1020.0, at_sum(4, 0.999), 0.05),
         ];
         for (what, published, measured, tolerance) in table {
             let error = (measured / published - 1.0).abs();
             assert!(error < tolerance, "{what}: {measured} instead of {published}");
         }
-        assert!(delays[0] >= 90.0 && delays[delays.len() - 1] <= 450.0);
+        assert!(delays.iter().all(|us| (90.0..=450.0).contains(us)));
     }
 
     #[test]

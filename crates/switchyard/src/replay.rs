@@ -10,7 +10,7 @@ use sim::eval::{Figure, Hardware, System, replay, ycsb};
 use sim::trace::{Counts, Format, Replay, ReplayOptions, ReplayStatus, TraceReader};
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -32,12 +32,13 @@ const POLICIES: [System; 3] = [System::Vdc, System::RackBlox, System::Switchyard
     Offsets go round the simulated volume; requests above 256 KiB are cut. What the rack is too slow for is shed, and\n\
     told: replay slower with --speed 0.5. A stamp more than a day from that of the request before is taken for damage.\n\
     Write amplification is that of a replay only after as much was written as the rack has flash to spare.\n\
-    Every policy reads the trace from its beginning: a pipe does for a single one.\n\n\
+    Every policy reads the trace from its beginning: a pipe, or standard input, does for a single one.\n\n\
     Examples:\n  \
     switchyard sim replay hm_1.csv.gz --format msr --speed 10 --requests 200000\n  \
-    switchyard sim replay io.csv --format alibaba --policy all --json")]
+    switchyard sim replay io.csv --format alibaba --policy all --json\n  \
+    zstdcat io.csv.zst | switchyard sim replay - --format alibaba --policy switchyard")]
 pub struct ReplayArgs {
-    /// The trace; gzip is recognised
+    /// The trace, `-` for standard input; gzip is recognised
     file: PathBuf,
     /// Its format
     #[arg(long, value_parser = format)]
@@ -107,10 +108,18 @@ fn systems(names: &[String]) -> anyhow::Result<Vec<System>> {
     Ok(systems)
 }
 
+/// Where standard input is read, which `-` names.
+fn place(file: &Path) -> &Path {
+    match file == Path::new("-") {
+        true => Path::new("/dev/stdin"),
+        false => file,
+    }
+}
+
 /// The bytes of a trace, which is read `times` times.
 fn length(file: &Path, times: usize) -> anyhow::Result<u64> {
     let refuse = |why: &dyn Display| bail!(Failure::Usage(format!("{}: {why}", file.display())));
-    match std::fs::metadata(file) {
+    match std::fs::metadata(place(file)) {
         Err(error) => refuse(&error),
         Ok(found) if found.is_dir() => refuse(&"it is a directory: name a trace in it"),
         Ok(found) if !found.is_file() && times > 1 => refuse(&format!(
@@ -231,7 +240,12 @@ fn bar(args: &ReplayArgs, system: System, bytes: u64) -> ProgressBar {
 
 /// Opens a trace, compressed or not. The bar moves with the bytes of the file.
 fn open(path: &Path, bar: &ProgressBar) -> anyhow::Result<Box<dyn BufRead>> {
-    let mut source = BufReader::new(bar.wrap_read(File::open(path)?));
+    // A socket cannot be opened by name.
+    let source: Box<dyn Read> = match path == Path::new("-") && !place(path).is_file() {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(place(path))?),
+    };
+    let mut source = BufReader::new(bar.wrap_read(source));
     match source.fill_buf()?.starts_with(&GZIP) {
         true => Ok(Box::new(BufReader::new(MultiGzDecoder::new(source)))),
         false => Ok(Box::new(source)),
@@ -287,7 +301,7 @@ fn summary(held: &Held) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Write;
 
     #[test]
     fn policies_formats_and_speeds_are_found_or_refused_with_the_choice() {

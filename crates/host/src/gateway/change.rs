@@ -12,6 +12,7 @@
 //! 4. `Secure`, if the set keeps one copy and its place is taken over: nothing is changed any more, and the new vSSD flushes
 //!    what it holds. It may have crashed since it joined, and then pulls everything once more before it answers: the old
 //!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
+//!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved.
 //! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
@@ -23,7 +24,7 @@ use super::{Gateway, Kind};
 use base::{Addr, Instant, NodeId, VolumeId, VssdId};
 use rack::control::{Intent, Open};
 use rack::exchange::ChangeState;
-use rack::registry::{LeavingRecord, SetRecord, VolumeRecord};
+use rack::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, VolumeRecord};
 use rack::replica::{Member, Membership};
 use wire::rack::Code;
 
@@ -62,6 +63,23 @@ impl Step {
         } else {
             Self::Retire(leaving)
         }
+    }
+}
+
+/// The record of a set of one copy as it was before the decision.
+fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
+    let new = set.replicas[0];
+    let (vssd, node) = (leaving.vssd, leaving.node);
+    SetRecord {
+        generation: set.generation - 1,
+        replicas: vec![ReplicaRecord { vssd, node }],
+        joining: Some(JoiningRecord {
+            vssd: new.vssd,
+            node: new.node,
+            replaces: vssd,
+        }),
+        leaving: None,
+        ..set.clone()
     }
 }
 
@@ -241,10 +259,11 @@ impl Gateway {
                 self.control.flush(now, owner, vssd, addr);
             }
             (Step::Secure(leaving), _) => {
-                let new = set.replicas[0];
-                for (vssd, node) in [(new.vssd, new.node), (leaving.vssd, leaving.node)] {
-                    let addr = self.addr(NodeId(node));
-                    self.control.flush(now, owner, VssdId(vssd), addr);
+                let before = undecided(set, leaving);
+                for (vssd, node) in before.vssds() {
+                    self.open(now, owner, &before, (vssd, node), Intent::Serve);
+                    let addr = self.addr(node);
+                    self.control.flush(now, owner, vssd, addr);
                 }
                 self.control.insist(owner);
             }

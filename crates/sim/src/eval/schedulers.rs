@@ -258,12 +258,12 @@ mod tests {
     #[test]
     fn coordination_alone_shortens_the_tail_with_every_scheduler() {
         let mut plan = plan();
-        let is_kept = |case: &Case| [0, 10].iter().any(|p| case.parameters["write_percent"] == *p);
+        let is_kept = |case: &Case| [0, 5, 10].iter().any(|p| case.parameters["write_percent"] == *p);
         plan.cases.retain(is_kept);
         let figure = plan.run(1, &mut |_| {});
         for (scheduler, least) in [("fifo", 1.4), ("deadline", 1.25), ("kyber", 1.2)] {
             let gains = gains(&figure, scheduler);
-            assert_eq!(gains.len(), 2);
+            assert_eq!(gains.len(), 3);
             assert!(
                 gains.iter().any(|(_, gain)| *gain >= least),
                 "{scheduler}: {gains:?}"

@@ -224,7 +224,7 @@ mod tests {
             "{vdc:?} {rackblox:?}"
         );
         assert!(
-            ratio(software.read.p999_us, rackblox.read.p999_us) > 1.5,
+            ratio(software.read.p999_us, rackblox.read.p999_us) > 1.4,
             "{software:?} {rackblox:?}"
         );
         assert!(
