@@ -104,8 +104,7 @@ impl Server {
                 command.arg("-r").arg(&control).arg("-c").arg(&config);
                 command.stderr(Stdio::null());
                 let uri = format!("nvme://127.0.0.1:{port}/disk");
-                let files = [&config, &control].map(|path| [path.clone(), path.with_added_extension("lock")]);
-                Self::foreign(command, uri, files.concat())
+                Self::foreign(command, uri, vec![config, control, path("sock.lock")])
             }
             System::Nbdkit => {
                 let port = free_port()?;
