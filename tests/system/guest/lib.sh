@@ -46,6 +46,8 @@ await_guest() {
     for (( i = 0; i < 6000; i++ )); do
         ! grep -aq "^$1" "$console" || return 0
         if grep -aq '^GUEST ENDS' "$console" || ! kill -0 "$guest_pid" 2>/dev/null; then
+            # It may have said it after the first look, as its last words.
+            ! grep -aq "^$1" "$console" || return 0
             break
         fi
         sleep 0.1
