@@ -197,7 +197,7 @@ impl Egress {
         let (at, ring) = self.queue_of(item.app, item.class);
         if self.config.order == Order::Sliced && self.queues[at as usize].list.len == 0 {
             // It comes to the end of the ring, which is where a turn ends: it does not wait for another round.
-            let quantum = [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring];
+            let quantum = self.quantum(ring);
             let queue = &mut self.queues[at as usize];
             if queue.deficit <= 0 {
                 queue.begin_turn(quantum);
@@ -421,7 +421,7 @@ impl Egress {
                 || now.since(self.throughput_since) >= self.config.starvation_delay);
         let bytes_max = self.slice_bytes(now, latency);
         let ring = usize::from(!latency || starving);
-        let quantum = [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring];
+        let quantum = self.quantum(ring);
         let bytes_max = [bytes_max, bytes_max.min(throughput_bytes)][ring];
         let at = self.next_of_ring(ring, quantum)?;
         let queue = &mut self.queues[at as usize];
@@ -438,6 +438,11 @@ impl Egress {
             self.latency_bytes_since += u64::from(bytes.max(1));
         }
         Some((ring, at, bytes_max))
+    }
+
+    /// What a queue may send before the next one's turn.
+    fn quantum(&self, ring: usize) -> u32 {
+        [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring]
     }
 
     /// The most bytes of a slice.

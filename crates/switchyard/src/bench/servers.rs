@@ -2,6 +2,7 @@
 //! process of its own on memory, pinned to one processor.
 
 use super::block::Target;
+use super::nvme::Address;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
 use serde_json::json;
@@ -10,6 +11,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use wire::nvme::proto::BLOCK_SHIFT;
 
 /// A server that does not answer this long after its start is given up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -19,8 +21,6 @@ const FLASH: &str = "vssd:mem,size=32MiB,timing=p-ssd";
 
 /// What SPDK's target takes for itself, in MiB.
 const SPDK_OWN_MIB: u64 = 768;
-/// Bytes of a logical block of its volume, as of ours.
-const SECTOR_BYTES: u64 = 512;
 
 /// What clients speak to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,14 +96,15 @@ impl Server {
                         .join(format!("switchyard-bench-{}-{port}.{what}", std::process::id()))
                 };
                 let (config, control) = (path("json"), path("sock"));
-                std::fs::write(&config, spdk_config(bytes, port).to_string())
+                let uri = format!("nvme://127.0.0.1:{port}/disk");
+                let nqn = Address::parse(&uri).expect("it is one").nqn;
+                std::fs::write(&config, spdk_config(bytes, port, &nqn).to_string())
                     .with_context(|| format!("{} cannot be written", config.display()))?;
                 let mut command = Command::new("nvmf_tgt");
                 command.args(["-m", &format!("[{cpu}]"), "--no-huge", "--no-pci", "-s"]);
                 command.arg((SPDK_OWN_MIB + (bytes >> 20)).to_string());
                 command.arg("-r").arg(&control).arg("-c").arg(&config);
                 command.stderr(Stdio::null());
-                let uri = format!("nvme://127.0.0.1:{port}/disk");
                 Self::foreign(command, uri, vec![config, control, path("sock.lock")])
             }
             System::Nbdkit => {
@@ -243,20 +244,19 @@ fn nbd_uri(port: u16) -> String {
     format!("nbd://127.0.0.1:{port}/")
 }
 
-/// SPDK's configuration: one volume in memory behind one listener.
-fn spdk_config(bytes: u64, port: u16) -> serde_json::Value {
-    const NQN: &str = "nqn.2026-11.io.switchyard:disk";
+/// SPDK's configuration: one volume in memory, in logical blocks of our client's size, behind one listener.
+fn spdk_config(bytes: u64, port: u16, nqn: &str) -> serde_json::Value {
     let call = |method: &str, params: serde_json::Value| json!({"method": method, "params": params});
     let address =
         json!({"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()});
-    let disk = json!({"name": "disk", "num_blocks": bytes / SECTOR_BYTES, "block_size": SECTOR_BYTES});
+    let disk = json!({"name": "disk", "num_blocks": bytes >> BLOCK_SHIFT, "block_size": 1 << BLOCK_SHIFT});
     json!({"subsystems": [
         {"subsystem": "bdev", "config": [call("bdev_malloc_create", disk)]},
         {"subsystem": "nvmf", "config": [
             call("nvmf_create_transport", json!({"trtype": "TCP"})),
-            call("nvmf_create_subsystem", json!({"nqn": NQN, "allow_any_host": true, "serial_number": "1"})),
-            call("nvmf_subsystem_add_ns", json!({"nqn": NQN, "namespace": {"bdev_name": "disk"}})),
-            call("nvmf_subsystem_add_listener", json!({"nqn": NQN, "listen_address": address})),
+            call("nvmf_create_subsystem", json!({"nqn": nqn, "allow_any_host": true, "serial_number": "1"})),
+            call("nvmf_subsystem_add_ns", json!({"nqn": nqn, "namespace": {"bdev_name": "disk"}})),
+            call("nvmf_subsystem_add_listener", json!({"nqn": nqn, "listen_address": address})),
         ]},
     ]})
 }
