@@ -59,9 +59,6 @@ impl Calibration {
 
     fn attempt() -> Result<Self, TraceError> {
         let instance = Instance::create(&tracefs::root()?, "calibrate", BUFFER_KIB)?;
-        // SAFETY: gettid has no arguments and cannot fail.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-        instance.follow(&[thread])?;
         for event in EVENTS {
             let filter = format!("id == {} || id == {}", libc::SYS_getppid, libc::SYS_pread64);
             instance.set_filter(event, &filter)?;

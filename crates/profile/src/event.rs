@@ -228,13 +228,13 @@ pub enum Kind {
     BioDone,
 }
 
-/// Events of the program's own threads, by the kernel's name.
-pub const TASK_EVENTS: &[(Kind, &str)] = &[
+/// System calls, by the kernel's name.
+pub const CALL_EVENTS: &[(Kind, &str)] = &[
     (Kind::SysEnter, "raw_syscalls/sys_enter"),
     (Kind::SysExit, "raw_syscalls/sys_exit"),
 ];
-/// Events of anybody's threads: the kernel's filter does not follow the workers of io_uring.
-pub const SHARED_EVENTS: &[(Kind, &str)] = &[
+/// Events of threads between their calls and the devices.
+pub const SOFTWARE_EVENTS: &[(Kind, &str)] = &[
     (Kind::NewThread, "task/task_newtask"),
     (Kind::DirectBegin, "iomap/iomap_dio_rw_begin"),
     (Kind::SyncBegin, "ext4/ext4_sync_file_enter"),

@@ -22,21 +22,15 @@ impl Owners {
         }
     }
 
-    /// The threads of `process`, and what is [adopted](Owners::adopt).
+    /// The threads of `process`, and what they start.
     pub fn of(process: u32) -> Self {
         Self {
             processes: BTreeSet::from([process]),
+            known: threads_of(process)
+                .into_iter()
+                .map(|thread| (thread, true))
+                .collect(),
             ..Self::default()
-        }
-    }
-
-    /// A thread was seen that the kernel's filter passed.
-    pub fn adopt(&mut self, thread: u32) {
-        if !self.all
-            && self.known.insert(thread, true) != Some(true)
-            && let Some(process) = process_of(thread)
-        {
-            self.processes.insert(process);
         }
     }
 
@@ -105,8 +99,6 @@ mod tests {
         held.join().expect("the thread ends");
         assert!(!owners.owns(1) && !owners.owns(0));
         assert!(Owners::everybody().owns(1));
-        owners.adopt(1);
-        assert!(owners.owns(1));
         owners.start(me, u32::MAX);
         owners.start(2, u32::MAX - 1);
         assert!(owners.owns(u32::MAX) && !owners.owns(u32::MAX - 1));

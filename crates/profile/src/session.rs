@@ -3,7 +3,7 @@
 use crate::attribute::{Attribution, Finding, Interface, Unclear};
 use crate::calibrate::Calibration;
 use crate::clock::now_ns;
-use crate::collect::{Collector, Losses, Wanted};
+use crate::collect::{Collector, Losses};
 use crate::devices::Devices;
 use crate::event::{Dev, What};
 use crate::heat::HeatMap;
@@ -108,10 +108,7 @@ pub fn run(
     let mut pipeline = Pipeline {
         sampler: options.stacks.then(|| Sampler::new(&threads)).transpose()?,
         attribution: Attribution::new(devices.wholes.clone(), devices.uppers.clone()),
-        collector: Collector::new(&Wanted {
-            threads,
-            device: options.device,
-        })?,
+        collector: Collector::new(options.device)?,
         owners,
         tables: Tables::default(),
         heat: HeatMap::new(now_ns()),
@@ -192,15 +189,13 @@ impl Pipeline {
         let (owners, attribution, found) = (&mut self.owners, &mut self.attribution, &mut self.found);
         self.collector.poll(until_ns, |event| {
             let ours = match event.what {
-                What::Enter { .. } | What::Exit { .. } => {
-                    owners.adopt(event.thread);
-                    true
-                }
                 What::NewThread { thread } => {
                     owners.start(event.thread, thread);
                     false
                 }
-                What::BioQueue { .. }
+                What::Enter { .. }
+                | What::Exit { .. }
+                | What::BioQueue { .. }
                 | What::Submit { .. }
                 | What::DirectBegin { .. }
                 | What::SyncBegin { .. } => owners.owns(event.thread),

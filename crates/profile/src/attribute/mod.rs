@@ -193,9 +193,14 @@ impl Attribution {
     pub fn handle(&mut self, event: &Event, ours: bool, out: &mut Vec<Finding>) {
         let (now_ns, thread) = (event.time_ns, event.thread);
         match event.what {
+            What::Enter { .. }
+            | What::Exit { .. }
+            | What::DirectBegin { .. }
+            | What::SyncBegin { .. }
+            | What::Submit { .. }
+                if !ours => {}
             What::Enter { number } => self.enter(now_ns, thread, number),
             What::Exit { number, result } => self.exit(now_ns, thread, number, result, out),
-            What::DirectBegin { .. } | What::SyncBegin { .. } | What::Submit { .. } if !ours => {}
             What::DirectBegin {
                 bytes,
                 asynchronous,

@@ -6,7 +6,7 @@ pub mod ring;
 
 use format::{Format, PageLayout};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -161,7 +161,6 @@ impl Instance {
         instance.set("tracing_on", "0")?;
         instance.set("trace_clock", "mono")?;
         instance.set("buffer_size_kb", &kib_per_cpu.to_string())?;
-        instance.set("options/event-fork", "1")?;
         Ok(instance)
     }
 
@@ -186,23 +185,6 @@ impl Instance {
     /// Records no event of a kind any more.
     pub fn disable(&self, event: &str) -> Result<(), TraceError> {
         self.set(&format!("events/{event}/enable"), "0")
-    }
-
-    /// Records the events of these threads and of those that they start, and of no others.
-    pub fn follow(&self, threads: &[u32]) -> Result<(), TraceError> {
-        let path = self.path.join("set_event_pid");
-        let mut file = OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .map_err(TraceError::at(&path))?;
-        for thread in threads {
-            match writeln!(file, "{thread}") {
-                // It ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                result => result.map_err(TraceError::at(&path))?,
-            }
-        }
-        Ok(())
     }
 
     /// Begins to record.
