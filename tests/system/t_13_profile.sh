@@ -316,7 +316,7 @@ expect_text "FTL and media"
 echo "· what a profiler or a matrix that was killed has left is gone after the next; a program that does not want to end"
 "$SWITCHYARD" profile --seconds 60 >/dev/null 2>&1 &
 killed=$!
-instance=/sys/kernel/tracing/instances/switchyard-$killed-block
+instance=/sys/kernel/tracing/instances/switchyard-$killed-events
 for (( i = 0; i < 400; i++ )); do [[ -d $instance ]] && break; sleep 0.05; done
 kill -9 "$killed"; wait "$killed" || true
 [[ -d $instance ]] || fail "there was nothing to leave"
