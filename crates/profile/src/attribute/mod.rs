@@ -80,6 +80,8 @@ struct Open {
     merged: u32,
     splits: u32,
     punted: bool,
+    /// A worker of io_uring is known to be at it.
+    taken: bool,
     /// Bios under way.
     waits_for: u32,
     /// It waited for bios of operations before it: what they had read ahead.
@@ -105,9 +107,11 @@ struct Thread {
     stint: Option<Stint>,
 }
 
-/// What a worker of io_uring does for one request. Nothing tells which that is until it completes.
+/// What a worker of io_uring does for one request. Nothing tells which that is until it completes, unless only one is with
+/// the workers.
 #[derive(Clone, Copy)]
 struct Stint {
+    /// The request, or an operation that stands for it.
     id: OpId,
     /// The file system announces its direct I/O, so that the next announcement is another request's.
     is_announced: bool,
@@ -279,6 +283,7 @@ impl Attribution {
                 merged: 0,
                 splits: 0,
                 punted: false,
+                taken: false,
                 waits_for: 0,
                 has_waited: false,
                 ends_with_bios: false,
@@ -340,12 +345,12 @@ impl Attribution {
         }
         // A worker that has not got on yet, or says so, goes on with its request: file systems try without waiting for
         // memory first.
-        let stint = state.stint.map(|stint| stint.id);
+        let (own, stint) = (state.call.or(state.request), state.stint.map(|stint| stint.id));
         let same = stint.filter(|id| {
             let is_idle = self.open.get(id).is_some_and(|open| open.bios == 0);
-            self.stints.contains(id) && (continues || is_idle)
+            self.is_under_way(*id) && (continues || is_idle)
         });
-        let id = state.call.or(state.request).or(same);
+        let id = own.or(same);
         let id = id.or_else(|| self.new_stint(now_ns, thread, true));
         if let Some(open) = id.and_then(|id| self.open.get_mut(&id)) {
             open.direct_ns.get_or_insert(now_ns);
@@ -368,8 +373,19 @@ impl Attribution {
         if self.punted.is_empty() {
             return None;
         }
-        let id = self.begin(now_ns, thread, Interface::Uring, Action::Other);
-        self.stints.insert(id);
+        let id = match self.punted.first() {
+            Some(&only) if self.punted.len() == 1 && self.open.contains_key(&only) => only,
+            _ => {
+                let id = self.begin(now_ns, thread, Interface::Uring, Action::Other);
+                self.stints.insert(id);
+                id
+            }
+        };
+        if let Some(open) = self.open.get_mut(&id) {
+            open.taken = true;
+            // Until its worker took it, it waited on the way to the file system.
+            open.direct_ns.get_or_insert(now_ns);
+        }
         self.threads.entry(thread).or_default().stint = Some(Stint {
             id,
             is_announced,
@@ -378,13 +394,18 @@ impl Attribution {
         Some(id)
     }
 
+    /// True if a stint is for a request that has not ended.
+    fn is_under_way(&self, stint: OpId) -> bool {
+        self.stints.contains(&stint) || self.punted.contains(&stint)
+    }
+
     /// The stint that a worker's bio belongs to.
     fn stint_of(&mut self, now_ns: u64, thread: u32, span: Span, rw: Rw) -> Option<OpId> {
         let stint = self.threads.get(&thread).and_then(|state| state.stint);
         let goes_on = stint.filter(|stint| {
             let fits = stint.end.is_none_or(|end| end == (span.dev, span.sector)) || span.sectors == 0;
             let is_sync = self.open.get(&stint.id).is_some_and(|open| open.syncs.is_some());
-            self.stints.contains(&stint.id) && (stint.is_announced || is_sync || fits)
+            self.is_under_way(stint.id) && (stint.is_announced || is_sync || fits)
         });
         let id = match goes_on {
             Some(stint) => stint.id,
@@ -397,17 +418,20 @@ impl Attribution {
         {
             stint.end = Some((span.dev, span.end()));
         }
-        let open = self.open.get_mut(&id)?;
-        open.action = rw.action;
-        open.bytes += u64::from(span.sectors) * 512;
+        if self.stints.contains(&id) {
+            let open = self.open.get_mut(&id)?;
+            open.action = rw.action;
+            open.bytes += u64::from(span.sectors) * 512;
+        }
         Some(id)
     }
 
     /// A request of a worker is complete: finds what was done for it. A worker that says so itself speaks of its own
     /// stint; of others it is the first one that moved as much.
     fn adopt_stint(&mut self, thread: u32, id: OpId, result: i64) {
-        let Some(action) = self.open.get(&id).map(|open| open.action) else {
-            return;
+        let action = match self.open.get(&id) {
+            Some(open) if !open.taken => open.action,
+            _ => return,
         };
         let own = self.threads.get_mut(&thread).and_then(|state| state.stint.take());
         let own = own.map(|stint| stint.id).filter(|own| self.stints.contains(own));
@@ -425,8 +449,7 @@ impl Attribution {
         let (Some(done), Some(open)) = (self.open.remove(&stint), self.open.get_mut(&id)) else {
             return;
         };
-        // Until its worker took it, it waited on the way to the file system.
-        open.direct_ns = Some(open.direct_ns.unwrap_or(done.begin_ns));
+        open.direct_ns = open.direct_ns.or(done.direct_ns);
         open.passed.extend(done.passed);
         open.waits_for += done.waits_for;
         open.bios += done.bios;
@@ -443,6 +466,7 @@ impl Attribution {
         };
         if let Some(lost) = old {
             self.unclear.operations += 1;
+            self.punted.remove(&lost);
             self.open.remove(&lost);
         }
     }

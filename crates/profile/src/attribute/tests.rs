@@ -203,6 +203,41 @@ fn a_worker_that_begins_its_direct_io_again_is_at_the_same_request() {
 }
 
 #[test]
+fn the_only_request_that_is_with_the_workers_has_all_that_they_do() {
+    let mut bench = Bench::new();
+    bench.enter(PROGRAM, libc::SYS_io_uring_enter);
+    bench.happens(
+        PROGRAM,
+        What::Submit {
+            request: 1,
+            opcode: 1,
+        },
+    );
+    // The first part was queued before it was punted; two workers do the rest, and not one after the other on the disk.
+    let parts = [span(DISK, 0, 8), span(DISK, 800, 8), span(DISK, 80, 16)];
+    bench.queue(PROGRAM, b"me", parts[0], READ);
+    bench.happens(PROGRAM, What::Punt { request: 1 });
+    bench.exit(PROGRAM, libc::SYS_io_uring_enter, 1);
+    for (worker, part) in [(0, parts[1]), (1, parts[2])] {
+        bench.queue(WORKERS[worker], b"iou-wrk-100", part, READ);
+    }
+    for part in parts {
+        bench.serve(part, READ);
+    }
+    bench.happens(
+        PROGRAM,
+        What::Complete {
+            request: 1,
+            result: 16384,
+        },
+    );
+    let [read] = bench.operations()[..] else {
+        panic!("{:?}", bench.found)
+    };
+    assert_eq!((read.bios, read.bytes, read.punted), (3, 16384, true));
+}
+
+#[test]
 fn one_worker_with_several_requests_on_their_way_keeps_them_apart_by_what_they_move() {
     let mut bench = Bench::new();
     let spans = [span(DISK, 0, 8), span(DISK, 800, 16)];

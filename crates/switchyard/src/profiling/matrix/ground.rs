@@ -112,7 +112,7 @@ impl Ground {
         };
         ground.device = PathBuf::from(device);
         ground.about = format!("a loop device of {} on a file, {how}", Size(DEVICE_BYTES));
-        // Blocks that were never written are answered without the file's device.
+        // Blocks that were never written are answered, and written, in other times than others.
         ground.fill(&ground.device.clone(), DEVICE_BYTES)?;
         Ok(ground)
     }
@@ -126,10 +126,17 @@ impl Ground {
         let device = self.device.display().to_string();
         let mount = self.mount.display().to_string();
         if system != "raw" && system != super::OWN {
-            let force = if system == "ext4" { "-F" } else { "-f" };
-            command(&[&format!("mkfs.{system}"), "-q", force, &device])?;
-            command(&["mount", "-t", system, &device, &mount])?;
+            // Nothing is discarded: what the device has forgotten it would answer, and write, in other times.
+            let options: &[&str] = match system {
+                "ext4" => &["-F", "-E", "nodiscard"],
+                _ => &["-f", "-K"],
+            };
+            let mkfs = format!("mkfs.{system}");
+            command(&[&[mkfs.as_str(), "-q"], options, &[&device]].concat())?;
+            command(&["mount", "-t", system, "-o", "nodiscard", &device, &mount])?;
             self.is_mounted = true;
+        } else {
+            self.fill(&self.device.clone(), FILE_BYTES)?;
         }
         self.system = system.to_owned();
         Ok(())
