@@ -5,6 +5,7 @@
   areas_client.py attack SOCKET MINE OTHERS KIND      KIND: file, or device if descriptors are of block devices
   areas_client.py canary DEVICE                       the window of a plain loop device is moved, and that is noticed
   areas_client.py read-only SOCKET EXPORT KIND        what an export lets its reader do
+  areas_client.py redirected SOCKET EXPORT PATH       an export is its owner's to serve: PATH is told, and nothing handed out
   areas_client.py write-on SOCKET NAME STATE          writes durably until it is killed; counts in STATE
   areas_client.py grab SOCKET NAME MIB                makes areas until it is refused; prints how many it got
   areas_client.py hold SOCKET                         as many connections as it gets, silent, for ever
@@ -285,6 +286,12 @@ def read_only(path, export, kind):
     signal.pause()
 
 
+def redirected(path, export, where):
+    for access in (b"\0", b"\1"):
+        kind, fields, files = Server(path).ask(2, access + text(export))
+        assert (kind, fields, files) == (131, text(where), []), (kind, fields, files)
+
+
 def write_on(path, name, state):
     (fd, *lock), size = Server(path).open(name, True)
     count = 0
@@ -525,7 +532,8 @@ def main():
     elif command == "fuzz":
         fuzz(path, int(rest[0]))
     else:
-        {"hold": hold, "deaf": deaf, "descriptors": descriptors, "churn": churn, "canary": canary}[command](path, *rest)
+        {"hold": hold, "deaf": deaf, "descriptors": descriptors, "churn": churn, "canary": canary,
+         "redirected": redirected}[command](path, *rest)
 
 
 if __name__ == "__main__":
