@@ -322,7 +322,8 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
         bandwidth: shares(&args.quota_bandwidth),
         server,
     };
-    if !(args.quota_iops.is_empty() && args.quota_bandwidth.is_empty()) && !media.can_limit() {
+    let has_rates = args.quota_iops.len() + args.quota_bandwidth.len() > 0;
+    if has_rates && !media.can_limit() {
         bail!("{}", WorkError::NoRates);
     }
     let listener = server::listen(socket)?;
