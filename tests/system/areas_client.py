@@ -5,12 +5,14 @@
   areas_client.py attack SOCKET MINE OTHERS KIND      KIND: file, or device if descriptors are of block devices
   areas_client.py canary DEVICE                       the window of a plain loop device is moved, and that is noticed
   areas_client.py read-only SOCKET EXPORT KIND        what an export lets its reader do
+  areas_client.py redirected SOCKET EXPORT PATH       an export is its owner's to serve: PATH is told, and nothing handed out
   areas_client.py write-on SOCKET NAME STATE          writes durably until it is killed; counts in STATE
   areas_client.py grab SOCKET NAME MIB                makes areas until it is refused; prints how many it got
   areas_client.py hold SOCKET                         as many connections as it gets, silent, for ever
   areas_client.py deaf SOCKET                         asks and asks, and never reads an answer
   areas_client.py fuzz SOCKET COUNT                   packets that are none
   areas_client.py descriptors SOCKET                  sends descriptors along that nobody asked for
+  areas_client.py starve SOCKET NAME WAY RATE BYTES   tries to move more than RATE operations and BYTES a second; fails if it does
   areas_client.py churn SOCKET STATE                  makes, grows and deletes areas; notes what was acknowledged
 """
 import array
@@ -68,7 +70,7 @@ class Server:
         return answer[5], answer[8:], files
 
     def create(self, name, size, mode=0o600, owner=OWN):
-        self.ask(1, struct.pack("<QIIH", size, owner, OWN, mode) + text(name))
+        self.ask(1, struct.pack("<QIIHIQ", size, owner, OWN, mode, 0, 0) + text(name))
 
     def open(self, name, write):
         kind, fields, files = self.ask(2, bytes([write]) + text(name))
@@ -87,8 +89,8 @@ class Server:
             _, fields, _ = self.ask(7, struct.pack("<Q", after))
             more, at = fields[0], 1
             while at < len(fields):
-                after, size, owner, _, _, state, is_open, length = struct.unpack_from("<QQIIHBBH", fields, at)
-                at += 30
+                after, size, owner, _, _, state, is_open, _, _, length = struct.unpack_from("<QQIIHBBIQH", fields, at)
+                at += 42
                 found[fields[at:at + length].decode()] = (size, owner, state, is_open)
                 at += length
         return found
@@ -284,6 +286,12 @@ def read_only(path, export, kind):
     signal.pause()
 
 
+def redirected(path, export, where):
+    for access in (b"\0", b"\1"):
+        kind, fields, files = Server(path).ask(2, access + text(export))
+        assert (kind, fields, files) == (131, text(where), []), (kind, fields, files)
+
+
 def write_on(path, name, state):
     (fd, *lock), size = Server(path).open(name, True)
     count = 0
@@ -336,10 +344,11 @@ def deaf(path):
 
 def fuzz(path, count):
     rng = random.Random(1)
-    good = [packet(1, struct.pack("<QIIH", 8 * MIB, OWN, OWN, 0o600) + text("fuzz")), packet(2, b"\1" + text("fuzz")),
+    good = [packet(1, struct.pack("<QIIHIQ", 8 * MIB, OWN, OWN, 0o600, 0, 0) + text("fuzz")), packet(2, b"\1" + text("fuzz")),
             packet(3, struct.pack("<Q", 9 * MIB) + text("fuzz")), packet(4, b"\0" + text("fuzz")),
             packet(5, b"\0" + bytes(4) + text("fuzz") + text("f") + text("/x")), packet(6, text("f")),
-            packet(7, bytes(8)), packet(8, text("")), b"", b"\0", packet(200), packet(1, bytes(4080)), bytes(60000)]
+            packet(7, bytes(8)), packet(8, text("")),
+            packet(9, struct.pack("<IQ", 1, 1) + text("fuzz")), b"", b"\0", packet(200), packet(1, bytes(4080)), bytes(60000)]
     server, malformed = Server(path), 0
     for _ in range(count):
         message = bytearray(rng.choice(good))
@@ -371,6 +380,84 @@ def descriptors(path):
             server.s.recv(4096)
         for fd in files:
             os.close(fd)
+
+
+# A device begins with as much as it may move in this time, and more of it may be under way.
+BURST = 0.5
+
+
+def starve(path, name, way, operations, size):
+    """As much as it can for three seconds, and what the device was asked for meanwhile."""
+    files, length = Server(path).open(name, True)
+    fd = files[0]
+    print("ready", flush=True)
+    large = way in ("large", "buffered")
+    data = block(7, 256 << 10 if large else 4096)
+    if way == "buffered":
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+    stat, device = os.fstat(fd), None
+    if stat.st_rdev:
+        device = f"/sys/dev/block/{os.major(stat.st_rdev)}:{os.minor(stat.st_rdev)}/stat"
+
+    def asked():
+        with open(device) as file:
+            words = [int(word) for word in file.read().split()]
+        return words[0] + words[4], (words[2] + words[6]) * 512
+
+    def work(fd, rng, stop):
+        count = 0
+        while time.monotonic() < stop:
+            at = rng.randrange(length // len(data)) * len(data)
+            begin = time.monotonic()
+            if way == "read":
+                os.preadv(fd, [data], at)
+            else:
+                os.pwrite(fd, data, at)
+            count += 1
+            if way == "buffered" and count % 4 == 0:
+                os.fsync(fd)
+            if way == "again" and time.monotonic() - begin > 0.02:
+                # Its burst is used up: is there another one for who opens it again?
+                break
+        return count
+
+    begin, before = time.monotonic(), asked() if device else None
+    stop, moved = begin + 3, 0
+    if way == "again":
+        os.close(fd)
+        while time.monotonic() < stop:
+            try:
+                files, _ = Server(path).open(name, True)
+            except Refused as refusal:
+                assert refusal.code == IN_USE, refusal
+                continue
+            moved += work(files[0], random.Random(moved), stop)
+            for each in files:
+                os.close(each)
+    else:
+        pipes = []
+        for seed in range(4):
+            source, sink = os.pipe()
+            pipes.append(source)
+            if os.fork() == 0:
+                os.write(sink, struct.pack("<Q", work(fd, random.Random(seed), stop)))
+                os._exit(0)
+            os.close(sink)
+        moved = sum(struct.unpack("<Q", os.read(pipe, 8))[0] for pipe in pipes)
+    elapsed = time.monotonic() - begin
+    if device and way not in ("again", "buffered"):
+        count, total = (after - was for after, was in zip(asked(), before))
+        assert total >= moved * len(data), f"{moved} of {len(data)} bytes, and the device moved {total}"
+    elif way == "buffered":
+        count, total = 0, asked()[1] - before[1] if device else moved * len(data)
+    else:
+        count, total = moved, moved * len(data)
+    # What the kernel writes back by itself is of a group of its own.
+    groups = 2 if way == "buffered" else 1
+    most = [int(rate * (elapsed + BURST) * groups) for rate in (operations, size)]
+    print(f"{way}: {count} operations, {total} bytes in {elapsed:.2f} s; at most {most}")
+    assert count <= most[0] and total <= most[1], "more than its rate"
+    assert total >= min(size, operations * 4096) * elapsed / 8, "next to nothing: this says little of a rate"
 
 
 def churn(path, state):
@@ -440,10 +527,13 @@ def main():
         write_on(path, *rest)
     elif command == "grab":
         grab(path, rest[0], int(rest[1]) * MIB)
+    elif command == "starve":
+        starve(path, *rest[:2], *map(int, rest[2:]))
     elif command == "fuzz":
         fuzz(path, int(rest[0]))
     else:
-        {"hold": hold, "deaf": deaf, "descriptors": descriptors, "churn": churn, "canary": canary}[command](path, *rest)
+        {"hold": hold, "deaf": deaf, "descriptors": descriptors, "churn": churn, "canary": canary,
+         "redirected": redirected}[command](path, *rest)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Storage areas of several users on one medium: a directory, a strict one, and a block device. A program reaches its own area
-# and nothing else, whatever it tries; the server is killed at any time, which stops nobody; quotas hold; clients that are
-# hostile, silent or deaf keep nobody from it.
+# and nothing else, whatever it tries, and no faster than it may; the server is killed at any time, which stops nobody; quotas
+# hold; clients that are hostile, silent or deaf keep nobody from it.
 source "$(dirname "$0")/lib.sh"
 need python3 jq
 
@@ -60,8 +60,8 @@ suite() {
     local reader=$!
     await_line "$work/reader" "$reader" || fail "a reader was refused, or was not"
     as "$alice" python3 "$client" fill "$socket" alices 0x22
-    [[ $(as "$mallory" "$SWITCHYARD" areas list --json | jq -r '.exports[] | select(.redirect != "") | .redirect') == /run/alice.sock ]] ||
-        fail "the redirected export"
+    as "$mallory" python3 "$client" redirected "$socket" at-alices /run/alice.sock
+    (( EUID != 0 )) || expect_code 1 as 65532 python3 "$client" redirected "$socket" at-alices /run/alice.sock
 
     echo "  · quotas"
     count=$(as "$mallory" python3 "$client" grab "$socket" grabbed 8)
@@ -220,6 +220,85 @@ if (( EUID != 0 )); then
     echo "  (left out, for want of root: several users, strict pools, block devices)"
     exit 0
 fi
+# rates KIND FLAG…: areas that are given a rate, by whoever it is that has them.
+rates() {
+    local kind=$1 limit=io.max groups=/sys/fs/cgroup number
+    shift
+    if [[ -e /sys/fs/cgroup/blkio/blkio.throttle.write_bps_device ]]; then
+        groups=/sys/fs/cgroup/blkio limit=blkio.throttle.write_iops_device
+    elif ! grep -qw io "$groups/cgroup.controllers" 2>/dev/null; then
+        echo "  (left out: rates: no control groups for I/O)"
+        return 0
+    fi
+    local early=$groups/switchyard-$$-early later=$groups/switchyard-$$-later
+    mkdir "$early"
+    at_end "rmdir '$early' '$later' 2>/dev/null"
+    # starve GROUP WAY RATE BYTES: in that group; what it did is in $work/starved.
+    starve() {
+        local group=$1 way=$2
+        shift 2
+        : >"$work/starved"
+        (echo "$BASHPID" >"$group/cgroup.procs" && as "$mallory" python3 "$client" starve "$socket" slow "$way" "$@") \
+            >"$work/starved" 2>&1
+    }
+    held() { starve "$@" || { cat "$work/starved" >&2; fail "a rate that does not hold: $*"; }; sed -n 's/^/    /;2,$p' "$work/starved"; }
+    start_areas "$@" --quota-iops "$mallory=300" --quota-bandwidth "$mallory=8MiB"
+    as "$mallory" "$SWITCHYARD" areas create slow --size 16MiB --iops 100 --bandwidth 2MiB
+    [[ $(areas list --json | jq -c '.areas[] | select(.name == "slow") | [.iops, .bandwidth_bytes]') == '[100,2097152]' ]] || fail "list"
+    echo "  · quotas of rates"
+    expect_code 1 as "$mallory" "$SWITCHYARD" areas create more --size 8MiB --iops 201
+    expect_text "quota"
+    as "$mallory" "$SWITCHYARD" areas create rest --size 8MiB
+    [[ $(areas list --json | jq -c '.areas[] | select(.name == "rest") | [.iops, .bandwidth_bytes]') == '[200,6291456]' ]] || fail "the rest"
+    expect_code 1 as "$mallory" "$SWITCHYARD" areas create none --size 8MiB
+    expect_code 1 as "$mallory" "$SWITCHYARD" areas resize slow --iops 101
+    expect_code 1 as "$alice" "$SWITCHYARD" areas resize slow --iops 1
+    expect_text "not permitted"
+    as "$mallory" "$SWITCHYARD" areas delete rest
+    echo "  · rates hold"
+    held "$early" small 100 $(( 2 << 20 ))
+    held "$early" read 100 $(( 2 << 20 ))
+    held "$early" large 100 $(( 2 << 20 ))
+    held "$early" buffered 100 $(( 2 << 20 ))
+    held "$early" again 100 $(( 2 << 20 ))
+    echo "  · in a group that is made later, and when the server is killed"
+    : >"$work/early"
+    background as "$mallory" python3 "$client" starve "$socket" slow read 100 $(( 2 << 20 )) >"$work/early" 2>&1
+    mkdir "$later"
+    number=$(cat "$early/$limit" | grep -v ' 0$' | head -1 | cut -d' ' -f1)
+    for (( i = 0; i < 600; i++ )); do grep -q "^$number " "$later/$limit" && break; sleep 0.05; done
+    (( i < 600 )) || fail "a new group has no rate"
+    wait $!
+    : >"$work/starved"
+    starve "$later" small 100 $(( 2 << 20 )) &
+    local starver=$!
+    await_line "$work/starved" "$starver" || { cat "$work/starved" >&2; fail "it was not opened"; }
+    kill_rack
+    wait "$starver" || { cat "$work/starved" >&2; fail "without its server a rate does not hold"; }
+    start_areas "$@"
+    echo "  · another rate, which holds at once"
+    : >"$work/starved"
+    starve "$early" small 250 $(( 2 << 20 )) &
+    starver=$!
+    await_line "$work/starved" "$starver" || fail "it was not opened"
+    as "$mallory" "$SWITCHYARD" areas resize slow --iops 250
+    if [[ $kind == file ]]; then
+        expect_code 1 as "$mallory" "$SWITCHYARD" areas resize slow --iops 0 --bandwidth 0
+        expect_text "somebody has it open"
+    fi
+    wait "$starver" || { cat "$work/starved" >&2; fail "the other rate does not hold"; }
+    (( $(sed -n 's/^small: \([0-9]*\).*/\1/p' "$work/starved") > 400 )) || { cat "$work/starved" >&2; fail "it has the old rate"; }
+    echo "  · the canary: without a rate the same moves more"
+    as "$mallory" "$SWITCHYARD" areas resize slow --iops 0 --bandwidth 0
+    ! starve "$early" small 100 $(( 2 << 20 )) || fail "the attack is too slow to show anything"
+    grep -q "more than its rate" "$work/starved" || { cat "$work/starved" >&2; fail "the attack"; }
+    stop_rack
+    rmdir "$early" "$later"
+}
+
+echo "· rates in a directory"
+rates file --media "$work/rates" --size 64MiB
+
 truncate -s 300M "$work/disk.img"
 if ! disk=$(losetup -f --show -P "$work/disk.img" 2>"$work/losetup.err"); then
     echo "  (left out: strict pools and block devices: no loop device: $(head -1 "$work/losetup.err"))"
@@ -234,6 +313,7 @@ chmod 666 "$window"
 as "$mallory" python3 "$client" canary "$window" || fail "the attack does not see what it reaches"
 echo "· a strict directory"
 suite device --media "$work/strict" --size 256MiB --strict
+rates device --media "$work/strict" --strict
 areas verify "$work/strict" >"$work/out" || { cat "$work/out" >&2; fail "the strict pool is not sound"; }
 
 echo "· a block device"
@@ -243,6 +323,7 @@ start_areas --media "$disk" --format
 stop_rack
 suite device --media "$disk"
 areas verify "$disk" >"$work/out" || { cat "$work/out" >&2; fail "the pool of the device is not sound"; }
+rates device --media "$disk"
 echo "· a block device after a reboot, which knows no partitions"
 start_areas --media "$disk"
 areas create kept --size 16MiB

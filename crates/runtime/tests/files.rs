@@ -158,3 +158,113 @@ fn two_journals_do_not_share_an_area() {
     drop(journal);
     Journal::open(&source).expect("it is free");
 }
+
+/// What the area would bring back if the machine crashed now.
+fn after_a_crash(area: &Path, image: &Path) -> Recovered {
+    fs::copy(area, image).expect("copied");
+    {
+        let area = Area::open(image, &AreaOptions::new(0)).expect("as after a crash");
+        let map = area.map(FILES_NAME).expect("it is there");
+        for key in map.keys() {
+            let value = map.get(&key).expect("sound").expect("just listed");
+            let mut description = Description::parse(&value).expect("sound");
+            description.identity.cache ^= 1;
+            map.put(&key, &description.emit()).expect("room");
+        }
+        area.sync().expect("durable");
+    }
+    restore(image, 0).expect("restored")
+}
+
+/// A file that is followed, with what was synced in it.
+fn followed(journal: &Journal, path: &Path, data: &[u8]) -> (File, FileId) {
+    let file = File::create(path).expect("a file");
+    let id = journal.open_file(file.as_raw_fd(), true);
+    let id = id.expect("open").expect("regular");
+    write(journal, &file, id, data);
+    journal.sync(id).expect("durable");
+    (file, id)
+}
+
+#[test]
+fn a_removal_that_fails_is_taken_back_from_the_area() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, meanwhile, image, path] =
+        ["area", "meanwhile", "image", "a-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"before;");
+    let fails = || {
+        fs::copy(&area, &meanwhile).expect("copied");
+        // SAFETY: a path that nobody has.
+        unsafe { libc::unlink(c"/nowhere/at/all".as_ptr()) }
+    };
+    let failure = journal.remove(id, fails).expect_err("it fails");
+    assert_eq!(failure.raw_os_error(), Some(libc::ENOENT));
+    assert_eq!(
+        after_a_crash(&area, &image),
+        Recovered::default(),
+        "the area says nothing of it"
+    );
+    assert_eq!(fs::read(&path).expect("it is there"), b"before;");
+    assert_eq!(journal.find(&path), Some(id), "it is followed as before");
+    drop(file);
+    journal.close_file(id);
+    journal.close().expect("all is synced");
+    // While it was tried the area had the removal: a crash then would have completed it.
+    assert_eq!(after_a_crash(&meanwhile, &image).removed, 1);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_whose_removal_failed_is_made_durable_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, path] = ["area", "image", "a-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"before;");
+    // SAFETY: a path that nobody has.
+    let fails = || unsafe { libc::unlink(c"/nowhere/at/all".as_ptr()) };
+    journal.remove(id, fails).expect_err("it fails");
+    write(&journal, &file, id, b"after");
+    journal.sync(id).expect("durable");
+    // What the crash took of it is brought back.
+    file.set_len(7).expect("shorter");
+    let recovered = after_a_crash(&area, &image);
+    assert_eq!(
+        (recovered.removed, recovered.replayed, recovered.bytes),
+        (0, 1, 5)
+    );
+    assert_eq!(fs::read(&path).expect("it is there"), b"before;after");
+    let removes = || i32::from(fs::remove_file(&path).is_err());
+    assert_eq!(journal.remove(id, removes).expect("removed"), 0);
+    assert_eq!(journal.find(&path), None);
+}
+
+/// The file had two names, so the area was emptied before one of them went, and with it what was known of a file that nobody has
+/// open; the removal then looked for it. Now it does without.
+#[test]
+fn a_closed_file_with_two_names_loses_one_of_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, path, other] = ["area", "a-wal", "b-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area, AREA_BYTES)).expect("a new area");
+    for fails in [true, false] {
+        let (file, id) = followed(&journal, &path, b"data");
+        drop(file);
+        journal.close_file(id);
+        assert_eq!(journal.find(&path), Some(id), "the area has changes of it");
+        let _ = fs::hard_link(&path, &other);
+        let make = || {
+            if fails {
+                -1
+            } else {
+                i32::from(fs::remove_file(&path).is_err())
+            }
+        };
+        assert_eq!(journal.remove(id, make).is_err(), fails);
+        assert_eq!(journal.find(&path), None);
+    }
+    assert_eq!(fs::read(&other).expect("the other name"), b"data");
+    journal.close().expect("all is synced");
+}

@@ -4,8 +4,8 @@
 use base::{MediaError, Medium, Rng};
 use std::collections::BTreeMap;
 use store::pool::{
-    AreaId, AreaState, Change, Extent, Opened, Pool, PoolError, PoolRefusal, Readers, SLOT_BYTES,
-    TABLE_BYTES, UNIT_BYTES, Who, Work,
+    AreaId, AreaState, Change, Extent, Opened, Pool, PoolError, PoolRefusal, Quota, Rate, Readers,
+    SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, Who, Work,
 };
 
 const SECTOR: usize = 512;
@@ -23,6 +23,20 @@ fn user(user: u32) -> Who {
         user,
         group: user,
         is_admin: false,
+    }
+}
+
+fn quota(bytes: u64) -> Quota {
+    Quota {
+        bytes,
+        ..Quota::UNLIMITED
+    }
+}
+
+fn some_rate(rng: &mut Rng) -> Rate {
+    Rate {
+        operations: rng.below(3) as u32,
+        bytes: rng.below(3) * UNIT,
     }
 }
 
@@ -173,6 +187,7 @@ impl Medium for World {
 #[derive(Default)]
 struct Told {
     areas: BTreeMap<String, (AreaId, u64)>,
+    rates: BTreeMap<String, Rate>,
     exports: BTreeMap<String, AreaId>,
     asked: Option<Change>,
 }
@@ -181,16 +196,21 @@ fn random_change(rng: &mut Rng) -> (Change, Who) {
     let who = user(1 + rng.below(2) as u32);
     let name = format!("area-{}", rng.below(4));
     let bytes = (8 + rng.below(12)) * UNIT;
-    let change = match rng.below(8) {
+    let change = match rng.below(9) {
         0..4 => Change::Create {
             name,
             bytes,
             owner: who.user,
             group: who.group,
             mode: 0o600,
+            rate: some_rate(rng),
         },
         4 | 5 => Change::Resize { name, bytes },
         6 => Change::Delete { name },
+        7 => Change::Limit {
+            name,
+            rate: some_rate(rng),
+        },
         _ => Change::Export {
             name: format!("export-{}", rng.below(3)),
             area: name,
@@ -204,7 +224,7 @@ fn random_change(rng: &mut Rng) -> (Change, Who) {
 /// One change from its first step to its answer, as the server makes it.
 fn change(world: &mut World, pool: &mut Pool, told: &mut Told, change: Change, who: Who) -> Result<(), Cut> {
     let before = pool.clone();
-    let Ok(work) = pool.begin(&change, who, 40 * UNIT) else {
+    let Ok(work) = pool.begin(&change, who, quota(40 * UNIT)) else {
         assert_eq!(*pool, before, "a refusal changes nothing");
         return Ok(());
     };
@@ -217,8 +237,10 @@ fn change(world: &mut World, pool: &mut Pool, told: &mut Told, change: Change, w
     }
     told.asked = None;
     match change {
+        Change::Limit { name, rate } => drop(told.rates.insert(name, rate)),
         Change::Create { name, .. } | Change::Resize { name, .. } => {
             let (id, area) = pool.find(&name).expect("it was just made");
+            told.rates.insert(name.clone(), area.rate);
             told.areas.insert(name, (id, area.extent.bytes));
             // The program uses all of it.
             for unit in world.units_of(id, area.extent) {
@@ -250,6 +272,11 @@ fn check(world: &World, pool: &Pool, told: &Told) {
         assert_eq!(found, *id);
         let grown = asked(&|it| matches!(it, Change::Resize { name: grown, .. } if grown == name));
         assert!(area.extent.bytes == *bytes || (grown && area.extent.bytes > *bytes));
+        let limited = asked(&|it| matches!(it, Change::Limit { name: limited, .. } if limited == name));
+        assert!(
+            area.rate == told.rates[name] || limited,
+            "the rate of {name} is another"
+        );
         let units: Vec<u64> = world.units_of(*id, area.extent).collect();
         let written = (bytes / UNIT) as usize;
         assert!(
@@ -352,9 +379,13 @@ fn furnished() -> (Pool, World) {
         owner: 1,
         group: 10,
         mode: 0o640,
+        rate: Rate {
+            operations: 9,
+            bytes: 1 << 40,
+        },
     };
     let work = pool
-        .begin(&create, user(1), u64::MAX)
+        .begin(&create, user(1), quota(u64::MAX))
         .expect("there is room")
         .expect("there is work");
     pool.end(&work);
@@ -368,7 +399,7 @@ fn furnished() -> (Pool, World) {
         export("public", Readers::All, ""),
         export("served", Readers::User(2), "/run/db.sock"),
     ] {
-        assert_eq!(pool.begin(&change, user(1), 0), Ok(None));
+        assert_eq!(pool.begin(&change, user(1), quota(0)), Ok(None));
     }
     pool.save(&mut world).expect("memory");
     (pool, world)
@@ -446,16 +477,17 @@ fn rights_are_those_of_the_mode_and_of_exports() {
             owner: 1,
             group: 1,
             mode: 0o600,
+            rate: Rate::UNLIMITED,
         },
     ] {
         assert_eq!(
-            pool.begin(&change, user(2), u64::MAX),
+            pool.begin(&change, user(2), quota(u64::MAX)),
             Err(PoolRefusal::NotPermitted)
         );
     }
     let delete = Change::Delete { name: "db".into() };
     let work = pool
-        .begin(&delete, user(1), 0)
+        .begin(&delete, user(1), quota(0))
         .expect("it is the owner's")
         .expect("there is work");
     assert_eq!(pool.open("db", user(1), false), Err(PoolRefusal::Unknown));
@@ -477,6 +509,7 @@ fn names_sizes_modes_and_quotas_are_checked() {
         owner: 1,
         group: 1,
         mode,
+        rate: Rate::UNLIMITED,
     };
     let long = "n".repeat(65);
     for (change, expected) in [
@@ -495,7 +528,7 @@ fn names_sizes_modes_and_quotas_are_checked() {
     ] {
         let (mut pool, _) = furnished();
         assert_eq!(
-            pool.begin(&change, user(1), 28 * UNIT),
+            pool.begin(&change, user(1), quota(28 * UNIT)),
             Err(expected),
             "{change:?}"
         );
@@ -506,23 +539,76 @@ fn names_sizes_modes_and_quotas_are_checked() {
         bytes,
     };
     assert_eq!(
-        pool.begin(&resize(8 * UNIT), user(1), 0),
+        pool.begin(&resize(8 * UNIT), user(1), quota(0)),
         Ok(None),
         "it has that already"
     );
     assert_eq!(
-        pool.begin(&resize(9 * UNIT), user(1), 8 * UNIT),
+        pool.begin(&resize(9 * UNIT), user(1), quota(8 * UNIT)),
         Err(PoolRefusal::Quota)
     );
     assert_eq!(
-        pool.begin(&resize(9 * UNIT), user(1), u64::MAX)
+        pool.begin(&resize(9 * UNIT), user(1), quota(u64::MAX))
             .map(|work| work.is_some()),
         Ok(true)
     );
     assert_eq!(
-        pool.begin(&resize(10 * UNIT), user(1), u64::MAX),
+        pool.begin(&resize(10 * UNIT), user(1), quota(u64::MAX)),
         Err(PoolRefusal::Busy)
     );
     let no_room = create("a", 63 * UNIT, 0o600);
-    assert_eq!(pool.begin(&no_room, user(1), u64::MAX), Err(PoolRefusal::NoRoom));
+    assert_eq!(
+        pool.begin(&no_room, user(1), quota(u64::MAX)),
+        Err(PoolRefusal::NoRoom)
+    );
+}
+
+#[test]
+fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left() {
+    let create = |name: &str, operations, bytes| Change::Create {
+        name: name.into(),
+        bytes: 8 * UNIT,
+        owner: 5,
+        group: 5,
+        mode: 0o600,
+        rate: Rate { operations, bytes },
+    };
+    let limit = |name: &str, operations, bytes| Change::Limit {
+        name: name.into(),
+        rate: Rate { operations, bytes },
+    };
+    let (mut pool, _) = furnished();
+    let some = Quota {
+        rate: Rate {
+            operations: 100,
+            bytes: 1000,
+        },
+        ..Quota::UNLIMITED
+    };
+    let mut ask = |change: &Change, quota| {
+        pool.begin(change, user(5), quota)?.inspect(|work| pool.end(work));
+        let name = match change {
+            Change::Create { name, .. } | Change::Limit { name, .. } => name,
+            other => panic!("{other:?}"),
+        };
+        let (_, area) = pool.find(name).expect("it was granted");
+        Ok((area.rate.operations, area.rate.bytes))
+    };
+    assert_eq!(ask(&create("free", 0, 0), Quota::UNLIMITED), Ok((0, 0)));
+    assert_eq!(ask(&create("a", 101, 1), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&create("a", 1, 1001), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&create("a", 60, 400), some), Ok((60, 400)));
+    assert_eq!(ask(&create("b", 41, 0), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&create("b", 0, 0), some), Ok((40, 600)), "what is left");
+    assert_eq!(
+        ask(&create("c", 1, 1), some),
+        Err(PoolRefusal::Quota),
+        "nothing is left"
+    );
+    assert_eq!(ask(&limit("a", 61, 1), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&limit("a", 0, 0), some), Ok((60, 400)), "its own, again");
+    assert_eq!(ask(&limit("a", 10, 100), some), Ok((10, 100)));
+    assert_eq!(ask(&limit("b", 90, 0), some), Ok((90, 900)));
+    let mallory = pool.begin(&limit("a", 1, 1), user(6), Quota::UNLIMITED);
+    assert_eq!(mallory, Err(PoolRefusal::NotPermitted));
 }

@@ -2,7 +2,7 @@
 //!
 //! Names, sizes and modes are the pool's to judge; here a message is whole, or it is malformed.
 
-pub use base::Readers;
+pub use base::{Rate, Readers};
 use thiserror::Error;
 
 /// Longest message.
@@ -35,6 +35,7 @@ pub enum Request {
         owner: u32,
         group: u32,
         mode: u16,
+        rate: Rate,
     },
     Open {
         name: String,
@@ -65,6 +66,10 @@ pub enum Request {
     Exports {
         after: String,
     },
+    Limit {
+        name: String,
+        rate: Rate,
+    },
 }
 
 /// An area in a list.
@@ -80,6 +85,7 @@ pub struct AreaEntry {
     pub state: u8,
     /// Somebody has it open for writing.
     pub is_open: bool,
+    pub rate: Rate,
     pub name: String,
 }
 
@@ -165,6 +171,7 @@ impl Request {
             Self::Withdraw { .. } => 6,
             Self::Areas { .. } => 7,
             Self::Exports { .. } => 8,
+            Self::Limit { .. } => 9,
         });
         match self {
             Self::Create {
@@ -173,7 +180,11 @@ impl Request {
                 owner,
                 group,
                 mode,
-            } => out.u64(*bytes).u32(*owner).u32(*group).u16(*mode).text(name),
+                rate,
+            } => {
+                out.u64(*bytes).u32(*owner).u32(*group).u16(*mode);
+                out.rate(*rate).text(name)
+            }
             Self::Open { name, write } => out.u8(u8::from(*write)).text(name),
             Self::Resize { name, bytes } => out.u64(*bytes).text(name),
             Self::Delete { name, force } => out.u8(u8::from(*force)).text(name),
@@ -186,6 +197,7 @@ impl Request {
             Self::Withdraw { name } => out.text(name),
             Self::Areas { after } => out.u64(*after),
             Self::Exports { after } => out.text(after),
+            Self::Limit { name, rate } => out.rate(*rate).text(name),
         };
         out.0
     }
@@ -197,6 +209,7 @@ impl Request {
             1 => {
                 let (bytes, owner, group, mode) = (from.u64()?, from.u32()?, from.u32()?, from.u16()?);
                 Self::Create {
+                    rate: from.rate()?,
                     name: from.text()?,
                     bytes,
                     owner,
@@ -231,6 +244,10 @@ impl Request {
             6 => Self::Withdraw { name: from.text()? },
             7 => Self::Areas { after: from.u64()? },
             8 => Self::Exports { after: from.text()? },
+            9 => Self::Limit {
+                rate: from.rate()?,
+                name: from.text()?,
+            },
             _ => return Err(MessageError::Malformed),
         };
         from.end()?;
@@ -270,7 +287,7 @@ impl Answer {
                     .u32(entry.owner)
                     .u32(entry.group);
                 out.u16(entry.mode).u8(entry.state).u8(u8::from(entry.is_open));
-                out.text(&entry.name);
+                out.rate(entry.rate).text(&entry.name);
             }),
             Self::Exports { entries, more } => list(134, entries, *more, |out, entry| {
                 out.readers(entry.readers)
@@ -383,6 +400,9 @@ impl Writer {
         self.0.extend(text.as_bytes());
         self
     }
+    fn rate(&mut self, rate: Rate) -> &mut Self {
+        self.u32(rate.operations).u64(rate.bytes)
+    }
     fn readers(&mut self, readers: Readers) -> &mut Self {
         match readers {
             Readers::All => self.u8(0).u32(0),
@@ -442,6 +462,12 @@ impl<'a> Reader<'a> {
         let text = std::str::from_utf8(bytes).map_err(|_| MessageError::Malformed)?;
         Ok(text.to_owned())
     }
+    fn rate(&mut self) -> Result<Rate, MessageError> {
+        Ok(Rate {
+            operations: self.u32()?,
+            bytes: self.u64()?,
+        })
+    }
     fn readers(&mut self) -> Result<Readers, MessageError> {
         match (self.u8()?, self.u32()?) {
             (0, 0) => Ok(Readers::All),
@@ -461,6 +487,7 @@ impl<'a> Reader<'a> {
             mode,
             state,
             is_open,
+            rate: self.rate()?,
             name: self.text()?,
         })
     }
@@ -486,6 +513,10 @@ mod tests {
                 owner: OWN,
                 group: 7,
                 mode: 0o640,
+                rate: Rate {
+                    operations: 0,
+                    bytes: 1 << 40,
+                },
             },
             Request::Open {
                 name: name(),
@@ -508,6 +539,13 @@ mod tests {
             Request::Withdraw { name: name() },
             Request::Areas { after: 3 },
             Request::Exports { after: String::new() },
+            Request::Limit {
+                name: name(),
+                rate: Rate {
+                    operations: 100,
+                    bytes: 0,
+                },
+            },
         ]
     }
 
@@ -520,6 +558,10 @@ mod tests {
             mode: 0o600,
             state: 2,
             is_open: true,
+            rate: Rate {
+                operations: 7,
+                bytes: 8,
+            },
             name: "db".into(),
         };
         let export = ExportEntry {
@@ -621,6 +663,7 @@ mod tests {
         let Ok(Answer::Areas { entries, more }) = Answer::parse(&packet) else {
             panic!("it is a list");
         };
-        assert!(more && entries.len() > 100 && entries.len() < 500);
+        // Of 44 bytes each.
+        assert!(more && entries.len() == 92, "{}", entries.len());
     }
 }

@@ -36,7 +36,7 @@ use crate::entropy;
 use crate::media::{MediaFile, MediaOpenError, MediaWarning};
 use crate::pool::{ClientError, OpenedArea, PoolClient};
 use backend::{Backend, Direct, Mapped};
-use base::{MediaError, Medium};
+use base::{MediaError, Medium, Rate};
 use shared::Shared;
 use std::fmt;
 use std::fs::File;
@@ -202,6 +202,7 @@ impl Area {
                     owner: OWN,
                     group: OWN,
                     mode: 0o600,
+                    rate: Rate::UNLIMITED,
                 })?;
                 pool.open(name, true)?
             }

@@ -5,7 +5,9 @@ use std::ops::{Bound, Range, RangeBounds};
 use store::{Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
 
 /// Entries of a tree that a range looks up at once.
-const RANGE_STEP: usize = 256;
+const RANGE_STEP_MAX: usize = 256;
+/// Of the first look: most ranges are short, or are not read to their end.
+const RANGE_STEP_FIRST: usize = 16;
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -193,6 +195,7 @@ impl Tree {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let (mut from, to) = (owned(range.start_bound()), owned(range.end_bound()));
         let mut found: std::vec::IntoIter<(Box<[u8]>, Fetch)> = Vec::new().into_iter();
+        let mut step = RANGE_STEP_FIRST;
         std::iter::from_fn(move || {
             loop {
                 for (key, fetch) in found.by_ref() {
@@ -203,8 +206,9 @@ impl Tree {
                 let bounds = (as_slice(&from), as_slice(&to));
                 let more = {
                     let guard = self.area.shared().lock();
-                    guard.engine.range(self.id, bounds, RANGE_STEP)
+                    guard.engine.range(self.id, bounds, step)
                 };
+                step = (2 * step).min(RANGE_STEP_MAX);
                 let last = more.last()?.0.to_vec();
                 from = Bound::Excluded(last);
                 found = more.into_iter();

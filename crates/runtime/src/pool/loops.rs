@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Where the kernel lists them.
+const DEVICES: &str = "/sys/block";
 const LOOP_SET_STATUS64: libc::c_ulong = 0x4C04;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
@@ -83,7 +85,7 @@ fn kernel_number(device: u64) -> u64 {
 /// The devices that are over `backing` now.
 fn over(backing: &File) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir("/sys/block")? {
+    for entry in fs::read_dir(DEVICES)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let number = name.strip_prefix("loop").and_then(|number| number.parse().ok());
@@ -116,11 +118,20 @@ pub(super) fn is_open(backing: &File) -> io::Result<bool> {
 
 /// Lets the devices over `backing` know its size.
 pub(super) fn refresh(backing: &File) -> io::Result<()> {
+    if !Path::new(DEVICES).exists() {
+        return Ok(());
+    }
     for path in over(backing)? {
         let device = OpenOptions::new().read(true).write(true).open(path)?;
         ioctl(&device, LOOP_SET_CAPACITY, 0)?;
     }
     Ok(())
+}
+
+/// A device that is over `backing` now, for keeping it.
+pub(super) fn existing(backing: &File) -> io::Result<Option<File>> {
+    let found = over(backing)?.into_iter().next();
+    found.map(|path| open_device(&path, false)).transpose()
 }
 
 /// A device over all of `backing`, which has to be open for writing: the one that is there, or a new one. For writing it is

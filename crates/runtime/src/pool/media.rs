@@ -2,12 +2,14 @@
 
 use super::disk::Disk;
 use super::loops;
+use super::throttle::Throttle;
 use crate::media::{MediaFile, MediaOpenError};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use store::pool::{AreaId, Extent, TABLE_BYTES, Work};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::pool::{AreaId, Extent, PoolArea, TABLE_BYTES, Work};
 use thiserror::Error;
 
 /// The table's file in a directory.
@@ -49,6 +51,12 @@ pub enum WorkError {
     /// The file system has no room.
     #[error("the file system has no room for it")]
     NoSpace,
+    /// There is nothing by which a rate would be kept.
+    #[error("rates cannot be kept here: it takes root, and control groups with `io` or `blkio`")]
+    NoRates,
+    /// A rate does not hold for the one who asks.
+    #[error("a process of the root control group gets no area with a rate, which would not hold for it")]
+    OutOfReach,
     /// The operating system refuses.
     #[error("the medium failed: {0}")]
     Os(io::Error),
@@ -80,6 +88,8 @@ pub struct HandedOut {
 pub struct PoolMedia {
     kind: Kind,
     is_strict: bool,
+    /// `None` where rates cannot be kept.
+    throttle: Mutex<Option<Throttle>>,
 }
 
 #[derive(Debug)]
@@ -89,6 +99,23 @@ enum Kind {
 }
 
 impl PoolMedia {
+    fn new(kind: Kind, is_strict: bool) -> Self {
+        Self {
+            kind,
+            is_strict,
+            throttle: Mutex::new(Throttle::find()),
+        }
+    }
+
+    fn throttle(&self) -> MutexGuard<'_, Option<Throttle>> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if rates of areas can be kept: that takes root, and control groups for I/O.
+    pub fn can_limit(&self) -> bool {
+        self.throttle().is_some()
+    }
+
     /// Takes a directory, which is made if it is missing, or a block device, and its table: blank in a new directory. A strict
     /// pool hands out loop devices over its files.
     pub fn open(path: &Path, is_strict: bool) -> Result<(Self, MediaFile), PoolMediaError> {
@@ -108,7 +135,7 @@ impl PoolMedia {
                 let disk = Disk::open(path).map_err(os)?;
                 let table = MediaFile::from_file(disk.file().try_clone().map_err(os)?).map_err(os)?;
                 let kind = Kind::Device(disk);
-                Ok((Self { kind, is_strict }, table))
+                Ok((Self::new(kind, is_strict), table))
             }
             Ok(data) if data.file_type().is_char_device() => Err(unfit(
                 "a DAX device is mapped as a whole, by anybody who has it: make a file system with DAX on its memory, and name a \
@@ -131,7 +158,7 @@ impl PoolMedia {
                 })?;
                 let path = fs::canonicalize(path).map_err(os)?;
                 let kind = Kind::Directory(path);
-                Ok((Self { kind, is_strict }, table))
+                Ok((Self::new(kind, is_strict), table))
             }
         }
     }
@@ -151,6 +178,12 @@ impl PoolMedia {
 
     /// Does what a change asks for, all of it or, if it was begun before, the rest.
     pub fn work(&self, work: &Work) -> Result<(), WorkError> {
+        let is_moved = |from: Extent, to: Extent| from.offset != to.offset;
+        match *work {
+            Work::Remove(id, _) => self.release(id),
+            Work::Grow(id, from, to) | Work::Shrink(id, from, to) if is_moved(from, to) => self.release(id),
+            _ => {}
+        }
         match &self.kind {
             Kind::Directory(dir) => self.work_on_files(dir, work),
             Kind::Device(disk) => work_on_disk(disk, work),
@@ -172,13 +205,13 @@ impl PoolMedia {
                 let file = private(&area_path(dir, id), false)?;
                 reserve(&file, extent.bytes)?;
                 file.sync_all()?;
-                self.refresh(&file)?;
+                loops::refresh(&file)?;
             }
             Work::Shrink(id, extent, _) => {
                 let file = private(&area_path(dir, id), false)?;
                 file.set_len(extent.bytes)?;
                 file.sync_all()?;
-                self.refresh(&file)?;
+                loops::refresh(&file)?;
             }
             Work::Remove(id, _) => {
                 match private(&area_path(dir, id), false) {
@@ -199,31 +232,85 @@ impl PoolMedia {
         Ok(())
     }
 
-    fn refresh(&self, file: &File) -> io::Result<()> {
-        if self.is_strict {
-            loops::refresh(file)
-        } else {
-            Ok(())
+    /// True if the area is handed out as a loop device.
+    pub fn has_loop(&self, area: &PoolArea) -> bool {
+        let always = match &self.kind {
+            Kind::Directory(_) => self.is_strict,
+            Kind::Device(disk) => disk.needs_loops(),
+        };
+        always || area.rate.is_limited()
+    }
+
+    /// What the loop device of an area is over.
+    fn backing(&self, id: AreaId, area: &PoolArea, write: bool) -> io::Result<File> {
+        match &self.kind {
+            Kind::Directory(dir) => private(&area_path(dir, id), false),
+            Kind::Device(disk) => disk.open_partition(area.extent, 0, write),
         }
     }
 
-    /// The descriptor of an area. For writing there is one at a time: [`WorkError::InUse`] if somebody has it.
-    pub fn hand_out(&self, id: AreaId, extent: Extent, write: bool) -> Result<HandedOut, WorkError> {
+    /// Gives the area's device the area's rate, if it has a device now. Whoever has it open notices at once.
+    pub fn limit(&self, id: AreaId, area: &PoolArea) -> Result<(), WorkError> {
+        if !self.has_loop(area) {
+            return Ok(());
+        }
+        let Some(device) = loops::existing(&self.backing(id, area, false)?)? else {
+            return Ok(());
+        };
+        let mut throttle = self.throttle();
+        match throttle.as_mut() {
+            Some(throttle) => throttle.limit(id, device, area.rate)?,
+            None if area.rate.is_limited() => return Err(WorkError::NoRates),
+            None => {}
+        }
+        drop(throttle);
+        if !area.rate.is_limited() {
+            self.release(id);
+        }
+        Ok(())
+    }
+
+    /// Lets go of the area's device.
+    fn release(&self, id: AreaId) {
+        if let Some(throttle) = self.throttle().as_mut() {
+            throttle.release(id);
+        }
+    }
+
+    /// Control groups that are new get the rates of all areas.
+    pub fn tend_rates(&self) -> io::Result<()> {
+        self.throttle().as_mut().map_or(Ok(()), Throttle::tend)
+    }
+
+    /// The descriptor of an area, for this process. For writing there is one at a time: [`WorkError::InUse`] if somebody has it.
+    pub fn hand_out(
+        &self,
+        id: AreaId,
+        area: &PoolArea,
+        write: bool,
+        process: u32,
+    ) -> Result<HandedOut, WorkError> {
+        if area.rate.is_limited() {
+            match self.throttle().as_ref() {
+                None => return Err(WorkError::NoRates),
+                Some(throttle) if !throttle.reaches(process) => return Err(WorkError::OutOfReach),
+                Some(_) => {}
+            }
+        }
+        if self.has_loop(area) {
+            let file = loops::open(&self.backing(id, area, true)?, write)?;
+            if area.rate.is_limited() {
+                self.limit(id, area)?;
+            }
+            return Ok(device(file));
+        }
         let dir = match &self.kind {
             Kind::Directory(dir) => dir,
-            Kind::Device(disk) if disk.needs_loops() => {
-                let partition = disk.open_partition(extent, 0, true)?;
-                return Ok(device(loops::open(&partition, write)?));
-            }
             Kind::Device(disk) => {
                 let exclusive = if write { libc::O_EXCL } else { 0 };
-                return Ok(device(disk.open_partition(extent, exclusive, write)?));
+                return Ok(device(disk.open_partition(area.extent, exclusive, write)?));
             }
         };
-        if self.is_strict {
-            let file = private(&area_path(dir, id), false)?;
-            return Ok(device(loops::open(&file, write)?));
-        }
         let open = |flags| {
             let mut options = OpenOptions::new();
             options
@@ -249,16 +336,15 @@ impl PoolMedia {
     }
 
     /// True if somebody has the area open for writing.
-    pub fn is_open(&self, id: AreaId, extent: Extent) -> bool {
+    pub fn is_open(&self, id: AreaId, area: &PoolArea) -> bool {
         let state = match &self.kind {
-            Kind::Directory(dir) if self.is_strict => {
-                private(&area_path(dir, id), false).and_then(|file| loops::is_open(&file))
-            }
-            Kind::Directory(dir) => take_lock(dir, id).map(|_| false),
-            Kind::Device(disk) if disk.needs_loops() => disk
-                .open_partition(extent, 0, false)
+            _ if self.has_loop(area) => self
+                .backing(id, area, false)
                 .and_then(|file| loops::is_open(&file)),
-            Kind::Device(disk) => disk.open_partition(extent, libc::O_EXCL, false).map(|_| false),
+            Kind::Directory(dir) => take_lock(dir, id).map(|_| false),
+            Kind::Device(disk) => disk
+                .open_partition(area.extent, libc::O_EXCL, false)
+                .map(|_| false),
         };
         match state {
             Ok(is_open) => is_open,
@@ -309,7 +395,7 @@ fn work_on_disk(disk: &Disk, work: &Work) -> Result<(), WorkError> {
         Work::Grow(_, from, to) if from.offset == to.offset => {
             disk.zero(from.end(), to.bytes - from.bytes)?;
             disk.bound(to)?;
-            refresh_loops(disk, to)?;
+            loops::refresh(&disk.open_partition(to, 0, false)?)?;
         }
         Work::Grow(_, from, to) => {
             // Nobody can open it meanwhile, and nobody has it open if the partition can be taken away.
@@ -324,18 +410,11 @@ fn work_on_disk(disk: &Disk, work: &Work) -> Result<(), WorkError> {
                 disk.unbound(to.offset)?;
             }
             disk.bound(from)?;
-            refresh_loops(disk, from)?;
+            loops::refresh(&disk.open_partition(from, 0, false)?)?;
         }
         Work::Remove(_, extent) => disk.unbound(extent.offset)?,
     }
     Ok(())
-}
-
-fn refresh_loops(disk: &Disk, extent: Extent) -> io::Result<()> {
-    match disk.needs_loops() {
-        true => loops::refresh(&disk.open_partition(extent, 0, false)?),
-        false => Ok(()),
-    }
 }
 
 fn area_path(dir: &Path, id: AreaId) -> PathBuf {

@@ -18,6 +18,7 @@ mod client;
 mod disk;
 mod loops;
 mod media;
+mod throttle;
 
 pub use client::{ClientError, OpenedArea, PoolClient, default_socket};
 pub use media::{HandedOut, PoolMedia, PoolMediaError, WorkError};

@@ -389,17 +389,21 @@ impl Files {
         SyncBy::Log
     }
 
-    /// The file is about to be removed, or given up: what the map must say of it before, if it has it.
+    /// The file is about to be removed, or given up: what the map must say of it before, if it has it. A checkpoint may have
+    /// forgotten the file, as one that nobody has open.
     pub fn remove(&mut self, id: FileId) -> Option<Vec<u8>> {
-        let file = self.file(id);
+        let file = self.files.get_mut(&id)?;
         file.description.is_removed = true;
         file.is_described.then(|| file.description.emit())
     }
 
     /// The removal failed: the file is behind, as the log has given it up.
     pub fn restore(&mut self, id: FileId) {
-        self.missed(id);
-        self.file(id).description.is_removed = false;
+        let rounds = self.rounds;
+        if let Some(file) = self.files.get_mut(&id) {
+            file.missed = Some(rounds);
+            file.description.is_removed = false;
+        }
     }
 
     /// What was at `from` is at `to` now: the file, or a directory above it. Only after a checkpoint in which nothing changed.

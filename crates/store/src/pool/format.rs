@@ -2,7 +2,7 @@
 
 use super::{
     AreaId, AreaState, Export, Extent, PATH_BYTES_MAX, POOL_AREAS_MAX, POOL_NAME_BYTES_MAX, Pool, PoolArea,
-    Readers, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
+    Rate, Readers, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
 };
 use crate::format::{u32_at, u64_at};
 use base::{MediaError, Medium};
@@ -19,12 +19,14 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const AREA_BYTES: usize = 56;
 const EXPORT_BYTES: usize = 20;
+const RATE_BYTES: usize = 24;
 const PLACED: u32 = 1;
 /// Writes are of whole blocks.
 const BLOCK_BYTES: usize = 4096;
 
 const _: () = assert!(
-    POOL_AREAS_MAX * (AREA_BYTES + EXPORT_BYTES + 2 * POOL_NAME_BYTES_MAX + PATH_BYTES_MAX) + HEADER_BYTES
+    POOL_AREAS_MAX * (AREA_BYTES + EXPORT_BYTES + RATE_BYTES + 2 * POOL_NAME_BYTES_MAX + PATH_BYTES_MAX)
+        + HEADER_BYTES
         <= SLOT_BYTES as usize,
     "as many as there may be fit a slot"
 );
@@ -130,6 +132,9 @@ impl Pool {
         let mut bytes = vec![0; HEADER_BYTES];
         for (id, area) in &self.areas {
             emit_area(&mut bytes, *id, area);
+            if area.rate.is_limited() {
+                emit_rate(&mut bytes, *id, area.rate);
+            }
         }
         for (name, export) in &self.exports {
             emit_export(&mut bytes, name, export);
@@ -166,6 +171,7 @@ impl Pool {
             records = match kind {
                 1 => pool.parse_area(records),
                 2 => pool.parse_export(records),
+                3 => pool.parse_rate(records),
                 _ => None,
             }
             .ok_or("a record")?;
@@ -197,9 +203,23 @@ impl Pool {
             mode: u16_at(fixed, 2),
             state,
             extent: extent_at(24),
+            rate: Rate::UNLIMITED,
         };
         let is_known = self.areas.insert(AreaId(u64_at(fixed, 16)), area).is_some();
         (!is_known && (fixed[1] == 3 || to == Extent::default())).then_some(rest)
+    }
+
+    /// Takes the rate of an area that came before.
+    fn parse_rate<'a>(&mut self, records: &'a [u8]) -> Option<&'a [u8]> {
+        let (fixed, rest) = records.split_at_checked(RATE_BYTES)?;
+        let rate = Rate {
+            operations: u32_at(fixed, 4),
+            bytes: u64_at(fixed, 16),
+        };
+        let area = self.areas.get_mut(&AreaId(u64_at(fixed, 8)))?;
+        let is_new = rate.is_limited() && !area.rate.is_limited();
+        area.rate = rate;
+        is_new.then_some(rest)
     }
 
     fn parse_export<'a>(&mut self, records: &'a [u8]) -> Option<&'a [u8]> {
@@ -286,6 +306,13 @@ fn emit_area(bytes: &mut Vec<u8>, id: AreaId, area: &PoolArea) {
         bytes.extend(word.to_le_bytes());
     }
     bytes.extend(area.name.as_bytes());
+}
+
+fn emit_rate(bytes: &mut Vec<u8>, id: AreaId, rate: Rate) {
+    bytes.extend([3, 0, 0, 0]);
+    bytes.extend(rate.operations.to_le_bytes());
+    bytes.extend(id.0.to_le_bytes());
+    bytes.extend(rate.bytes.to_le_bytes());
 }
 
 fn emit_export(bytes: &mut Vec<u8>, name: &str, export: &Export) {

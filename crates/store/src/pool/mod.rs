@@ -12,13 +12,13 @@
 //! - Ranges of two areas never overlap, whatever their state: space is given away when its [`Work::Remove`] or
 //!   [`Work::Shrink`] is done and that is durable.
 //! - What has been answered is in the table, and what has not is undone or completed after a restart.
-//! - Users have at most their quota, areas that are leaving included.
+//! - Users have at most their quota, of bytes and of what their areas may move in a second, areas that are leaving included.
 //!
 //! Bytes and steps: docs/format/areas.md.
 
 mod format;
 
-pub use base::Readers;
+pub use base::{Rate, Readers};
 pub use format::{PoolError, SLOT_BYTES, TABLE_BYTES};
 
 use std::collections::BTreeMap;
@@ -87,6 +87,8 @@ pub struct PoolArea {
     pub state: AreaState,
     /// Where it is.
     pub extent: Extent,
+    /// How fast it may be read and written.
+    pub rate: Rate,
 }
 
 impl PoolArea {
@@ -124,6 +126,23 @@ pub struct Export {
     pub path: String,
 }
 
+/// What all areas of a user may have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes.
+    pub bytes: u64,
+    /// The sum of their rates.
+    pub rate: Rate,
+}
+
+impl Quota {
+    /// As much as there is.
+    pub const UNLIMITED: Self = Self {
+        bytes: u64::MAX,
+        rate: Rate::UNLIMITED,
+    };
+}
+
 /// Who asks, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
@@ -146,9 +165,12 @@ pub enum Change {
         owner: u32,
         group: u32,
         mode: u16,
+        rate: Rate,
     },
     /// More room for an area.
     Resize { name: String, bytes: u64 },
+    /// Another rate for an area.
+    Limit { name: String, rate: Rate },
     /// An area goes, and everything in it.
     Delete { name: String },
     /// A global name for an area.
@@ -209,7 +231,7 @@ pub enum PoolRefusal {
     /// The path of a socket.
     #[error("the path of a socket begins with `/` and has at most 107 bytes")]
     Path,
-    /// The user's quota.
+    /// The user's quota, of bytes or of rates.
     #[error("the user's quota is used up")]
     Quota,
     /// The medium, or the table.
@@ -355,14 +377,9 @@ impl Pool {
         }
     }
 
-    /// The first step of a change, for `who`, whose areas may have `quota_bytes`. Afterwards save the table; if there is work,
-    /// do it, [`end`](Pool::end) it, and save again.
-    pub fn begin(
-        &mut self,
-        change: &Change,
-        who: Who,
-        quota_bytes: u64,
-    ) -> Result<Option<Work>, PoolRefusal> {
+    /// The first step of a change, for `who`, where all areas of the owner may have `quota`. Afterwards save the table; if there
+    /// is work, do it, [`end`](Pool::end) it, and save again.
+    pub fn begin(&mut self, change: &Change, who: Who, quota: Quota) -> Result<Option<Work>, PoolRefusal> {
         match change {
             Change::Create {
                 name,
@@ -370,6 +387,7 @@ impl Pool {
                 owner,
                 group,
                 mode,
+                rate,
             } => {
                 let area = PoolArea {
                     name: name.clone(),
@@ -378,10 +396,17 @@ impl Pool {
                     mode: *mode,
                     state: AreaState::Making,
                     extent: Extent::default(),
+                    rate: *rate,
                 };
-                self.create(area, *bytes, who, quota_bytes).map(Some)
+                self.create(area, *bytes, who, quota).map(Some)
             }
-            Change::Resize { name, bytes } => self.resize(name, *bytes, who, quota_bytes),
+            Change::Resize { name, bytes } => self.resize(name, *bytes, who, quota.bytes),
+            Change::Limit { name, rate } => {
+                let id = self.owned(name, who)?;
+                let granted = self.grant(*rate, self.areas[&id].owner, Some(id), quota.rate)?;
+                self.areas.get_mut(&id).expect("it was found").rate = granted;
+                Ok(None)
+            }
             Change::Delete { name } => {
                 let id = self.owned(name, who)?;
                 let area = self.areas.get_mut(&id).expect("it was found");
@@ -412,7 +437,7 @@ impl Pool {
         mut area: PoolArea,
         bytes: u64,
         who: Who,
-        quota_bytes: u64,
+        quota: Quota,
     ) -> Result<Work, PoolRefusal> {
         self.check_name(&area.name)?;
         if area.owner != who.user && !who.is_admin {
@@ -431,15 +456,38 @@ impl Pool {
         if self.areas.len() >= areas_max || (!who.is_admin && mine >= areas_max / 8) {
             return Err(PoolRefusal::NoRoom);
         }
-        if self.bytes_of(area.owner).saturating_add(bytes) > quota_bytes {
+        if self.bytes_of(area.owner).saturating_add(bytes) > quota.bytes {
             return Err(PoolRefusal::Quota);
         }
+        area.rate = self.grant(area.rate, area.owner, None, quota.rate)?;
         area.extent = self.place(bytes).ok_or(PoolRefusal::NoRoom)?;
         let id = AreaId(self.next);
         self.next += 1;
         let work = Work::Make(id, area.extent);
         self.areas.insert(id, area);
         Ok(work)
+    }
+
+    /// The rate that an area of `owner`, or `mine`, gets when it asks for `rate`. Where the owner has a quota, no limit means
+    /// all that its other areas have left of it.
+    fn grant(&self, rate: Rate, owner: u32, mine: Option<AreaId>, quota: Rate) -> Result<Rate, PoolRefusal> {
+        let others = || {
+            self.areas()
+                .filter(|(id, it)| it.owner == owner && Some(*id) != mine)
+        };
+        let granted = |asked: u64, quota: u64, used: u64| match (asked, quota.saturating_sub(used)) {
+            _ if quota == 0 => Ok(asked),
+            (_, 0) => Err(PoolRefusal::Quota),
+            (0, left) => Ok(left),
+            (asked, left) if asked <= left => Ok(asked),
+            _ => Err(PoolRefusal::Quota),
+        };
+        let operations = others().map(|(_, it)| u64::from(it.rate.operations)).sum();
+        let bytes = others().fold(0, |sum: u64, (_, it)| sum.saturating_add(it.rate.bytes));
+        Ok(Rate {
+            operations: granted(rate.operations.into(), quota.operations.into(), operations)? as u32,
+            bytes: granted(rate.bytes, quota.bytes, bytes)?,
+        })
     }
 
     fn resize(

@@ -7,25 +7,51 @@ use runtime::MediaFile;
 use runtime::pool::{HandedOut, PoolMedia, WorkError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use store::pool::{AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Who, Work};
+use store::pool::{
+    AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Quota, Rate, Who, Work,
+};
 use wire::areas::{AreaEntry, Code, ExportEntry};
 
-/// Bytes that users may have.
+/// What users may have of one thing.
+#[derive(Clone, Debug, Default)]
+pub struct Shares {
+    /// Those that are not named; no limit if there is none. Root and the server's own user have no limit.
+    pub others: Option<u64>,
+    /// Those that are.
+    pub users: BTreeMap<u32, u64>,
+}
+
+impl Shares {
+    fn of(&self, user: u32, is_admin: bool) -> Option<u64> {
+        let default = if is_admin { None } else { self.others };
+        self.users.get(&user).copied().or(default)
+    }
+}
+
+/// What users may have.
 #[derive(Clone, Debug)]
 pub struct Quotas {
-    /// Of users that are not named; root and the server's own user have no limit.
-    pub others: u64,
-    /// Of users that are.
-    pub users: BTreeMap<u32, u64>,
+    /// Bytes of areas.
+    pub bytes: Shares,
+    /// Operations a second, by reading and writing each.
+    pub operations: Shares,
+    /// Bytes a second, by reading and writing each.
+    pub bandwidth: Shares,
     /// The server's user.
     pub server: u32,
 }
 
 impl Quotas {
-    fn of(&self, user: u32) -> u64 {
+    fn of(&self, user: u32) -> Quota {
         let is_admin = [0, self.server].contains(&user);
-        let default = if is_admin { u64::MAX } else { self.others };
-        self.users.get(&user).copied().unwrap_or(default)
+        let operations = self.operations.of(user, is_admin).unwrap_or(0);
+        Quota {
+            bytes: self.bytes.of(user, is_admin).unwrap_or(u64::MAX),
+            rate: Rate {
+                operations: operations.try_into().unwrap_or(u32::MAX),
+                bytes: self.bandwidth.of(user, is_admin).unwrap_or(0),
+            },
+        }
     }
 }
 
@@ -52,7 +78,8 @@ impl From<WorkError> for Refusal {
         let code = match error {
             WorkError::InUse => Code::InUse,
             WorkError::NoSpace => Code::NoRoom,
-            WorkError::Os(_) => Code::Failed,
+            WorkError::OutOfReach => Code::NotPermitted,
+            WorkError::NoRates | WorkError::Os(_) => Code::Failed,
         };
         Self(code, error.to_string())
     }
@@ -120,6 +147,12 @@ impl Keeper {
             working: Mutex::new(()),
         };
         keeper.tend();
+        let limited = |(_, area): &(AreaId, &PoolArea)| area.rate.is_limited();
+        for (id, area) in keeper.lock().pool.areas().filter(limited) {
+            if let Err(error) = keeper.media.limit(id, area) {
+                eprintln!("switchyard: area {} has no rate: {error}", area.name);
+            }
+        }
         (keeper, cut)
     }
 
@@ -145,20 +178,22 @@ impl Keeper {
             let mut state = self.lock();
             let owner = match change {
                 Change::Create { owner, .. } => Some(*owner),
-                Change::Resize { name, .. } => state.pool.find(name).map(|(_, area)| area.owner),
+                Change::Resize { name, .. } | Change::Limit { name, .. } => {
+                    state.pool.find(name).map(|(_, area)| area.owner)
+                }
                 _ => None,
             };
-            let quota = owner.map_or(u64::MAX, |owner| self.quotas.of(owner));
+            let quota = owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner));
             let mut next = state.pool.clone();
             let work = next.begin(change, who, quota)?;
-            if let Some(Work::Remove(id, extent)) = work
-                && !force
-                && self.media.is_open(id, extent)
-            {
-                return Err(WorkError::InUse.into());
-            }
+            self.check(change, &state.pool, &next, force)?;
             if next != state.pool {
                 state.save(next)?;
+            }
+            if let Change::Limit { name, .. } = change
+                && let Some((id, area)) = state.pool.find(name)
+            {
+                self.media.limit(id, area)?;
             }
             let Some(work) = work else { return Ok(()) };
             state.active.insert(work.area());
@@ -167,6 +202,33 @@ impl Keeper {
         let result = self.finish(&work);
         self.lock().active.remove(&work.area());
         result
+    }
+
+    /// Whether the medium allows a change from one table to another.
+    fn check(&self, change: &Change, from: &Pool, to: &Pool, force: bool) -> Result<(), Refusal> {
+        let refused = match change {
+            Change::Delete { name } => {
+                let is_open = |(id, area)| self.media.is_open(id, area);
+                let is_open = from.find(name).is_some_and(is_open);
+                (!force && is_open).then_some(WorkError::InUse)
+            }
+            Change::Create { name, .. } | Change::Limit { name, .. } => {
+                let area = to.find(name).map(|(_, area)| area);
+                let is_limited = area.is_some_and(|area| area.rate.is_limited());
+                // Who has it open has it as what it is without a rate, or with one.
+                let is_open = |(id, was): (AreaId, &PoolArea)| {
+                    area.is_some_and(|area| self.media.has_loop(area) != self.media.has_loop(was))
+                        && self.media.is_open(id, was)
+                };
+                match from.find(name).is_some_and(is_open) {
+                    _ if is_limited && !self.media.can_limit() => Some(WorkError::NoRates),
+                    true => Some(WorkError::InUse),
+                    false => None,
+                }
+            }
+            _ => None,
+        };
+        refused.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Does the work of a change, or undoes the change.
@@ -190,6 +252,9 @@ impl Keeper {
 
     /// What has to be done again and again: changes that could not be completed, and areas whose holders changed their size.
     pub fn tend(&self) {
+        if let Err(error) = self.media.tend_rates() {
+            eprintln!("switchyard: rates of areas: {error}");
+        }
         let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let unfinished = {
             let state = self.lock();
@@ -217,13 +282,14 @@ impl Keeper {
         }
     }
 
-    /// Opens a name for `who`.
-    pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Given, Refusal> {
+    /// Opens a name for `who`, which is this process.
+    pub fn open(&self, name: &str, who: Who, write: bool, process: u32) -> Result<Given, Refusal> {
         let state = self.lock();
         match state.pool.open(name, who, write)? {
             Opened::Elsewhere(path) => Ok(Given::Elsewhere(path.to_owned())),
             Opened::Area(id, extent) => {
-                let handed_out = self.media.hand_out(id, extent, write)?;
+                let area = state.pool.area(id).expect("it was found");
+                let handed_out = self.media.hand_out(id, area, write, process)?;
                 Ok(Given::Area(id, extent.bytes, handed_out))
             }
         }
@@ -247,7 +313,8 @@ impl Keeper {
                 AreaState::Growing(_) => 3,
                 AreaState::Leaving => 4,
             },
-            is_open: area.state == AreaState::Ready && self.media.is_open(id, area.extent),
+            is_open: area.state == AreaState::Ready && self.media.is_open(id, area),
+            rate: area.rate,
             name: area.name.clone(),
         };
         let entries = known.by_ref().take(count).map(entry).collect();

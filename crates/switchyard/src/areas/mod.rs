@@ -12,16 +12,15 @@ use crate::size::Size;
 use anyhow::{Context, bail};
 use base::Medium;
 use clap::{Args, Subcommand};
-use keeper::{Keeper, Quotas};
-use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, default_socket};
+use keeper::{Keeper, Quotas, Shares};
+use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, WorkError, default_socket};
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::pool::{AREA_BYTES_MIN, AreaState, Pool, PoolError, TABLE_BYTES};
-use wire::areas::{OWN, Readers, Request};
+use wire::areas::{OWN, Rate, Readers, Request};
 
 /// How often the server looks after its areas.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -71,14 +70,18 @@ enum AreasCommand {
         /// Group that the mode speaks of [default: yours; another needs root]
         #[arg(long, value_name = "GID")]
         group: Option<u32>,
+        #[command(flatten)]
+        rate: RateArgs,
     },
-    /// Give an area more room; its program sees it when it opens the area again
+    /// Give an area more room, which its program sees when it opens the area again, or another rate, which holds at once
     Resize {
         /// Its name
         name: String,
         /// Its new size
         #[arg(long, value_name = "SIZE")]
-        size: Size,
+        size: Option<Size>,
+        #[command(flatten)]
+        rate: RateArgs,
     },
     /// Give an area a global name by which others read it, or are sent on to its owner
     Export {
@@ -114,6 +117,27 @@ enum AreasCommand {
     },
 }
 
+/// How fast an area may be read and written.
+#[derive(Args)]
+struct RateArgs {
+    /// Operations a second, of reads and of writes each; 0 for no limit [default: what is left of the user's, or no limit]
+    #[arg(long, value_name = "N")]
+    iops: Option<u32>,
+    /// Bytes a second, of reads and of writes each; 0 for no limit [default: what is left of the user's, or no limit]
+    #[arg(long, value_name = "SIZE")]
+    bandwidth: Option<Size>,
+}
+
+impl RateArgs {
+    /// What is named, and of `before` what is not; `None` if nothing is.
+    fn over(&self, before: Rate) -> Option<Rate> {
+        (self.iops.is_some() || self.bandwidth.is_some()).then(|| Rate {
+            operations: self.iops.unwrap_or(before.operations),
+            bytes: self.bandwidth.map_or(before.bytes, |size| size.0),
+        })
+    }
+}
+
 #[derive(Args)]
 struct ServeArgs {
     /// A directory, which is made if it is missing, or a block device (root)
@@ -130,7 +154,15 @@ struct ServeArgs {
     strict: bool,
     /// Bytes that users may have: SIZE for each that is not named, UID=SIZE for one [default: no limit]
     #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
-    quota: Vec<(Option<u32>, Size)>,
+    quota: Vec<(Option<u32>, u64)>,
+    /// Operations a second that the areas of a user may have together, of reads and of writes each: N for each user that is not
+    /// named, UID=N for one (root); 0 for no limit [default: no limit]
+    #[arg(long, value_name = "[UID=]N", value_parser = parse_count_quota)]
+    quota_iops: Vec<(Option<u32>, u64)>,
+    /// Bytes a second that the areas of a user may have together, of reads and of writes each (root); 0 for no
+    /// limit [default: no limit]
+    #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
+    quota_bandwidth: Vec<(Option<u32>, u64)>,
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {
@@ -147,20 +179,29 @@ fn parse_readers(text: &str) -> Result<Readers, String> {
     }
 }
 
-fn parse_quota(text: &str) -> Result<(Option<u32>, Size), String> {
-    let (user, size) = match text.split_once('=') {
-        Some((user, size)) => {
-            let user = user
-                .parse()
-                .map_err(|_| format!("`{user}` is no number of a user"))?;
-            (Some(user), size)
-        }
-        None => (None, text),
+/// What follows the user, if one is named.
+fn of_user(text: &str) -> Result<(Option<u32>, &str), String> {
+    let Some((user, what)) = text.split_once('=') else {
+        return Ok((None, text));
     };
-    let size = size
+    let user = user
         .parse()
-        .map_err(|error: crate::size::SizeError| error.to_string())?;
-    Ok((user, size))
+        .map_err(|_| format!("`{user}` is no number of a user"))?;
+    Ok((Some(user), what))
+}
+
+fn parse_quota(text: &str) -> Result<(Option<u32>, u64), String> {
+    let (user, size) = of_user(text)?;
+    let size = size.parse::<Size>().map_err(|error| error.to_string())?;
+    Ok((user, size.0))
+}
+
+fn parse_count_quota(text: &str) -> Result<(Option<u32>, u64), String> {
+    let (user, count) = of_user(text)?;
+    match count.parse::<u32>() {
+        Ok(count) => Ok((user, count.into())),
+        Err(_) => Err(format!("`{count}` is no number of operations")),
+    }
 }
 
 /// Does it.
@@ -184,14 +225,16 @@ pub fn run(args: AreasArgs) -> anyhow::Result<()> {
             mode,
             owner,
             group,
+            rate,
         } => change(Request::Create {
             name,
             bytes: size.0,
             owner: owner.unwrap_or(OWN),
             group: group.unwrap_or(OWN),
             mode,
+            rate: rate.over(Rate::UNLIMITED).unwrap_or_default(),
         }),
-        AreasCommand::Resize { name, size } => change(Request::Resize { name, bytes: size.0 }),
+        AreasCommand::Resize { name, size, rate } => resize(&socket, name, size, &rate, args.json),
         AreasCommand::Export {
             name,
             area,
@@ -215,6 +258,38 @@ fn connect(socket: &Path) -> anyhow::Result<PoolClient> {
     })
 }
 
+/// Another rate first, as more room takes its time; the answer is for both.
+fn resize(
+    socket: &Path,
+    name: String,
+    size: Option<Size>,
+    rate: &RateArgs,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let client = connect(socket)?;
+    let areas = client.areas()?;
+    let before = areas.iter().find(|area| area.name == name);
+    let rate = rate.over(before.map_or(Rate::UNLIMITED, |area| area.rate));
+    if rate.is_none() && size.is_none() {
+        bail!(Failure::Usage(
+            "name what is to be other: --size, --iops or --bandwidth".into()
+        ));
+    }
+    if let Some(rate) = rate {
+        client.change(&Request::Limit {
+            name: name.clone(),
+            rate,
+        })?;
+    }
+    if let Some(Size(bytes)) = size {
+        client.change(&Request::Resize { name, bytes })?;
+    }
+    if as_json {
+        println!("{}", json!({ "done": true }));
+    }
+    Ok(())
+}
+
 fn refused(error: PoolMediaError) -> anyhow::Error {
     match error {
         PoolMediaError::InUse(_) | PoolMediaError::Table(MediaOpenError::InUse(_)) => {
@@ -230,16 +305,26 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
     let (media, mut table) = PoolMedia::open(&args.media, args.strict).map_err(refused)?;
     let pool = load(&media, &mut table, args)?;
     let server = rustix::process::geteuid().as_raw();
-    let mut quotas = Quotas {
-        others: u64::MAX,
-        users: BTreeMap::new(),
+    let shares = |named: &[(Option<u32>, u64)]| Shares {
+        others: named
+            .iter()
+            .rev()
+            .find(|(user, _)| user.is_none())
+            .map(|(_, share)| *share),
+        users: named
+            .iter()
+            .filter_map(|(user, share)| Some(((*user)?, *share)))
+            .collect(),
+    };
+    let quotas = Quotas {
+        bytes: shares(&args.quota),
+        operations: shares(&args.quota_iops),
+        bandwidth: shares(&args.quota_bandwidth),
         server,
     };
-    for (user, size) in &args.quota {
-        match user {
-            Some(user) => drop(quotas.users.insert(*user, size.0)),
-            None => quotas.others = size.0,
-        }
+    let has_rates = args.quota_iops.len() + args.quota_bandwidth.len() > 0;
+    if has_rates && !media.can_limit() {
+        bail!("{}", WorkError::NoRates);
     }
     let listener = server::listen(socket)?;
     let (keeper, cut) = Keeper::start(media, table, pool, quotas);
@@ -349,6 +434,11 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
         3 => "growing",
         _ => "leaving",
     };
+    let rate = |rate: Rate| {
+        let operations = (rate.operations > 0).then(|| format!("  {} a second", rate.operations));
+        let bytes = (rate.bytes > 0).then(|| format!("  {}/s", Size(rate.bytes)));
+        operations.unwrap_or_default() + &bytes.unwrap_or_default()
+    };
     let whom = |readers| match readers {
         Readers::All => "all".to_owned(),
         Readers::User(user) => format!("uid:{user}"),
@@ -361,7 +451,7 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
                 json!({
                     "number": area.number, "name": area.name, "size_bytes": area.bytes, "owner": area.owner,
                     "group": area.group, "mode": format!("{:03o}", area.mode), "state": state(area.state),
-                    "open": area.is_open,
+                    "open": area.is_open, "iops": area.rate.operations, "bandwidth_bytes": area.rate.bytes,
                 })
             })
             .collect();
@@ -376,13 +466,14 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
     }
     for area in &areas {
         println!(
-            "{}  {}  owner {}:{}  mode {:03o}  {}{}",
+            "{}  {}  owner {}:{}  mode {:03o}  {}{}{}",
             area.name,
             Size(area.bytes),
             area.owner,
             area.group,
             area.mode,
             state(area.state),
+            rate(area.rate),
             if area.is_open { "  open" } else { "" }
         );
     }

@@ -105,6 +105,7 @@ pub fn accept(socket: &OwnedFd, keeper: &Arc<Keeper>, admin: u32) {
             continue;
         };
         let user = peer.uid.as_raw();
+        let process = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let who = Who {
             user,
             group: peer.gid.as_raw(),
@@ -132,14 +133,14 @@ pub fn accept(socket: &OwnedFd, keeper: &Arc<Keeper>, admin: u32) {
             .name("areas".into())
             .stack_size(256 << 10);
         let _ = builder.spawn(move || {
-            serve(&connection, &keeper, who);
+            serve(&connection, &keeper, who, process);
             drop(place);
         });
     }
 }
 
 /// One connection, to its end.
-fn serve(connection: &OwnedFd, keeper: &Keeper, who: Who) {
+fn serve(connection: &OwnedFd, keeper: &Keeper, who: Who, process: u32) {
     let mut packet = [0; MESSAGE_BYTES_MAX + 1];
     loop {
         let length = match rustix::net::recv(connection, &mut packet, RecvFlags::TRUNC) {
@@ -154,7 +155,7 @@ fn serve(connection: &OwnedFd, keeper: &Keeper, who: Who) {
         };
         let is_malformed = request.is_err();
         let answered = match request {
-            Ok(request) => carry_out(keeper, request, who),
+            Ok(request) => carry_out(keeper, request, who, process),
             Err(error) => Err(Refusal(Code::Malformed, error.to_string())),
         };
         let (said, files) =
@@ -178,10 +179,15 @@ fn answer(connection: &OwnedFd, answer: &Answer, files: &[OwnedFd], flags: SendF
     rustix::net::sendmsg(connection, &slices, &mut control, flags | SendFlags::NOSIGNAL).is_ok()
 }
 
-fn carry_out(keeper: &Keeper, request: Request, who: Who) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+fn carry_out(
+    keeper: &Keeper,
+    request: Request,
+    who: Who,
+    process: u32,
+) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
     let mut is_forced = false;
     let change = match request {
-        Request::Open { name, write } => return open(keeper, &name, who, write),
+        Request::Open { name, write } => return open(keeper, &name, who, write, process),
         Request::Areas { after } => {
             let (entries, more) = keeper.areas(after, who, LIST_ENTRIES);
             return Ok((Answer::Areas { entries, more }, Vec::new()));
@@ -196,6 +202,7 @@ fn carry_out(keeper: &Keeper, request: Request, who: Who) -> Result<(Answer, Vec
             owner,
             group,
             mode,
+            rate,
         } => {
             let own = |number, own| if number == OWN { own } else { number };
             let (owner, group) = (own(owner, who.user), own(group, who.group));
@@ -212,9 +219,11 @@ fn carry_out(keeper: &Keeper, request: Request, who: Who) -> Result<(Answer, Vec
                 owner,
                 group,
                 mode,
+                rate,
             }
         }
         Request::Resize { name, bytes } => Change::Resize { name, bytes },
+        Request::Limit { name, rate } => Change::Limit { name, rate },
         Request::Delete { name, force } => {
             is_forced = force;
             Change::Delete { name }
@@ -236,8 +245,14 @@ fn carry_out(keeper: &Keeper, request: Request, who: Who) -> Result<(Answer, Vec
     Ok((Answer::Done, Vec::new()))
 }
 
-fn open(keeper: &Keeper, name: &str, who: Who, write: bool) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
-    match keeper.open(name, who, write)? {
+fn open(
+    keeper: &Keeper,
+    name: &str,
+    who: Who,
+    write: bool,
+    process: u32,
+) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+    match keeper.open(name, who, write, process)? {
         Given::Elsewhere(path) => Ok((Answer::Elsewhere(path), Vec::new())),
         Given::Area(id, bytes, handed_out) => {
             let answer = Answer::Opened {

@@ -8,7 +8,9 @@
 
 mod block;
 mod compare;
+mod databases;
 mod hostile;
+mod instructions;
 mod load;
 pub mod machine;
 mod nbd;
@@ -81,6 +83,8 @@ pub enum Comparison {
     Store(store::StoreArgs),
     /// Redis with its append-only file durable by ext4 and by `switchyard run`
     Redis(redis::RedisArgs),
+    /// SQLite, LevelDB and RocksDB with durable writes by ext4 and by `switchyard run`
+    Databases(databases::DatabasesArgs),
 }
 
 /// `switchyard bench`.
@@ -159,6 +163,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Rack(args)) => return rack::run(args),
         Some(Comparison::Store(args)) => return store::run(args),
         Some(Comparison::Redis(args)) => return redis::run(args),
+        Some(Comparison::Databases(args)) => return databases::run(args),
         None => {}
     }
     check(args)?;

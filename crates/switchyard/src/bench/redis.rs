@@ -205,7 +205,7 @@ fn report(args: &RedisArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::Resul
     Ok(())
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+pub(super) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }
@@ -475,15 +475,15 @@ fn ready(connections: &[Connection]) -> anyhow::Result<Vec<usize>> {
 }
 
 /// ext4 on a loop device over memory.
-struct Loop {
+pub(super) struct Loop {
     image: PathBuf,
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     is_mounted: bool,
 }
 
 impl Loop {
     /// Makes it; says why not.
-    fn make() -> Option<Self> {
+    pub(super) fn make() -> Option<Self> {
         let name = format!("switchyard-bench-{}", std::process::id());
         let mut looped = Self {
             image: Path::new("/dev/shm").join(&name),

@@ -6,7 +6,7 @@
 //! run in a program of their own (`bench/peers`), so that this one does not depend on them.
 
 use super::compare::{ROUNDS, SECONDS};
-use super::machine;
+use super::{instructions, machine};
 use crate::failure::{Failure, within};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -41,7 +41,7 @@ const OURS: [&str; 4] = ["log", "queue", "map", "tree"];
 #[command(
     after_help = "Examples:\n  switchyard bench store --dir /srv --threads 1,2,4,8,16\n  \
     cargo build --release --manifest-path bench/peers/Cargo.toml\n  switchyard bench store --peers bench/peers/target/release/switchyard-peers\n  \
-    switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s"
+    switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s\n  switchyard bench store --instructions         what an operation costs, by valgrind"
 )]
 pub struct StoreArgs {
     /// Directory on the file system to measure; files are made there and removed
@@ -71,6 +71,15 @@ pub struct StoreArgs {
     /// The program of bench/peers: other engines run, too
     #[arg(long, value_name = "PROGRAM")]
     pub peers: Option<PathBuf>,
+    /// Instructions of our operations instead, counted by valgrind: an area in memory, one thread
+    #[arg(long)]
+    pub instructions: bool,
+    /// What a counted run does
+    #[arg(long, hide = true, requires = "instructions")]
+    pub operation: Option<String>,
+    /// How often
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub count: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -99,6 +108,9 @@ pub(super) fn check_area(size: Size) -> Result<(), Failure> {
 
 /// Runs it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
+    if args.instructions {
+        return instructions::run(args);
+    }
     for &threads in &args.threads {
         within("--threads", threads, 1..=256)?;
     }
@@ -250,7 +262,7 @@ fn ours(args: &StoreArgs, structure: &str, threads: usize, time: Duration) -> an
 }
 
 /// Sixteen bytes, new each time, in no order.
-fn key(thread: usize, count: u64) -> [u8; 16] {
+pub(super) fn key(thread: usize, count: u64) -> [u8; 16] {
     let mut key = [0; 16];
     let scattered = (count << 8 | thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     key[..8].copy_from_slice(&scattered.to_be_bytes());

@@ -1,0 +1,23 @@
+//! How fast something may be read and written.
+
+/// What may be moved in a second, by reading and by writing each. 0 stands for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Operations a second.
+    pub operations: u32,
+    /// Bytes a second.
+    pub bytes: u64,
+}
+
+impl Rate {
+    /// Nothing is limited.
+    pub const UNLIMITED: Self = Self {
+        operations: 0,
+        bytes: 0,
+    };
+
+    /// True if anything is limited.
+    pub fn is_limited(self) -> bool {
+        self != Self::UNLIMITED
+    }
+}
