@@ -9,6 +9,8 @@ use rack::registry::{Snapshot, VolumeRecord};
 const LOOK_EVERY_NS: u64 = 200_000;
 /// An exchange that is not over so long after all else is well has lost its way, in ns.
 const OVER_WITHIN_NS: u64 = 300_000_000_000;
+/// So long after it should have been decided an exchange is left unfinished, if a node may refuse for ever, in ns.
+const GIVES_UP_WITHIN_NS: u64 = 5_000_000_000;
 /// Pairs of vSSDs that are tried for one exchange: not every two can exchange places.
 const TRIES: u32 = 32;
 
@@ -26,6 +28,8 @@ pub struct Operator {
     over_by: u64,
     /// The snapshot was stored and is to be handed on.
     stored: bool,
+    /// A node may refuse its part for ever: an exchange that does not end is left as it is.
+    gives_up: bool,
     counts: Counts,
 }
 
@@ -38,6 +42,8 @@ pub struct Counts {
     pub undone: u32,
     /// No two vSSDs could have exchanged places.
     pub impossible: u32,
+    /// Left unfinished, as a node refuses its part.
+    pub unfinished: u32,
 }
 
 /// A gateway as the operator sees it; `None` for one that is down.
@@ -61,6 +67,7 @@ impl Operator {
             hurry_at: 0,
             over_by: 0,
             stored: false,
+            gives_up: false,
             counts: Counts::default(),
         }
     }
@@ -69,6 +76,12 @@ impl Operator {
     pub fn plan(&mut self, seed: u64, plan: &[(u64, u64)]) {
         self.rng = Rng::new(seed);
         self.plan = plan.iter().rev().copied().collect();
+    }
+
+    /// A node whose medium failed refuses its part until it starts again, and none starts it: the operator leaves an
+    /// exchange that waits for it, and begins no other.
+    pub fn give_up(&mut self) {
+        self.gives_up = true;
     }
 
     /// What became of the exchanges so far.
@@ -101,7 +114,7 @@ impl Operator {
     /// Does what is due. Storing and handing on are two steps, so that a crash can come in between.
     ///
     /// # Panics
-    /// If an exchange does not come to an end.
+    /// If an exchange does not come to an end, and it does not [give up](Operator::give_up).
     pub fn attend(&mut self, now: Instant, gateways: &mut impl Gateways) {
         let now = now.as_nanos();
         if core::mem::take(&mut self.stored) {
@@ -113,6 +126,11 @@ impl Operator {
         let Some(exchange) = &mut self.current else {
             return self.begin(now, gateways);
         };
+        if self.gives_up && now >= self.hurry_at + GIVES_UP_WITHIN_NS {
+            self.counts.unfinished += 1;
+            self.current = None;
+            return self.plan.clear();
+        }
         assert!(now < self.over_by, "an exchange does not end: {exchange:?}");
         let state = |volume| gateways.state(volume).unwrap_or(ChangeState::Busy);
         match exchange.next(&mut self.snapshot, now >= self.hurry_at, state) {

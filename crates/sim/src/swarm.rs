@@ -14,6 +14,7 @@ use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant, Rng};
 use flash::{GcMode, Geometry, Profile};
+use host::Central;
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
@@ -161,7 +162,8 @@ fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
 /// The rack and the run of a seed.
 pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
-    let options = draw_rack(&mut rng.fork());
+    let mut options = draw_rack(&mut rng.fork());
+    draw_controller(&mut options, &mut Rng::new(!seed));
     let mut fleet = RackFleet::new(options);
     let spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
     draw_exchanges(&mut fleet, &spec, &mut rng.fork());
@@ -169,12 +171,27 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     (fleet, spec)
 }
 
-/// In some runs vSSDs exchange their places. A node whose medium failed may refuse its part until it starts again, so
-/// there none do.
+/// In some runs a central controller shapes the clients' flows, and in most of these it decides about collection.
+fn draw_controller(options: &mut RackOptions, rng: &mut Rng) {
+    if !rng.chance(0.2) {
+        return;
+    }
+    let planes = options.geometry.channels * options.geometry.units_per_channel();
+    options.controller = Some(Central::new(&options.timing, planes, 0));
+    if rng.chance(0.7) {
+        options.unit.gc.coordination = Coordination::Controller;
+    }
+}
+
+/// In some runs vSSDs exchange their places. A node whose medium failed may refuse its part until it starts again: what
+/// waits for it is left as it is.
 fn draw_exchanges(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
     let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
-    if media_fail || spec.world.canary != Canary::None || rng.chance(0.5) {
+    if spec.world.canary != Canary::None || rng.chance(0.5) {
         return;
+    }
+    if media_fail {
+        fleet.leave_exchanges();
     }
     let mut plan: Vec<(u64, u64)> = (0..rng.between(1, 3))
         .map(|_| (rng.below(spec.calm_ns), pick(rng, &[1, 30, 1_000]) * MILLISECOND))

@@ -167,6 +167,9 @@ pub struct Node {
     writing: Option<Writing>,
     /// The last vSSDs that were deleted: a late request to make one is refused.
     deleted: VecDeque<VssdId>,
+    /// A write or flush of the superblock failed: which of its slots holds what is not known before the next start, and
+    /// nothing more is written there.
+    latched: bool,
     registered: bool,
     register_at: Instant,
     out: VecDeque<Output>,
@@ -193,6 +196,7 @@ impl Node {
             jobs: VecDeque::new(),
             writing: None,
             deleted: VecDeque::new(),
+            latched: false,
             registered: false,
             register_at: now,
             out: VecDeque::new(),
@@ -555,6 +559,8 @@ impl Node {
         }
         match known {
             None if self.is_changing(header.vssd) => {}
+            // The superblock may still have it.
+            None if self.latched => self.answer(&header, Code::Latched),
             None => {
                 self.remember_deleted(header.vssd);
                 self.answer(&header, Code::SoftOrOk);
@@ -605,6 +611,11 @@ impl Node {
     /// Starts the next change of the superblock.
     #[cold]
     fn next_job(&mut self) {
+        if self.latched {
+            while let Some(job) = self.jobs.pop_front() {
+                self.answer(job.header(), Code::Latched);
+            }
+        }
         // Without memory for it the change waits; it is looked at again with the next registration.
         let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
         if self.writing.is_some() || short_of_memory {
@@ -684,7 +695,10 @@ impl Node {
         }
         let writing = self.writing.take().expect("checked above");
         match writing.job {
-            job if writing.failed => self.answer(job.header(), Code::Latched),
+            job if writing.failed => {
+                self.latched = true;
+                self.answer(job.header(), Code::Latched);
+            }
             Job::Delete(header, borrowed) => {
                 if let Some((group, loans)) = borrowed {
                     self.hand_out(now, group, &loans);

@@ -1,0 +1,181 @@
+//! A node whose superblock could not be written changes it no more, and tells so, until it starts again.
+
+use base::limits::SECTOR_BYTES;
+use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, Medium, NodeId, Pool, VssdId};
+use flash::{Geometry, Ssd};
+use host::node::{Node, NodeConfig};
+use host::{Input, Output};
+use rack::control::{Intent, Open};
+use rack::replica::Membership;
+use wire::rack::{Code, Header, Op, Packet};
+
+const PAGE_BYTES: usize = 4096;
+const GEOMETRY: Geometry = Geometry {
+    channels: 4,
+    chips_per_channel: 1,
+    planes_per_chip: 1,
+    blocks_per_plane: 16,
+    pages_per_block: 8,
+};
+
+fn addr(last: u8) -> Addr {
+    Addr::new([10, 0, 0, last], 1)
+}
+
+/// What a medium does to the writes and flushes that the node asks for.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Done,
+    /// Nothing is written, and an error is told.
+    Lost,
+    /// Everything is written, but its flush fails.
+    Unflushed,
+}
+
+struct World {
+    node: Node,
+    medium: Vec<u8>,
+    requests: u64,
+    writes: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut medium = vec![0; Ssd::bytes_needed(&GEOMETRY, PAGE_BYTES) as usize];
+        Ssd::format(&mut medium, GEOMETRY, PAGE_BYTES, [1; 16]).expect("formats");
+        Self::start(medium)
+    }
+
+    fn start(mut medium: Vec<u8>) -> Self {
+        let config = NodeConfig::new(NodeId(1), addr(1), addr(8));
+        let node =
+            Node::open(Instant::ZERO, config, Pool::new(256, SECTOR_BYTES), &mut medium).expect("opens");
+        Self {
+            node,
+            medium,
+            requests: 0,
+            writes: 0,
+        }
+    }
+
+    /// The power is lost and comes back.
+    fn restart(self) -> Self {
+        Self::start(self.medium)
+    }
+
+    fn vssds(&self) -> Vec<u32> {
+        self.node.units().map(|unit| unit.identity().vssd.0).collect()
+    }
+
+    fn carry_out(&mut self, op: MediaOp, fate: Fate) -> MediaDone {
+        let (page, flushes) = match op.kind {
+            MediaKind::Write { offset, page } => {
+                self.writes += 1;
+                if fate != Fate::Lost {
+                    page.with(|bytes| self.medium.write_at(offset, bytes))
+                        .expect("in range");
+                }
+                (Some(page), false)
+            }
+            MediaKind::Flush => (None, true),
+            MediaKind::Read { .. } => unreachable!("nothing is read"),
+        };
+        let fails = fate == Fate::Lost || fate == Fate::Unflushed && flushes;
+        MediaDone {
+            id: op.id,
+            page,
+            result: if fails { Err(MediaError::Io) } else { Ok(()) },
+        }
+    }
+
+    /// What the node answers.
+    fn ask(&mut self, op: Op, vssd: u32, record: Vec<u8>, fate: Fate) -> Code {
+        self.requests += 1;
+        let header = Header {
+            source: addr(9),
+            target: addr(1),
+            request: self.requests,
+            session: 1,
+            ..Header::new(op, VssdId(vssd))
+        };
+        self.node
+            .handle(Instant::ZERO, Input::Packet(Packet::with_record(header, record)));
+        let mut code = None;
+        while let Some(output) = self.node.poll() {
+            match output {
+                Output::Send { packet, .. } if packet.header.request == self.requests => {
+                    code = Some(packet.header.code);
+                }
+                Output::Media(op) => {
+                    let done = self.carry_out(op, fate);
+                    self.node.handle(Instant::ZERO, Input::Media(done));
+                }
+                Output::Send { .. } | Output::Reply(_) => {}
+            }
+        }
+        code.expect("it is answered")
+    }
+
+    fn make(&mut self, vssd: u32, fate: Fate) -> Code {
+        let open = Open {
+            intent: Intent::Create,
+            pages: 32,
+            channels: 1,
+            rows: 0,
+            membership: Membership {
+                generation: 1,
+                peers: Vec::new(),
+            },
+        };
+        self.ask(Op::Open, vssd, open.emit(), fate)
+    }
+
+    fn delete(&mut self, vssd: u32, fate: Fate) -> Code {
+        self.ask(Op::Delete, vssd, Vec::new(), fate)
+    }
+}
+
+/// Asked again, the node said that a vSSD was gone which its superblock still had: after a restart it was there, and
+/// belonged to no volume. The cause: what is not known was taken for deleted.
+#[test]
+fn a_deletion_that_is_not_durable_is_never_acknowledged() {
+    for fate in [Fate::Lost, Fate::Unflushed] {
+        let mut world = World::new();
+        assert_eq!(
+            world.make(1, Fate::Done),
+            Code::Busy,
+            "it is made, and not whole yet"
+        );
+        assert_eq!(world.delete(1, fate), Code::Latched);
+        assert_eq!(world.delete(1, Fate::Done), Code::Latched, "asked again");
+        let mut world = world.restart();
+        assert_eq!(world.delete(1, Fate::Done), Code::SoftOrOk);
+        assert!(world.restart().vssds().is_empty());
+    }
+}
+
+/// The same of one whose making was told to have failed.
+#[test]
+fn a_vssd_that_may_have_been_made_is_not_said_to_be_gone() {
+    for fate in [Fate::Lost, Fate::Unflushed] {
+        let mut world = World::new();
+        assert_eq!(world.make(1, fate), Code::Latched);
+        assert_eq!(world.delete(1, Fate::Done), Code::Latched);
+        let mut world = world.restart();
+        assert_eq!(world.delete(1, Fate::Done), Code::SoftOrOk);
+        assert!(world.restart().vssds().is_empty());
+    }
+}
+
+/// The change after a failed one went to the slot that held the last good superblock: a loss of power there took them
+/// all. The cause: slots alternate, whether their writes succeed or not.
+#[test]
+fn the_last_good_superblock_is_not_written_over() {
+    let mut world = World::new();
+    world.make(1, Fate::Done);
+    assert_eq!(world.make(2, Fate::Lost), Code::Latched);
+    let writes = world.writes;
+    assert_eq!(world.make(3, Fate::Done), Code::Latched);
+    assert_eq!(world.writes, writes, "nothing more is written");
+    assert_eq!(world.restart().vssds(), [1]);
+}
