@@ -343,4 +343,45 @@ for (( i = 0; i < 60; i++ )); do
 done
 expect_text "cells in"
 losetup -a | grep -q "$work/matrix" && fail "the killed matrix's loop device is still there"
+
+echo "· a PID namespace, a process that nobody waits for, more threads than files, stopped before it began, a full disk"
+if unshare -p -f -m --mount-proc true 2>/dev/null; then
+    expect_code 1 unshare -p -f -m --mount-proc "$SWITCHYARD" profile -- true
+    expect_text "PID namespace"
+    expect_code 0 unshare -p -f -m --mount-proc "$SWITCHYARD" profile --seconds 0.1
+fi
+mkfifo "$work/go"
+sh -c '(read -r line <"$1") & echo $! >"$0"; exec sleep 600' "$work/zombie" "$work/go" &
+parent=$!
+at_end "kill $parent 2>/dev/null"
+await_line "$work/zombie" "$parent" || fail "no process"
+"$SWITCHYARD" profile --pid "$(cat "$work/zombie")" >"$work/out" 2>&1 &
+profiler=$!
+instance=/sys/kernel/tracing/instances/switchyard-$profiler-events
+for (( i = 0; i < 400; i++ )); do [[ -d $instance ]] && break; sleep 0.05; done
+echo >"$work/go"
+for (( i = 0; i < 1200; i++ )); do kill -0 "$profiler" 2>/dev/null || break; sleep 0.05; done
+kill -9 "$profiler" 2>/dev/null && fail "a process that has ended is waited for"
+wait "$profiler" || fail "profile of a process that ends"
+kill "$parent"
+
+fio --name=t $(file) --size=48M --thread --numjobs=300 --rw=randread --bs=4k --direct=1 --ioengine=psync --rate_iops=10 \
+    --time_based --runtime=60 --output=/dev/null &
+other=$!
+for (( i = 0; i < 400; i++ )); do (( $(ls "/proc/$other/task" | wc -l) > 300 )) && break; sleep 0.05; done
+(ulimit -n 128 && "$SWITCHYARD" profile --stacks --json --device "$disk" --pid "$other" --seconds 1 >"$work/p.json") || fail "a process with many threads"
+kill "$other"; wait "$other" || true
+at_least "many threads: reads" "$(operations '.interface == "call" and .action == "read"' .count)" 300
+at_least "many threads: stacks" "$(jq .stacks.samples "$work/p.json")" 1
+
+"$SWITCHYARD" profile -- touch "$work/ran" >"$work/out" 2>&1 &
+asked=$!
+while kill -0 "$asked" 2>/dev/null && [[ ! -d /sys/kernel/tracing/instances/switchyard-$asked-calibrate ]]; do :; done
+kill -TERM "$asked"; wait "$asked" && fail "a profile that was stopped before it began"
+expect_text "before the program was started"
+[[ ! -e $work/ran ]] || fail "the program ran all the same"
+
+expect_code 1 "$SWITCHYARD" profile --save /dev/full -- true
+expect_text "No space left"
+expect_text "ns an event"
 true
