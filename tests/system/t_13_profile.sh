@@ -332,6 +332,7 @@ rmdir "$other"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --again --systems ext4 --sizes 4KiB --seconds 60 >/dev/null 2>&1 &
 killed=$!
 for (( i = 0; i < 1200; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
+(( $(stat -c %b "$work/matrix/matrix.img") * 512 >= 1 << 30 )) || fail "the file system has discarded what is to be read of the device later"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw >"$work/out" 2>&1 && fail "two at one place"
 expect_text "another matrix is being measured there"
 kill -9 "$killed"; wait "$killed" || true
@@ -343,6 +344,29 @@ for (( i = 0; i < 60; i++ )); do
 done
 expect_text "cells in"
 losetup -a | grep -q "$work/matrix" && fail "the killed matrix's loop device is still there"
+
+fresh_loop "$work/named.img" 400 || fail "a loop device"
+expect_code 2 "$SWITCHYARD" profile matrix --out "$work/named" --device "/dev/$loop" --systems raw --sizes 4KiB <<<"/dev/$loop"
+expect_text "--yes"
+expect_code 2 "$SWITCHYARD" profile matrix --out "$work/named" --device "$work/named.img" --yes --systems raw --sizes 4KiB
+expect_text "not a block device"
+named=("$SWITCHYARD" profile matrix --out "$work/named" --device "/dev/$loop" --yes --again --sizes 4KiB)
+setsid "${named[@]}" --systems ext4 --seconds 60 >/dev/null 2>&1 &
+killed=$!
+for (( i = 0; i < 1200; i++ )); do [[ -e $work/named/mount/file ]] && break; sleep 0.05; done
+kill -9 -- "-$killed"; wait "$killed" || true
+for (( i = 0; i < 60; i++ )); do
+    "${named[@]}" --systems raw --seconds 0.2 >"$work/out" 2>&1 && break
+    expect_text "busy"
+    sleep 1
+done
+expect_text "cells in"
+"${named[@]}" --systems switchyard --seconds 60 >/dev/null 2>&1 &
+killed=$!
+for (( i = 0; i < 1200; i++ )); do target=$(pgrep -P "$killed" -f "serve --media") && break; sleep 0.05; done
+kill -9 "$killed"; wait "$killed" || true
+for (( i = 0; i < 200; i++ )); do kill -0 "$target" 2>/dev/null || break; sleep 0.05; done
+kill -0 "$target" 2>/dev/null && fail "the killed matrix's target is still there"
 
 echo "· a PID namespace, a process that nobody waits for, more threads than files, stopped before it began, a full disk"
 if unshare -p -f -m --mount-proc true 2>/dev/null; then
