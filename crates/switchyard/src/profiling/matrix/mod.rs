@@ -228,13 +228,6 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     drop(ground);
-    if stop.load(Ordering::Relaxed) {
-        eprintln!(
-            "switchyard: stopped with {} of {} cells; the same command goes on there",
-            found.outcomes.len() + found.refused.len(),
-            wanted.len()
-        );
-    }
     out::write_file(&page, &page::render(&found))?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&found)?);
@@ -247,7 +240,19 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
             page.display()
         );
     }
-    if found.outcomes.is_empty() && !stop.load(Ordering::Relaxed) {
+    end(&found, &wanted, stop.load(Ordering::Relaxed))
+}
+
+/// A run that was stopped goes on another time; one that found nothing has failed.
+fn end(found: &Found, wanted: &[Cell], is_stopped: bool) -> anyhow::Result<()> {
+    if is_stopped {
+        let measured = found.outcomes.iter().map(|outcome| &outcome.cell);
+        eprintln!(
+            "switchyard: stopped with {} of {} cells; the same command goes on there",
+            measured.filter(|cell| wanted.contains(cell)).count(),
+            wanted.len()
+        );
+    } else if found.outcomes.is_empty() {
         let why = found
             .refused
             .first()
