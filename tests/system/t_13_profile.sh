@@ -332,6 +332,7 @@ rmdir "$other"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --again --systems ext4 --sizes 4KiB --seconds 60 >/dev/null 2>&1 &
 killed=$!
 for (( i = 0; i < 1200; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
+(( $(stat -c %b "$work/matrix/matrix.img") * 512 >= 1 << 30 )) || fail "the file system has discarded what is to be read of the device later"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw >"$work/out" 2>&1 && fail "two at one place"
 expect_text "another matrix is being measured there"
 kill -9 "$killed"; wait "$killed" || true
@@ -343,4 +344,68 @@ for (( i = 0; i < 60; i++ )); do
 done
 expect_text "cells in"
 losetup -a | grep -q "$work/matrix" && fail "the killed matrix's loop device is still there"
+
+fresh_loop "$work/named.img" 400 || fail "a loop device"
+expect_code 2 "$SWITCHYARD" profile matrix --out "$work/named" --device "/dev/$loop" --systems raw --sizes 4KiB <<<"/dev/$loop"
+expect_text "--yes"
+expect_code 2 "$SWITCHYARD" profile matrix --out "$work/named" --device "$work/named.img" --yes --systems raw --sizes 4KiB
+expect_text "not a block device"
+named=("$SWITCHYARD" profile matrix --out "$work/named" --device "/dev/$loop" --yes --again --sizes 4KiB)
+setsid "${named[@]}" --systems ext4 --seconds 60 >/dev/null 2>&1 &
+killed=$!
+for (( i = 0; i < 1200; i++ )); do [[ -e $work/named/mount/file ]] && break; sleep 0.05; done
+kill -9 -- "-$killed"; wait "$killed" || true
+for (( i = 0; i < 60; i++ )); do
+    "${named[@]}" --systems raw --seconds 0.2 >"$work/out" 2>&1 && break
+    expect_text "busy"
+    sleep 1
+done
+expect_text "cells in"
+"${named[@]}" --systems switchyard --seconds 60 >/dev/null 2>&1 &
+killed=$!
+for (( i = 0; i < 1200; i++ )); do target=$(pgrep -P "$killed" -f "serve --media") && break; sleep 0.05; done
+kill -9 "$killed"; wait "$killed" || true
+for (( i = 0; i < 200; i++ )); do kill -0 "$target" 2>/dev/null || break; sleep 0.05; done
+kill -0 "$target" 2>/dev/null && fail "the killed matrix's target is still there"
+
+echo "· a PID namespace, a process that nobody waits for, more threads than files, stopped before it began, a full disk"
+if unshare -p -f -m --mount-proc true 2>/dev/null; then
+    expect_code 1 unshare -p -f -m --mount-proc "$SWITCHYARD" profile -- true
+    expect_text "PID namespace"
+    expect_code 0 unshare -p -f -m --mount-proc "$SWITCHYARD" profile --seconds 0.1
+fi
+mkfifo "$work/go"
+sh -c '(read -r line <"$1") & echo $! >"$0"; exec sleep 600' "$work/zombie" "$work/go" &
+parent=$!
+at_end "kill $parent 2>/dev/null"
+await_line "$work/zombie" "$parent" || fail "no process"
+"$SWITCHYARD" profile --pid "$(cat "$work/zombie")" >"$work/out" 2>&1 &
+profiler=$!
+instance=/sys/kernel/tracing/instances/switchyard-$profiler-events
+for (( i = 0; i < 400; i++ )); do [[ -d $instance ]] && break; sleep 0.05; done
+echo >"$work/go"
+for (( i = 0; i < 1200; i++ )); do kill -0 "$profiler" 2>/dev/null || break; sleep 0.05; done
+kill -9 "$profiler" 2>/dev/null && fail "a process that has ended is waited for"
+wait "$profiler" || fail "profile of a process that ends"
+kill "$parent"
+
+fio --name=t $(file) --size=48M --thread --numjobs=300 --rw=randread --bs=4k --direct=1 --ioengine=psync --rate_iops=10 \
+    --time_based --runtime=60 --output=/dev/null &
+other=$!
+for (( i = 0; i < 400; i++ )); do (( $(ls "/proc/$other/task" | wc -l) > 300 )) && break; sleep 0.05; done
+(ulimit -n 128 && "$SWITCHYARD" profile --stacks --json --device "$disk" --pid "$other" --seconds 1 >"$work/p.json") || fail "a process with many threads"
+kill "$other"; wait "$other" || true
+at_least "many threads: reads" "$(operations '.interface == "call" and .action == "read"' .count)" 300
+at_least "many threads: stacks" "$(jq .stacks.samples "$work/p.json")" 1
+
+"$SWITCHYARD" profile -- touch "$work/ran" >"$work/out" 2>&1 &
+asked=$!
+while kill -0 "$asked" 2>/dev/null && [[ ! -d /sys/kernel/tracing/instances/switchyard-$asked-calibrate ]]; do :; done
+kill -TERM "$asked"; wait "$asked" && fail "a profile that was stopped before it began"
+expect_text "before the program was started"
+[[ ! -e $work/ran ]] || fail "the program ran all the same"
+
+expect_code 1 "$SWITCHYARD" profile --save /dev/full -- true
+expect_text "No space left"
+expect_text "ns an event"
 true

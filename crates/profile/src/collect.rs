@@ -4,7 +4,8 @@
 //! switch whether the next thread is wanted costs more than the few events it saves: 0.3 µs a switch, of which a read
 //! that waits for its device needs two.
 
-use crate::event::{BLOCK_EVENTS, CALL_EVENTS, Decoder, Dev, Event, Kind, SOFTWARE_EVENTS};
+use crate::event::{BLOCK_EVENTS, CALL_EVENTS, Decoder, Dev, Event, Kind, SOFTWARE_EVENTS, What};
+use crate::stacks::online_cpus;
 use crate::tracefs::format::PageLayout;
 use crate::tracefs::{self, CpuReader, Instance, TraceError, ring};
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub mod calls {
 const SETTLE_NS: u64 = 1_000_000;
 /// Memory of the kernel for each CPU.
 const BUFFER_KIB: usize = 24 * 1024;
+/// And for all of them: machines with hundreds have less for each.
+const BUFFERS_KIB: usize = 1024 * 1024;
 
 /// What a collection has cost and missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl Collector {
     pub fn new(device: Option<Dev>) -> Result<Self, TraceError> {
         let root = tracefs::root()?;
         let layout = tracefs::page_layout(&root)?;
-        let instance = Instance::create(&root, "events", BUFFER_KIB)?;
+        let instance = Instance::create(&root, "events", buffer_kib(online_cpus().len()))?;
         let mut decoders = BTreeMap::new();
         let device = device.map(|dev| format!("dev == {}", dev.0));
         let groups = [
@@ -114,6 +117,7 @@ impl Collector {
             // Reading is itself recorded: what came after this poll is left to the next, or there would be no end.
             let mut last_ns = 0;
             while last_ns < now_ns && reader.read_page(&mut self.page)? {
+                let before = pending.len();
                 let summary = ring::parse(&self.layout, &self.page, |time_ns, record| {
                     last_ns = time_ns;
                     let id = record.get(..2).map(|id| u16::from_ne_bytes([id[0], id[1]]));
@@ -126,6 +130,9 @@ impl Collector {
                     }
                 })?;
                 losses.events += summary.records;
+                if summary.lost > 0 && pending.len() > before {
+                    pending.insert(before, gap_before(pending[before]));
+                }
             }
         }
         // Each CPU's events are in order already, which this sort makes use of.
@@ -143,6 +150,20 @@ impl Collector {
             ..self.losses
         })
     }
+}
+
+/// What says that events before this one are lost: of one moment it comes first.
+fn gap_before(event: Event) -> Event {
+    Event {
+        thread: 0,
+        what: What::Gap,
+        ..event
+    }
+}
+
+/// Memory for each of so many CPUs.
+fn buffer_kib(cpus: usize) -> usize {
+    BUFFER_KIB.min(BUFFERS_KIB / cpus.max(1))
 }
 
 /// The filter for the system calls that are understood.
@@ -169,4 +190,15 @@ fn enable(
     })?;
     decoders.insert(format.id, decoder);
     instance.enable(name, filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_cpus_the_less_memory_has_each() {
+        assert_eq!((buffer_kib(0), buffer_kib(2)), (BUFFER_KIB, BUFFER_KIB));
+        assert_eq!(buffer_kib(256) * 256, BUFFERS_KIB);
+    }
 }

@@ -202,6 +202,8 @@ pub enum What {
     Requeue(Span, Rw),
     /// A bio is done that never became a request: its driver takes bios, or refused it.
     BioDone(Span, Rw),
+    /// Of the events until now some are lost.
+    Gap,
 }
 
 /// The events that this program understands.

@@ -2,6 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
+
+/// The machine's own PID namespace, in which threads have the numbers that the trace has (linux/proc_ns.h:
+/// `PROC_PID_INIT_INO`).
+const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Tells the program's threads from others: those that were there when recording began, and all that they start. What
 /// was not seen to start is looked up.
@@ -75,9 +80,38 @@ pub fn threads_of(process: u32) -> Vec<u32> {
         .collect()
 }
 
+/// True while a thread of the process runs. One that has ended is listed until somebody waits for it.
+pub fn is_alive(process: u32) -> bool {
+    threads_of(process).into_iter().any(|thread| {
+        // `PID (NAME) STATE …`; the name may have anything in it.
+        let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    })
+}
+
+/// True if threads have the same numbers here as in the trace. A kernel without namespaces has no such link.
+pub fn can_be_told() -> bool {
+    let namespace = fs::read_link("/proc/self/ns/pid");
+    namespace.map_or(true, |namespace| namespace == Path::new(INITIAL_NAMESPACE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_alive_until_it_ends() {
+        assert!(is_alive(std::process::id()) && !is_alive(0));
+        let mut child = std::process::Command::new("true").spawn().expect("a program");
+        // SAFETY: all zeros are a valid siginfo_t, into which the kernel writes.
+        unsafe {
+            let mut info = std::mem::zeroed::<libc::siginfo_t>();
+            libc::waitid(libc::P_PID, child.id(), &mut info, libc::WEXITED | libc::WNOWAIT);
+        }
+        assert!(!threads_of(child.id()).is_empty() && !is_alive(child.id()));
+        child.wait().expect("it has ended");
+    }
 
     #[test]
     fn threads_belong_to_their_process() {

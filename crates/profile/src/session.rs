@@ -8,7 +8,7 @@ use crate::devices::Devices;
 use crate::event::{Dev, What};
 use crate::heat::HeatMap;
 use crate::layers::Tables;
-use crate::owners::{Owners, threads_of};
+use crate::owners::{self, Owners, threads_of};
 use crate::stacks::{Sampler, Stacks};
 use crate::tracefs::{self, TraceError};
 use std::ffi::OsString;
@@ -70,6 +70,15 @@ pub enum ProfileError {
     /// No such process.
     #[error("there is no process {0}")]
     NoProcess(u32),
+    /// Threads have other numbers here than in the trace.
+    #[error(
+        "this is a PID namespace of its own, where nobody can tell whose the kernel's events are: profile from outside of it \
+         (as a container with --pid=host), or everybody (--seconds N alone)"
+    )]
+    Namespace,
+    /// Not even begun.
+    #[error("stopped before the program was started")]
+    Stopped,
 }
 
 /// What a session found.
@@ -104,22 +113,30 @@ pub fn run(
     tracefs::check_quiet(&tracefs::root()?)?;
     let calibration = Calibration::measure()?;
     let devices = Devices::read();
-    let (mut program, threads, owners) = find(options)?;
+    let (mut program, process) = find(options)?;
+    let threads = process.map(threads_of);
+    let sampler = options.stacks.then(|| Sampler::new(threads.as_deref()));
+    let sampler = sampler.transpose()?;
+    let collector = Collector::new(options.device)?;
+    collector.start()?;
     let mut pipeline = Pipeline {
-        sampler: options.stacks.then(|| Sampler::new(&threads)).transpose()?,
+        sampler,
         attribution: Attribution::new(devices.wholes.clone(), devices.uppers.clone()),
-        collector: Collector::new(options.device)?,
-        owners,
+        collector,
+        // What was there when recording began is looked up; what starts from then on is seen to.
+        owners: process.map_or_else(Owners::everybody, Owners::of),
         tables: Tables::default(),
         heat: HeatMap::new(now_ns()),
         found: Vec::new(),
     };
-    pipeline.collector.start()?;
     pipeline.sampler.iter().for_each(Sampler::start);
+    if program.is_some() && stop.load(Ordering::Relaxed) {
+        return Err(ProfileError::Stopped);
+    }
     let begin_ns = now_ns();
     let mut child = program.as_mut().map(Held::let_go).transpose()?;
     let mut status = None;
-    loop {
+    let recorded = loop {
         if let Some(child) = child.as_mut() {
             status = child.try_wait().ok().flatten();
         }
@@ -127,17 +144,16 @@ pub fn run(
         let over = status.is_some()
             || options.limit.is_some_and(|limit| elapsed >= limit)
             || stop.load(Ordering::Relaxed)
-            || matches!(options.target, Target::Process(process) if threads_of(process).is_empty());
+            || matches!(options.target, Target::Process(process) if !owners::is_alive(process));
         if over {
             pipeline.collector.stop()?;
         }
         pipeline.step(if over { u64::MAX } else { now_ns() }, &mut each)?;
         if over {
-            break;
+            break elapsed;
         }
         std::thread::sleep(POLL_EVERY);
-    }
-    let recorded = Duration::from_nanos(now_ns() - begin_ns);
+    };
     if let Some(child) = child.as_mut()
         && status.is_none()
     {
@@ -156,19 +172,18 @@ pub fn run(
     })
 }
 
-/// The target: the program if one is started, its threads, and whose a thread is.
-fn find(options: &Options) -> Result<(Option<Held>, Vec<u32>, Owners), ProfileError> {
+/// The target: the program if one is started, and the process unless it is everybody.
+fn find(options: &Options) -> Result<(Option<Held>, Option<u32>), ProfileError> {
     match &options.target {
+        Target::System => Ok((None, None)),
+        _ if !owners::can_be_told() => Err(ProfileError::Namespace),
         Target::Command(words) => {
             let program = Held::start(words, options.quiet_output)?;
             let process = program.process;
-            Ok((Some(program), vec![process], Owners::of(process)))
+            Ok((Some(program), Some(process)))
         }
-        Target::Process(process) => match threads_of(*process) {
-            threads if threads.is_empty() => Err(ProfileError::NoProcess(*process)),
-            threads => Ok((None, threads, Owners::of(*process))),
-        },
-        Target::System => Ok((None, Vec::new(), Owners::everybody())),
+        Target::Process(process) if !owners::is_alive(*process) => Err(ProfileError::NoProcess(*process)),
+        Target::Process(process) => Ok((None, Some(*process))),
     }
 }
 
@@ -203,7 +218,9 @@ impl Pipeline {
             };
             attribution.handle(&event, ours, found);
         })?;
-        self.sampler.iter_mut().for_each(Sampler::poll);
+        if let Some(sampler) = &mut self.sampler {
+            sampler.poll(|thread| owners.owns(thread));
+        }
         for finding in found.drain(..) {
             if let Finding::Operation(operation) = &finding
                 && operation.reached_device
@@ -216,6 +233,17 @@ impl Pipeline {
             each(&finding);
         }
         Ok(())
+    }
+}
+
+/// Lets the program end with the thread that starts it, however that ends.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec there is one system call, which takes no pointer.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
     }
 }
 
@@ -269,7 +297,11 @@ impl Held {
         // `spawn` returns when the program executes, which it does when it is let go.
         let starting = std::thread::spawn(move || command.spawn());
         let mut process = [0; 4];
-        told.read_exact(&mut process).map_err(fail)?;
+        if let Err(error) = told.read_exact(&mut process) {
+            // Nothing was started. Why not is known to who tried.
+            let tried = starting.join().expect("spawning does not panic");
+            return Err(fail(tried.err().unwrap_or(error)));
+        }
         Ok(Self {
             process: u32::from_ne_bytes(process),
             name,
@@ -288,5 +320,18 @@ impl Held {
         let starting = self.starting.take().expect("let go once");
         let child = starting.join().expect("spawning does not panic");
         child.map_err(fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_even_be_tried_is_refused_with_the_reason() {
+        let refused = Held::start(&["no\0program".into()], false)
+            .err()
+            .expect("no name of a file");
+        assert!(refused.to_string().contains("nul byte"), "{refused}");
     }
 }

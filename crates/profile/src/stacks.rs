@@ -16,11 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const HERTZ: u64 = 1999;
 /// Pages of each CPU's ring, a power of two. Full rings are read every 50 ms, so this is forty times what comes.
 const RING_PAGES: usize = 64;
+/// Each thread has a ring on each CPU, with a file and 260 KiB of the kernel's memory. For more than so many everybody is
+/// sampled, and what is not the program's is thrown away.
+const RINGS_MAX: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 // linux/perf_event.h
 const PERF_TYPE_SOFTWARE: u64 = 1;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
+const PERF_SAMPLE_TID: u64 = 1 << 1;
 const PERF_SAMPLE_CALLCHAIN: u64 = 1 << 5;
 const PERF_ATTR_SIZE_VER0: u64 = 64;
 const DISABLED: u64 = 1;
@@ -49,24 +53,26 @@ pub struct Stacks {
 /// Samples threads, and those that they start, until it is dropped.
 pub struct Sampler {
     rings: Vec<Ring>,
+    /// Samples of others come, too.
+    has_others: bool,
     counts: BTreeMap<Vec<u64>, u64>,
     lost: u64,
 }
 
 impl Sampler {
-    /// For these threads, or for everybody if there are none. Nothing is sampled yet.
-    pub fn new(threads: &[u32]) -> Result<Self, TraceError> {
-        let everybody = [-1];
-        let threads: Vec<i32> = threads.iter().map(|thread| *thread as i32).collect();
-        let threads = if threads.is_empty() {
-            &everybody[..]
-        } else {
-            &threads
+    /// For these threads and those that they start, or for everybody. Nothing is sampled yet.
+    pub fn new(threads: Option<&[u32]>) -> Result<Self, TraceError> {
+        let cpus = online_cpus();
+        let (threads, has_others) = match threads {
+            Some(threads) if threads.len() * cpus.len() <= RINGS_MAX.max(cpus.len()) => {
+                (threads.iter().map(|thread| *thread as i32).collect(), false)
+            }
+            threads => (vec![-1], threads.is_some()),
         };
         let mut rings = Vec::new();
         for thread in threads {
-            for cpu in online_cpus() {
-                match Ring::open(*thread, cpu) {
+            for cpu in &cpus {
+                match Ring::open(thread, *cpu) {
                     Ok(ring) => rings.push(ring),
                     // The thread ended meanwhile.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -82,6 +88,7 @@ impl Sampler {
         }
         Ok(Self {
             rings,
+            has_others,
             counts: BTreeMap::new(),
             lost: 0,
         })
@@ -95,13 +102,15 @@ impl Sampler {
         }
     }
 
-    /// Takes what is there.
-    pub fn poll(&mut self) {
-        let (counts, lost) = (&mut self.counts, &mut self.lost);
+    /// Takes what is there. `owns` tells whether a thread is one of the program's.
+    pub fn poll(&mut self, mut owns: impl FnMut(u32) -> bool) {
+        let (counts, lost, has_others) = (&mut self.counts, &mut self.lost, self.has_others);
         for ring in &mut self.rings {
             ring.read(|kind, body| match kind {
                 PERF_RECORD_SAMPLE => {
-                    if let Some(stack) = parse_chain(body) {
+                    if let Some((thread, stack)) = parse_sample(body)
+                        && (!has_others || owns(thread))
+                    {
                         *counts.entry(stack).or_default() += 1;
                     }
                 }
@@ -113,8 +122,7 @@ impl Sampler {
     }
 
     /// What was sampled, with the kernel's names for its addresses.
-    pub fn finish(mut self) -> Stacks {
-        self.poll();
+    pub fn finish(self) -> Stacks {
         let symbols = Symbols::read();
         let mut stacks = Stacks {
             lost: self.lost,
@@ -128,7 +136,8 @@ impl Sampler {
     }
 }
 
-fn online_cpus() -> Vec<i32> {
+/// The CPUs that are there.
+pub fn online_cpus() -> Vec<i32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
@@ -145,17 +154,19 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// `u64 count; u64 addresses[count]`, the innermost first, with marks among them. From the outermost on.
-fn parse_chain(body: &[u8]) -> Option<Vec<u64>> {
-    let count = word(body, 0)? as usize;
+/// `u32 process, thread; u64 count; u64 addresses[count]`, the innermost first, with marks among them. The thread, and the
+/// addresses from the outermost on.
+fn parse_sample(body: &[u8]) -> Option<(u32, Vec<u64>)> {
+    let thread = u32::from_ne_bytes(body.get(4..8)?.try_into().expect("four bytes"));
+    let count = word(body, 8)? as usize;
     let mut stack = Vec::new();
     for index in (0..count).rev() {
-        let address = word(body, 8 + index * 8)?;
+        let address = word(body, 16 + index * 8)?;
         if address < PERF_CONTEXT_MAX {
             stack.push(address);
         }
     }
-    Some(stack)
+    Some((thread, stack))
 }
 
 /// An event of one thread on one CPU, and where the kernel writes it.
@@ -174,7 +185,7 @@ impl Ring {
             PERF_TYPE_SOFTWARE | PERF_ATTR_SIZE_VER0 << 32,
             PERF_COUNT_SW_CPU_CLOCK,
             HERTZ,
-            PERF_SAMPLE_CALLCHAIN,
+            PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN,
             0,
             DISABLED | FREQ | EXCLUDE_CALLCHAIN_USER | inherit,
             0,
@@ -313,8 +324,12 @@ mod tests {
     #[test]
     fn a_chain_is_read_from_the_outermost_function_and_without_its_marks() {
         let words: Vec<u64> = vec![4, -128_i64 as u64, 3, 2, -512_i64 as u64];
-        let body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        assert_eq!(parse_chain(&body), Some(vec![2, 3]));
-        assert_eq!(parse_chain(&body[..32]), None);
+        let threads = [100_u32, 101].map(u32::to_ne_bytes).concat();
+        let body: Vec<u8> = threads
+            .into_iter()
+            .chain(words.iter().flat_map(|word| word.to_ne_bytes()))
+            .collect();
+        assert_eq!(parse_sample(&body), Some((101, vec![2, 3])));
+        assert_eq!(parse_sample(&body[..40]), None);
     }
 }

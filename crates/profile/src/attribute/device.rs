@@ -47,13 +47,18 @@ impl Device {
         self.in_flight
     }
 
+    /// Gives up what is in flight.
+    pub(super) fn abandon(&mut self) {
+        self.abandoned += self.in_flight as u64;
+        self.bios.clear();
+        self.flushes.clear();
+        self.in_flight = 0;
+    }
+
     /// Q: a bio comes.
     pub(super) fn queue(&mut self, now_ns: u64, thread: u32, span: Span, rw: Rw, of: Vec<OpId>) {
         if self.in_flight == IN_FLIGHT_MAX {
-            self.abandoned += self.in_flight as u64;
-            self.bios.clear();
-            self.flushes.clear();
-            self.in_flight = 0;
+            self.abandon();
         }
         self.in_flight += 1;
         let bio = Bio {

@@ -92,6 +92,12 @@ struct Open {
     syncs: Option<Dev>,
 }
 
+impl Open {
+    fn is_programs(&self) -> bool {
+        !matches!(self.interface, Interface::Below | Interface::Background)
+    }
+}
+
 /// What a thread is doing.
 #[derive(Default)]
 struct Thread {
@@ -184,12 +190,16 @@ impl Attribution {
         }
     }
 
-    /// What could not be told so far.
+    /// What could not be told so far. Operations that wait for a device are among it until that answers.
     pub fn unclear(&self) -> Unclear {
         let abandoned: u64 = self.devices.values().map(|device| device.abandoned).sum();
+        let waiting = self
+            .open
+            .values()
+            .filter(|open| open.is_programs() && open.waits_for > 0);
         Unclear {
             bios: self.unclear.bios + abandoned,
-            ..self.unclear
+            operations: self.unclear.operations + waiting.count() as u64,
         }
     }
 
@@ -213,6 +223,7 @@ impl Attribution {
             What::SyncBegin { dev } => self.sync(now_ns, thread, dev),
             What::Submit { request, opcode } => self.submit(now_ns, thread, request, opcode),
             What::NewThread { thread } => drop(self.threads.remove(&thread)),
+            What::Gap => self.forget(),
             What::Punt { request } => self.punt(request),
             What::Complete { request, result } => {
                 if let Some(id) = self.requests.remove(&request) {
@@ -252,6 +263,17 @@ impl Attribution {
                 self.done(now_ns, bios, depth, out);
             }
         }
+    }
+
+    /// Gives up what is under way, as its end may be among the events that are lost: what came later would be taken for it.
+    fn forget(&mut self) {
+        self.unclear.operations += self.open.values().filter(|open| open.is_programs()).count() as u64;
+        self.open.clear();
+        self.requests.clear();
+        self.punted.clear();
+        self.stints.clear();
+        self.threads.clear();
+        self.devices.values_mut().for_each(Device::abandon);
     }
 
     fn device(&mut self, dev: Dev) -> &mut Device {

@@ -112,6 +112,44 @@ fn a_bio_is_of_the_call_in_whose_thread_it_was_queued_and_of_nobody_else() {
 }
 
 #[test]
+fn what_was_under_way_when_events_were_lost_is_not_taken_for_what_came_later() {
+    let mut bench = Bench::new();
+    let here = span(DISK, 0, 8);
+    let rw = Rw::parse(READ);
+    bench.enter(PROGRAM, libc::SYS_pread64);
+    bench
+        .queue(PROGRAM, b"me", here, READ)
+        .happens(PROGRAM, What::Issue(here, rw));
+    let waiting = Unclear {
+        bios: 0,
+        operations: 1,
+    };
+    assert_eq!(bench.machine.unclear(), waiting, "its end has not been seen");
+    // Its end and the next call's beginning are lost.
+    bench.happens(0, What::Gap);
+    bench.exit(PROGRAM, libc::SYS_pread64, 4096);
+    bench.enter(PROGRAM, libc::SYS_pread64);
+    bench.queue(PROGRAM, b"me", here, READ).serve(here, READ);
+    bench.exit(PROGRAM, libc::SYS_pread64, 4096);
+    let [read] = bench.operations()[..] else {
+        panic!("{:?}", bench.found)
+    };
+    assert_eq!((read.bios, read.total_ns), (1, 50));
+    let bios = bench.found.iter().filter_map(|finding| match finding {
+        Finding::Bio(bio) => Some((bio.d2c_ns, bio.depth)),
+        Finding::Operation(_) => None,
+    });
+    assert_eq!(bios.collect::<Vec<_>>(), [(10, 1)]);
+    assert_eq!(
+        bench.machine.unclear(),
+        Unclear {
+            bios: 1,
+            operations: 1
+        }
+    );
+}
+
+#[test]
 fn a_journals_bio_is_of_those_who_wait_for_a_sync_of_its_device() {
     for (name, rwbs) in [(&b"jbd2/sda-8"[..], WRITE), (b"kworker/0:1", JOURNAL)] {
         let mut bench = Bench::new();

@@ -156,6 +156,8 @@ impl Instance {
         let instances = root.join("instances");
         remove_abandoned(&instances);
         let path = instances.join(format!("{PREFIX}{}-{name}", std::process::id()));
+        // A killed profiler may have had our number.
+        let _ = fs::remove_dir(&path);
         fs::create_dir(&path).map_err(TraceError::at(&path))?;
         let instance = Self { path };
         instance.set("tracing_on", "0")?;

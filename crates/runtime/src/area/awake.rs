@@ -80,7 +80,9 @@ pub(super) fn write(
             true => awake.write(file, offset, bytes)?,
             false => asleep.take()?(),
         };
-        awake.choice.took(stays, clock::now().since(began).as_nanos() as u64);
+        awake
+            .choice
+            .took(stays, clock::now().since(began).as_nanos() as u64);
         Some(written)
     });
     match (outcome.ok().flatten(), asleep) {

@@ -142,18 +142,16 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
 
 /// Prints and writes a profile as it is asked for.
 fn tell(args: &ProfileArgs, summary: &Summary) -> anyhow::Result<()> {
-    if let Some(path) = &args.save {
-        save(path, summary)?;
-    }
-    if let Some(path) = &args.html {
-        out::write_file(path, &html::render(summary))?;
-    }
+    // First, as it is all that remains where the files cannot be written.
     if args.json {
         println!("{}", to_json(summary));
     } else {
         print!("{}", text::render(summary));
     }
-    Ok(())
+    let saved = args.save.as_ref().map(|path| save(path, summary));
+    let drawn = args.html.as_ref();
+    let drawn = drawn.map(|path| out::write_file(path, &html::render(summary)));
+    saved.unwrap_or(Ok(())).and(drawn.unwrap_or(Ok(())))
 }
 
 fn to_json(summary: &Summary) -> String {
@@ -166,19 +164,46 @@ fn save(path: &Path, summary: &Summary) -> anyhow::Result<()> {
 
 /// Reads a profile that `--save` wrote.
 fn load(path: &Path) -> anyhow::Result<Summary> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let summary: Summary = serde_json::from_str(&text).with_context(|| {
+    /// What all versions have.
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let foreign = || {
         format!(
             "{}: not a profile that `--save` or `--json` wrote",
             path.display()
         )
-    })?;
-    if summary.version != VERSION {
+    };
+    let Versioned { version } = serde_json::from_slice(&bytes).with_context(foreign)?;
+    if version != VERSION {
         bail!(
-            "{}: a profile of version {}, and this program reads {VERSION}",
-            path.display(),
-            summary.version
+            "{}: a profile of version {version}, and this program reads {VERSION}",
+            path.display()
         );
     }
-    Ok(summary)
+    serde_json::from_slice(&bytes).with_context(foreign)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_profile_of_ours_is_refused_by_its_name_and_a_newer_one_by_its_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        for (bytes, why) in [
+            (&b""[..], "not a profile"),
+            (b"\xff\xfe", "not a profile"),
+            (b"[1]", "not a profile"),
+            (br#"{"version": 1, "target": "t"}"#, "not a profile"),
+            (br#"{"version": 2, "layers": []}"#, "version 2"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let refused = load(&path).unwrap_err().to_string();
+            assert!(refused.contains(why) && refused.contains("a.json"), "{refused}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,6 +23,8 @@ pub struct Ground {
     image: Option<PathBuf>,
     mount: PathBuf,
     is_mounted: bool,
+    /// What is read of the bare device was written once.
+    has_data: bool,
     /// The system on it.
     system: String,
     /// The file that is on it: whether it was preallocated, and whether it has data.
@@ -47,25 +49,48 @@ pub fn command(words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Undoes what a run that was killed has left: its mount and its loop devices. Nobody else uses this image: the
-/// directory is locked.
-fn clear_leftovers(image: &str, mount: &Path) -> anyhow::Result<()> {
+/// Undoes what a run that was killed has left: its mount and its loop devices. Nobody else uses them: the directory is
+/// locked.
+fn clear_leftovers(image: &Path, mount: &Path, named: Option<&Path>) -> anyhow::Result<()> {
+    let place = mount.canonicalize()?.display().to_string();
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    // The last one there is on top. What is not ours stays, and is in the way.
+    let mut there = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mounted = there.rfind(|words| words.get(1) == Some(&escaped(&place).as_str()));
+    let source = mounted.map(|words| PathBuf::from(words[0]));
+    let is_there = |device: &Path| {
+        let source = source.as_deref();
+        source == Some(device) || device.canonicalize().is_ok_and(|device| source == Some(&device))
+    };
+    if named.is_some_and(is_there) {
+        command(&["umount", &place])?;
+    }
+    if !image.exists() {
+        return Ok(());
+    }
     let devices = command(&[
         "losetup",
         "--noheadings",
         "--output",
         "NAME",
         "--associated",
-        image,
+        &image.display().to_string(),
     ])?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     for device in devices.lines() {
-        if mounts.lines().any(|line| line.split(' ').next() == Some(device)) {
-            command(&["umount", &mount.display().to_string()])?;
+        if is_there(Path::new(device)) {
+            command(&["umount", &place])?;
         }
         command(&["losetup", "--detach", device])?;
     }
     Ok(())
+}
+
+/// A path as /proc/self/mounts writes it (getmntent(3)).
+fn escaped(path: &str) -> String {
+    let octal = [('\\', "\\134"), (' ', "\\040"), ('\t', "\\011"), ('\n', "\\012")];
+    octal
+        .into_iter()
+        .fold(path.to_owned(), |path, (from, to)| path.replace(from, to))
 }
 
 impl Ground {
@@ -80,9 +105,12 @@ impl Ground {
             image: None,
             mount,
             is_mounted: false,
+            has_data: false,
             system: String::new(),
             file: None,
         };
+        let image = dir.join("matrix.img");
+        clear_leftovers(&image, &ground.mount, named)?;
         if let Some(device) = named {
             // The kernel refuses this while the device is mounted or part of another.
             let is_free = std::os::unix::fs::OpenOptionsExt::custom_flags(
@@ -95,11 +123,7 @@ impl Ground {
             ground.about = device.display().to_string();
             return Ok(ground);
         }
-        let image = dir.join("matrix.img");
         let path = image.display().to_string();
-        if image.exists() {
-            clear_leftovers(&path, &ground.mount)?;
-        }
         ground.image = Some(image);
         command(&["fallocate", "-l", &DEVICE_BYTES.to_string(), &path])
             .with_context(|| format!("{} for the loop device's file", Size(DEVICE_BYTES)))?;
@@ -112,8 +136,8 @@ impl Ground {
         };
         ground.device = PathBuf::from(device);
         ground.about = format!("a loop device of {} on a file, {how}", Size(DEVICE_BYTES));
-        // Blocks that were never written are answered, and written, in other times than others.
-        ground.fill(&ground.device.clone(), DEVICE_BYTES)?;
+        ground.fill(&ground.device, DEVICE_BYTES)?;
+        ground.has_data = true;
         Ok(ground)
     }
 
@@ -126,17 +150,20 @@ impl Ground {
         let device = self.device.display().to_string();
         let mount = self.mount.display().to_string();
         if system != "raw" && system != super::OWN {
-            // Nothing is discarded: what the device has forgotten it would answer, and write, in other times.
-            let options: &[&str] = match system {
-                "ext4" => &["-F", "-E", "nodiscard"],
-                _ => &["-f", "-K"],
+            // What file systems discard is answered without the medium, to those that come after them as well.
+            let (make, mounting) = match system {
+                "ext4" => (&["-F", "-E", "nodiscard"][..], "defaults"),
+                "btrfs" => (&["-f", "-K"][..], "nodiscard"),
+                _ => (&["-f", "-K"][..], "defaults"),
             };
-            let mkfs = format!("mkfs.{system}");
-            command(&[&[mkfs.as_str(), "-q"], options, &[&device]].concat())?;
-            command(&["mount", "-t", system, "-o", "nodiscard", &device, &mount])?;
+            let program = format!("mkfs.{system}");
+            command(&[&[program.as_str(), "-q"], make, &[device.as_str()]].concat())?;
+            command(&["mount", "-t", system, "-o", mounting, &device, &mount])?;
             self.is_mounted = true;
-        } else {
-            self.fill(&self.device.clone(), FILE_BYTES)?;
+        } else if !self.has_data {
+            let end = File::open(&self.device)?.seek(SeekFrom::End(0))?;
+            self.fill(&self.device, end.min(FILE_BYTES))?;
+            self.has_data = true;
         }
         self.system = system.to_owned();
         Ok(())
@@ -170,7 +197,7 @@ impl Ground {
         Ok(path)
     }
 
-    /// Writes data that no layer can shorten.
+    /// Writes data that no layer can shorten. Blocks that were never written are answered without the medium.
     fn fill(&self, path: &Path, bytes: u64) -> anyhow::Result<()> {
         let mut block = vec![0_u8; 1 << 20];
         let mut state = 1_u64;

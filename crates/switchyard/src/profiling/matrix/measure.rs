@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Longest time that a cell may take beyond its load: layout, a slow last request, a sync.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Measures it.
 pub fn cell(ground: &mut Ground, cell: &Cell, seconds: f64, stop: &AtomicBool) -> anyhow::Result<Outcome> {
@@ -30,9 +30,10 @@ pub fn cell(ground: &mut Ground, cell: &Cell, seconds: f64, stop: &AtomicBool) -
         std::process::id(),
         result.file_name().unwrap_or_default().to_string_lossy()
     ));
+    let limit = Duration::from_secs_f64(seconds) + GRACE;
     let outcome = match cell.engine {
-        Engine::Nbd => own(ground, cell, load(cell, seconds, &result), &result, stop),
-        _ => kernel(ground, cell, load(cell, seconds, &result), stop),
+        Engine::Nbd => own(ground, cell, load(cell, seconds, &result), limit, &result, stop),
+        _ => kernel(ground, cell, load(cell, seconds, &result), limit, stop),
     };
     let _ = std::fs::remove_file(&result);
     outcome
@@ -72,14 +73,19 @@ fn load(cell: &Cell, seconds: f64, result: &Path) -> Vec<OsString> {
 }
 
 /// Profiles a load, and adds up how long the device had something: what `each` bio was there for.
-fn profiled(ground: &Ground, words: Vec<OsString>, stop: &AtomicBool) -> anyhow::Result<(Profile, f64)> {
+fn profiled(
+    ground: &Ground,
+    words: Vec<OsString>,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Profile, f64)> {
     let device = Devices::read()
         .of_path(&ground.device)
         .map_err(anyhow::Error::msg)?;
     let options = Options {
         target: Target::Command(words),
         device: Some(device),
-        limit: Some(GRACE * 2),
+        limit: Some(limit),
         quiet_output: true,
         stacks: false,
     };
@@ -112,11 +118,12 @@ fn kernel(
     ground: &mut Ground,
     cell: &Cell,
     mut words: Vec<OsString>,
+    limit: Duration,
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     let target = ground.target(cell.is_write, cell.is_preallocated)?;
     words.push(format!("--filename={}", target.display()).into());
-    let (found, _) = profiled(ground, words, stop)?;
+    let (found, _) = profiled(ground, words, limit, stop)?;
     let summary = Summary::new(&found, cell.name())?;
     let action = if cell.is_write { "write" } else { "read" };
     let is_request = |row: &&OperationSummary| {
@@ -171,6 +178,7 @@ fn own(
     ground: &Ground,
     cell: &Cell,
     mut words: Vec<OsString>,
+    limit: Duration,
     result: &Path,
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
@@ -178,7 +186,7 @@ fn own(
     words.push(format!("--uri={}", target.uri).into());
     let client = Client::new(&target.control);
     let before = client.status()?;
-    let (found, device_us) = profiled(ground, words, stop)?;
+    let (found, device_us) = profiled(ground, words, limit, stop)?;
     let after = client.status()?;
     let text = std::fs::read_to_string(result).context("fio's result")?;
     let fio: Value = serde_json::from_str(&text).context("fio's result")?;
@@ -248,7 +256,10 @@ struct Serving {
 impl Serving {
     fn start(device: &Path) -> anyhow::Result<Self> {
         let program: PathBuf = std::env::current_exe()?;
-        let mut process = Command::new(program)
+        let mut command = Command::new(program);
+        // It would hold the device for ever if we were killed.
+        session::end_with_us(&mut command);
+        let mut process = command
             .arg("serve")
             .arg("--media")
             .arg(device)

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, IsTerminal};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -239,7 +240,19 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
             page.display()
         );
     }
-    if found.outcomes.is_empty() {
+    end(&found, &wanted, stop.load(Ordering::Relaxed))
+}
+
+/// A run that was stopped goes on another time; one that found nothing has failed.
+fn end(found: &Found, wanted: &[Cell], is_stopped: bool) -> anyhow::Result<()> {
+    if is_stopped {
+        let measured = found.outcomes.iter().map(|outcome| &outcome.cell);
+        eprintln!(
+            "switchyard: stopped with {} of {} cells; the same command goes on there",
+            measured.filter(|cell| wanted.contains(cell)).count(),
+            wanted.len()
+        );
+    } else if found.outcomes.is_empty() {
         let why = found
             .refused
             .first()
@@ -269,9 +282,26 @@ fn check(args: &MatrixArgs) -> anyhow::Result<()> {
             args.seconds
         )));
     }
-    let Some(device) = args.device.as_ref().filter(|_| !args.yes) else {
+    let Some(device) = &args.device else {
         return Ok(());
     };
+    let found = std::fs::metadata(device)
+        .map_err(|error| Failure::Usage(format!("{}: {error}", device.display())))?;
+    if !found.file_type().is_block_device() {
+        bail!(Failure::Usage(format!(
+            "{}: not a block device",
+            device.display()
+        )));
+    }
+    if args.yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!(Failure::Usage(format!(
+            "everything on {} would be destroyed, and there is no terminal to ask at: --yes says that it may",
+            device.display()
+        )));
+    }
     eprint!(
         "Everything on {} will be destroyed. Type its name to go on: ",
         device.display()
@@ -365,7 +395,22 @@ mod tests {
         ] {
             assert!(check(&args(words)).is_err(), "{words:?}");
         }
-        check(&args(&["--device", "/dev/null", "--yes"])).expect("it was told not to ask");
+        // No device, no block device; a device's name in the input is no answer of somebody who was asked.
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        for device in [
+            file.as_path(),
+            Path::new("/dev/null"),
+            dir.path(),
+            Path::new("/dev/none"),
+        ] {
+            let refused = check(&args(&["--device", device.to_str().unwrap(), "--yes"])).unwrap_err();
+            assert!(
+                refused.to_string().contains(device.to_str().unwrap()),
+                "{refused}"
+            );
+        }
     }
 
     #[test]
