@@ -19,7 +19,6 @@
 //! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
 //! that was submitted and is awaited by nobody.
 
-mod awake;
 mod backend;
 mod bell;
 mod group;
