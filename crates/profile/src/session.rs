@@ -1,6 +1,6 @@
 //! Profiles a command, a process, or the whole system.
 
-use crate::attribute::{Attribution, Finding, Interface, Unclear};
+use crate::attribute::{Attribution, Finding, Unclear};
 use crate::calibrate::Calibration;
 use crate::clock::now_ns;
 use crate::collect::{Collector, Losses};
@@ -224,7 +224,7 @@ impl Pipeline {
         for finding in found.drain(..) {
             if let Finding::Operation(operation) = &finding
                 && operation.reached_device
-                && !matches!(operation.interface, Interface::Background | Interface::Below)
+                && operation.interface.is_programs()
             {
                 let end_ns = operation.begin_ns + operation.total_ns;
                 self.heat.add(end_ns, operation.total_ns);

@@ -92,12 +92,6 @@ struct Open {
     syncs: Option<Dev>,
 }
 
-impl Open {
-    fn is_programs(&self) -> bool {
-        !matches!(self.interface, Interface::Below | Interface::Background)
-    }
-}
-
 /// What a thread is doing.
 #[derive(Default)]
 struct Thread {
@@ -196,7 +190,7 @@ impl Attribution {
         let waiting = self
             .open
             .values()
-            .filter(|open| open.is_programs() && open.waits_for > 0);
+            .filter(|open| open.interface.is_programs() && open.waits_for > 0);
         Unclear {
             bios: self.unclear.bios + abandoned,
             operations: self.unclear.operations + waiting.count() as u64,
@@ -267,13 +261,18 @@ impl Attribution {
 
     /// Gives up what is under way, as its end may be among the events that are lost: what came later would be taken for it.
     fn forget(&mut self) {
-        self.unclear.operations += self.open.values().filter(|open| open.is_programs()).count() as u64;
+        let programs = self.open.values().filter(|open| open.interface.is_programs());
+        self.unclear.operations += programs.count() as u64;
+        self.clear_operations();
+        self.threads.clear();
+        self.devices.values_mut().for_each(Device::abandon);
+    }
+
+    fn clear_operations(&mut self) {
         self.open.clear();
         self.requests.clear();
         self.punted.clear();
         self.stints.clear();
-        self.threads.clear();
-        self.devices.values_mut().for_each(Device::abandon);
     }
 
     fn device(&mut self, dev: Dev) -> &mut Device {
@@ -283,10 +282,7 @@ impl Attribution {
     fn begin(&mut self, now_ns: u64, thread: u32, interface: Interface, action: Action) -> OpId {
         if self.open.len() >= OPEN_MAX {
             self.unclear.operations += self.open.len() as u64;
-            self.open.clear();
-            self.requests.clear();
-            self.punted.clear();
-            self.stints.clear();
+            self.clear_operations();
         }
         let id = OpId(self.next);
         self.next += 1;

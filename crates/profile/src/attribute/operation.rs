@@ -35,6 +35,11 @@ impl Interface {
             Self::Background => "background",
         }
     }
+
+    /// True of what the program asked for, and not others or the kernel by itself.
+    pub fn is_programs(self) -> bool {
+        !matches!(self, Self::Below | Self::Background)
+    }
 }
 
 /// The layers, from the program down and up again.

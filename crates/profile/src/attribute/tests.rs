@@ -70,6 +70,20 @@ impl Bench {
         self.happens(0, What::Done(span, rw))
     }
 
+    /// The program reads by io_uring, and the requests go on in workers.
+    fn punt(&mut self, requests: &[u64]) {
+        self.enter(PROGRAM, libc::SYS_io_uring_enter);
+        for &request in requests {
+            self.happens(PROGRAM, What::Submit { request, opcode: 1 });
+            self.happens(PROGRAM, What::Punt { request });
+        }
+        self.exit(PROGRAM, libc::SYS_io_uring_enter, requests.len() as i64);
+    }
+
+    fn complete(&mut self, thread: u32, request: u64, result: i64) -> &mut Self {
+        self.happens(thread, What::Complete { request, result })
+    }
+
     fn operations(&self) -> Vec<&Operation> {
         let operations = self.found.iter().filter_map(|finding| match finding {
             Finding::Operation(operation) => Some(operation),
@@ -177,19 +191,14 @@ fn a_journals_bio_is_of_those_who_wait_for_a_sync_of_its_device() {
 fn workers_that_overtake_each_other_keep_their_requests_apart() {
     let mut bench = Bench::new();
     let spans = [span(DISK, 0, 8), span(DISK, 800, 16)];
-    bench.enter(PROGRAM, libc::SYS_io_uring_enter);
-    for request in [1, 2] {
-        bench.happens(PROGRAM, What::Submit { request, opcode: 1 });
-        bench.happens(PROGRAM, What::Punt { request });
-    }
-    bench.exit(PROGRAM, libc::SYS_io_uring_enter, 2);
+    bench.punt(&[1, 2]);
     // The second request's worker comes first, and both say themselves when they are done.
     for (worker, span) in [(1, spans[1]), (0, spans[0])] {
         bench.queue(WORKERS[worker], b"iou-wrk-100", span, READ);
     }
     bench.serve(spans[0], READ).serve(spans[1], READ);
     for (worker, request, result) in [(0, 1, 4096), (1, 2, 8192)] {
-        bench.happens(WORKERS[worker], What::Complete { request, result });
+        bench.complete(WORKERS[worker], request, result);
     }
     let found = bench.operations();
     let [first, second] = found[..] else {
@@ -205,16 +214,7 @@ fn workers_that_overtake_each_other_keep_their_requests_apart() {
 fn a_worker_that_begins_its_direct_io_again_is_at_the_same_request() {
     let mut bench = Bench::new();
     let (first, rest) = (span(DISK, 0, 8), span(DISK, 8, 8));
-    bench.enter(PROGRAM, libc::SYS_io_uring_enter);
-    bench.happens(
-        PROGRAM,
-        What::Submit {
-            request: 1,
-            opcode: 1,
-        },
-    );
-    bench.happens(PROGRAM, What::Punt { request: 1 });
-    bench.exit(PROGRAM, libc::SYS_io_uring_enter, 1);
+    bench.punt(&[1]);
     let direct = |bytes, continues| What::DirectBegin {
         bytes,
         asynchronous: true,
@@ -227,13 +227,7 @@ fn a_worker_that_begins_its_direct_io_again_is_at_the_same_request() {
     bench.happens(WORKERS[0], direct(4096, true));
     bench.queue(WORKERS[0], b"iou-wrk-100", rest, READ);
     bench.serve(first, READ).serve(rest, READ);
-    bench.happens(
-        PROGRAM,
-        What::Complete {
-            request: 1,
-            result: 8192,
-        },
-    );
+    bench.complete(PROGRAM, 1, 8192);
     let [read] = bench.operations()[..] else {
         panic!("{:?}", bench.found)
     };
@@ -262,13 +256,7 @@ fn the_only_request_that_is_with_the_workers_has_all_that_they_do() {
     for part in parts {
         bench.serve(part, READ);
     }
-    bench.happens(
-        PROGRAM,
-        What::Complete {
-            request: 1,
-            result: 16384,
-        },
-    );
+    bench.complete(PROGRAM, 1, 16384);
     let [read] = bench.operations()[..] else {
         panic!("{:?}", bench.found)
     };
@@ -279,12 +267,7 @@ fn the_only_request_that_is_with_the_workers_has_all_that_they_do() {
 fn one_worker_with_several_requests_on_their_way_keeps_them_apart_by_what_they_move() {
     let mut bench = Bench::new();
     let spans = [span(DISK, 0, 8), span(DISK, 800, 16)];
-    bench.enter(PROGRAM, libc::SYS_io_uring_enter);
-    for request in [1, 2] {
-        bench.happens(PROGRAM, What::Submit { request, opcode: 1 });
-        bench.happens(PROGRAM, What::Punt { request });
-    }
-    bench.exit(PROGRAM, libc::SYS_io_uring_enter, 2);
+    bench.punt(&[1, 2]);
     for span in spans {
         let bytes = u64::from(span.sectors) * 512;
         bench.happens(
@@ -298,21 +281,9 @@ fn one_worker_with_several_requests_on_their_way_keeps_them_apart_by_what_they_m
         bench.queue(WORKERS[0], b"iou-wrk-100", span, READ);
     }
     bench.serve(spans[1], READ);
-    bench.happens(
-        PROGRAM,
-        What::Complete {
-            request: 2,
-            result: 8192,
-        },
-    );
+    bench.complete(PROGRAM, 2, 8192);
     bench.serve(spans[0], READ);
-    bench.happens(
-        PROGRAM,
-        What::Complete {
-            request: 1,
-            result: 4096,
-        },
-    );
+    bench.complete(PROGRAM, 1, 4096);
     let found = bench.operations();
     let sizes: Vec<_> = found.iter().map(|found| (found.bytes, found.bios)).collect();
     assert_eq!(sizes, [(8192, 1), (4096, 1)]);
