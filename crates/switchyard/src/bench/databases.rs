@@ -4,7 +4,7 @@
 
 use super::compare::ROUNDS;
 use super::machine;
-use super::redis::{Loop, median};
+use super::redis::{Loop, median, print_raws, raws_json};
 use super::store::{Scratch, check_area, raw, scratch};
 use crate::failure::{Failure, within};
 use crate::size::Size;
@@ -70,31 +70,27 @@ impl Program {
         }
     }
 
-    fn is_there(self) -> bool {
+    /// What runs it here, if anything does.
+    fn executable(self) -> Option<&'static str> {
         match self {
-            Self::Sqlite => python("sqlite3").is_some(),
-            Self::Leveldb => python("plyvel").is_some(),
-            Self::Rocksdb => runs(Command::new("db_bench").arg("--version")),
+            Self::Sqlite => python("sqlite3"),
+            Self::Leveldb => python("plyvel"),
+            Self::Rocksdb => runs(Command::new("db_bench").arg("--version")).then_some("db_bench"),
         }
     }
 
-    /// What writes durably into a new database in `directory`.
-    fn command(self, args: &DatabasesArgs, directory: &Path) -> Vec<String> {
+    /// Arguments for writing durably into a new database in `directory`.
+    fn arguments(self, args: &DatabasesArgs, directory: &Path) -> Vec<String> {
         let place = directory.display();
         let (count, bytes) = (args.count, args.bytes.0);
-        let words: Vec<String> = match self {
+        match self {
             Self::Sqlite | Self::Leveldb => {
-                let (name, module) = match self {
-                    Self::Sqlite => ("sqlite", "sqlite3"),
-                    _ => ("leveldb", "plyvel"),
-                };
-                let python = python(module).unwrap_or("python3");
-                let words = [python, "-c", DRIVER, name].map(str::to_owned);
+                let name = if self == Self::Sqlite { "sqlite" } else { "leveldb" };
+                let words = ["-c", DRIVER, name].map(str::to_owned);
                 let more = [place.to_string(), count.to_string(), bytes.to_string()];
                 words.into_iter().chain(more).collect()
             }
             Self::Rocksdb => vec![
-                "db_bench".into(),
                 "--benchmarks=fillrandom".into(),
                 "--sync=1".into(),
                 "--histogram=1".into(),
@@ -103,8 +99,7 @@ impl Program {
                 format!("--num={count}"),
                 format!("--value_size={bytes}"),
             ],
-        };
-        words
+        }
     }
 
     /// Mean and median in µs, of what it printed.
@@ -162,12 +157,19 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
     check_area(args.area)?;
     within("--rounds", args.rounds, ROUNDS)?;
     within("--count", args.count, 1..=10_000_000)?;
-    let programs: Vec<Program> = Program::ALL.into_iter().filter(|it| it.is_there()).collect();
+    let mut programs = Vec::new();
+    let mut left_out = Vec::new();
+    for program in Program::ALL {
+        match program.executable() {
+            Some(executable) => programs.push((program, executable)),
+            None => left_out.push(program.name()),
+        }
+    }
     if programs.is_empty() {
         bail!(Failure::Usage("none of python3 and db_bench is installed".into()));
     }
-    for program in Program::ALL.iter().filter(|it| !programs.contains(it)) {
-        eprintln!("not installed, and left out: {}", program.name());
+    for name in left_out {
+        eprintln!("not installed, and left out: {name}");
     }
     let looped = if args.no_loop { None } else { Loop::make() };
     let mut media = vec![("disk", args.dir.clone())];
@@ -180,43 +182,52 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
         let mut times = vec![[Vec::new(), Vec::new()]; programs.len()];
         for round in 0..args.rounds {
             raw_us.push(raw(dir, 1, RAW_TIME)?.p50_us);
-            for (program, times) in programs.iter().zip(&mut times) {
+            for (&program, times) in programs.iter().zip(&mut times) {
                 for side in [round % 2, 1 - round % 2] {
-                    times[side].push(case(args, *program, dir, (side == 1).then_some(&area))?);
+                    times[side].push(case(args, program, dir, (side == 1).then_some(&area))?);
                 }
             }
         }
         raws.push((*medium, median(raw_us)));
         let middle = |all: &[Times], of: fn(&Times) -> f64| median(all.iter().map(of).collect());
-        rows.extend(programs.iter().zip(&times).map(|(&program, [ext4, ours])| Row {
-            medium,
-            program,
-            ext4_mean_us: middle(ext4, |it| it.mean_us),
-            ext4_p50_us: middle(ext4, |it| it.p50_us),
-            run_mean_us: middle(ours, |it| it.mean_us),
-            run_p50_us: middle(ours, |it| it.p50_us),
-        }));
+        rows.extend(
+            programs
+                .iter()
+                .zip(&times)
+                .map(|(&(program, _), [ext4, ours])| Row {
+                    medium,
+                    program,
+                    ext4_mean_us: middle(ext4, |it| it.mean_us),
+                    ext4_p50_us: middle(ext4, |it| it.p50_us),
+                    run_mean_us: middle(ours, |it| it.mean_us),
+                    run_p50_us: middle(ours, |it| it.p50_us),
+                }),
+        );
     }
     report(args, &raws, &rows)
 }
 
 /// One database, by ext4 or, with an area, by `switchyard run`.
-fn case(args: &DatabasesArgs, program: Program, dir: &Path, area: Option<&Scratch>) -> anyhow::Result<Times> {
+fn case(
+    args: &DatabasesArgs,
+    (program, executable): (Program, &str),
+    dir: &Path,
+    area: Option<&Scratch>,
+) -> anyhow::Result<Times> {
     let directory = scratch(dir, "databases").0.clone();
     fs::create_dir(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
-    let words = program.command(args, &directory);
     let mut command = match area {
-        None => Command::new(&words[0]),
+        None => Command::new(executable),
         Some(area) => {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["run", "--size", &args.area.0.to_string(), "--area"]);
-            command.arg(&area.0).arg("--").arg(&words[0]);
+            command.arg(&area.0).arg("--").arg(executable);
             command
         }
     };
-    let output = command.args(&words[1..]).output();
+    let output = command.args(program.arguments(args, &directory)).output();
     fs::remove_dir_all(&directory)?;
-    let output = output.with_context(|| format!("{} does not run", words[0]))?;
+    let output = output.with_context(|| format!("{executable} does not run"))?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success(),
@@ -231,13 +242,9 @@ fn case(args: &DatabasesArgs, program: Program, dir: &Path, area: Option<&Scratc
 fn report(args: &DatabasesArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::Result<()> {
     let about = machine::about();
     if args.json {
-        let raws: serde_json::Map<String, serde_json::Value> = raws
-            .iter()
-            .map(|(name, us)| ((*name).into(), (*us).into()))
-            .collect();
         let value = serde_json::json!({
             "machine": about, "bytes": args.bytes.0, "count": args.count, "rounds": args.rounds,
-            "raw_overwrite_p50_us": raws, "rows": rows,
+            "raw_overwrite_p50_us": raws_json(raws), "rows": rows,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -246,13 +253,7 @@ fn report(args: &DatabasesArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::R
         "{} durable writes of {} bytes; medians of {} interleaved rounds",
         args.count, args.bytes.0, args.rounds
     );
-    println!(
-        "{}, Linux {}, commit {}",
-        about.processor, about.kernel, about.commit
-    );
-    for (name, us) in raws {
-        println!("raw overwrite of 4 KiB, O_DIRECT, O_DSYNC, {name}: p50 {us:.1} µs");
-    }
+    print_raws(&about, raws);
     println!(
         "\n{:<17} {:<30} {:>9} {:>9} {:>9} {:>9} {:>6}",
         "medium", "program", "ext4 µs", "p50 µs", "run µs", "p50 µs", "× ext4"

@@ -161,13 +161,9 @@ pub fn run(args: &RedisArgs) -> anyhow::Result<()> {
 fn report(args: &RedisArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::Result<()> {
     let about = machine::about();
     if args.json {
-        let raws: serde_json::Map<String, serde_json::Value> = raws
-            .iter()
-            .map(|(name, us)| ((*name).into(), (*us).into()))
-            .collect();
         let value = serde_json::json!({
             "machine": about, "bytes": args.bytes.0, "keys": args.keys, "rounds": args.rounds,
-            "seconds": args.seconds, "raw_overwrite_p50_us": raws, "rows": rows,
+            "seconds": args.seconds, "raw_overwrite_p50_us": raws_json(raws), "rows": rows,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -176,13 +172,7 @@ fn report(args: &RedisArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::Resul
         "Redis, SET of {} bytes, {} keys; medians of {} interleaved rounds of {} s",
         args.bytes.0, args.keys, args.rounds, args.seconds
     );
-    println!(
-        "{}, Linux {}, commit {}",
-        about.processor, about.kernel, about.commit
-    );
-    for (name, us) in raws {
-        println!("raw overwrite of 4 KiB, O_DIRECT, O_DSYNC, {name}: p50 {us:.1} µs");
-    }
+    print_raws(&about, raws);
     println!(
         "\n{:<17} {:<29} {:>7} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}",
         "medium", "side", "clients", "SET/s", "p50 µs", "p99 µs", "cost µs", "× ext4", "× raw", "× no"
@@ -203,6 +193,23 @@ fn report(args: &RedisArgs, raws: &[(&str, f64)], rows: &[Row]) -> anyhow::Resul
         );
     }
     Ok(())
+}
+
+/// Raw overwrites, by medium.
+pub(super) fn raws_json(raws: &[(&str, f64)]) -> serde_json::Map<String, serde_json::Value> {
+    let entries = raws.iter().map(|(name, us)| ((*name).into(), (*us).into()));
+    entries.collect()
+}
+
+/// The machine, and raw overwrites on it.
+pub(super) fn print_raws(about: &machine::About, raws: &[(&str, f64)]) {
+    println!(
+        "{}, Linux {}, commit {}",
+        about.processor, about.kernel, about.commit
+    );
+    for (name, us) in raws {
+        println!("raw overwrite of 4 KiB, O_DIRECT, O_DSYNC, {name}: p50 {us:.1} µs");
+    }
 }
 
 pub(super) fn median(mut all: Vec<f64>) -> f64 {
