@@ -30,9 +30,9 @@ pub trait Client: Send {
     fn push_flush(&mut self, cookie: u64);
     /// Sends what is queued.
     fn send(&mut self) -> std::io::Result<()>;
-    /// Waits for one reply and returns its cookie; `is_read` tells of a cookie whether data comes with it, for which
-    /// `data` is the place.
-    fn receive(&mut self, data: &mut [u8], is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64>;
+    /// Waits for one reply and returns its cookie; `data_bytes` tells of a cookie how much data comes with it, which is
+    /// received and passed over.
+    fn receive(&mut self, data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64>;
     /// True if another reply is here already.
     fn has_reply(&self) -> bool;
 }
@@ -323,7 +323,6 @@ fn drive_client(
         bail!("the server does not understand flushes");
     }
     let mut latency = histogram();
-    let mut data = vec![0; case.bs];
     let mut flying: Vec<Option<Flying>> = vec![None; case.qd];
     let mut free: Vec<usize> = (0..case.qd).collect();
     let mut flush_next = vec![false; case.qd];
@@ -356,11 +355,11 @@ fn drive_client(
         }
         connection.send()?;
         loop {
-            let is_read = |cookie: u64| {
+            let data_bytes = |cookie: u64| {
                 let known = flying.get(cookie as usize).copied().flatten();
-                known.is_some_and(|flying| flying.reads)
+                known.map_or(0, |flying| if flying.reads { case.bs } else { 0 })
             };
-            let slot = connection.receive(&mut data, &is_read)? as usize;
+            let slot = connection.receive(&data_bytes)? as usize;
             let known = flying.get(slot).copied().flatten();
             let Some(flight) = known else {
                 bail!("the server answered a request that was not sent")
@@ -426,7 +425,7 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
                 connection.send()?;
                 under_way += 1;
                 if under_way == case.qd {
-                    connection.receive(&mut [], &|_| false)?;
+                    connection.receive(&|_| 0)?;
                     under_way -= 1;
                 }
             }
@@ -439,7 +438,7 @@ pub fn fill(target: &Target, case: &Case, bar: ProgressBar) -> anyhow::Result<()
             connection.push_flush(u64::MAX);
             connection.send()?;
             for _ in 0..under_way + 1 {
-                connection.receive(&mut [], &|_| false)?;
+                connection.receive(&|_| 0)?;
             }
         }
     }

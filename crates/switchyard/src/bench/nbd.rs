@@ -4,7 +4,7 @@
 use super::load::Client;
 use super::socket::{self, Inbox, Outbox};
 use anyhow::{Context, bail};
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use wire::nbd::proto::{
     CHUNK_BYTES, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command,
@@ -203,12 +203,15 @@ impl Client for Connection {
     fn send(&mut self) -> std::io::Result<()> {
         let mut from = 0;
         for (at, number, length) in self.apart.drain(..) {
-            while from < at {
-                from += socket::send(&self.writer, &self.out[from..at], true)?;
-            }
             let mut sent = 0;
             while sent < length {
-                sent += self.outbox.send(&self.writer, number, sent, length - sent)?;
+                let head = &self.out[from..at];
+                let count = self
+                    .outbox
+                    .send(&self.writer, head, number, sent, length - sent)?;
+                let of_head = count.min(head.len());
+                from += of_head;
+                sent += count - of_head;
             }
         }
         self.writer.write_all(&self.out[from..])?;
@@ -216,7 +219,7 @@ impl Client for Connection {
         Ok(())
     }
 
-    fn receive(&mut self, data: &mut [u8], is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64> {
+    fn receive(&mut self, data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64> {
         let (magic, error, cookie) = (self.u32()?, self.u32()?, self.u64()?);
         if magic != SIMPLE_REPLY_MAGIC {
             bail!("the server's reply is malformed");
@@ -227,8 +230,14 @@ impl Client for Connection {
                 std::io::Error::from_raw_os_error(error as i32)
             );
         }
-        if is_read(cookie) {
-            self.reader.read_exact(data)?;
+        let mut left = data_bytes(cookie);
+        while left > 0 {
+            let count = self.reader.fill_buf()?.len().min(left);
+            if count == 0 {
+                bail!("the server closed the connection");
+            }
+            self.reader.consume(count);
+            left -= count;
         }
         Ok(cookie)
     }

@@ -5,7 +5,7 @@ use super::load::Client;
 use super::socket::{self, Inbox, Outbox};
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe};
@@ -78,19 +78,24 @@ impl Queue {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        loop {
-            let (bytes, due) = (self.host.outgoing(), self.host.data_due());
-            let sent = match due {
-                None if bytes.is_empty() => return Ok(()),
-                Some(due) if bytes.is_empty() => {
-                    let (offset, length) = (due.offset as usize, due.length as usize);
-                    self.outbox
-                        .send(&self.stream, usize::from(due.cid), offset, length)?
-                }
-                _ => socket::send(&self.stream, bytes, due.is_some())?,
-            };
-            self.host.sent(sent);
+        while let Some(due) = self.host.data_due() {
+            let head = self.host.outgoing();
+            let (offset, length) = (due.offset as usize, due.length as usize);
+            let sent = self
+                .outbox
+                .send(&self.stream, head, usize::from(due.cid), offset, length)?;
+            let of_head = sent.min(head.len());
+            self.host.sent(of_head);
+            if sent > of_head {
+                self.host.sent(sent - of_head);
+            }
         }
+        let rest = self.host.outgoing();
+        if !rest.is_empty() {
+            self.stream.write_all(rest)?;
+            self.host.sent(rest.len());
+        }
+        Ok(())
     }
 
     /// Reads once.
@@ -267,7 +272,7 @@ impl Client for Connection {
         self.io.send()
     }
 
-    fn receive(&mut self, _data: &mut [u8], _is_read: &dyn Fn(u64) -> bool) -> anyhow::Result<u64> {
+    fn receive(&mut self, _data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64> {
         loop {
             if let Some(status) = self.work.failed {
                 bail!("the target answered with status {status:#x}");

@@ -3,8 +3,8 @@
 //! on the loopback that makes receivers drop segments.)
 
 use anyhow::Context;
-use rustix::net::{RecvFlags, SendFlags};
-use std::io::{self, Read, Write};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -50,45 +50,60 @@ impl Read for Inbox {
     }
 }
 
-/// The payload of a connection's large writes.
+/// The payload of a connection's large writes. What is the same in all of one length lies there once, so that a client
+/// reads it from its cache and not from memory.
 pub struct Outbox {
-    places: Vec<Vec<u8>>,
+    bodies: Vec<Vec<u8>>,
+    places: [Place; PLACES],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    body: usize,
+    stamp: [u8; STAMP_BYTES],
 }
 
 impl Outbox {
     /// An empty one.
     pub fn new() -> Self {
         Self {
-            places: vec![Vec::new(); PLACES],
+            bodies: Vec::new(),
+            places: [Place::default(); PLACES],
         }
     }
 
-    /// Keeps the payload of write `number`: all of it the first time, then its stamp.
+    /// Keeps the payload of write `number`, of at least [`STAMP_BYTES`].
     pub fn put(&mut self, number: usize, data: &[u8]) {
-        let place = &mut self.places[number % PLACES];
-        if place.len() == data.len() {
-            place[..STAMP_BYTES].copy_from_slice(&data[..STAMP_BYTES]);
-        } else {
-            *place = data.to_vec();
-        }
+        let (stamp, rest) = data.split_first_chunk().expect("a large write");
+        let known = self.bodies.iter().position(|body| body.len() == data.len());
+        let body = known.unwrap_or_else(|| {
+            self.bodies.push(data.to_vec());
+            self.bodies.len() - 1
+        });
+        debug_assert!(
+            &self.bodies[body][STAMP_BYTES..] == rest,
+            "writes of one length differ in their stamps only"
+        );
+        self.places[number % PLACES] = Place { body, stamp: *stamp };
     }
 
-    /// Sends payload of write `number` from `offset` on, at most `length` bytes; returns how many.
+    /// Sends `head`, then payload of write `number` from `offset` on, at most `length` bytes; returns how many in all.
     pub fn send(
         &self,
-        mut stream: &TcpStream,
+        stream: &TcpStream,
+        head: &[u8],
         number: usize,
         offset: usize,
         length: usize,
     ) -> io::Result<usize> {
-        stream.write(&self.places[number % PLACES][offset..][..length])
+        let place = &self.places[number % PLACES];
+        let end = offset + length;
+        let stamp = &place.stamp[offset.min(STAMP_BYTES)..end.min(STAMP_BYTES)];
+        let body = &self.bodies[place.body][offset.max(STAMP_BYTES)..end.max(STAMP_BYTES)];
+        let parts = [IoSlice::new(head), IoSlice::new(stamp), IoSlice::new(body)];
+        let (flags, mut control) = (SendFlags::NOSIGNAL, SendAncillaryBuffer::default());
+        Ok(rustix::net::sendmsg(stream, &parts, &mut control, flags)?)
     }
-}
-
-/// Sends some of `bytes`; with `more`, payload follows and the kernel may wait for it.
-pub fn send(stream: &TcpStream, bytes: &[u8], more: bool) -> io::Result<usize> {
-    let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
-    Ok(rustix::net::send(stream, bytes, flags | SendFlags::NOSIGNAL)?)
 }
 
 /// Connects to a server that speaks `protocol`. The socket has no delays, and on the loopback, where there is no path to
