@@ -1,6 +1,6 @@
 #!/bin/bash
 # Linux' own NVMe/TCP host as the judge: a guest with Debian's stock kernel finds, connects, formats, fills, trims and
-# checks volumes of `switchyard serve`, and lives through a kill of the target. What it does is in guest/init; how it is
+# checks volumes of `switchyard serve`, lives through a kill of the target, and reserves a volume as two hosts. What it does is in guest/init; how it is
 # made, in guest/image.sh. It runs emulated where there is no KVM that can start it.
 source "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 jq
@@ -32,7 +32,7 @@ await_guest "DO start"
 # The host tries every second: at least once in vain.
 sleep 2
 serve_kept
-end_guest 35
+end_guest 44
 
 echo "· what it was told"
 judge discover '[.records[] | select(.subnqn == $nqn + ":disk") | .trsvcid] | length == 2'
@@ -44,7 +44,8 @@ judge id-ns '.nsze == 1310720 and .ncap == .nsze and .lbafs[.flbas].ds == 9 and 
 judge list '[.Devices[] | select(.PhysicalSize == 671088640 and .SectorSize == 512)] | length == 1'
 judge list-subsys '[.. | .Subsystems? // empty | .[] | select(.NQN == $nqn + ":disk") | .Paths[] | select(.State == "live")] | length == 1'
 judge ana-log '.ngrps == 1 and ([.. | .state? // empty] == ["optimized"])'
-judge effects-log '.[0].io_cmd_set | length == 6'
+judge effects-log '.[0].io_cmd_set | length == 10'
+judge id-ns-reservable '.rescap == 254 and .nmic == 1'
 judge ns-descs '[.["ns-descs"][].type] == ["nguid", "uuid", "csi"]'
 judge list-ns '[.nsid_list[].nsid] == [1]'
 judge fw-log '.[] | has("Firmware Rev Slot 1")'
@@ -53,6 +54,9 @@ judge smart-log '.temperature == 300 and (.num_err_log_entries | tonumber) == 3'
 # What the guest provoked, the newest first: an unknown command, a read past the end, a comparison that was false.
 judge error-log '[.errors[] | select(.error_count > 0) | [.error_count, .lba, .status_field % 16384, .trtype]] ==
     [[3, 0, 1, 3], [2, 1310720, 128, 3], [1, 100, 645, 3]]'
+judge resv-report '.rtype == 1 and .regctl == 2 and .ptpls == 0 and [.regctlext[] | .rkey] == [10, 11]'
+judge resv-preempted '.rtype == 2 and .regctl == 1 and [.regctlext[] | [.rkey, .rcsts]] == [[11, 1]]'
+judge resv-notif-log '.count == 1 and .rn_log_type == 1 and .nsid == 1'
 for limit in logical_block_size:512 max_hw_sectors_kb:1024 "write_cache:write back" fua:1 write_zeroes_max_bytes:33554432; do
     shown limits | grep -q "/$limit\$" || { shown limits >&2; fail "the kernel took other limits than $limit"; }
 done

@@ -293,6 +293,17 @@ fn fields_that_are_not_valid_are_refused_and_change_nothing() {
         let (sqe, _) = Sqe::reservation(REGISTER, 0);
         assert_eq!(a.run(&mut rig, (sqe, Data::Out(bytes))), Status::SGL_LENGTH.dnr());
     }
+    for (bytes, status) in [
+        (4, Status::SGL_LENGTH.dnr()),
+        (16, Status::RESERVATION_CONFLICT.dnr()),
+    ] {
+        let (sqe, _) = Sqe::reservation(RELEASE, 0);
+        assert_eq!(
+            a.run(&mut rig, (sqe, Data::Out(bytes))),
+            status,
+            "Linux sends two keys here, too"
+        );
+    }
     // Cut off in the middle, and beyond its end.
     for length in [4, 64, 100, 4096] {
         let ended = rig.run(&mut a.io, Sqe::reservation_report(length), &[]);
@@ -693,9 +704,9 @@ fn a_session_on_its_way_to_another_core_learns_of_it_there() {
     wire.session.tick(rig.now, &rig.target);
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
-    let refused = rig.run(&mut wire, Sqe::write(0, 512, false), &[1; 512]);
+    let allowed = rig.run(&mut wire, Sqe::write(0, 512, false), &[1; 512]);
     assert_eq!(
-        refused.status,
+        allowed.status,
         Status::SUCCESS,
         "without a reservation, preempting bars nobody"
     );

@@ -29,6 +29,8 @@ const NOTICES_MAX: usize = 64;
 const NOTICE_BYTES: usize = 64;
 /// The host identifier of a host that has none (Base §5.27.1.25).
 const NO_HOST: HostId = [0; 16];
+/// Bytes of the data of Register and Acquire: two keys, the host's own first; Release needs the first one (Base §7.2 to §7.4).
+const KEYS_BYTES: u32 = 16;
 /// Flags of the commands: "ignore existing key" (`IEKEY`), the extended report (`EDS`).
 const IGNORE_KEY: u32 = 1 << 3;
 const EXTENDED: u32 = 1;
@@ -314,9 +316,9 @@ impl Session {
         }
         view.addressed(sqe.nsid() == NSID)?;
         let mut plan = Plan::new(sqe, Kind::Control);
-        plan.data_bytes = match sqe.opcode() {
-            io::RESERVATION_REGISTER | io::RESERVATION_ACQUIRE => 16,
-            io::RESERVATION_RELEASE => 8,
+        let needed = match sqe.opcode() {
+            io::RESERVATION_REGISTER | io::RESERVATION_ACQUIRE => KEYS_BYTES,
+            io::RESERVATION_RELEASE => KEYS_BYTES / 2,
             _ => {
                 let bytes = 4 * (u64::from(sqe.dword(10)) + 1);
                 // Over fabrics host identifiers have 128 bits, which the short form does not carry.
@@ -330,7 +332,13 @@ impl Session {
                 return Ok(plan);
             }
         };
-        check_pointer(sqe, plan.data_bytes, false, capsule_bytes, 0)?;
+        // Linux always sends two keys.
+        let length = sqe.sgl().length;
+        if !(needed..=KEYS_BYTES).contains(&length) {
+            return Err(Status::SGL_LENGTH.dnr());
+        }
+        plan.data_bytes = length;
+        check_pointer(sqe, length, false, capsule_bytes, 0)?;
         Ok(plan)
     }
 
