@@ -162,11 +162,10 @@ impl Target {
     /// Reservation Report, `bytes` of it.
     pub(super) fn report_reservations(&self, handle: Handle, bytes: usize) -> Result<Vec<u8>, Status> {
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
-        let of_host = |host: &HostId| {
-            let mut all = self.controllers.iter();
-            let found = all.find(|(_, other)| other.nqn == controller.nqn && other.host_id == *host);
-            found.map(|(&cntlid, _)| cntlid)
-        };
+        let others = self.controllers.iter();
+        let others = others.filter(|(_, other)| other.nqn == controller.nqn);
+        let ids: BTreeMap<&HostId, u16> = others.map(|(&id, other)| (&other.host_id, id)).collect();
+        let of_host = |host: &HostId| ids.get(host).copied();
         Ok(match self.reservations.get(&controller.nqn) {
             Some(rules) => rules.report(bytes, &of_host),
             None => Reservations::default().report(bytes, &of_host),
