@@ -64,6 +64,6 @@ start_guest "RESERVE=1 nvme_core.multipath=N PORT=$nvme_port SECOND=$second_port
 end_guest 8
 echo "· two hosts and a reservation"
 judge id-ns-reservable '.rescap == 254 and .nmic == 1'
-judge resv-report '.rtype == 1 and .regctl == 2 and .ptpls == 0 and [.regctlext[] | .rkey] == [10, 11]'
+judge resv-report '.rtype == 1 and .regctl == 2 and .ptpls == 0 and ([.regctlext[].rkey] | sort) == [10, 11]'
 judge resv-preempted '.rtype == 2 and .regctl == 1 and [.regctlext[] | [.rkey, .rcsts]] == [[11, 1]]'
 judge resv-notif-log '.count == 1 and .rn_log_type == 1 and .nsid == 1'
