@@ -1,6 +1,6 @@
 #!/bin/bash
 # Linux' own NVMe/TCP host as the judge: a guest with Debian's stock kernel finds, connects, formats, fills, trims and
-# checks volumes of `switchyard serve`, and lives through a kill of the target. What it does is in guest/init; how it is
+# checks volumes of `switchyard serve`, lives through a kill of the target, and reserves a volume as two hosts. What it does is in guest/init; how it is
 # made, in guest/image.sh. It runs emulated where there is no KVM that can start it.
 source "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 jq
@@ -44,7 +44,7 @@ judge id-ns '.nsze == 1310720 and .ncap == .nsze and .lbafs[.flbas].ds == 9 and 
 judge list '[.Devices[] | select(.PhysicalSize == 671088640 and .SectorSize == 512)] | length == 1'
 judge list-subsys '[.. | .Subsystems? // empty | .[] | select(.NQN == $nqn + ":disk") | .Paths[] | select(.State == "live")] | length == 1'
 judge ana-log '.ngrps == 1 and ([.. | .state? // empty] == ["optimized"])'
-judge effects-log '.[0].io_cmd_set | length == 6'
+judge effects-log '.[0].io_cmd_set | length == 10'
 judge ns-descs '[.["ns-descs"][].type] == ["nguid", "uuid", "csi"]'
 judge list-ns '[.nsid_list[].nsid] == [1]'
 judge fw-log '.[] | has("Firmware Rev Slot 1")'
@@ -58,3 +58,12 @@ for limit in logical_block_size:512 max_hw_sectors_kb:1024 "write_cache:write ba
 done
 [[ $(shown limits | sed -n 's/.*discard_max_bytes://p') -gt 0 ]] || fail "the kernel would not discard"
 echo "· $(grep -ac '^RESULT [^ ]* ok' "$console") steps, $(tr -d '\r' <"$console" | sed -n 's/^RESULT .* ok \(.*\)/\1/p' | tail -n 1) s in the guest"
+
+# Without multipath, so that two hosts in one kernel have a device each.
+start_guest "RESERVE=1 nvme_core.multipath=N PORT=$nvme_port SECOND=$second_port"
+end_guest 8
+echo "· two hosts and a reservation"
+judge id-ns-reservable '.rescap == 254 and .nmic == 1'
+judge resv-report '.rtype == 1 and .regctl == 2 and .ptpls == 0 and ([.regctlext[].rkey] | sort) == [10, 11]'
+judge resv-preempted '.rtype == 2 and .regctl == 1 and [.regctlext[] | [.rkey, .rcsts]] == [[11, 1]]'
+judge resv-notif-log '.count == 1 and .rn_log_type == 1 and .nsid == 1'

@@ -65,6 +65,9 @@ pub enum BlockError {
     /// The volume or the export is read-only (EPERM).
     #[error("the volume is read-only")]
     ReadOnly,
+    /// Another host has reserved the volume (EPERM).
+    #[error("the volume is reserved")]
+    Reserved,
     /// No free flash is left (ENOSPC).
     #[error("no free flash is left")]
     NoSpace,

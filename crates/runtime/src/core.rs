@@ -302,7 +302,8 @@ impl Core {
         self.siblings = share.siblings;
         self.frontend.join(Arc::clone(&share.homes), share.core);
         self.steering = Some(Steering::new(share.homes, share.core));
-        started.target_nbd = self.listen(Endpoint::Local, Speaks::Nbd, &share.nbd)?;
+        let nbd = Speaks::Nbd(Some(Arc::clone(&share.nvme)));
+        started.target_nbd = self.listen(Endpoint::Local, nbd, &share.nbd)?;
         started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
         Ok(())
     }
@@ -311,7 +312,10 @@ impl Core {
     fn add(&mut self, spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
         let index = self.cells.len();
         let endpoint = Endpoint::Host(index);
-        started.nbd.push(self.listen(endpoint, Speaks::Nbd, &spec.nbd)?);
+        // A rack's volumes cannot be reserved.
+        started
+            .nbd
+            .push(self.listen(endpoint, Speaks::Nbd(None), &spec.nbd)?);
         let nvme = match &spec.nvme {
             None => None,
             Some((address, target)) => self
@@ -643,7 +647,8 @@ impl Core {
             spans.sent(now, slot, sent);
         }
         sent.unwrap_or_else(|| {
-            self.switch.close(slot);
+            let (client, dropped) = self.switch.close(slot);
+            self.frontend.settle(client, dropped);
             0
         })
     }

@@ -257,8 +257,10 @@ impl Switch {
         self.apps[slot] = app.map(|app| App { client, ..app });
     }
 
-    /// A connection has closed: what it has waiting is dropped. What is under way ends by itself.
-    pub fn close(&mut self, slot: usize) {
+    /// A connection has closed: what it has waiting is dropped; its client number, and how much that was. What is under way
+    /// ends by itself.
+    pub fn close(&mut self, slot: usize) -> (u32, usize) {
+        let mut dropped = 0;
         while let Some(index) = self.egress.cancel(AppId(slot as u32)) {
             // A request that was cut has begun and ends with its answer; its number may be another's by now.
             let waits = self.work[index as usize]
@@ -266,9 +268,11 @@ impl Switch {
                 .is_some_and(|work| work.slot == slot && work.waiting.is_some());
             if waits {
                 self.forget(index);
+                dropped += 1;
             }
         }
-        self.apps[slot] = None;
+        // Who has asked for nothing has nothing waiting.
+        (self.apps[slot].take().map_or(0, |app| app.client), dropped)
     }
 }
 

@@ -5,7 +5,8 @@ mod common;
 
 use base::VolumeId;
 use blockswitch::Class;
-use common::nvme::{Queue, connect, connect_as};
+use common::nbd;
+use common::nvme::{Queue, Work, connect, connect_as};
 use flash::{Geometry, Profile, Ssd};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
@@ -14,7 +15,7 @@ use runtime::{
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use wire::nvme::proto::Sqe;
+use wire::nvme::proto::{Sqe, Status, io};
 use wire::nvme::{Subsystem, Target, TargetOptions};
 
 const BYTES: u64 = 8 << 20;
@@ -34,7 +35,11 @@ fn try_start(
 ) -> Result<Vec<CoreHandle>, StartError> {
     let mut target = Target::new(TargetOptions::default());
     for (volume, id) in volumes.iter().zip(0..) {
-        let subsystem = Subsystem::new(&volume.export().name, VolumeId(id), volume.export().size_bytes);
+        let export = volume.export();
+        let subsystem = Subsystem {
+            reservable: true,
+            ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+        };
         target.add(subsystem).expect("a good name");
     }
     let config = CoreConfig {
@@ -119,6 +124,151 @@ fn a_class_given_to_a_host_goes_before_that_of_its_volume() {
             queues[0].one(Sqe::read(at * 4096, 4096), Vec::new());
         }
         assert_eq!(cores[0].stats().requests_bulk, expected, "{host_nqn}");
+    }
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+/// Reservation Register, Acquire or Release with its keys.
+fn reserve(queue: &mut Queue, opcode: u8, fields: u32, keys: [u64; 2]) -> Status {
+    let mut bytes = keys.map(u64::to_le_bytes).concat();
+    bytes.truncate(if opcode == io::RESERVATION_RELEASE { 8 } else { 16 });
+    queue.try_one(Sqe::reservation(opcode, fields), bytes).0
+}
+
+#[test]
+fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let volumes = vec![
+        LocalVolume::memory("memory", BYTES).expect("memory"),
+        LocalVolume::file("file", &directory.path().join("v"), BYTES, true).expect("a new file"),
+    ];
+    let cores = start(volumes, 2);
+    let address = cores[0].target_nvme_addresses()[0];
+    for name in ["memory", "file"] {
+        let (_first, mut holder) = connect_as("nqn.2026-11.io.switchyard:a", address, name, 2, false);
+        let (_second, mut other) = connect_as("nqn.2026-11.io.switchyard:b", address, name, 2, false);
+        let mut nbd = nbd::Client::of(cores[0].target_nbd_addresses()[0], name);
+        let mut expect = |barred: bool, other: &mut Vec<Queue>| {
+            let (status, errno) = if barred {
+                (Status::RESERVATION_CONFLICT.dnr(), 1)
+            } else {
+                (Status::SUCCESS, 0)
+            };
+            for queue in other {
+                assert_eq!(queue.try_one(Sqe::read(0, 4096), Vec::new()).0, status);
+                assert_eq!(queue.try_one(Sqe::write(0, 512, false), vec![7; 512]).0, status);
+            }
+            nbd.request(1, 1, 0, 512);
+            nbd.give(&[8; 512]);
+            assert_eq!(nbd.reply(), (errno, 1));
+            nbd.request(0, 2, 0, 512);
+            assert_eq!(nbd.reply(), (errno, 2));
+            if !barred {
+                nbd.take::<512>();
+            }
+        };
+        expect(false, &mut other);
+        assert_eq!(
+            reserve(&mut holder[0], io::RESERVATION_REGISTER, 0, [0, 1]),
+            Status::SUCCESS
+        );
+        expect(false, &mut other);
+        assert_eq!(
+            reserve(&mut holder[1], io::RESERVATION_ACQUIRE, 2 << 8, [1, 0]),
+            Status::SUCCESS
+        );
+        expect(true, &mut other);
+        for queue in &mut holder {
+            queue.one(Sqe::write(0, 4096, false), vec![1; 4096]);
+        }
+        assert_eq!(
+            reserve(&mut holder[0], io::RESERVATION_RELEASE, 2 << 8, [1, 0]),
+            Status::SUCCESS
+        );
+        expect(false, &mut other);
+        // A client that comes when it is reserved already.
+        assert_eq!(
+            reserve(&mut holder[0], io::RESERVATION_ACQUIRE, 1 << 8, [1, 0]),
+            Status::SUCCESS
+        );
+        let mut late = nbd::Client::of(cores[0].target_nbd_addresses()[0], name);
+        late.request(1, 3, 0, 512);
+        late.give(&[8; 512]);
+        assert_eq!(late.reply(), (1, 3));
+        late.request(0, 4, 0, 512);
+        assert_eq!((late.reply(), late.take::<512>()), ((0, 4), [8; 512]));
+    }
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+/// Once the reservation is taken with "preempt and abort", nothing of the host before reaches the volume: not what waits
+/// for data or room, not what the other core has in its queues, not what is left of a connection that is closed.
+#[test]
+fn nothing_of_a_preempted_host_is_written_any_more() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let volumes = vec![
+        LocalVolume::memory("memory", BYTES).expect("memory"),
+        LocalVolume::file("file", &directory.path().join("v"), BYTES, true).expect("a new file"),
+    ];
+    let cores = start(volumes, 2);
+    let address = cores[0].target_nvme_addresses()[0];
+    for round in 0..40u8 {
+        let name = ["memory", "file"][usize::from(round % 2)];
+        let (_first, mut taker) = connect_as("nqn.2026-11.io.switchyard:a", address, name, 1, false);
+        let (_second, mut holder) = connect_as("nqn.2026-11.io.switchyard:b", address, name, 2, false);
+        let [register, acquire] = [io::RESERVATION_REGISTER, io::RESERVATION_ACQUIRE];
+        assert_eq!(reserve(&mut holder[0], register, 0, [0, 2]), Status::SUCCESS);
+        assert_eq!(reserve(&mut holder[1], acquire, 1 << 8, [2, 0]), Status::SUCCESS);
+        assert_eq!(reserve(&mut taker[0], register, 0, [0, 1]), Status::SUCCESS);
+        for queue in &mut holder {
+            let mut work = Work::default();
+            for at in 0..16 {
+                let (sqe, data) = Sqe::write(at << 16, 64 << 10, false);
+                work.next = vec![round; 64 << 10];
+                queue
+                    .host
+                    .submit(sqe, data, &mut work)
+                    .expect("the queue has room");
+            }
+            // Commands, perhaps the data that is asked for first, and then nothing any more: the host hangs, or is gone.
+            queue
+                .stream
+                .write_all(queue.host.outgoing())
+                .expect("an open connection");
+            queue.host.sent(queue.host.outgoing().len());
+            if round % 4 < 2 {
+                let mut bytes = [0; 4096];
+                let count = queue.stream.read(&mut bytes).expect("data is asked for");
+                queue.host.receive(&bytes[..count], &mut work);
+                queue
+                    .stream
+                    .write_all(queue.host.outgoing())
+                    .expect("an open connection");
+            }
+        }
+        if round % 3 == 0 {
+            drop(holder);
+        }
+        assert_eq!(
+            reserve(&mut taker[0], acquire, 2 | 1 << 8, [1, 2]),
+            Status::SUCCESS
+        );
+        let ours = vec![0x80 | round; 1 << 20];
+        taker[0].one(Sqe::write(0, 1 << 20, false), ours.clone());
+        for _ in 0..10 {
+            assert!(
+                taker[0].one(Sqe::read(0, 1 << 20), Vec::new()) == ours,
+                "round {round}"
+            );
+        }
+        assert_eq!(
+            reserve(&mut taker[0], io::RESERVATION_RELEASE, 1, [1, 0]),
+            Status::SUCCESS
+        );
     }
     for core in cores {
         core.stop().expect("a healthy core");

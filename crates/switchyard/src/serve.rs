@@ -417,6 +417,8 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
         let subsystem = Subsystem {
             read_only: export.read_only,
             hosts: allowed.clone(),
+            // Whoever uses the volume passes this process.
+            reservable: true,
             ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
         };
         target

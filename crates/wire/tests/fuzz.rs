@@ -26,6 +26,7 @@ fn mutated_headers_and_conversations_break_no_invariant() {
         assert!(count > EXECUTIONS / 20, "{tally:?}");
     }
     assert!(tally.nvme_held_back > EXECUTIONS / 100, "{tally:?}");
+    assert!(tally.nvme_barred > EXECUTIONS / 200, "{tally:?}");
 }
 
 #[test]

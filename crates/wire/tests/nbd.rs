@@ -563,6 +563,7 @@ fn errors_of_the_gateway_become_the_protocols_own() {
         (BlockError::Invalid, Errno::Inval),
         (BlockError::NoVolume, Errno::Shutdown),
         (BlockError::ReadOnly, Errno::Perm),
+        (BlockError::Reserved, Errno::Perm),
         (BlockError::NoSpace, Errno::NoSpace),
         (BlockError::Io, Errno::Io),
         (BlockError::Shutdown, Errno::Shutdown),

@@ -456,6 +456,11 @@ fn the_volumes_errors_are_final_unless_another_path_may_do() {
             Status::WRITE_PROTECTED.dnr(),
         ),
         (
+            BlockError::Reserved,
+            Status::RESERVATION_CONFLICT.dnr(),
+            Status::RESERVATION_CONFLICT.dnr(),
+        ),
+        (
             BlockError::NoSpace,
             Status::CAPACITY.dnr(),
             Status::CAPACITY.dnr(),

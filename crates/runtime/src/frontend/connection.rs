@@ -7,7 +7,7 @@ use super::moving::Departure;
 use crate::core::Endpoint;
 use crate::counters::Counters;
 use crate::nvme::NvmeTarget;
-use base::{BlockReply, BlockRequest, Instant};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant};
 use blockswitch::{AppId, Class};
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::{mem, ptr};
 use wire::nbd::{self, Event, Export};
-use wire::nvme::{self, Segment};
+use wire::nvme::{self, Access, Late, Rights, Segment};
 
 /// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
 pub(super) const SEGMENTS_MAX: usize = 256;
@@ -31,11 +31,45 @@ pub(super) enum Protocol {
         session: Box<nbd::Session>,
         /// As they were when the connection came.
         exports: Vec<Export>,
+        guard: Option<Guard>,
     },
     Nvme {
         session: Box<nvme::Session>,
         target: Arc<NvmeTarget>,
     },
+}
+
+/// Keeps an NBD client to what it may do with a volume that NVMe hosts can reserve.
+pub(super) struct Guard {
+    target: Arc<NvmeTarget>,
+    /// The target's generation that `rights` are up to date with.
+    generation: Option<u64>,
+    rights: Rights,
+}
+
+impl Guard {
+    pub fn new(target: Arc<NvmeTarget>) -> Self {
+        Self {
+            target,
+            generation: None,
+            rights: Rights::ALL,
+        }
+    }
+
+    /// True if the client may have this request carried out. A connection has one volume.
+    fn admits(&mut self, request: &BlockRequest) -> bool {
+        let generation = self.target.generation();
+        if self.generation != Some(generation) {
+            self.generation = Some(generation);
+            let rights = &mut self.rights;
+            self.target
+                .with(&mut |target| *rights = target.rights_of_others(request.volume));
+        }
+        match request.op {
+            BlockOp::Read => self.rights.reads,
+            _ => self.rights.writes,
+        }
+    }
 }
 
 macro_rules! session {
@@ -54,7 +88,7 @@ macro_rules! session {
 impl Protocol {
     fn receive(&mut self, now: Instant, bytes: &[u8]) -> usize {
         match self {
-            Self::Nbd { session, exports } => session.receive(bytes, exports),
+            Self::Nbd { session, exports, .. } => session.receive(bytes, exports),
             Self::Nvme { session, target } => session.receive(now, bytes, &**target),
         }
     }
@@ -82,9 +116,18 @@ impl Protocol {
 
     fn poll(&mut self) -> Option<BlockRequest> {
         match self {
-            Self::Nbd { session, .. } => match session.poll()? {
-                Event::Request(request) => Some(request),
-                Event::Status(_) => unreachable!("sessions answer block-status requests themselves"),
+            Self::Nbd { session, guard, .. } => loop {
+                let Event::Request(request) = session.poll()? else {
+                    unreachable!("sessions answer block-status requests themselves");
+                };
+                let admits = guard.as_mut().is_none_or(|guard| guard.admits(&request));
+                if admits {
+                    return Some(request);
+                }
+                let (client, tag) = (request.client, request.tag);
+                drop(request);
+                let result = Err(BlockError::Reserved);
+                session.complete(BlockReply { client, tag, result });
             },
             Self::Nvme { session, .. } => session.poll(),
         }
@@ -122,11 +165,14 @@ impl Protocol {
         }
     }
 
-    /// The socket is closed.
-    pub fn detach(&mut self) {
+    /// The socket is closed. Requests under way that others wait for have to be settled with the target.
+    pub fn detach(&mut self) -> Option<(Late, Arc<NvmeTarget>)> {
         match self {
-            Self::Nbd { .. } => {}
-            Self::Nvme { session, target } => session.detach(&**target),
+            Self::Nbd { .. } => None,
+            Self::Nvme { session, target } => {
+                let late = session.detach(&**target)?;
+                Some((late, Arc::clone(target)))
+            }
         }
     }
 

@@ -30,7 +30,7 @@ use base::{BlockReply, BlockRequest, Instant, Pool};
 use blockswitch::{AppId, Class};
 use budget::Budget;
 pub(crate) use connection::Line;
-use connection::{Connection, Protocol};
+use connection::{Connection, Guard, Protocol};
 pub(crate) use moving::{Rested, Traveller};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -74,7 +74,8 @@ pub(crate) struct Origin {
 /// What a listener's clients speak.
 #[derive(Clone, Debug)]
 pub(crate) enum Speaks {
-    Nbd,
+    /// Volumes of which NVMe hosts can reserve some.
+    Nbd(Option<Arc<NvmeTarget>>),
     Nvme(Arc<NvmeTarget>),
 }
 
@@ -113,6 +114,8 @@ pub(crate) struct Frontend {
     homes: Option<(Arc<Homes>, usize)>,
     /// Connections that are paused to move to another core.
     departing: Vec<usize>,
+    /// Requests under way of connections that are closed, by client number, if hosts that reserve a volume wait for them.
+    late: Vec<(u32, nvme::Late, Arc<NvmeTarget>)>,
     /// Given up to take, and close, a connection when no descriptor is left: it would otherwise wake the loop
     /// again and again.
     spare: Option<File>,
@@ -159,6 +162,7 @@ impl Frontend {
             pool,
             homes: None,
             departing: Vec::new(),
+            late: Vec::new(),
             spare: File::open("/dev/null").ok(),
         }
     }
@@ -258,9 +262,10 @@ impl Frontend {
         poller.add(stream.as_raw_fd(), connection_token(slot), Interest::Edges)?;
         let client = self.client_number(slot);
         let protocol = match speaks {
-            Speaks::Nbd => Protocol::Nbd {
+            Speaks::Nbd(target) => Protocol::Nbd {
                 session: Box::new(nbd::Session::new(client, self.pool.clone(), self.limits)),
                 exports,
+                guard: target.map(Guard::new),
             },
             Speaks::Nvme(target) => Protocol::Nvme {
                 session: Box::new(nvme::Session::new(client, self.pool.clone(), self.nvme_limits)),
@@ -334,7 +339,19 @@ impl Frontend {
             }
             _ => {
                 counters.replies_late.bump();
+                self.settle(reply.client, 1);
                 None
+            }
+        }
+    }
+
+    /// So many requests of a connection that is closed are answered, or were dropped.
+    pub fn settle(&mut self, client: u32, requests: usize) {
+        let found = self.late.iter().position(|(other, ..)| *other == client);
+        if let Some(at) = found.filter(|_| requests > 0) {
+            let (_, late, target) = &mut self.late[at];
+            if late.settle(requests, &**target) {
+                self.late.swap_remove(at);
             }
         }
     }
@@ -547,7 +564,9 @@ impl Frontend {
 
     fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) {
         let mut connection = self.vacate(slot, poller);
-        connection.protocol.detach();
+        let late = connection.protocol.detach();
+        self.late
+            .extend(late.map(|(late, target)| (connection.client, late, target)));
         self.leave(connection.app);
         counters.clients_closed.bump();
     }

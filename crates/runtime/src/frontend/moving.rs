@@ -6,7 +6,7 @@
 //!
 //! A slot is given up after the events of its turn are served, as when a connection is closed.
 
-use super::connection::{Connection, Protocol};
+use super::connection::{Connection, Guard, Protocol};
 use super::{Frontend, recount};
 use crate::core::{Endpoint, connection_token};
 use crate::counters::Counters;
@@ -49,6 +49,7 @@ enum Parked {
     Nbd {
         session: Box<nbd::Parked>,
         exports: Vec<Export>,
+        guard: Option<Guard>,
     },
     Nvme {
         session: Box<nvme::Parked>,
@@ -145,9 +146,14 @@ impl Frontend {
             port: connection.port,
             stream: connection.stream,
             session: match session {
-                Protocol::Nbd { session, exports } => Parked::Nbd {
+                Protocol::Nbd {
+                    session,
+                    exports,
+                    guard,
+                } => Parked::Nbd {
                     session: Box::new(session.park()),
                     exports,
+                    guard,
                 },
                 Protocol::Nvme { session, target } => Parked::Nvme {
                     session: Box::new(session.park()),
@@ -172,9 +178,14 @@ impl Frontend {
         let client = self.client_number(slot);
         let pool = || self.pool.clone();
         let protocol = match traveller.session {
-            Parked::Nbd { session, exports } => Protocol::Nbd {
+            Parked::Nbd {
+                session,
+                exports,
+                guard,
+            } => Protocol::Nbd {
                 session: Box::new(nbd::Session::unpark(*session, client, pool())),
                 exports,
+                guard,
             },
             Parked::Nvme { session, target } => Protocol::Nvme {
                 session: Box::new(nvme::Session::unpark(*session, client, pool())),

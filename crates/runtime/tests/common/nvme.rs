@@ -105,6 +105,27 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Runs a command that may be refused: its status, and what it read.
+    pub fn try_one(&mut self, (sqe, data): (Sqe, Data), payload: Vec<u8>) -> (Status, Vec<u8>) {
+        let mut work = Work {
+            next: payload,
+            ..Work::default()
+        };
+        let cid = self.host.submit(sqe, data, &mut work);
+        let cid = cid.expect("the queue has room");
+        if matches!(data, Data::Out(_)) {
+            work.data.insert(cid, std::mem::take(&mut work.next));
+        }
+        loop {
+            self.turn(&mut work);
+            if let Some(&status) = work.done.get(&cid) {
+                return (Status(status), work.data.remove(&cid).unwrap_or_default());
+            }
+        }
+    }
+}
+
 /// An admin queue and I/O queues of one controller.
 pub fn connect(address: SocketAddr, name: &str, queues: u16, digests: bool) -> (Queue, Vec<Queue>) {
     connect_as("nqn.2026-11.io.switchyard:test", address, name, queues, digests)

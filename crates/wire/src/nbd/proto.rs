@@ -167,8 +167,8 @@ pub mod chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
 #[repr(u32)]
 pub enum Errno {
-    /// EPERM: a change on a read-only export.
-    #[error("the export is read-only")]
+    /// EPERM: a change on a read-only export, or a volume that an NVMe host has reserved.
+    #[error("the export is read-only, or reserved by an NVMe host")]
     Perm = 1,
     /// EIO: the data could not be read or not be kept.
     #[error("the data could not be read or not be kept")]
@@ -191,7 +191,7 @@ impl Errno {
     /// The text of an error chunk.
     pub const fn message(self) -> &'static str {
         match self {
-            Self::Perm => "the export is read-only",
+            Self::Perm => "the export is read-only, or reserved by an NVMe host",
             Self::Io => "the data could not be read or not be kept",
             Self::Inval => "unknown, unaligned, too long or out of range",
             Self::NoSpace => "no space: past the end, or the flash is full",
@@ -207,7 +207,7 @@ impl From<BlockError> for Errno {
         match error {
             BlockError::Invalid => Self::Inval,
             BlockError::NoVolume | BlockError::Shutdown | BlockError::Elsewhere => Self::Shutdown,
-            BlockError::ReadOnly => Self::Perm,
+            BlockError::ReadOnly | BlockError::Reserved => Self::Perm,
             BlockError::NoSpace => Self::NoSpace,
             BlockError::Io => Self::Io,
         }

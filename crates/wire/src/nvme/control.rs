@@ -11,7 +11,7 @@ use super::{Access, IN_CAPSULE_BYTES_MIN, Shape};
 
 /// Unsent answers beyond which the host has to read before it may ask on: a host cannot make the target keep a
 /// thousand log pages.
-const CONTROL_BYTES_MAX: usize = 64 << 10;
+pub(super) const CONTROL_BYTES_MAX: usize = 64 << 10;
 
 /// Which way a command's data goes: the low two bits of an opcode, or of a fabrics command's type (Base §3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,9 @@ impl Session {
 
     /// The data of a command has come.
     pub(super) fn control_arrived(&mut self, tag: u64, target: &dyn Access) {
+        if self.queue.is_some_and(|queue| queue.connected.qid > 0) {
+            return self.reservation_arrived(tag, target);
+        }
         let extra = self.work_mut(tag).extra.take();
         let extra = extra.expect("a control command has its data");
         self.vacate(tag);
@@ -158,7 +161,7 @@ impl Session {
     }
 
     /// What the target says of the controller after a command; a reset takes the event requests along.
-    fn take_view(&mut self, view: View) {
+    pub(super) fn take_view(&mut self, view: View) {
         let Some(queue) = &mut self.queue else {
             return;
         };

@@ -5,6 +5,7 @@ use super::proto::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, DISCOVERY_NQN, NQN_BYTES, NQN_BYTES_MAX, Sqe, Status, VERSION,
     fabrics, property, u16_at,
 };
+use super::reserve::Notices;
 use super::target::{Controller, Handle, Target};
 
 /// Where the fields of Connect's data are (Fabrics §3.3, figure 20).
@@ -33,6 +34,8 @@ pub(super) struct Connected {
     /// Completions carry the queue's head.
     pub sq_flow: bool,
     pub discovery: bool,
+    /// Number of an I/O queue whose volume may be reserved; 0 for others.
+    pub attachment: u64,
     pub kato_ms: u32,
 }
 
@@ -97,6 +100,15 @@ impl Target {
             }
         };
         let resets = self.held(handle).map_or(0, |controller| controller.resets);
+        let reservable = self
+            .subsystems
+            .get(subnqn)
+            .is_some_and(|subsystem| subsystem.reservable);
+        let attachment = if qid > 0 && reservable {
+            self.attach(subnqn, host_id)
+        } else {
+            0
+        };
         Ok(Connected {
             handle,
             resets,
@@ -104,6 +116,7 @@ impl Target {
             entries: size_0 + 1,
             sq_flow: sqe.0[46] & fabrics::DISABLE_SQ_FLOW == 0,
             discovery,
+            attachment,
             kato_ms,
         })
     }
@@ -170,6 +183,7 @@ fn reset(controller: &mut Controller) {
     controller.event_mask = 0;
     controller.pending = 0;
     controller.unread = 0;
+    controller.notices = Notices::default();
     controller.write_cache = true;
 }
 

@@ -1,6 +1,7 @@
 //! Get and Set Features (Base §5.15, §5.27).
 
-use super::proto::{Sqe, Status, event, feature};
+use super::identify::NSID;
+use super::proto::{NSID_ALL, Sqe, Status, event, feature};
 use super::target::{Controller, Handle, Target};
 
 /// The value asked for (`SEL`, Base §5.15).
@@ -13,8 +14,11 @@ enum Select {
     Capabilities,
 }
 
-/// A feature's capabilities (Base §5.15, figure 195): nothing is saved; this one can be changed.
+/// A feature's capabilities (Base §5.15, figure 195): nothing is saved; this one can be changed; it is a namespace's.
 const CHANGEABLE: u32 = 1 << 2;
+const OF_NAMESPACE: u32 = 1 << 1;
+/// Bits of the reservation notification mask: the three notices there are (Base §5.27.1.26).
+const NOTICES: u32 = 0b1110;
 /// Most queues that a host can ask for, 0's based: 0xffff is not allowed (Base §5.27.1.5).
 const QUEUES_FORBIDDEN: u32 = 0xffff;
 /// Temperature sensors: only the composite one has thresholds (Base §5.27.1.3).
@@ -25,7 +29,7 @@ impl Target {
     pub(super) fn get_feature(&self, handle: Handle, sqe: &Sqe) -> Result<(u32, Vec<u8>), Status> {
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
-        let id = known(controller, dw10 as u8)?;
+        let id = self.known(controller, dw10 as u8, sqe.nsid(), false)?;
         let select = match dw10 >> 8 & 7 {
             0 => Select::Current,
             1 | 2 => Select::Default,
@@ -33,8 +37,13 @@ impl Target {
             _ => return Err(Status::INVALID_FIELD.dnr()),
         };
         if select == Select::Capabilities {
-            let fixed = matches!(id, feature::POWER | feature::HOST_ID);
-            return Ok((if fixed { 0 } else { CHANGEABLE }, Vec::new()));
+            let capabilities = match id {
+                feature::POWER | feature::HOST_ID => 0,
+                feature::RESERVATION_MASK => CHANGEABLE | OF_NAMESPACE,
+                feature::RESERVATION_PERSISTENCE => OF_NAMESPACE,
+                _ => CHANGEABLE,
+            };
+            return Ok((capabilities, Vec::new()));
         }
         let now = select == Select::Current;
         let queues = u32::from(if now {
@@ -54,9 +63,29 @@ impl Target {
             feature::ASYNC_EVENTS => stored(controller.event_mask),
             feature::KEEP_ALIVE => stored(controller.kato_ms),
             feature::HOST_ID => return host_id(controller, dw11),
+            feature::RESERVATION_MASK => {
+                let reservations = self.reservations.get(&controller.nqn);
+                stored(reservations.map_or(0, |reservations| reservations.mask))
+            }
+            feature::RESERVATION_PERSISTENCE => 0,
             _ => return Err(Status::INVALID_FIELD.dnr()),
         };
         Ok((value, Vec::new()))
+    }
+
+    /// A discovery controller has the features of its few commands only (Fabrics §5); those of reservations are a
+    /// namespace's that may be reserved, which only `sets` may call by the id of all (Base §5.27.1.26).
+    fn known(&self, controller: &Controller, id: u8, nsid: u32, sets: bool) -> Result<u8, Status> {
+        let is_known = match id {
+            feature::ASYNC_EVENTS | feature::KEEP_ALIVE | feature::HOST_ID => true,
+            feature::RESERVATION_MASK | feature::RESERVATION_PERSISTENCE => {
+                let subsystem = self.subsystems.get(&controller.nqn);
+                let named = nsid == NSID || sets && nsid == NSID_ALL;
+                named && subsystem.is_some_and(|subsystem| subsystem.reservable)
+            }
+            _ => !controller.is_discovery(),
+        };
+        is_known.then_some(id).ok_or(Status::INVALID_FIELD.dnr())
     }
 
     fn threshold(&self, controller: &Controller, dw11: u32, now: bool) -> Result<u32, Status> {
@@ -72,9 +101,10 @@ impl Target {
     /// Set Features: the result.
     pub(super) fn set_feature(&mut self, handle: Handle, sqe: &Sqe) -> Result<u32, Status> {
         let granted = self.options.io_queues_max;
-        let controller = self.held_mut(handle).ok_or(Status::INTERNAL)?;
+        let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
-        let id = known(controller, dw10 as u8)?;
+        let id = self.known(controller, dw10 as u8, sqe.nsid(), true)?;
+        let controller = self.held_mut(handle).ok_or(Status::INTERNAL)?;
         if dw10 & 1 << 31 != 0 {
             return Err(Status::NOT_SAVEABLE.dnr());
         }
@@ -117,19 +147,19 @@ impl Target {
             feature::KEEP_ALIVE => controller.kato_ms = dw11,
             // It came with Connect and stays (Base §5.27.1.25).
             feature::HOST_ID => return Err(Status::SEQUENCE.dnr()),
+            feature::RESERVATION_MASK if dw11 & !NOTICES == 0 => {
+                let nqn = controller.nqn.clone();
+                self.reservations.entry(nqn).or_default().mask = dw11;
+            }
+            // There is nowhere to keep them.
+            feature::RESERVATION_PERSISTENCE if dw11 & 1 != 0 => {
+                return Err(Status::NOT_CHANGEABLE.dnr());
+            }
+            feature::RESERVATION_PERSISTENCE => {}
             _ => return Err(Status::INVALID_FIELD.dnr()),
         }
         Ok(0)
     }
-}
-
-/// A discovery controller has the features of its few commands only (Fabrics §5).
-fn known(controller: &Controller, id: u8) -> Result<u8, Status> {
-    let general = matches!(id, feature::ASYNC_EVENTS | feature::KEEP_ALIVE | feature::HOST_ID);
-    if controller.is_discovery() && !general {
-        return Err(Status::INVALID_FIELD.dnr());
-    }
-    Ok(id)
 }
 
 /// Over- or under-temperature threshold of the composite sensor (Base §5.27.1.3).

@@ -814,6 +814,25 @@ impl Sqe {
         )
     }
 
+    /// Reservation Register, Acquire or Release of namespace 1: `fields` is dword 10 (action, type, flags), the keys are the
+    /// data.
+    pub fn reservation(opcode: u8, fields: u32) -> (Self, Data) {
+        let mut sqe = Self::new(opcode);
+        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(10, fields);
+        let one_key = opcode == io::RESERVATION_RELEASE;
+        (sqe, Data::Out(if one_key { 8 } else { 16 }))
+    }
+
+    /// Reservation Report of namespace 1: `length` bytes of the extended form, a multiple of 4.
+    pub fn reservation_report(length: u32) -> (Self, Data) {
+        let mut sqe = Self::new(io::RESERVATION_REPORT);
+        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(10, length / 4 - 1);
+        sqe.set_dword(11, 1);
+        (sqe, Data::In(length))
+    }
+
     /// Identify.
     pub fn identify(cns: u8, nsid: u32) -> (Self, Data) {
         let mut sqe = Self::new(admin::IDENTIFY);

@@ -2,6 +2,7 @@
 
 use super::Shape;
 use super::proto::{self, BLOCK_SHIFT, IDENTIFY_BYTES, NSID_ALL, Sqe, Status, VERSION, cns, event, put};
+use super::reservation;
 use super::target::{Controller, ERRORS_MAX, EVENT_REQUESTS_MAX, Handle, Subsystem, Target};
 
 /// The only namespace of a subsystem.
@@ -99,7 +100,7 @@ impl Target {
         // OFCS: Disconnect.
         data[1804] = 1;
         match subsystem {
-            Some(_) => self.identify_io_controller(data),
+            Some(subsystem) => self.identify_io_controller(subsystem, data),
             None => {
                 data[111] = 2;
                 put(data, 92, &event::MASK_DISCOVERY.to_le_bytes());
@@ -110,7 +111,7 @@ impl Target {
     }
 
     /// What only a controller with a namespace says.
-    fn identify_io_controller(&self, data: &mut [u8]) {
+    fn identify_io_controller(&self, subsystem: &Subsystem, data: &mut [u8]) {
         // CMIC: several ports, several controllers, ANA.
         data[76] = 0x0b;
         put(data, 92, &(event::MASK_NAMESPACE | event::MASK_ANA).to_le_bytes());
@@ -125,8 +126,9 @@ impl Target {
         data[512] = 0x66; // SQES
         data[513] = 0x44; // CQES
         put(data, 516, &1u32.to_le_bytes()); // NN
-        // ONCS: Compare, Dataset Management, Write Zeroes.
-        put(data, 520, &0x000d_u16.to_le_bytes());
+        // ONCS: Compare, Dataset Management, Write Zeroes; reservations.
+        let oncs = 0x000d_u16 | u16::from(subsystem.reservable) << 5;
+        put(data, 520, &oncs.to_le_bytes());
         // VWC: present, and Flush takes the broadcast id.
         data[525] = 0x07;
         put(data, 540, &1u32.to_le_bytes()); // MNAN
@@ -175,6 +177,7 @@ fn identify_namespace(subsystem: &Subsystem, data: &mut [u8]) {
     // NSFEAT: the optimal sizes are given; so is the atomicity, below.
     data[24] = 1 << 4 | 1 << 1;
     data[30] = 1; // NMIC: shared
+    data[31] = capabilities(subsystem);
     // DLFEAT: deallocated blocks read as zeros, Write Zeroes may deallocate.
     data[33] = 0x09;
     let atomic_0 = (subsystem.atomic_bytes >> BLOCK_SHIFT) as u16 - 1;
@@ -198,9 +201,19 @@ fn identify_namespace(subsystem: &Subsystem, data: &mut [u8]) {
 /// Identify Namespace, independent of the command set (Base §5.17.2.8, figure 280).
 fn identify_independent(subsystem: &Subsystem, data: &mut [u8]) {
     data[1] = 1; // NMIC: shared
+    data[2] = capabilities(subsystem);
     put(data, 4, &subsystem.ana_group.to_le_bytes());
     data[8] = u8::from(subsystem.read_only);
     data[14] = 1; // NSTAT: ready
+}
+
+/// `RESCAP`: reservations of a namespace.
+fn capabilities(subsystem: &Subsystem) -> u8 {
+    if subsystem.reservable {
+        reservation::CAPABILITIES
+    } else {
+        0
+    }
 }
 
 /// Identification descriptors (Base §5.17.2.3, figure 277): NGUID, UUID, command set.

@@ -10,8 +10,8 @@ use super::proto::{
     u32_at, u64_at,
 };
 use super::session::{Flow, Incoming, Phase, Session};
-use super::target::Namespace;
-use super::{Access, CloseReason};
+use super::target::{Namespace, View};
+use super::{Access, CloseReason, reserve};
 
 /// A place for one command under way.
 #[derive(Debug, Default)]
@@ -32,6 +32,8 @@ pub(super) enum Stage {
     Receiving,
     /// The volume was asked.
     Asked,
+    /// It waits for a fence.
+    Fenced,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub(super) struct Work {
     pub stage: Stage,
     /// A data digest did not match.
     pub damaged: bool,
+    /// Its host was preempted, with abort: it asks the volume for nothing more.
+    pub preempted: bool,
     /// Bytes of data that have come.
     pub filled: u32,
     /// Of these, what the host was asked for; a capsule brings its own.
@@ -90,6 +94,15 @@ pub(super) struct Extra {
     pub data: Vec<u8>,
     /// Ranges not asked about yet, last first.
     pub ranges: Vec<(u64, u64)>,
+}
+
+impl View {
+    /// The namespace of a command, if that `is_named` and this path leads to it.
+    pub(super) fn addressed(&self, is_named: bool) -> Result<&Namespace, Status> {
+        let namespace = self.namespace.as_ref().filter(|_| is_named);
+        let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        namespace.ana_state.refusal().map_or(Ok(namespace), Err)
+    }
 }
 
 impl Plan {
@@ -166,6 +179,8 @@ impl Session {
                 }
                 Err(status) => status,
             }
+        } else if reserve::is_command(sqe.opcode()) {
+            return self.reservation_command(sqe, capsule_bytes, target);
         } else {
             match self.judge(sqe, capsule_bytes) {
                 Ok(plan) => return self.accept(plan, capsule_bytes, sqe),
@@ -203,9 +218,8 @@ impl Session {
         }
     }
 
-    /// What a command is, or the exact status it deserves. In this order: the queue's state, the form of the command,
-    /// the namespace and the path to it, permission, range, length, data pointer.
-    fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Plan, Status> {
+    /// The queue's state and the form of a command are such that it may be looked at.
+    pub(super) fn judge_form(&self, sqe: &Sqe) -> Result<&View, Status> {
         let view = &self.queue.as_ref().expect("commands come after Connect").view;
         if self.stopping {
             return Err(Status::PATH);
@@ -216,6 +230,13 @@ impl Session {
         if sqe.flags() & (sgl::FUSE_MASK | sgl::PSDT_MASK) != sgl::PSDT {
             return Err(Status::INVALID_FIELD.dnr());
         }
+        Ok(view)
+    }
+
+    /// What a command is, or the exact status it deserves. In this order: the queue's state, the form of the command,
+    /// the namespace and the path to it, reservations, permission, range, length, data pointer.
+    fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Plan, Status> {
+        let view = self.judge_form(sqe)?;
         let kind = match sqe.opcode() {
             io::READ => Kind::Read,
             io::WRITE => Kind::Write,
@@ -227,12 +248,11 @@ impl Session {
             _ => return Err(Status::INVALID_OPCODE.dnr()),
         };
         let nsid = sqe.nsid();
-        let namespace = match &view.namespace {
-            Some(namespace) if nsid == NSID || nsid == NSID_ALL && kind == Kind::Flush => namespace,
-            _ => return Err(Status::INVALID_NAMESPACE.dnr()),
-        };
-        if let Some(status) = namespace.ana_state.refusal() {
-            return Err(status);
+        let namespace = view.addressed(nsid == NSID || nsid == NSID_ALL && kind == Kind::Flush)?;
+        let reads = matches!(kind, Kind::Read | Kind::Compare);
+        let rights = namespace.rights;
+        if !(if reads { rights.reads } else { rights.writes }) {
+            return Err(Status::RESERVATION_CONFLICT.dnr());
         }
         let changes = !matches!(kind, Kind::Read | Kind::Compare | Kind::Flush);
         if changes && namespace.read_only {
@@ -349,6 +369,7 @@ impl Session {
             plan,
             stage,
             damaged: false,
+            preempted: false,
             filled: 0,
             asked_bytes: 0,
             counted_bytes,
@@ -442,7 +463,7 @@ impl Session {
         if work.filled < work.plan.data_bytes {
             return;
         }
-        let (damaged, plan) = (work.damaged, work.plan);
+        let (damaged, preempted, plan) = (work.damaged, work.preempted, work.plan);
         work.stage = Stage::Asked;
         self.asked_bytes -= work.asked_bytes;
         self.receiving -= 1;
@@ -451,6 +472,10 @@ impl Session {
             // The command may be sent again (TCP §3.3.2).
             self.vacate(tag);
             return self.fail(&plan, Status::TRANSPORT, target);
+        }
+        if preempted {
+            self.vacate(tag);
+            return self.fail(&plan, Status::PREEMPTED.dnr(), target);
         }
         match plan.kind {
             Kind::Control => self.control_arrived(tag, target),
@@ -534,7 +559,7 @@ impl Session {
     }
 
     /// A command that was accepted ends with an error.
-    fn fail(&mut self, plan: &Plan, status: Status, target: &dyn Access) {
+    pub(super) fn fail(&mut self, plan: &Plan, status: Status, target: &dyn Access) {
         self.log_error((plan.cid, plan.nsid, plan.lba), status, target);
         self.answer(plan.cid, status, 0);
     }
@@ -548,10 +573,15 @@ impl Session {
         let tag = reply.tag;
         if self.is_cut() {
             self.vacate(tag);
-            return;
+            return self.pass_fence(target);
         }
         if reply.result.is_ok() && self.goes_on(tag) {
-            return self.ask(tag);
+            if !self.work_mut(tag).preempted {
+                return self.ask(tag);
+            }
+            let plan = self.vacate(tag);
+            self.fail(&plan, Status::PREEMPTED.dnr(), target);
+            return self.pass_fence(target);
         }
         let work = self.work_mut(tag);
         let sent = core::mem::take(&mut work.pages);
@@ -591,6 +621,7 @@ impl Session {
                 self.fail(&plan, status_of(error, kind), target);
             }
         }
+        self.pass_fence(target);
         self.grant();
     }
 
@@ -704,6 +735,7 @@ fn status_of(error: BlockError, kind: Kind) -> Status {
         BlockError::Invalid => Status::INVALID_FIELD.dnr(),
         BlockError::NoVolume => Status::INVALID_NAMESPACE.dnr(),
         BlockError::ReadOnly => Status::WRITE_PROTECTED.dnr(),
+        BlockError::Reserved => Status::RESERVATION_CONFLICT.dnr(),
         BlockError::NoSpace => Status::CAPACITY.dnr(),
         BlockError::Io if matches!(kind, Kind::Read | Kind::Compare) => Status::READ_ERROR.dnr(),
         BlockError::Io => Status::WRITE_FAULT.dnr(),

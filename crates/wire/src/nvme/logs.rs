@@ -30,6 +30,8 @@ impl Target {
     pub(super) fn log_page(&mut self, handle: Handle, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let discovery = controller.is_discovery();
+        let subsystem = self.subsystems.get(&controller.nqn);
+        let reservable = subsystem.is_some_and(|subsystem| subsystem.reservable);
         let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
         let dwords = u64::from(dw10 >> 16) + (u64::from(dw11 & 0xffff) << 16) + 1;
         if dwords * 4 != u64::from(sqe.sgl().length) {
@@ -39,7 +41,7 @@ impl Target {
         let specific = (dw10 >> 8) as u8 & 0x7f;
         let csi = sqe.dword(14) >> 24;
         let page = match dw10 as u8 {
-            log::SUPPORTED => supported(discovery),
+            log::SUPPORTED => supported(discovery, reservable),
             log::DISCOVERY if discovery => self.discovery_log(&controller.host_nqn),
             _ if discovery => return Err(Status::INVALID_LOG_PAGE.dnr()),
             log::ERROR => errors(controller),
@@ -47,7 +49,8 @@ impl Target {
             log::SMART => return Err(Status::INVALID_NAMESPACE.dnr()),
             log::FIRMWARE => self.firmware(),
             log::CHANGED_NAMESPACES => changed_namespaces(controller),
-            log::EFFECTS if csi == 0 => effects(),
+            log::EFFECTS if csi == 0 => effects(reservable),
+            log::RESERVATION if reservable => controller.notices.page(),
             log::ANA => self.ana_log(controller, specific & 1 != 0),
             log::EFFECTS => return Err(Status::INVALID_FIELD.dnr()),
             _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
@@ -58,23 +61,34 @@ impl Target {
         if !offset.is_multiple_of(4) || offset > page.len() as u64 || indexed {
             return Err(Status::INVALID_FIELD.dnr());
         }
-        if !retain {
-            self.log_was_read(handle, dw10 as u8);
-        }
+        self.log_was_read(handle, dw10 as u8, retain);
         let offset = offset as usize;
         let count = (page.len() - offset).min(sqe.sgl().length as usize);
         Ok(page[offset..offset + count].to_vec())
     }
 
-    /// The event that points to this log page may be reported again.
-    fn log_was_read(&mut self, handle: Handle, page: u8) {
+    /// The event that points to this log page may be reported again, unless it is to be retained.
+    fn log_was_read(&mut self, handle: Handle, page: u8, retain: bool) {
         let mask = match page {
             log::CHANGED_NAMESPACES => event::MASK_NAMESPACE,
             log::ANA => event::MASK_ANA,
             log::DISCOVERY => event::MASK_DISCOVERY,
+            log::RESERVATION => event::MASK_RESERVATION,
             _ => return,
         };
         if let Some(controller) = self.held_mut(handle) {
+            // Reading takes a notice out, and the event tells of those behind it.
+            if page == log::RESERVATION {
+                controller.notices.drop_first();
+            }
+            if retain {
+                return;
+            }
+            if page == log::RESERVATION && controller.notices.is_empty() {
+                controller.pending &= !mask;
+            } else if page == log::RESERVATION {
+                controller.pending |= mask;
+            }
             controller.unread &= !mask;
             if page == log::CHANGED_NAMESPACES {
                 controller.namespace_changed = false;
@@ -183,7 +197,7 @@ fn entry(kind: u8, nqn: &str, port: u16, address: &Address) -> [u8; DISCOVERY_BY
 }
 
 /// Which log pages there are (Base §5.16.1.1).
-fn supported(discovery: bool) -> Vec<u8> {
+fn supported(discovery: bool, reservable: bool) -> Vec<u8> {
     let mut page = vec![0; 1024];
     let pages: &[u8] = if discovery {
         &[log::SUPPORTED, log::DISCOVERY]
@@ -201,6 +215,7 @@ fn supported(discovery: bool) -> Vec<u8> {
     for &id in pages {
         page[4 * usize::from(id)] = 1;
     }
+    page[4 * usize::from(log::RESERVATION)] = u8::from(reservable);
     page
 }
 
@@ -233,7 +248,7 @@ fn changed_namespaces(controller: &Controller) -> Vec<u8> {
 }
 
 /// Commands supported and effects (Base §5.16.1.6).
-fn effects() -> Vec<u8> {
+fn effects(reservable: bool) -> Vec<u8> {
     let mut page = vec![0; 4096];
     let admins = [
         admin::GET_LOG_PAGE,
@@ -258,6 +273,19 @@ fn effects() -> Vec<u8> {
     ];
     for (opcode, effect) in ios {
         put(&mut page, 1024 + 4 * usize::from(opcode), &effect.to_le_bytes());
+    }
+    let reservations = [
+        io::RESERVATION_REGISTER,
+        io::RESERVATION_REPORT,
+        io::RESERVATION_ACQUIRE,
+        io::RESERVATION_RELEASE,
+    ];
+    for opcode in reservations.into_iter().filter(|_| reservable) {
+        put(
+            &mut page,
+            1024 + 4 * usize::from(opcode),
+            &SUPPORTED.to_le_bytes(),
+        );
     }
     page
 }

@@ -48,6 +48,8 @@ mod output;
 mod park;
 pub mod proto;
 mod receive;
+mod reservation;
+mod reserve;
 mod session;
 mod target;
 
@@ -58,6 +60,8 @@ use thiserror::Error;
 
 pub use crate::segment::Segment;
 pub use park::Parked;
+pub use reservation::Rights;
+pub use reserve::Late;
 pub use session::Session;
 pub use target::{
     Address, AnaState, ControllerInfo, Family, Subsystem, Target, TargetError, TargetOptions, Usage,

@@ -32,6 +32,7 @@ pub struct Parked {
     stopping: bool,
     event_requests: Vec<u16>,
     generation: Option<u64>,
+    fence: u64,
     usage: Usage,
     usage_since: Option<Instant>,
     now: Instant,
@@ -59,6 +60,7 @@ impl Slot {
             plan,
             stage: Stage::Waiting,
             damaged: false,
+            preempted: false,
             filled: 0,
             asked_bytes: 0,
             counted_bytes: 0,
@@ -96,6 +98,10 @@ impl Session {
     pub fn park(self) -> Parked {
         assert!(self.is_at_rest(), "nothing is under way");
         assert_eq!(self.bytes_in_flight, 0, "what waits does not count");
+        assert!(
+            !self.is_fenced && self.acquires.is_empty(),
+            "nothing under way is waited for"
+        );
         Parked {
             limits: self.limits,
             pool_pages: self.pool.capacity(),
@@ -112,6 +118,7 @@ impl Session {
             stopping: self.stopping,
             event_requests: self.event_requests,
             generation: self.generation,
+            fence: self.fence,
             usage: self.usage,
             usage_since: self.usage_since,
             now: self.now,
@@ -155,6 +162,9 @@ impl Session {
             stopping: parked.stopping,
             event_requests: parked.event_requests,
             generation: parked.generation,
+            acquires: Vec::new(),
+            fence: parked.fence,
+            is_fenced: false,
             usage: parked.usage,
             usage_since: parked.usage_since,
             now: parked.now,

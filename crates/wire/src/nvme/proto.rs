@@ -158,6 +158,14 @@ pub mod io {
     pub const WRITE_ZEROES: u8 = 0x08;
     /// Dataset Management.
     pub const DATASET: u8 = 0x09;
+    /// Reservation Register.
+    pub const RESERVATION_REGISTER: u8 = 0x0d;
+    /// Reservation Report.
+    pub const RESERVATION_REPORT: u8 = 0x0e;
+    /// Reservation Acquire.
+    pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// Reservation Release.
+    pub const RESERVATION_RELEASE: u8 = 0x15;
     /// Force unit access, of dword 12.
     pub const FUA: u32 = 1 << 30;
     /// Deallocate, of dword 12 of Write Zeroes.
@@ -276,6 +284,10 @@ pub mod feature {
     pub const KEEP_ALIVE: u8 = 0x0f;
     /// Host Identifier.
     pub const HOST_ID: u8 = 0x81;
+    /// Reservation Notification Mask.
+    pub const RESERVATION_MASK: u8 = 0x82;
+    /// Reservation Persistence.
+    pub const RESERVATION_PERSISTENCE: u8 = 0x83;
 }
 
 /// Log pages (Base §5.16.1, figure 202).
@@ -296,6 +308,8 @@ pub mod log {
     pub const ANA: u8 = 0x0c;
     /// Discovery (Fabrics §5.3).
     pub const DISCOVERY: u8 = 0x70;
+    /// Reservation Notification.
+    pub const RESERVATION: u8 = 0x80;
 }
 
 /// Asynchronous events (Base §5.2.1) and their bits in the configuration (Base §5.27.1.8).
@@ -306,12 +320,16 @@ pub mod event {
     pub const ANA_CHANGED: u32 = 0x02 | 0x03 << 8 | (super::log::ANA as u32) << 16;
     /// Result of "discovery log page change": notice, information 0xf0, log page 0x70.
     pub const DISCOVERY_CHANGED: u32 = 0x02 | 0xf0 << 8 | (super::log::DISCOVERY as u32) << 16;
+    /// Result of "reservation log page available": of the I/O command set, information 0, log page 0x80.
+    pub const RESERVATION_NOTICE: u32 = 0x06 | (super::log::RESERVATION as u32) << 16;
     /// Configuration: namespace attribute notices.
     pub const MASK_NAMESPACE: u32 = 1 << 8;
     /// Configuration: asymmetric namespace access notices.
     pub const MASK_ANA: u32 = 1 << 11;
     /// Configuration: discovery log notices.
     pub const MASK_DISCOVERY: u32 = 1 << 31;
+    /// Reservation notices have no bit in the configuration, but a feature of their own; this one is reserved there.
+    pub(crate) const MASK_RESERVATION: u32 = 1 << 30;
 }
 
 /// A completion's status without the phase bit: code, code type, retry delay, more, do not retry (Base §3.3.3.2.1).
@@ -339,6 +357,12 @@ impl Status {
     pub const SGL_TYPE: Self = Self(0x11);
     /// SGL Offset Invalid.
     pub const SGL_OFFSET: Self = Self(0x16);
+    /// Host Identifier Inconsistent Format.
+    pub const HOST_ID_FORMAT: Self = Self(0x18);
+    /// Command Aborted due to Preempt and Abort.
+    pub const PREEMPTED: Self = Self(0x1b);
+    /// Host Identifier Not Initialized.
+    pub const NO_HOST_ID: Self = Self(0x27);
     /// Transient Transport Error: a data digest did not match.
     pub const TRANSPORT: Self = Self(0x22);
     /// Namespace is Write Protected.
@@ -347,6 +371,8 @@ impl Status {
     pub const LBA_RANGE: Self = Self(0x80);
     /// Capacity Exceeded.
     pub const CAPACITY: Self = Self(0x81);
+    /// Reservation Conflict.
+    pub const RESERVATION_CONFLICT: Self = Self(0x83);
     /// Asynchronous Event Request Limit Exceeded.
     pub const ASYNC_LIMIT: Self = Self(0x105);
     /// Invalid Log Page.

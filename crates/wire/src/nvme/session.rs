@@ -14,7 +14,7 @@ use super::proto::{
     COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
 };
 use super::target::{EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
-use super::{Access, CloseReason, Segment, SessionLimits, Shape};
+use super::{Access, CloseReason, Late, Segment, SessionLimits, Shape};
 
 /// A connection that has no queue after this long is closed.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
@@ -108,6 +108,11 @@ pub struct Session {
     pub(super) event_requests: Vec<u16>,
     /// Generation of the target that `queue` is up to date with.
     pub(super) generation: Option<u64>,
+    /// Reservation Acquires that wait for a fence: their tags, and which.
+    pub(super) acquires: Vec<(u64, u64)>,
+    /// The newest fence for this queue that was seen, and whether it is still to be passed.
+    pub(super) fence: u64,
+    pub(super) is_fenced: bool,
     pub(super) usage: Usage,
     /// Since when `usage` waits to be told.
     pub(super) usage_since: Option<Instant>,
@@ -154,6 +159,9 @@ impl Session {
             stopping: false,
             event_requests: Vec::with_capacity(EVENT_REQUESTS_MAX),
             generation: None,
+            acquires: Vec::new(),
+            fence: 0,
+            is_fenced: false,
             usage: Usage::default(),
             usage_since: None,
             now: Instant::ZERO,
@@ -334,18 +342,32 @@ impl Session {
         }
     }
 
-    /// The socket is closed: an admin queue takes its controller along, an I/O queue may be connected again.
-    pub fn detach(&mut self, target: &dyn Access) {
+    /// The socket is closed: an admin queue takes its controller along, an I/O queue may be connected again. Requests that
+    /// the volume has and has not answered are the world's from now on, which [`Late::settle`]s them; `None` if there are
+    /// none, or nobody waits for them.
+    pub fn detach(&mut self, target: &dyn Access) -> Option<Late> {
         self.report_usage(target);
-        if let Some(Queue { connected, .. }) = self.queue.take() {
-            target.with(&mut |target| match connected.qid {
-                0 => target.destroy(connected.handle),
-                qid => target.leave(connected.handle, connected.resets, qid),
-            });
-        }
         if !matches!(self.phase, Phase::Closing(_)) {
             self.close(CloseReason::ControllerGone);
         }
+        let Queue { connected, .. } = self.queue.take()?;
+        let works = self.slots.iter().filter_map(|slot| slot.work.as_ref());
+        let asked = works.filter(|work| work.stage == Stage::Asked).count();
+        let late = Late {
+            attachment: connected.attachment,
+            requests: asked - self.requests.len(),
+        };
+        let is_awaited = late.attachment > 0 && late.requests > 0;
+        target.with(&mut |target| match connected.qid {
+            0 => target.destroy(connected.handle),
+            qid => {
+                target.leave(connected.handle, connected.resets, qid);
+                if !is_awaited {
+                    target.release(late.attachment);
+                }
+            }
+        });
+        is_awaited.then_some(late)
     }
 
     /// How long an admin queue lives without a sign from its host.
@@ -398,6 +420,7 @@ impl Session {
             self.event_requests.clear();
         }
         queue.view = view;
+        self.look_at_fences(target);
         for event in events {
             let cid = self.event_requests.remove(0);
             self.answer(cid, Status::SUCCESS, u64::from(event));
@@ -435,6 +458,12 @@ impl Session {
                 controller.log_error(error);
             }
         });
+    }
+
+    /// The queue that this connection is.
+    pub(super) fn connected(&self) -> &Connected {
+        let queue = self.queue.as_ref();
+        &queue.expect("commands come after Connect").connected
     }
 
     /// What was agreed on for this direction; nothing is sent before that but `ICResp`.
@@ -506,6 +535,7 @@ impl Session {
         }
         self.waiting.clear();
         self.granted.clear();
+        self.acquires.clear();
         (self.receiving, self.asked_bytes) = (0, 0);
         for index in 0..self.slots.len() as u32 {
             let slot = &self.slots[index as usize];

@@ -18,6 +18,8 @@ use base::limits::SECTOR_BYTES;
 use thiserror::Error;
 
 use super::proto::{self, DISCOVERY_NQN, NQN_BYTES_MAX, Status, event, property};
+use super::reservation::{HostId, Reservations, Rights};
+use super::reserve::{Attached, Fence, Notices};
 
 /// Error log entries kept per controller; older ones are forgotten (Base §5.16.1.2).
 pub const ERRORS_MAX: usize = 16;
@@ -80,10 +82,13 @@ pub struct Subsystem {
     pub ana_group: u32,
     /// How this target's path stands to it.
     pub ana_state: AnaState,
+    /// Hosts may reserve it: only where every request for it passes this target, and ends here.
+    pub reservable: bool,
 }
 
 impl Subsystem {
-    /// A writable volume for any host, `nqn.2026-11.io.switchyard:<name>`, with serial and identity from its name.
+    /// A writable volume for any host, `nqn.2026-11.io.switchyard:<name>`, with serial and identity from its name. Nobody
+    /// may reserve it.
     pub fn new(name: &str, volume: VolumeId, size_bytes: u64) -> Self {
         let nqn = format!("nqn.2026-11.io.switchyard:{name}");
         let identity = identity_of(nqn.as_bytes());
@@ -104,6 +109,7 @@ impl Subsystem {
             atomic_bytes: SECTOR_BYTES as u32,
             ana_group: 1,
             ana_state: AnaState::Optimized,
+            reservable: false,
         }
     }
 
@@ -231,6 +237,9 @@ pub(super) struct Namespace {
     pub size_bytes: u64,
     pub read_only: bool,
     pub ana_state: AnaState,
+    pub reservable: bool,
+    /// Of the controller's host.
+    pub rights: Rights,
 }
 
 /// What was read and written, for the health log.
@@ -285,7 +294,7 @@ pub(super) struct Controller {
     /// Name of its subsystem, the discovery subsystem's for a discovery controller.
     pub nqn: String,
     pub host_nqn: String,
-    pub host_id: [u8; 16],
+    pub host_id: HostId,
     pub cc: u32,
     pub csts: u32,
     pub kato_ms: u32,
@@ -309,6 +318,7 @@ pub(super) struct Controller {
     pub connected: Vec<u16>,
     pub errors: VecDeque<ErrorEntry>,
     pub errors_total: u64,
+    pub notices: Notices,
     pub usage: Usage,
 }
 
@@ -361,6 +371,14 @@ pub struct Target {
     pub(super) referrals: Vec<Address>,
     pub(super) controllers: BTreeMap<u16, Controller>,
     pub(super) usage: BTreeMap<String, Usage>,
+    /// By subsystem, of those that a host has registered with.
+    pub(super) reservations: BTreeMap<String, Reservations>,
+    /// I/O queues of volumes that may be reserved, until their last request is answered.
+    pub(super) attached: BTreeMap<u64, Attached>,
+    pub(super) attached_total: u64,
+    /// What hosts that preempt wait for.
+    pub(super) fences: Vec<Fence>,
+    pub(super) fences_total: u64,
     next_cntlid: u16,
     /// Controllers made so far.
     incarnations: u64,
@@ -388,6 +406,11 @@ impl Target {
             referrals: Vec::new(),
             controllers: BTreeMap::new(),
             usage: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            attached_total: 0,
+            fences: Vec::new(),
+            fences_total: 0,
             incarnations: 0,
             generation: 0,
             discovery_changes: 0,
@@ -439,6 +462,7 @@ impl Target {
     pub fn remove(&mut self, nqn: &str) -> Result<(), TargetError> {
         self.subsystems.remove(nqn).ok_or(TargetError::Missing)?;
         self.usage.remove(nqn);
+        self.reservations.remove(nqn);
         self.controllers.retain(|_, controller| controller.nqn != nqn);
         self.discovery_changed();
         Ok(())
@@ -553,7 +577,7 @@ impl Target {
         &mut self,
         nqn: &str,
         host_nqn: &str,
-        host_id: [u8; 16],
+        host_id: HostId,
         kato_ms: u32,
     ) -> Option<Handle> {
         let ids = self.options.cntlids.clone();
@@ -599,6 +623,7 @@ impl Target {
             connected: Vec::new(),
             errors: VecDeque::new(),
             errors_total: 0,
+            notices: Notices::default(),
             usage: Usage::default(),
         };
         self.controllers.insert(cntlid, controller);
@@ -633,6 +658,8 @@ impl Target {
             size_bytes: subsystem.size_bytes,
             read_only: subsystem.read_only,
             ana_state: subsystem.ana_state,
+            reservable: subsystem.reservable,
+            rights: self.rights(&controller.nqn, Some(&controller.host_id)),
         });
         Some(View {
             namespace,
@@ -655,11 +682,12 @@ impl Target {
     /// The next event that a controller is to report, as the result of its request.
     pub(super) fn take_event(&mut self, handle: Handle) -> Option<u32> {
         let controller = self.held_mut(handle)?;
-        let due = controller.pending & !controller.unread & controller.event_mask;
+        let due = controller.pending & !controller.unread & (controller.event_mask | event::MASK_RESERVATION);
         let (mask, result) = [
             (event::MASK_NAMESPACE, event::NAMESPACE_CHANGED),
             (event::MASK_ANA, event::ANA_CHANGED),
             (event::MASK_DISCOVERY, event::DISCOVERY_CHANGED),
+            (event::MASK_RESERVATION, event::RESERVATION_NOTICE),
         ]
         .into_iter()
         .find(|(mask, _)| due & mask != 0)?;

@@ -6,6 +6,7 @@
 mod nvme;
 mod oracle;
 mod rack;
+mod rival;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 
@@ -47,6 +48,8 @@ pub struct Tally {
     pub nvme_cut: u64,
     /// Times an NVMe session held commands back, or its host.
     pub nvme_held_back: u64,
+    /// NVMe commands that another host's reservation barred, or that it aborted.
+    pub nvme_barred: u64,
 }
 
 /// A run's state.

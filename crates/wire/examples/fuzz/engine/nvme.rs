@@ -14,6 +14,7 @@ use wire::nvme::proto::{
 };
 use wire::nvme::{CloseReason, Session, SessionLimits, Subsystem, Target, TargetOptions};
 
+use super::rival::{Rival, reservation};
 use super::{DISK_BYTES, POOL_PAGES, Tally, stamp};
 
 /// The fuzzed volume.
@@ -36,7 +37,10 @@ pub struct Nvme {
 
 impl Default for Nvme {
     fn default() -> Self {
-        let disk = Subsystem::new("disk", VolumeId(7), DISK_BYTES);
+        let disk = Subsystem {
+            reservable: true,
+            ..Subsystem::new("disk", VolumeId(7), DISK_BYTES)
+        };
         Self {
             host: HostOptions::admin(&disk.nqn, "nqn.2026-11.io.switchyard:fuzz"),
             disk,
@@ -60,11 +64,15 @@ struct Asked {
 struct Mail {
     /// Nothing was damaged: expectations hold.
     strict: bool,
+    /// Another host reserves the volume, too.
+    rivalled: bool,
     asked: [Option<Asked>; ENTRIES_MAX],
     /// The command that is being submitted.
     fresh: Option<Asked>,
     ended: u64,
     failed: u64,
+    /// Of them, for another host's reservation.
+    barred: u64,
 }
 
 impl Sink for Mail {
@@ -96,9 +104,12 @@ impl Sink for Mail {
         self.ended += 1;
         self.failed += u64::from(!completion.status.is_success());
         let asked = self.asked[usize::from(cid)].take();
+        let status = completion.status.code();
+        let is_barred = matches!(status, Status::RESERVATION_CONFLICT | Status::PREEMPTED);
+        self.barred += u64::from(is_barred);
         if self.strict {
             let asked = asked.expect("a command under way ends");
-            assert!(asked.expected == ANY || completion.status.code() == asked.expected);
+            assert!(asked.expected == ANY || status == asked.expected || is_barred && self.rivalled);
         }
     }
 }
@@ -113,6 +124,7 @@ struct Talk<'f> {
     mail: Mail,
     held: Vec<BlockRequest>,
     commands_left: u64,
+    rival: Option<Rival>,
     /// Commands are those of an I/O queue.
     io: bool,
     /// What the session says is damaged as well.
@@ -149,6 +161,7 @@ impl Nvme {
             options = options.io(cntlid, 1, limits.in_flight_max as u16);
             session
         });
+        let rival = (io && rng.chance(0.3)).then(|| Rival::new(&target, pool, &limits, &self.host));
         let mut talk = Talk {
             target,
             pool,
@@ -157,13 +170,16 @@ impl Nvme {
             limits,
             mail: Mail {
                 strict: rng.chance(0.2),
+                rivalled: rival.is_some(),
                 asked: [None; ENTRIES_MAX],
                 fresh: None,
                 ended: 0,
                 failed: 0,
+                barred: 0,
             },
             held: Vec::new(),
             commands_left: rng.below(COMMANDS_MAX + 1),
+            rival,
             io,
             deaf: rng.chance(0.1),
         };
@@ -184,7 +200,7 @@ impl Nvme {
 }
 
 /// An admin queue with an enabled controller, and the controller's id.
-fn enable(
+pub(super) fn enable(
     target: &RefCell<Target>,
     pool: &Pool,
     limits: &SessionLimits,
@@ -197,10 +213,12 @@ fn enable(
     });
     let mut mail = Mail {
         strict: false,
+        rivalled: false,
         asked: [None; ENTRIES_MAX],
         fresh: None,
         ended: 0,
         failed: 0,
+        barred: 0,
     };
     let mut said = Vec::new();
     for round in 0..3 {
@@ -256,6 +274,9 @@ impl Talk<'_> {
             let calm = stuck || (chunk.is_empty() && self.host.outgoing().is_empty());
             let answered = self.answer_some(rng, calm);
             let said = self.listen(rng, calm, output);
+            if let Some(rival) = &mut self.rival {
+                rival.act(rng, now, &self.target);
+            }
             if rng.chance(0.01) {
                 self.target
                     .borrow_mut()
@@ -364,6 +385,7 @@ impl Talk<'_> {
         let closed = self.session.closed();
         tally.nvme_ended += self.mail.ended - self.mail.failed;
         tally.nvme_refused += self.mail.failed;
+        tally.nvme_barred += self.mail.barred;
         tally.nvme_cut += u64::from(closed.is_some());
         if self.mail.strict {
             assert_eq!((closed, self.host.failed()), (None, None));
@@ -382,7 +404,12 @@ impl Talk<'_> {
             None | Some(CloseReason::Fatal(_) | CloseReason::QueueOverrun | CloseReason::Disconnected)
         );
         check_output(output, whole);
-        self.session.detach(&self.target);
+        let late = self.session.detach(&self.target);
+        let all = late.is_none_or(|mut late| late.settle(self.held.len(), &self.target));
+        assert!(all, "what the volume has is what is late");
+        if let Some(rival) = &mut self.rival {
+            rival.end(&self.target);
+        }
     }
 
     /// Commands that need not end: event requests.
@@ -405,7 +432,7 @@ fn io_command(rng: &mut Rng, request_bytes_max: u32) -> ((Sqe, Data), Asked) {
         offset,
         stamped: true,
     };
-    let (mut sqe, data) = match rng.below(12) {
+    let (mut sqe, data) = match rng.below(13) {
         0..4 => Sqe::read(offset, length),
         4..7 => Sqe::write(offset, length, rng.chance(0.1)),
         7 => {
@@ -421,6 +448,10 @@ fn io_command(rng: &mut Rng, request_bytes_max: u32) -> ((Sqe, Data), Asked) {
             asked.stamped = false;
             Sqe::deallocate(rng.between(1, 40) as u8)
         }
+        11 => {
+            (asked.stamped, asked.expected) = (false, ANY);
+            reservation(rng)
+        }
         _ => {
             asked.expected = Status::INVALID_FIELD;
             Sqe::read(0, request_bytes_max + 512)
@@ -429,7 +460,11 @@ fn io_command(rng: &mut Rng, request_bytes_max: u32) -> ((Sqe, Data), Asked) {
     match rng.below(20) {
         0 => {
             sqe.set_dword(1, 2);
-            asked.expected = Status::INVALID_NAMESPACE;
+            asked.expected = if asked.expected == ANY {
+                ANY
+            } else {
+                Status::INVALID_NAMESPACE
+            };
         }
         1 => {
             sqe.0[0] = 0x84;
@@ -449,10 +484,13 @@ fn admin_command(rng: &mut Rng) -> ((Sqe, Data), Asked) {
     let command = match rng.below(12) {
         0 => Sqe::identify(cns::CONTROLLER, 0),
         1 => Sqe::identify(rng.below(32) as u8, rng.below(3) as u32),
-        2 => Sqe::log_page(rng.below(16) as u8, 0, 512, rng.chance(0.5)),
+        2 => {
+            let page = [rng.below(16) as u8, log::RESERVATION][rng.below(2) as usize];
+            Sqe::log_page(page, 0, 512, rng.chance(0.5))
+        }
         3 => Sqe::log_page(log::DISCOVERY, 0, 2048, rng.chance(0.5)),
-        4 => Sqe::get_feature(rng.below(20) as u8),
-        5 => Sqe::set_feature(rng.below(20) as u8, rng.next_u64() as u32),
+        4 => of_namespace(Sqe::get_feature(feature_id(rng))),
+        5 => of_namespace(Sqe::set_feature(feature_id(rng), rng.next_u64() as u32)),
         6 => Sqe::set_feature(feature::ASYNC_EVENTS, 1 << 8),
         7 => (Sqe::new(admin::ASYNC_EVENT), Data::None),
         8 => (Sqe::new(admin::KEEP_ALIVE), Data::None),
@@ -466,6 +504,17 @@ fn admin_command(rng: &mut Rng) -> ((Sqe, Data), Asked) {
         stamped: false,
     };
     (command, asked)
+}
+
+/// A feature that there is or not, those of reservations among them.
+fn feature_id(rng: &mut Rng) -> u8 {
+    let reservations = rng.between(0x80, 0x84) as u8;
+    [rng.below(20) as u8, reservations][usize::from(rng.chance(0.2))]
+}
+
+fn of_namespace((mut sqe, data): (Sqe, Data)) -> (Sqe, Data) {
+    sqe.set_dword(1, 1);
+    (sqe, data)
 }
 
 /// Not checked.
