@@ -389,18 +389,7 @@ impl Area {
 
     /// Everything up to this ticket is durable: the watermark.
     pub fn durable(&self) -> Ticket {
-        self.shared().durable()
-    }
-
-    /// The newest ticket: [`Area::wait`] for it makes everything durable that was submitted so far.
-    pub fn newest(&self) -> Ticket {
-        self.shared().lock().engine.newest()
-    }
-
-    /// Waits until everything up to `ticket` is durable.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), AreaError> {
-        let shared = self.shared();
-        shared.wait(shared.lock(), ticket)
+        self.shared().lock().engine.durable()
     }
 
     /// Makes everything durable that was submitted so far, by anybody.

@@ -77,7 +77,6 @@ enum Side {
     No,
     Always,
     Run,
-    RunExternal,
     RunNvm,
 }
 
@@ -87,7 +86,6 @@ impl Side {
             Self::No => "appendfsync no",
             Self::Always => "appendfsync always",
             Self::Run => "switchyard run, always",
-            Self::RunExternal => "… --sync external",
             Self::RunNvm => "switchyard run --nvm, always",
         }
     }
@@ -138,14 +136,14 @@ pub fn run(args: &RedisArgs) -> anyhow::Result<()> {
     let mut media = vec![Medium {
         name: "disk",
         dir: args.dir.clone(),
-        sides: &[Side::No, Side::Always, Side::Run, Side::RunExternal],
+        sides: &[Side::No, Side::Always, Side::Run],
     }];
     let looped = if args.no_loop { None } else { Loop::make() };
     if let Some(looped) = &looped {
         media.push(Medium {
             name: "loop over memory",
             dir: looped.directory.clone(),
-            sides: &[Side::No, Side::Always, Side::Run, Side::RunExternal, Side::RunNvm],
+            sides: &[Side::No, Side::Always, Side::Run, Side::RunNvm],
         });
     }
     let mut rows = Vec::new();
@@ -286,16 +284,13 @@ impl Server {
         fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         let mut command = match side {
             Side::No | Side::Always => Command::new("redis-server"),
-            Side::Run | Side::RunExternal | Side::RunNvm => {
+            Side::Run | Side::RunNvm => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["run", "--size", &args.area.0.to_string()]);
                 match side {
                     Side::RunNvm => command.arg("--nvm"),
                     _ => command.arg("--area").arg(&area.0),
                 };
-                if side == Side::RunExternal {
-                    command.args(["--sync", "external"]);
-                }
                 command.args(["--", "redis-server"]);
                 command
             }
