@@ -14,7 +14,9 @@ pub use pattern::{DEFAULT_PATTERNS, matches};
 pub use recover::{Recovered, export, restore};
 pub use store::files::FileId;
 
-use crate::area::{Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId};
+use crate::area::{
+    Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId, never_awake,
+};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -143,7 +145,10 @@ impl Journal {
         let runner = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("files".into())
-            .spawn(move || runner.run())
+            .spawn(move || {
+                never_awake();
+                runner.run();
+            })
             .map_err(AreaError::from)?;
         let thread = Mutex::new(Some(thread));
         Ok((Self { shared, thread }, recovered))
