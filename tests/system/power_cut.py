@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import struct
 import sys
-import time
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
@@ -73,53 +72,6 @@ def redis_check(port, note):
         if value != f"{found}:" + "x" * (found % 900):
             sys.exit(f"key {key} is damaged")
     print(len(numbers), "acknowledged,", len(newest), "keys checked")
-
-
-def many_sets(port, clients, rounds):
-    """So many SETs of so many clients, each with one under way, sent one after the other; then the server is shut down."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            all_clients = [Redis(port) for _ in range(int(clients))]
-            break
-        except ConnectionError:
-            if time.monotonic() > deadline:
-                sys.exit("nobody listens")
-            time.sleep(0.05)
-    for number in range(int(rounds)):
-        for index, redis in enumerate(all_clients):
-            key = b"%d:%d" % (index, number)
-            redis.socket.sendall(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$1\r\nx\r\n" % (len(key), key))
-            time.sleep(0.001)
-        for redis in all_clients:
-            if redis.file.readline() != b"+OK\r\n":
-                sys.exit("refused")
-    all_clients[0].socket.sendall(b"*2\r\n$8\r\nSHUTDOWN\r\n$6\r\nNOSAVE\r\n")
-
-
-def held_order(trace, sets):
-    """In strace's account: an answer is sent when the write of the area that has its SET is done, and syncs share such writes."""
-    logged = durable = answered = syncs = writes = 0
-    under_way = {}
-    for line in open(trace, errors="replace"):
-        thread, call = line.split(None, 1)
-        if call.startswith("pwritev2("):
-            under_way[thread] = logged
-        if "pwritev2" in call and " = " in call:
-            durable = max(durable, under_way.pop(thread, 0))
-            writes += 1
-        elif call.startswith("write(") and "SET\\r\\n" in call:
-            logged += call.count("SET\\r\\n")
-            syncs += 1
-        elif call.startswith(("write(", "sendto(")) and '"+OK' in call:
-            answered += 1
-            if answered > durable:
-                sys.exit(f"{answered} SETs were answered when {durable} were durable")
-    if answered != int(sets):
-        sys.exit(f"{answered} answers in the trace")
-    if writes * 2 > syncs:
-        sys.exit(f"{writes} writes for {syncs} syncs")
-    print(answered, "answers,", syncs, "syncs,", writes, "writes")
 
 
 def sqlite_load(path, note, first):

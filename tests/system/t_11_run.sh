@@ -1,7 +1,6 @@
 #!/bin/bash
 # Redis, SQLite and LevelDB, unmodified, under `switchyard run`: nothing that was acknowledged is lost when they are killed under
 # load, nor when the power is cut, which is ext4 on a loop device that is shut down without writing its page cache back.
-# The same with syncs that do not wait (`--sync external`), where nobody may learn of what is not durable.
 # RUN_KILLS and RUN_CUTS say how often (50 kills: RUN_KILLS=50 tests/system/t_11_run.sh).
 source "$(dirname "$0")/lib.sh"
 need redis-server redis-check-aof python3 sqlite3 mkfs.ext4
@@ -14,7 +13,6 @@ files=$work/files
 mkdir "$files"
 
 program=
-sync=wait
 end_program() {
     [[ -z $program ]] && return 0
     kill "-$1" "$program" 2>/dev/null || true
@@ -24,7 +22,7 @@ end_program() {
 at_end 'end_program 9'
 start_redis() {
     mkdir -p "$files/redis"
-    "$SWITCHYARD" run --sync "$sync" --area "$work/area" --size 64MiB -- redis-server --port "$port_base" --dir "$files/redis" \
+    "$SWITCHYARD" run --area "$work/area" --size 64MiB -- redis-server --port "$port_base" --dir "$files/redis" \
         --appendonly yes --appendfsync always --save "" --auto-aof-rewrite-percentage 0 >>"$work/redis.log" 2>&1 &
     program=$!
     local i
@@ -79,41 +77,26 @@ for _ in range(200):
     os.fdatasync(file)' "$work/journal"
     sed -n '/write(.*"xxxx/,$p' "$work/calls" >"$work/out"
     calls() { grep -E "$1" "$work/out" | grep -vcE "${2:-^$}" || true; }
-    writes=$(calls 'pwritev2\(') stats=$(calls 'stat(at|x)?\(' 'STATX_SIZE,') wakes=$(calls FUTEX_WAKE)
+    writes=$(calls 'pwritev2\(|io_uring_enter\([0-9]+, 1,') stats=$(calls 'stat(at|x)?\(' 'STATX_SIZE,') wakes=$(calls FUTEX_WAKE)
     (( writes >= 200 && writes < 220 && stats < 20 && wakes < 20 )) ||
         fail "200 syncs: $writes writes, $stats times asked for, $wakes wake-ups"
 fi
 
-if command -v strace >/dev/null; then
-    echo "· with a device of 20 ms, no answer leaves before what it says is durable, and syncs share writes"
-    "$SWITCHYARD" run --sync external --area "$work/slow.area" --size 64MiB -- \
-        strace -f -qq -s 100000 -e trace=write,sendto,pwritev2 -e inject=pwritev2:delay_exit=20000 -o "$work/calls" \
-        redis-server --port "$port_base" --dir "$files" --appendonly yes --appendfsync always --save "" >"$work/redis.log" 2>&1 &
-    program=$!
-    py many_sets "$port_base" 20 10 || fail "redis does not answer"
-    wait "$program" || fail "redis-server ended"
-    program=
-    py held_order "$work/calls" 200 || fail "external synchrony"
-    rm -rf "$files"/*
-fi
-
-for sync in wait external; do
-    echo "· redis is killed under load, $kills times (--sync $sync)"
-    for (( kill = 0; kill < kills; kill++ )); do
-        if (( kill == 0 )); then start_redis; else check_redis; fi
-        load_redis
-        end_program 9
-        wait "$loader" || true
-    done
-    "$SWITCHYARD" store verify "$work/area" >"$work/out" || { cat "$work/out"; fail "store verify"; }
-    expect_code 0 "$SWITCHYARD" store dump "$work/area" --structure files
-    grep -q incr.aof "$work/out" || fail "store dump does not show the file"
-    "$SWITCHYARD" export "$work/area" "$work/copies" >"$work/out" || fail "export"
-    while read -r copy; do cmp "$copy" "/${copy#"$work/copies/"}" || fail "export: $copy differs"; done <"$work/out"
-    check_redis
-    end_program TERM
-    check_aof
+echo "· redis is killed under load, $kills times"
+for (( kill = 0; kill < kills; kill++ )); do
+    if (( kill == 0 )); then start_redis; else check_redis; fi
+    load_redis
+    end_program 9
+    wait "$loader" || true
 done
+"$SWITCHYARD" store verify "$work/area" >"$work/out" || { cat "$work/out"; fail "store verify"; }
+expect_code 0 "$SWITCHYARD" store dump "$work/area" --structure files
+grep -q incr.aof "$work/out" || fail "store dump does not show the file"
+"$SWITCHYARD" export "$work/area" "$work/copies" >"$work/out" || fail "export"
+while read -r copy; do cmp "$copy" "/${copy#"$work/copies/"}" || fail "export: $copy differs"; done <"$work/out"
+check_redis
+end_program TERM
+check_aof
 
 if (( EUID != 0 )); then
     echo "  (without root there is no power cut)"
@@ -137,18 +120,16 @@ power_cut() {
 }
 mount_files
 rm -f "$work/redis.note" "$work/area"
-for sync in wait external; do
-    echo "· the power is cut under redis, $cuts times (--sync $sync)"
-    for (( cut = 0; cut < cuts; cut++ )); do
-        if (( cut == 0 )); then start_redis; else check_redis; fi
-        load_redis
-        power_cut
-    done
-    "$SWITCHYARD" export "$work/area"
-    check_aof
-    check_redis
-    end_program TERM
+echo "· the power is cut under redis, $cuts times"
+for (( cut = 0; cut < cuts; cut++ )); do
+    if (( cut == 0 )); then start_redis; else check_redis; fi
+    load_redis
+    power_cut
 done
+"$SWITCHYARD" export "$work/area"
+check_aof
+check_redis
+end_program TERM
 
 # database NAME LOAD CHECK FILE: the same for one that a program of ours uses.
 database() {
@@ -156,7 +137,7 @@ database() {
     for (( cut = 0; cut < cuts; cut++ )); do
         local before
         before=$(numbers "$work/$name.note")
-        "$SWITCHYARD" run --sync "$sync" --area "$work/$name.area" --size 64MiB -- "$python" "$here/power_cut.py" "${name}_load" "$files/$name" \
+        "$SWITCHYARD" run --area "$work/$name.area" --size 64MiB -- "$python" "$here/power_cut.py" "${name}_load" "$files/$name" \
             "$work/$name.note" "$before" >>"$work/$name.log" 2>&1 &
         program=$!
         loader=
@@ -167,17 +148,15 @@ database() {
         py "${name}_check" "$files/$name" "$work/$name.note" || fail "$name: what was acknowledged is lost"
     done
 }
-for sync in wait external; do
-    echo "· the power is cut under SQLite (--sync $sync)"
-    database sqlite
-    if "$python" -c 'import plyvel' 2>/dev/null; then
-        echo "· and under LevelDB"
-        database level
-    fi
-done
+echo "· the power is cut under SQLite"
+database sqlite
+if "$python" -c 'import plyvel' 2>/dev/null; then
+    echo "· and under LevelDB"
+    database level
+fi
 if command -v db_bench >/dev/null; then
     echo "· RocksDB syncs every write of four threads"
-    "$SWITCHYARD" run --sync external --area "$work/rocks.area" --size 64MiB -- db_bench --benchmarks=fillsync,readrandom --threads=4 \
+    "$SWITCHYARD" run --area "$work/rocks.area" --size 64MiB -- db_bench --benchmarks=fillsync,readrandom --threads=4 \
         --db="$files/rocks" --num=500 --value_size=1000 >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "db_bench"; }
     ldb --db="$files/rocks" checkconsistency >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "ldb: not consistent"; }
     "$SWITCHYARD" store verify "$work/rocks.area" >"$work/out" || fail "store verify"

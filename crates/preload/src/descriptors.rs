@@ -1,13 +1,10 @@
 //! Descriptors that come and go.
 
-use crate::{DESCRIPTORS_MAX, Followed, followed, inside, is_passive, open, outward, real, unfollow};
+use crate::{DESCRIPTORS_MAX, Followed, followed, inside, open, real, unfollow};
 use libc::{c_int, c_uint, c_ulong};
 
-/// `fd` is another descriptor of `of`, which is followed now, or not.
-fn copied(of: c_int, from: Option<Followed>, fd: c_int) -> c_int {
-    if fd >= 0 && !is_passive() {
-        outward::copied(of, fd);
-    }
+/// `fd` is another descriptor of what is followed now, or of nothing.
+fn copied(from: Option<Followed>, fd: c_int) -> c_int {
     if let Some(it) = from.filter(|_| fd >= 0) {
         inside(|| it.journal.duplicate(it.file));
         if open::set(it.journal, fd, it.file, it.flags).is_err() {
@@ -20,17 +17,9 @@ fn copied(of: c_int, from: Option<Followed>, fd: c_int) -> c_int {
     fd
 }
 
-/// The descriptor is about to be closed, or taken by another file.
-fn closes(fd: c_int) {
-    if !is_passive() {
-        outward::closes(fd);
-    }
-    unfollow(fd);
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    closes(fd);
+    unfollow(fd);
     // SAFETY: the caller's arguments.
     unsafe { real::close(fd) }
 }
@@ -39,21 +28,21 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
-        closes(libc::fileno(file));
+        unfollow(libc::fileno(file));
         real::fclose(file)
     }
 }
 
-fn close_all(first: c_uint, last: c_uint) {
+fn unfollow_range(first: c_uint, last: c_uint) {
     for fd in first..=last.min(DESCRIPTORS_MAX as c_uint - 1) {
-        closes(fd as c_int);
+        unfollow(fd as c_int);
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        close_all(first, last);
+        unfollow_range(first, last);
     }
     // SAFETY: the caller's arguments.
     unsafe { real::close_range(first, last, flags) }
@@ -61,59 +50,50 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    close_all(first.max(0) as c_uint, c_uint::MAX);
+    unfollow_range(first.max(0) as c_uint, c_uint::MAX);
     // SAFETY: the caller's arguments.
     unsafe { real::closefrom(first) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
-    copied(fd, followed(fd), unsafe { real::dup(fd) })
+    copied(followed(fd), unsafe { real::dup(fd) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to {
-        closes(to);
+        unfollow(to);
     }
     // SAFETY: the caller's arguments.
     let made = unsafe { real::dup2(fd, to) };
     if fd == to {
         made
     } else {
-        copied(fd, followed(fd), made)
+        copied(followed(fd), made)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to {
-        closes(to);
+        unfollow(to);
     }
     // SAFETY: the caller's arguments.
-    copied(fd, followed(fd), unsafe { real::dup3(fd, to, flags) })
+    copied(followed(fd), unsafe { real::dup3(fd, to, flags) })
 }
 
 /// The C library's is variadic: the argument, if any, is a word.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    let is_copy = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    if !matches!(
-        command,
-        libc::F_GETFL | libc::F_SETFL | libc::F_GETFD | libc::F_SETFD
-    ) {
-        // A lock that is given up is seen by whoever waits for it.
-        outward::settle();
-    }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
     let Some(it) = followed(fd) else {
-        return if is_copy { copied(fd, None, result) } else { result };
+        return result;
     };
     match command {
-        _ if is_copy => copied(fd, Some(it), result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(Some(it), result),
         libc::F_GETFL if it.syncs() && result >= 0 => result | libc::O_DSYNC,
         libc::F_SETFL if result == 0 => {
             let appends = if argument as c_int & libc::O_APPEND != 0 {

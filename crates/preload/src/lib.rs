@@ -8,8 +8,6 @@
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
 //! | `names` | rename, unlink, remove |
 //! | `descriptors` | close, dup, fcntl |
-//! | `send` | send, sendto, sendmsg, epoll_wait, poll, pthread_create: for `--sync external` |
-//! | `passage` | whatever else others may notice, or waits: for `--sync external` |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
@@ -25,11 +23,7 @@
 mod descriptors;
 mod names;
 mod open;
-mod outward;
-#[cfg(target_arch = "x86_64")]
-mod passage;
 mod real;
-mod send;
 mod sync;
 mod write;
 
@@ -74,8 +68,6 @@ thread_local! {
 struct Settings {
     source: Source,
     patterns: Vec<CString>,
-    /// Syncs do not wait: what they make durable is not seen before it is.
-    is_external: bool,
 }
 
 impl Settings {
@@ -90,9 +82,7 @@ impl Settings {
             Some("nvm") => Source::Nvm(bytes, NVM),
             _ => Source::Path(area.into(), bytes),
         };
-        let is_external = std::env::var_os("SWITCHYARD_SYNC").is_some_and(|mode| mode == "external");
         Some(Self {
-            is_external,
             source,
             patterns: patterns.filter_map(|it| CString::new(it).ok()).collect(),
         })
@@ -121,13 +111,7 @@ fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
         Ok((journal, _)) => {
             OWNER.store(std::process::id() as pid_t, Ordering::Relaxed);
             // SAFETY: the function is there as long as the process.
-            unsafe {
-                libc::pthread_atfork(
-                    Some(outward::before_fork),
-                    Some(outward::after_fork),
-                    Some(after_fork),
-                )
-            };
+            unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
             Ok(journal)
         }
         Err(error) => {
@@ -135,17 +119,10 @@ fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
             Err(libc::EBUSY)
         }
     };
-    let mut is_new = false;
-    let opened = JOURNAL.get_or_init(|| {
-        is_new = true;
-        inside(open)
-    });
-    let journal = opened.as_ref().map_err(|&code| code)?;
-    if is_new && settings.is_external {
-        // Without a thread of ours every sync waits, as ever.
-        let _ = inside(|| outward::begin(journal));
-    }
-    Ok(journal)
+    JOURNAL
+        .get_or_init(|| inside(open))
+        .as_ref()
+        .map_err(|&code| code)
 }
 
 /// The journal, if a file was followed before, and calls of this thread are.
@@ -157,7 +134,6 @@ fn present() -> Option<&'static Journal> {
 /// In a child, after fork.
 extern "C" fn after_fork() {
     IS_PASSIVE.store(true, Ordering::Relaxed);
-    outward::forget();
     let area = JOURNAL.get().and_then(|it| it.as_ref().ok()?.descriptor());
     if let Some(area) = area {
         // SAFETY: the child's copy, which nothing uses.
@@ -211,7 +187,7 @@ impl Followed {
     }
 
     fn sync(&self) -> io::Result<()> {
-        inside(|| outward::sync(self.journal, self.file))
+        inside(|| self.journal.sync(self.file))
     }
 
     /// The file is the file system's alone from now on.
@@ -235,7 +211,6 @@ fn answer<T: From<i8>>(result: io::Result<T>) -> T {
 
 /// When the process ends in an orderly way: nothing stays in the area.
 extern "C" fn at_end() {
-    outward::settle();
     if let Some(journal) = present() {
         if let Err(error) = inside(|| journal.close()) {
             eprintln!(

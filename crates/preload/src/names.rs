@@ -1,6 +1,6 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
-use crate::{answer, inside, outward, present, real};
+use crate::{answer, inside, present, real};
 use libc::{c_char, c_int, c_uint};
 use runtime::files::{FileId, Journal};
 use std::ffi::{CStr, OsStr};
@@ -53,7 +53,6 @@ pub unsafe extern "C" fn renameat2(
     to: *const c_char,
     flags: c_uint,
 ) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::renameat2(from_directory, from, to_directory, to, flags) };
     let Some(journal) = present() else {
@@ -86,7 +85,6 @@ pub unsafe extern "C" fn renameat(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::unlinkat(directory, path, flags) };
     match known(directory, path) {
@@ -103,7 +101,6 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::remove(path) };
     match known(libc::AT_FDCWD, path) {

@@ -1,8 +1,8 @@
 //! Opening: which files are followed.
 
 use crate::{
-    APPENDS, Followed, SYNCS, Settings, followed, inside, is_passive, journal, outward, place, real,
-    set_errno, settings, unfollow,
+    APPENDS, Followed, SYNCS, Settings, followed, inside, is_passive, journal, place, real, set_errno,
+    settings, unfollow,
 };
 use libc::{c_char, c_int, mode_t};
 use runtime::files::{FileId, Journal, matches};
@@ -54,9 +54,6 @@ pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64
 unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's arguments.
     let open = |flags| unsafe { real::openat(directory, path, flags, mode) };
-    if flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
-        outward::settle();
-    }
     let is_written = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
     let Some(settings) = chosen(path).filter(|_| is_written && flags & libc::O_PATH == 0) else {
         return open(flags);
@@ -142,7 +139,6 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    outward::settle();
     // SAFETY: the caller's arguments.
     unsafe { stream(path, mode, real::fopen(path, mode)) }
 }
@@ -159,7 +155,6 @@ pub unsafe extern "C" fn freopen(
     mode: *const c_char,
     file: *mut libc::FILE,
 ) -> *mut libc::FILE {
-    outward::settle();
     // SAFETY: the caller's arguments.
     unsafe {
         unfollow(libc::fileno(file));

@@ -63,12 +63,4 @@ real! {
     renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint) -> c_int;
     unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     remove(path: *const c_char) -> c_int;
-    send(fd: c_int, data: *const c_void, count: size_t, flags: c_int) -> ssize_t;
-    sendto(fd: c_int, data: *const c_void, count: size_t, flags: c_int, to: *const libc::sockaddr, length: libc::socklen_t) -> ssize_t;
-    sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t;
-    epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int;
-    epoll_pwait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int;
-    poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
-    shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void;
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, routine: extern "C" fn(*mut c_void) -> *mut c_void, argument: *mut c_void) -> c_int;
 }

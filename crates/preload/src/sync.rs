@@ -1,17 +1,14 @@
 //! Syncing: one write to the area.
 
-use crate::{answer, followed, inside, outward, present, real};
+use crate::{answer, followed, inside, present, real};
 use libc::{c_int, c_uint, off_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
     match followed(fd) {
         Some(it) => answer(it.sync().map(|()| 0)),
-        None => {
-            outward::settle();
-            // SAFETY: the caller's arguments.
-            unsafe { real::fsync(fd) }
-        }
+        // SAFETY: the caller's arguments.
+        None => unsafe { real::fsync(fd) },
     }
 }
 
@@ -19,11 +16,8 @@ pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
 pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     match followed(fd) {
         Some(it) => answer(it.sync().map(|()| 0)),
-        None => {
-            outward::settle();
-            // SAFETY: the caller's arguments.
-            unsafe { real::fdatasync(fd) }
-        }
+        // SAFETY: the caller's arguments.
+        None => unsafe { real::fdatasync(fd) },
     }
 }
 
@@ -41,7 +35,6 @@ pub unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, count: off_t,
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
-    outward::settle();
     let all = present().map_or(Ok(()), |journal| inside(|| journal.sync_all()));
     // SAFETY: the caller's arguments.
     answer(all.map(|()| unsafe { real::syncfs(fd) }))
@@ -49,7 +42,6 @@ pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sync() {
-    outward::settle();
     if let Some(journal) = present() {
         // It has no way to tell of a failure, which the next fsync does.
         let _ = inside(|| journal.sync_all());

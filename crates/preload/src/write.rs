@@ -1,6 +1,6 @@
 //! Writing, and whatever else changes a file.
 
-use crate::{Followed, answer, followed, inside, names, outward, present, real, send, set_errno};
+use crate::{Followed, answer, followed, inside, names, present, real, set_errno};
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use runtime::files::At;
 use std::io;
@@ -27,13 +27,6 @@ impl Followed {
         syncs: bool,
         make: impl FnOnce() -> ssize_t,
     ) -> ssize_t {
-        // What is overwritten may get to the disk before the log, and must not before what was synced.
-        if outward::is_unsettled()
-            && self.flags & crate::APPENDS == 0
-            && inside(|| self.journal.overwrites(fd, self.file, at))
-        {
-            outward::settle();
-        }
         let written = inside(|| self.journal.write(fd, self.file, at, data, make));
         if written <= 0 || !(syncs || self.syncs()) {
             return written;
@@ -78,12 +71,6 @@ impl Followed {
     }
 }
 
-/// `make`, when nothing that was synced is on its way any more.
-fn settled<T>(make: impl FnOnce() -> T) -> T {
-    outward::settle();
-    make()
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's arguments.
@@ -91,8 +78,7 @@ pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) ->
     match followed(fd) {
         // SAFETY: the caller's arguments.
         Some(it) => unsafe { it.write_one(fd, At::Cursor, data, count, make) },
-        // SAFETY: the caller's arguments.
-        None => unsafe { send::send_one(fd, data, count, 0, make) },
+        None => make(),
     }
 }
 
@@ -103,7 +89,7 @@ pub unsafe extern "C" fn pwrite(fd: c_int, data: *const c_void, count: size_t, o
     match followed(fd) {
         // SAFETY: the caller's arguments.
         Some(it) => unsafe { it.write_one(fd, it.at(offset), data, count, make) },
-        None => settled(make),
+        None => make(),
     }
 }
 
@@ -120,8 +106,7 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
     match followed(fd) {
         // SAFETY: the caller's arguments.
         Some(it) => unsafe { it.write_parts(fd, At::Cursor, (parts, count), false, make) },
-        // SAFETY: the caller's arguments.
-        None => unsafe { send::send_parts(fd, (parts, count.max(0) as usize), 0, make) },
+        None => make(),
     }
 }
 
@@ -132,7 +117,7 @@ pub unsafe extern "C" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, o
     match followed(fd) {
         // SAFETY: the caller's arguments.
         Some(it) => unsafe { it.write_parts(fd, it.at(offset), (parts, count), false, make) },
-        None => settled(make),
+        None => make(),
     }
 }
 
@@ -154,7 +139,7 @@ pub unsafe extern "C" fn pwritev2(
     // SAFETY: the caller's arguments.
     let make = |flags| unsafe { real::pwritev2(fd, parts, count, offset, flags) };
     let Some(it) = followed(fd) else {
-        return settled(|| make(flags));
+        return make(flags);
     };
     let at = if flags & libc::RWF_APPEND != 0 {
         At::End
@@ -180,7 +165,6 @@ pub unsafe extern "C" fn pwritev64v2(
 
 /// The log cannot follow what happens to the file now: the file system has it alone from here on.
 fn give_up(fd: c_int) -> io::Result<()> {
-    outward::settle();
     followed(fd).map_or(Ok(()), |it| it.give_up())
 }
 
@@ -235,15 +219,6 @@ pub unsafe extern "C" fn mmap(
     offset: off_t,
 ) -> *mut c_void {
     let is_shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS == 0;
-    let is_seen = || {
-        // SAFETY: no memory is involved.
-        let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
-        flags < 0 || flags & libc::O_ACCMODE != libc::O_RDONLY
-    };
-    if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && !crate::is_passive() && is_seen() {
-        // Others may see what is stored there, at any time.
-        outward::give_up();
-    }
     if let Some(it) = followed(fd).filter(|_| is_shared) {
         if it.give_up().is_err() {
             set_errno(libc::EIO);
@@ -271,7 +246,6 @@ pub unsafe extern "C" fn mmap64(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::ftruncate(fd, size) };
     match (followed(fd), u64::try_from(size)) {
@@ -288,7 +262,6 @@ pub unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::truncate(path, size) };
     let known = present().and_then(|journal| {
@@ -309,7 +282,6 @@ pub unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::fallocate(fd, mode, offset, count) };
     let Some(it) = followed(fd) else {
@@ -331,7 +303,6 @@ pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, coun
 /// Answers with the error number itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
-    outward::settle();
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::posix_fallocate(fd, offset, count) };
     match followed(fd) {
@@ -344,14 +315,4 @@ pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t)
 pub unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { posix_fallocate(fd, offset, count) }
-}
-
-/// Memory that others have, too.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
-    if flags & libc::SHM_RDONLY == 0 && !crate::is_passive() {
-        outward::give_up();
-    }
-    // SAFETY: the caller's arguments.
-    unsafe { real::shmat(id, at, flags) }
 }

@@ -6,12 +6,14 @@
 //! the file system refuses O_DIRECT the medium is buffered, and says so ([`MediaFile::warning`]).
 //!
 //! A medium has one owner: an exclusive `flock` is held as long as it is open, and block devices are opened with
-//! O_EXCL, which a mounted or otherwise claimed device refuses.
+//! O_EXCL, which a mounted or otherwise claimed device refuses. Both belong to the open file, which a write that the kernel
+//! still makes for a killed program keeps open: a new owner waits for it.
 //!
 //! The cold path and the hot path see the same bytes: both use the same file description. The cold path goes through
 //! an aligned bounce buffer because O_DIRECT asks for aligned memory, offsets and lengths.
 
-use base::{MediaError, Medium, limits::PAGE_BYTES};
+use crate::clock;
+use base::{Duration, MediaError, Medium, limits::PAGE_BYTES};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -24,6 +26,28 @@ use thiserror::Error;
 const BLOCK_BYTES: usize = PAGE_BYTES;
 /// Bytes that the cold path moves by one system call.
 const BOUNCE_BLOCKS: usize = 256;
+
+/// How long a medium that is in use is waited for: the last write of a program that was killed may be under way, and keeps it open.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// Opens by `open`, again and again while somebody may only seem to have it.
+#[allow(clippy::disallowed_methods, reason = "it waits, for a second at most")]
+pub(crate) fn after_last_write<T, E>(
+    open: impl Fn() -> Result<T, E>,
+    is_taken: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let began = clock::now();
+    loop {
+        match open() {
+            Err(error) if is_taken(&error) && clock::now().since(began) < LAST_WRITE => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            other => return other,
+        }
+    }
+}
 
 /// Why a medium cannot be opened.
 #[derive(Debug, Error)]
@@ -121,7 +145,8 @@ impl MediaFile {
             }
             Err(error) => return Err(os(error)),
         };
-        let (file, direct) = open_exclusive(path, create, is_device)?;
+        let is_taken = |error: &MediaOpenError| matches!(error, MediaOpenError::InUse(_));
+        let (file, direct) = after_last_write(|| open_exclusive(path, create, is_device), is_taken)?;
         let have_bytes = size_of_file(&file).map_err(os)?;
         let need_bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         if have_bytes < need_bytes {

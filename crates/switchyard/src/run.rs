@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use runtime::MediaOpenError;
 use runtime::area::AreaError;
 use runtime::files::{DEFAULT_PATTERNS, FilesError, Recovered, export as export_copies, restore};
@@ -15,15 +15,6 @@ use std::process::Command;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libswitchyard_preload.so";
-
-/// When a sync returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SyncMode {
-    /// When it is durable.
-    Wait,
-    /// At once; what is sent afterwards is held until it is durable.
-    External,
-}
 
 /// `switchyard run`.
 #[derive(Args)]
@@ -45,10 +36,6 @@ pub struct RunArgs {
     /// [default: *.incr.aof, appendonly.aof, *-wal, and six digits with .log]
     #[arg(long = "match", value_name = "PATTERN")]
     pub patterns: Vec<String>,
-    /// When a sync returns: when it is durable, or at once, while nobody else sees anything that depends on it before it is
-    /// (docs/external.md)
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = SyncMode::Wait)]
-    pub sync: SyncMode,
     /// Emulated NVM instead of the area, for measuring: NOTHING of it survives the program
     #[arg(long, conflicts_with = "area")]
     pub nvm: bool,
@@ -119,9 +106,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if patterns.contains('\0') || args.patterns.iter().any(|it| it.is_empty() || it.contains('\n')) {
         bail!(Failure::Usage("--match: write a name with *, ? and [...]".into()));
     }
-    if args.sync == SyncMode::External && cfg!(not(target_arch = "x86_64")) {
-        bail!(Failure::Usage("--sync external: on x86-64 only".into()));
-    }
     let area = if args.nvm {
         PathBuf::from("nvm")
     } else {
@@ -134,17 +118,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    let mode = match args.sync {
-        SyncMode::Wait => "wait",
-        SyncMode::External => "external",
-    };
     let error = Command::new(&args.program[0])
         .args(&args.program[1..])
         .env("LD_PRELOAD", preload)
         .env("SWITCHYARD_AREA", area)
         .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
         .env("SWITCHYARD_MATCH", patterns)
-        .env("SWITCHYARD_SYNC", mode)
         .exec();
     Err(error).with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))
 }

@@ -3,11 +3,12 @@
 //! A write is durable when it returns. On files that is `RWF_DSYNC`, by which the kernel sets FUA, or flushes the
 //! device's cache after the write if it has one and no FUA.
 
+use super::awake;
 use crate::clock;
 use base::limits::PAGE_BYTES;
 use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::{hint, io, ptr};
 
@@ -40,6 +41,17 @@ impl Direct {
     pub(super) fn new(file: File) -> Self {
         Self { file }
     }
+
+    fn write_asleep(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        let iovec = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let at = offset as libc::off_t;
+        // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
+        let written = unsafe { libc::pwritev2(self.file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -69,23 +81,12 @@ impl Backend for Direct {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            let rest = &bytes[done..];
-            let iovec = libc::iovec {
-                iov_base: rest.as_ptr().cast_mut().cast(),
-                iov_len: rest.len(),
-            };
-            let at = (offset + done as u64) as libc::off_t;
-            // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
-            let result = unsafe { libc::pwritev2(self.file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
-            match result {
-                1.. => done += result as usize,
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                _ => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
+            let (at, rest) = (offset + done as u64, &bytes[done..]);
+            match awake::write(self.file.as_fd(), at, rest, || self.write_asleep(at, rest)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -19,12 +19,14 @@
 //! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
 //! that was submitted and is awaited by nobody.
 
+mod awake;
 mod backend;
 mod bell;
 mod group;
 mod shared;
 mod structures;
 
+pub(crate) use awake::never as never_awake;
 pub use backend::{NvmTiming, WriteCache};
 pub use store::{
     Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
@@ -32,13 +34,12 @@ pub use store::{
 pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
 
 use crate::entropy;
-use crate::media::{MediaFile, MediaOpenError, MediaWarning};
+use crate::media::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use crate::pool::{ClientError, OpenedArea, PoolClient};
 use backend::{Backend, Direct, Mapped};
 use base::{MediaError, Medium, Rate};
 use shared::Shared;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -138,9 +139,6 @@ struct Owner {
 struct Details {
     warning: Option<MediaWarning>,
     write_cache: WriteCache,
-    /// Of a pool: kept for the area to stay this process's.
-    #[allow(dead_code, reason = "it is closed with the area, that is its use")]
-    lock: Option<File>,
     descriptor: Option<RawFd>,
 }
 
@@ -178,23 +176,17 @@ impl Area {
             }
             other => other?,
         };
-        Self::open_medium(medium, None, options)
+        Self::open_medium(medium, options)
     }
 
     /// Opens the area that a pool calls `name`, in all of its space. One that the pool does not have becomes one of
     /// `create_bytes`, with mode 0600. An area that its owner serves elsewhere is [`ClientError::Elsewhere`].
     pub fn open_in_pool(pool: &PoolClient, name: &str, options: &AreaOptions) -> Result<Self, AreaError> {
-        let is_unknown = |error: &ClientError| {
-            matches!(
-                error,
-                ClientError::Refused {
-                    code: Code::Unknown,
-                    ..
-                }
-            )
-        };
-        let opened = match pool.open(name, true) {
-            Err(error) if is_unknown(&error) && options.create_bytes > 0 => {
+        let is_refused =
+            |error: &ClientError, why| matches!(error, ClientError::Refused { code, .. } if *code == why);
+        let open = || after_last_write(|| pool.open(name, true), |error| is_refused(error, Code::InUse));
+        let opened = match open() {
+            Err(error) if is_refused(&error, Code::Unknown) && options.create_bytes > 0 => {
                 pool.change(&Request::Create {
                     name: name.to_owned(),
                     bytes: options.create_bytes,
@@ -203,18 +195,13 @@ impl Area {
                     mode: 0o600,
                     rate: Rate::UNLIMITED,
                 })?;
-                pool.open(name, true)?
+                open()?
             }
             other => other?,
         };
-        let (file, lock, is_mapped) = match opened {
+        let (file, is_mapped) = match opened {
             OpenedArea::Elsewhere(path) => return Err(ClientError::Elsewhere(path).into()),
-            OpenedArea::Area {
-                file,
-                lock,
-                is_mapped,
-                ..
-            } => (file, lock, is_mapped),
+            OpenedArea::Area { file, is_mapped, .. } => (file, is_mapped),
         };
         let mut medium = MediaFile::from_file(file)?;
         let options = AreaOptions {
@@ -225,14 +212,10 @@ impl Area {
         if !is_blank(&medium)? {
             store::grow(&mut medium)?;
         }
-        Self::open_medium(medium, lock, &options)
+        Self::open_medium(medium, &options)
     }
 
-    fn open_medium(
-        mut medium: MediaFile,
-        lock: Option<File>,
-        options: &AreaOptions,
-    ) -> Result<Self, AreaError> {
+    fn open_medium(mut medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
         let create_bytes = options.create_bytes;
         if create_bytes > 0 && is_blank(&medium)? {
             let block_bytes = medium
@@ -259,7 +242,6 @@ impl Area {
             Details {
                 warning,
                 write_cache,
-                lock,
                 descriptor,
             },
         )
@@ -274,7 +256,6 @@ impl Area {
         let details = Details {
             warning: None,
             write_cache: WriteCache::Unknown,
-            lock: None,
             descriptor: None,
         };
         Self::start(Box::new(mapped), engine, report, details)
@@ -288,9 +269,10 @@ impl Area {
     ) -> Result<Self, AreaError> {
         let shared = Arc::new(Shared::new(backend, engine));
         let runner = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("area".into())
-            .spawn(move || runner.run())?;
+        let thread = std::thread::Builder::new().name("area".into()).spawn(move || {
+            awake::never();
+            runner.run();
+        })?;
         Ok(Self(Arc::new(Owner {
             shared,
             thread: Some(thread),
@@ -389,18 +371,7 @@ impl Area {
 
     /// Everything up to this ticket is durable: the watermark.
     pub fn durable(&self) -> Ticket {
-        self.shared().durable()
-    }
-
-    /// The newest ticket: [`Area::wait`] for it makes everything durable that was submitted so far.
-    pub fn newest(&self) -> Ticket {
-        self.shared().lock().engine.newest()
-    }
-
-    /// Waits until everything up to `ticket` is durable.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), AreaError> {
-        let shared = self.shared();
-        shared.wait(shared.lock(), ticket)
+        self.shared().lock().engine.durable()
     }
 
     /// Makes everything durable that was submitted so far, by anybody.

@@ -105,11 +105,6 @@ impl Shared {
         }
     }
 
-    /// The last durable record.
-    pub(super) fn durable(&self) -> Ticket {
-        Ticket(self.durable.load(Ordering::Acquire))
-    }
-
     /// What became of `ticket`, as far as it is known without the lock.
     fn outcome(&self, ticket: Ticket) -> Option<Result<(), AreaError>> {
         if self.durable.load(Ordering::Acquire) >= ticket.0 {

@@ -7,16 +7,16 @@
 //! Locks are taken in this order: rounds, state, the area's.
 
 mod identity;
-mod outbox;
 mod pattern;
 mod recover;
 
-pub use outbox::{HELD_BYTES_MAX, Hold, Outbox};
 pub use pattern::{DEFAULT_PATTERNS, matches};
 pub use recover::{Recovered, export, restore};
 pub use store::files::FileId;
 
-use crate::area::{Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId, Ticket};
+use crate::area::{
+    Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId, never_awake,
+};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -145,7 +145,10 @@ impl Journal {
         let runner = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("files".into())
-            .spawn(move || runner.run())
+            .spawn(move || {
+                never_awake();
+                runner.run();
+            })
             .map_err(AreaError::from)?;
         let thread = Mutex::new(Some(thread));
         Ok((Self { shared, thread }, recovered))
@@ -262,14 +265,6 @@ impl Journal {
 
     /// Makes everything durable that was written to the file.
     pub fn sync(&self, id: FileId) -> io::Result<()> {
-        match self.sync_later(id)? {
-            Some(ticket) => self.await_durable(ticket),
-            None => Ok(()),
-        }
-    }
-
-    /// The same without waiting for the log: the ticket to await, or `None` if it is durable already.
-    pub fn sync_later(&self, id: FileId) -> io::Result<Option<Ticket>> {
         let shared = &*self.shared;
         let by = {
             let mut state = shared.lock();
@@ -285,43 +280,16 @@ impl Journal {
             state.files.sync(id)
         };
         match by {
-            SyncBy::Log => return Ok(Some(shared.area.newest())),
-            SyncBy::Checkpoint => shared.checkpoint()?,
+            SyncBy::Log => shared.area.sync().map_err(|_| {
+                shared.lock().has_failed = true;
+                failed()
+            }),
+            SyncBy::Checkpoint => shared.checkpoint(),
             SyncBy::FileSystem => {
                 let own = shared.lock().descriptors.get(&id).map(OwnedFd::try_clone);
-                File::from(own.ok_or_else(failed)??).sync_all()?;
+                File::from(own.ok_or_else(failed)??).sync_all()
             }
         }
-        Ok(None)
-    }
-
-    /// Waits until the log is durable up to `ticket`.
-    pub fn await_durable(&self, ticket: Ticket) -> io::Result<()> {
-        self.shared.area.wait(ticket).map_err(|_| {
-            self.shared.lock().has_failed = true;
-            failed()
-        })
-    }
-
-    /// The log is durable up to this ticket.
-    pub fn durable(&self) -> Ticket {
-        self.shared.area.durable()
-    }
-
-    /// True if a write to the area takes longer than to hand it to another thread.
-    pub fn is_slow(&self) -> bool {
-        self.descriptor().is_some()
-    }
-
-    /// True if a write at `at` would change what the file has already, as far as it is known before it is made.
-    pub fn overwrites(&self, fd: RawFd, id: FileId, at: At) -> bool {
-        let offset = match at {
-            At::End => return false,
-            At::Offset(offset) => offset,
-            // SAFETY: no memory is involved.
-            At::Cursor => (unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).max(0) as u64,
-        };
-        !self.shared.lock().files.ends_by(id, offset)
     }
 
     /// Makes everything durable that was written to any file.

@@ -70,10 +70,8 @@ impl From<rustix::io::Errno> for ClientError {
 pub enum OpenedArea {
     /// An area: read and write it, or map it.
     Area {
-        /// The file or device.
+        /// The file or device; open for writing it keeps others from that.
         file: File,
-        /// Keep it as long as the file: it keeps others from writing.
-        lock: Option<File>,
         /// Number of the area.
         number: u64,
         /// Its size.
@@ -118,7 +116,7 @@ impl PoolClient {
     fn exchange(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), ClientError> {
         rustix::net::send(&self.socket, &request.emit(), SendFlags::NOSIGNAL)?;
         let mut packet = [0; MESSAGE_BYTES_MAX];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut slices = [IoSliceMut::new(&mut packet)];
@@ -160,10 +158,9 @@ impl PoolClient {
                 is_writable,
                 is_mapped,
             } => {
-                let mut files = files.into_iter().map(File::from);
+                let file = files.into_iter().next().ok_or_else(unexpected)?;
                 Ok(OpenedArea::Area {
-                    file: files.next().ok_or_else(unexpected)?,
-                    lock: files.next(),
+                    file: file.into(),
                     number,
                     bytes,
                     is_writable,

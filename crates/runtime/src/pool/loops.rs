@@ -103,6 +103,11 @@ fn over(backing: &File) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Whether `backing` lies under a device of this module.
+pub(super) fn is_under(backing: &File) -> io::Result<bool> {
+    Ok(Path::new(DEVICES).exists() && !over(backing)?.is_empty())
+}
+
 /// Whether somebody has `backing` open for writing through a device of this module.
 pub(super) fn is_open(backing: &File) -> io::Result<bool> {
     let devices = over(backing)?;

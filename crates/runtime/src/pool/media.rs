@@ -4,8 +4,9 @@ use super::disk::Disk;
 use super::loops;
 use super::throttle::Throttle;
 use crate::media::{MediaFile, MediaOpenError};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -75,10 +76,8 @@ impl From<io::Error> for WorkError {
 /// What a program is given.
 #[derive(Debug)]
 pub struct HandedOut {
-    /// The area.
+    /// The area. Whoever has it open for writing keeps others from that.
     pub file: File,
-    /// Keeps others from writing as long as somebody has it.
-    pub lock: Option<File>,
     /// It is persistent memory, to be mapped.
     pub is_mapped: bool,
 }
@@ -156,6 +155,11 @@ impl PoolMedia {
                     MediaOpenError::InUse(_) => PoolMediaError::InUse(path.into()),
                     error => error.into(),
                 })?;
+                if table.as_file().is_some_and(|file| is_written(file).is_err()) {
+                    return Err(unfit(
+                        "its file system has no leases, by which it is known who writes an area",
+                    ));
+                }
                 let path = fs::canonicalize(path).map_err(os)?;
                 let kind = Kind::Directory(path);
                 Ok((Self::new(kind, is_strict), table))
@@ -198,7 +202,6 @@ impl PoolMedia {
                 file.set_len(0)?;
                 reserve(&file, extent.bytes)?;
                 file.sync_all()?;
-                private(&lock_path(dir, id), true)?;
                 File::open(dir)?.sync_all()?;
             }
             Work::Grow(id, _, extent) => {
@@ -220,11 +223,9 @@ impl PoolMedia {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error.into()),
                 }
-                for path in [area_path(dir, id), lock_path(dir, id)] {
-                    match fs::remove_file(path) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                        _ => {}
-                    }
+                match fs::remove_file(area_path(dir, id)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
                 }
                 File::open(dir)?.sync_all()?;
             }
@@ -297,7 +298,17 @@ impl PoolMedia {
                 Some(_) => {}
             }
         }
-        if self.has_loop(area) {
+        let mut has_loop = self.has_loop(area);
+        if let (Kind::Directory(dir), true) = (&self.kind, write) {
+            let file = for_reading(dir, id)?;
+            // One that is left from when the area had a rate keeps others from the file: who writes, writes through it.
+            let is_under_loop = loops::is_under(&file)?;
+            if !is_under_loop && is_written(&file)? {
+                return Err(WorkError::InUse);
+            }
+            has_loop |= is_under_loop;
+        }
+        if has_loop {
             let file = loops::open(&self.backing(id, area, true)?, write)?;
             if area.rate.is_limited() {
                 self.limit(id, area)?;
@@ -323,16 +334,8 @@ impl PoolMedia {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0)?,
             other => other?,
         };
-        let lock = match write {
-            true => Some(take_lock(dir, id)?),
-            false => None,
-        };
         let is_mapped = is_dax(&file);
-        Ok(HandedOut {
-            file,
-            lock,
-            is_mapped,
-        })
+        Ok(HandedOut { file, is_mapped })
     }
 
     /// True if somebody has the area open for writing.
@@ -341,7 +344,10 @@ impl PoolMedia {
             _ if self.has_loop(area) => self
                 .backing(id, area, false)
                 .and_then(|file| loops::is_open(&file)),
-            Kind::Directory(dir) => take_lock(dir, id).map(|_| false),
+            Kind::Directory(dir) => for_reading(dir, id).and_then(|file| match loops::is_under(&file)? {
+                true => loops::is_open(&file),
+                false => is_written(&file),
+            }),
             Kind::Device(disk) => disk
                 .open_partition(area.extent, libc::O_EXCL, false)
                 .map(|_| false),
@@ -381,7 +387,6 @@ impl PoolMedia {
 fn device(file: File) -> HandedOut {
     HandedOut {
         file,
-        lock: None,
         is_mapped: false,
     }
 }
@@ -421,10 +426,6 @@ fn area_path(dir: &Path, id: AreaId) -> PathBuf {
     dir.join(format!("area-{}", id.0))
 }
 
-fn lock_path(dir: &Path, id: AreaId) -> PathBuf {
-    dir.join(format!("area-{}.lock", id.0))
-}
-
 /// A file that nobody else may open.
 fn private(path: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -432,18 +433,30 @@ fn private(path: &Path, create: bool) -> io::Result<File> {
     options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// The lock of an area, taken; `WouldBlock` if somebody has it. It goes along with the descriptor.
-fn take_lock(dir: &Path, id: AreaId) -> io::Result<File> {
-    // For reading: whoever has it must not fill the file system with it.
+fn for_reading(dir: &Path, id: AreaId) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let lock = options
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(lock_path(dir, id))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-        Err(TryLockError::Error(error)) => Err(error),
+    options.read(true).custom_flags(libc::O_NOFOLLOW);
+    options.open(area_path(dir, id))
+}
+
+/// True if anybody has the file open for writing, which a killed program has until its last write has ended: the kernel grants no
+/// lease for reading then (fcntl(2)). Readers do not count, and have no way to: leases are for the file's owner.
+fn is_written(file: &File) -> io::Result<bool> {
+    const F_SETSIG: libc::c_int = 10;
+    let call = |command, argument: libc::c_int| {
+        // SAFETY: no memory is involved.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // Who opens it for writing meanwhile waits, and we are told by a signal: by one that nobody minds.
+    call(F_SETSIG, libc::SIGURG)?;
+    match call(libc::F_SETLEASE, libc::F_RDLCK) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        other => other
+            .and_then(|()| call(libc::F_SETLEASE, libc::F_UNLCK))
+            .map(|()| false),
     }
 }
 

@@ -356,11 +356,6 @@ impl Files {
         self.files[&id].size == size
     }
 
-    /// True if the file ends at `offset` or before.
-    pub fn ends_by(&self, id: FileId, offset: u64) -> bool {
-        self.files[&id].size <= offset
-    }
-
     /// The file has this size, and the log does not know how that came.
     pub fn surprise(&mut self, id: FileId, size: u64) {
         self.missed(id);

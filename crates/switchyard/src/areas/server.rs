@@ -169,7 +169,7 @@ fn serve(connection: &OwnedFd, keeper: &Keeper, who: Who, process: u32) {
 /// Sends an answer; false if the client does not take it.
 fn answer(connection: &OwnedFd, answer: &Answer, files: &[OwnedFd], flags: SendFlags) -> bool {
     let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
@@ -261,8 +261,7 @@ fn open(
                 is_writable: write,
                 is_mapped: handed_out.is_mapped,
             };
-            let files = std::iter::once(handed_out.file).chain(handed_out.lock);
-            Ok((answer, files.map(OwnedFd::from).collect()))
+            Ok((answer, vec![handed_out.file.into()]))
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::compare::ROUNDS;
 use super::machine;
 use super::redis::{Loop, median, print_raws, raws_json};
-use super::store::{Scratch, check_area, raw, scratch};
+use super::store::{RAW_BYTES, Scratch, check_area, raw, scratch};
 use crate::failure::{Failure, within};
 use crate::size::Size;
 use anyhow::{Context, bail, ensure};
@@ -181,7 +181,7 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
         // By program: ext4's rounds, and ours.
         let mut times = vec![[Vec::new(), Vec::new()]; programs.len()];
         for round in 0..args.rounds {
-            raw_us.push(raw(dir, 1, RAW_TIME)?.p50_us);
+            raw_us.push(raw(dir, 1, RAW_BYTES, RAW_TIME)?.p50_us);
             for (&program, times) in programs.iter().zip(&mut times) {
                 for side in [round % 2, 1 - round % 2] {
                     times[side].push(case(args, program, dir, (side == 1).then_some(&area))?);

@@ -25,7 +25,7 @@ use store::pool::AREA_BYTES_MIN;
 /// Latencies beyond are counted as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// What a raw overwrite writes at least: a block of most devices.
-const RAW_BYTES: usize = 4096;
+pub(super) const RAW_BYTES: usize = 4096;
 /// The file that raw overwrites go to.
 const RAW_FILE_BYTES: usize = 64 << 20;
 /// The paper's NVDIMM: 500 ns for 1 KiB.
@@ -166,7 +166,7 @@ fn round(args: &StoreArgs, threads: usize) -> anyhow::Result<Vec<Row>> {
     let time = Duration::from_secs_f64(args.seconds);
     let mut rows = Vec::new();
     if !args.nvm {
-        rows.push(raw(&args.dir, threads, time)?);
+        rows.push(raw(&args.dir, threads, RAW_BYTES, time)?);
     }
     for structure in OURS {
         rows.push(ours(args, structure, threads, time)?);
@@ -191,8 +191,8 @@ pub(super) fn scratch(dir: &Path, name: &str) -> Scratch {
     Scratch(dir.join(format!("switchyard-bench-{}-{name}", std::process::id())))
 }
 
-/// The device's limit: a block overwritten in place.
-pub(super) fn raw(dir: &Path, threads: usize, time: Duration) -> anyhow::Result<Row> {
+/// The device's limit: as many bytes, whole blocks, overwritten in place.
+pub(super) fn raw(dir: &Path, threads: usize, bytes: usize, time: Duration) -> anyhow::Result<Row> {
     let path = scratch(dir, "raw");
     let prepare = || -> std::io::Result<std::fs::File> {
         std::fs::write(&path.0, vec![0; RAW_FILE_BYTES])?;
@@ -203,14 +203,14 @@ pub(super) fn raw(dir: &Path, threads: usize, time: Duration) -> anyhow::Result<
             .open(&path.0)
     };
     let file = prepare().with_context(|| format!("{} cannot be prepared", path.0.display()))?;
-    let share = RAW_FILE_BYTES / threads / RAW_BYTES;
+    let share = RAW_FILE_BYTES / threads / bytes;
     drive("raw overwrite", threads, time, |thread| {
-        let memory = vec![thread as u8; 2 * RAW_BYTES];
+        let memory = vec![thread as u8; bytes + RAW_BYTES];
         let start = memory.as_ptr().align_offset(RAW_BYTES);
         let file = &file;
         move |count| {
             let block = thread * share + count as usize % share;
-            file.write_all_at(&memory[start..start + RAW_BYTES], (block * RAW_BYTES) as u64)?;
+            file.write_all_at(&memory[start..start + bytes], (block * bytes) as u64)?;
             Ok(())
         }
     })

@@ -1,0 +1,325 @@
+//! Durable writes whose writer stays awake, where that is faster: it gives the processor to whoever wants it, but does not
+//! sleep.
+//!
+//! To sleep until a write is done and to be woken can cost as much as a fast device takes. So a thread has a ring of the
+//! kernel's of its own, and looks for the completion between calls of `sched_yield`. Where others want the processor that
+//! is a loss, as who yields is not woken for what it waits for: then, or when a write does not end within [`WATCH`], the
+//! rest of it is slept for.
+//!
+//! Which way is faster is measured: a thread goes the faster one, and tries the other now and then, the less often the more
+//! often that has lost. But where a thread answers somebody after each write, who asks anew at once, the scheduler brings the two
+//! together on a processor if the thread sleeps, and keeps them apart if it does not: they have to wake each other's processors.
+//! That costs more than staying awake gains, unless the device is fast.
+//!
+//! A program that is killed leaves such a write to the kernel, which keeps the file open until it has ended. So whoever
+//! takes a medium over has to go by who has it open, and by no other file.
+
+use crate::clock;
+use base::Duration;
+use io_uring::{IoUring, opcode, types};
+use std::cell::RefCell;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Longest time for which a thread stays awake.
+const WATCH: Duration = Duration::from_micros(200);
+/// Somebody else ran meanwhile, for longer than workers of the kernel do.
+const LONG_YIELD: Duration = Duration::from_micros(50);
+/// Writes of a trial, and how many of them come before those that count: the scheduler has to get used to it.
+const TRIAL: u32 = 16;
+const UNCOUNTED: u32 = 4;
+/// Writes until the other way is tried: after it has won, doubled each time that it loses, and at most.
+const TRIED_AFTER: u32 = 128;
+const TRIED_AFTER_MAX: u32 = 1024;
+/// Pauses between writes, in ns, of a thread that answers one who asks anew at once: for less there is nobody, for more several.
+const TALKS_NS: Range<u64> = 15_000..120_000;
+/// For such a thread writes that take less awake are of a fast device: a loop device over memory takes 45 µs, a virtual disk 85.
+const FAST_NS: u64 = 65_000;
+/// Longer pauses count as so long.
+const PAUSE_NS_MAX: u64 = 1_000_000;
+/// Longer writes are slept for.
+const BYTES_MAX: usize = 128 << 10;
+/// Descriptors of rings are above those that programs expect to get.
+const DESCRIPTOR_MIN: libc::c_int = 512;
+
+/// Grows in a forked child: what its parent had is not its own.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Of one thread.
+struct Awake {
+    /// `None` where the kernel, or who confines us, has no rings, and for threads that always sleep.
+    ring: Option<IoUring>,
+    generation: u32,
+    choice: Choice,
+}
+
+/// Which way writes go.
+#[derive(Debug, Default)]
+struct Choice {
+    is_awake: bool,
+    is_trial: bool,
+    /// Writes until this way's turn ends.
+    left: u32,
+    /// The next turn of the way that is preferred, in writes.
+    tried_after: u32,
+    /// Recent means, asleep and awake, ns; 0 before the first.
+    means_ns: [u64; 2],
+    /// Recent mean of the time between two writes, ns.
+    pause_ns: u64,
+    /// When the last write ended, ns.
+    ended_ns: u64,
+}
+
+thread_local! {
+    static AWAKE: RefCell<Option<Awake>> = const { RefCell::new(None) };
+}
+
+/// Writes what it can of `bytes`, durable when it returns; `asleep` does the same by sleeping.
+pub(super) fn write(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    bytes: &[u8],
+    asleep: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut asleep = Some(asleep);
+    // A thread that ends may have a last write to make, and nothing of its own any more.
+    let outcome = AWAKE.try_with(|awake| {
+        // A signal's handler may come here while its thread is at a write.
+        let mut awake = awake.try_borrow_mut().ok()?;
+        let generation = GENERATION.load(Ordering::Relaxed);
+        if awake.as_ref().is_none_or(|awake| awake.generation != generation) {
+            *awake = Some(Awake::new(generation));
+        }
+        let awake = awake.as_mut()?;
+        if bytes.len() > BYTES_MAX || awake.ring.is_none() {
+            return None;
+        }
+        let stays = awake.choice.stays_awake();
+        let began = clock::now();
+        let written = match stays {
+            true => awake.write(file, offset, bytes)?,
+            false => asleep.take()?(),
+        };
+        awake.choice.took(began.as_nanos(), clock::now().as_nanos());
+        Some(written)
+    });
+    match (outcome.ok().flatten(), asleep) {
+        (Some(written), _) => written,
+        (None, Some(asleep)) => asleep(),
+        (None, None) => unreachable!("who sleeps has a result"),
+    }
+}
+
+/// From now on this thread sleeps: nobody waits for its writes, and who is awake takes others' processor.
+pub(crate) fn never() {
+    AWAKE.set(Some(Awake {
+        ring: None,
+        generation: GENERATION.load(Ordering::Relaxed),
+        choice: Choice::default(),
+    }));
+}
+
+/// A ring of one thread that takes completions when it enters the kernel, and is not interrupted for them (Linux 5.19).
+fn new_ring() -> io::Result<IoUring> {
+    let cooperative = IoUring::builder().setup_coop_taskrun().build(2);
+    let ring = cooperative.or_else(|_| IoUring::new(2))?;
+    // SAFETY: no memory is involved.
+    let high = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTOR_MIN) };
+    match high {
+        // SAFETY: a descriptor of this ring, which nobody else has.
+        0.. => unsafe { IoUring::from_fd(high as RawFd, ring.params().clone()) },
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn after_fork() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Choice {
+    /// Whether the next write is waited for awake.
+    fn stays_awake(&mut self) -> bool {
+        if self.left == 0 {
+            self.next_turn();
+        }
+        self.left -= 1;
+        self.is_awake
+    }
+
+    fn next_turn(&mut self) {
+        let [asleep_ns, awake_ns] = self.means_ns;
+        let has_tried_both = asleep_ns > 0 && awake_ns > 0;
+        if self.is_trial && has_tried_both {
+            let is_apart = TALKS_NS.contains(&self.pause_ns) && awake_ns > FAST_NS;
+            let prefers_awake = awake_ns <= asleep_ns && !is_apart;
+            let has_won = prefers_awake == self.is_awake;
+            self.turn_to(prefers_awake, has_won);
+        } else {
+            self.is_trial = true;
+            self.is_awake = !self.is_awake;
+            self.means_ns[usize::from(self.is_awake)] = 0;
+            self.left = TRIAL;
+        }
+    }
+
+    /// A turn of the preferred way, which is another than before if that `is_new`.
+    fn turn_to(&mut self, awake: bool, is_new: bool) {
+        self.is_trial = false;
+        self.is_awake = awake;
+        let twice = self.tried_after * 2;
+        self.tried_after = if is_new {
+            TRIED_AFTER
+        } else {
+            twice.clamp(TRIED_AFTER, TRIED_AFTER_MAX)
+        };
+        self.left = self.tried_after;
+    }
+
+    /// A write of this way took so long. One that was disturbed counts as four usual ones at most.
+    fn took(&mut self, began_ns: u64, ended_ns: u64) {
+        let pause_ns = began_ns.saturating_sub(self.ended_ns).min(PAUSE_NS_MAX);
+        self.pause_ns = (self.pause_ns * 7 + pause_ns) / 8;
+        self.ended_ns = ended_ns;
+        if self.is_trial && self.left >= TRIAL - UNCOUNTED {
+            return;
+        }
+        let ns = ended_ns - began_ns;
+        let way = usize::from(self.is_awake);
+        let mean = match self.means_ns[way] {
+            0 => ns,
+            mean => (mean * 7 + ns.min(mean * 4)) / 8,
+        };
+        self.means_ns[way] = mean;
+        if self.is_awake && !self.is_trial && mean > self.means_ns[0] * 5 / 4 {
+            self.turn_to(false, true);
+        }
+    }
+}
+
+impl Awake {
+    fn new(generation: u32) -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the handler only counts.
+            unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+        });
+        Self {
+            ring: new_ring().ok(),
+            generation,
+            choice: Choice::default(),
+        }
+    }
+
+    /// `None` if the kernel takes nothing.
+    fn write(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Option<io::Result<usize>> {
+        let ring = self.ring.as_mut()?;
+        let entry = opcode::Write::new(types::Fd(file.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
+            .offset(offset)
+            .rw_flags(libc::RWF_DSYNC)
+            .build();
+        // SAFETY: file and bytes are borrowed until the completion is here, which is waited for below whatever happens.
+        let pushed = unsafe { ring.submission().push(&entry) }.is_ok();
+        if !pushed || ring.submit().ok() != Some(1) {
+            // It never will: the program may have closed the ring's descriptor, and its number be another file's now. So it
+            // is not closed again.
+            std::mem::forget(self.ring.take());
+            return None;
+        }
+        let began = clock::now();
+        let mut last = began;
+        let mut pays = true;
+        while ring.completion().is_empty() {
+            if pays {
+                std::thread::yield_now();
+                let now = clock::now();
+                pays = now.since(last) < LONG_YIELD && now.since(began) < WATCH;
+                last = now;
+            } else {
+                // However it ends, the completion is looked for.
+                let _ = ring.submit_and_wait(1);
+            }
+        }
+        let result = ring.completion().next()?.result();
+        Some(match usize::try_from(result) {
+            Ok(written) => Ok(written),
+            Err(_) => Err(io::Error::from_raw_os_error(-result)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets `count` writes take so long asleep and awake, with pauses between them; how many were waited for awake.
+    fn awake_of(choice: &mut Choice, count: u32, took_ns: [u64; 2], pause_ns: u64) -> u32 {
+        let mut awake = 0;
+        for _ in 0..count {
+            let way = choice.stays_awake();
+            awake += u32::from(way);
+            let began = choice.ended_ns + pause_ns;
+            choice.took(began, began + took_ns[usize::from(way)]);
+        }
+        awake
+    }
+
+    #[test]
+    fn the_faster_way_is_gone_and_the_other_tried_now_and_then() {
+        let most = awake_of(&mut Choice::default(), 100_000, [60_000, 30_000], 3_000);
+        assert!((98_000..100_000).contains(&most), "{most}");
+        let few = awake_of(&mut Choice::default(), 100_000, [60_000, 3_000_000], 3_000);
+        assert!((100..2_000).contains(&few), "{few}");
+    }
+
+    #[test]
+    fn it_changes_its_mind_soon() {
+        let mut choice = Choice::default();
+        awake_of(&mut choice, 100_000, [60_000, 30_000], 3_000);
+        // Awake has become much slower: that shows at once.
+        let few = awake_of(&mut choice, 1_000, [60_000, 900_000], 3_000);
+        assert!(few < 100, "{few}");
+        // Asleep has become a little slower: that shows when the other is tried.
+        awake_of(&mut choice, 2 * TRIED_AFTER_MAX, [60_000, 55_000], 3_000);
+        let most = awake_of(&mut choice, 1_000, [60_000, 55_000], 3_000);
+        assert!(most > 900, "{most}");
+    }
+
+    #[test]
+    fn a_thread_that_answers_somebody_sleeps_unless_the_device_is_fast() {
+        let of = |took_ns, pause_ns| awake_of(&mut Choice::default(), 10_000, took_ns, pause_ns);
+        assert!(of([120_000, 85_000], 60_000) < 1_000);
+        assert!(of([90_000, 45_000], 60_000) > 9_000);
+        assert!(of([100_000, 85_000], 3_000) > 9_000);
+        assert!(of([100_000, 85_000], 400_000) > 9_000);
+    }
+
+    #[test]
+    fn both_ways_write_and_a_bad_file_is_an_error_of_either() {
+        use std::os::fd::AsFd;
+        let file = tempfile::tempfile().expect("a file");
+        let slept = std::cell::Cell::new(0);
+        for round in 0..200_u64 {
+            let bytes = [round as u8; 512];
+            let asleep = || {
+                slept.set(slept.get() + 1);
+                std::os::unix::fs::FileExt::write_at(&file, &bytes, round * 512)
+            };
+            let written = write(file.as_fd(), round * 512, &bytes, asleep).expect("it is written");
+            assert_eq!(written, 512);
+            let mut read = [0; 512];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, round * 512).expect("it is there");
+            assert_eq!(read, bytes);
+        }
+        assert!(slept.get() > 0, "the other way is tried, too");
+        let read_only = std::fs::File::open("/dev/null").expect("a file");
+        let refused = || Err(io::Error::from_raw_os_error(libc::EBADF));
+        for _ in 0..20 {
+            let error =
+                write(read_only.as_fd(), 0, &[0; 512], refused).expect_err("it is not open for writing");
+            assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+        }
+    }
+}
