@@ -2,11 +2,13 @@
 
 mod nvme_support;
 
+use core::cell::RefCell;
+
 use base::{BlockOp, Pool, VolumeId};
 use nvme_support::*;
 use wire::nvme::host::{Data, HostOptions};
 use wire::nvme::proto::{Sqe, Status, admin, cns, feature, io, log, property};
-use wire::nvme::{Access, Rights, Session, Subsystem, Target, TargetOptions};
+use wire::nvme::{Access, CloseReason, Rights, Session, Subsystem, Target, TargetOptions};
 
 const REGISTER: u8 = io::RESERVATION_REGISTER;
 const ACQUIRE: u8 = io::RESERVATION_ACQUIRE;
@@ -674,6 +676,52 @@ fn hosts_that_preempt_each_other_are_both_answered() {
         (0, vec![(2, false)]),
         "there was no reservation"
     );
+}
+
+/// A target with which something happens right before it is asked for the first time, as on another core.
+struct Meanwhile<'t, F: FnOnce()> {
+    target: &'t RefCell<Target>,
+    happens: RefCell<Option<F>>,
+}
+
+impl<F: FnOnce()> Access for Meanwhile<'_, F> {
+    fn with(&self, f: &mut dyn FnMut(&mut Target)) {
+        if let Some(happens) = self.happens.take() {
+            happens();
+        }
+        self.target.with(f);
+    }
+
+    fn generation(&self) -> u64 {
+        Access::generation(self.target)
+    }
+}
+
+/// A controller was reset while a queue of it asked the target for something; the queue took over what the target said of
+/// the controller, the number of its resets included, and lived on. It does not now.
+#[test]
+fn a_reset_ends_a_queue_that_reserves_in_this_moment() {
+    let mut rig = rig();
+    let mut a = Member::new(&mut rig, 1);
+    let (sqe, data) = Sqe::set_property(property::CC, 0);
+    rig.submit(&mut a.admin, (sqe, data), &[]);
+    assert!(a.admin.fetch());
+    let key = a.key;
+    a.submit(&mut rig, REGISTER, 0, [0, key]);
+    while a.io.fetch() {}
+    let Member { admin, io, .. } = &mut a;
+    let resets = || {
+        let taken = admin.session.receive(rig.now, &admin.to_session, &rig.target);
+        assert_eq!(taken, admin.to_session.len());
+    };
+    let target = Meanwhile {
+        target: &rig.target,
+        happens: RefCell::new(Some(resets)),
+    };
+    io.session.receive(rig.now, &io.to_session, &target);
+    assert!(target.happens.borrow().is_none());
+    io.session.tick(rig.now, &rig.target);
+    assert_eq!(io.session.closed(), Some(CloseReason::ControllerReset));
 }
 
 #[test]

@@ -363,14 +363,7 @@ impl Session {
         let plan = work.plan;
         let extra = work.extra.take().expect("a control command has its data");
         let mut result = Err(Status::INTERNAL);
-        let mut view = None;
-        target.with(&mut |target| {
-            result = target.reserve(handle, &extra.sqe, &extra.data);
-            view = target.view(handle);
-        });
-        if let Some(view) = view {
-            self.take_view(view);
-        }
+        target.with(&mut |target| result = target.reserve(handle, &extra.sqe, &extra.data));
         match result {
             Ok(Some(fence)) => {
                 self.work_mut(tag).stage = Stage::Fenced;
