@@ -7,7 +7,7 @@ mod common;
 use base::{Rng, VolumeId};
 use blockswitch::Policy;
 use common::nbd::{self, Client};
-use common::nvme::{Queue, Work, connect};
+use common::nvme::{Queue, Work, connect, connect_as};
 use common::{ANY_TCP, small};
 use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, yield_now};
 use std::time::Duration;
-use wire::nvme::proto::{Sqe, admin as admin_command, event, feature};
+use wire::nvme::proto::{Sqe, Status, admin as admin_command, event, feature, io as io_command};
 use wire::nvme::{Access, Subsystem, Target, TargetOptions};
 
 const BYTES: u64 = 16 << 20;
@@ -40,7 +40,10 @@ impl Rig {
         let mut target = Target::new(TargetOptions::default());
         for (volume, id) in volumes.iter().zip(0..) {
             let export = volume.export();
-            let subsystem = Subsystem::new(&export.name, VolumeId(id), export.size_bytes);
+            let subsystem = Subsystem {
+                reservable: true,
+                ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+            };
             target.add(subsystem).expect("a good name");
         }
         let target = NvmeTarget::new(target);
@@ -433,6 +436,132 @@ fn nothing_is_lost_or_done_twice_while_everything_moves_all_the_time() {
         "every request is answered, where it was taken"
     );
     assert_eq!(rig.sum(|stats| stats.replies_late), 0);
+    for core in rig.cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+/// Reservation Register, Acquire or Release with its keys.
+fn reserve(queue: &mut Queue, opcode: u8, fields: u32, keys: [u64; 2]) -> Status {
+    let mut bytes = keys.map(u64::to_le_bytes).concat();
+    bytes.truncate(if opcode == io_command::RESERVATION_RELEASE {
+        8
+    } else {
+        16
+    });
+    queue.try_one(Sqe::reservation(opcode, fields), bytes).0
+}
+
+/// Key of the host that preempts, and of the one that is preempted.
+const TAKER: u64 = 1;
+const OTHER: u64 = 2;
+const WRITE_EXCLUSIVE: u32 = 1 << 8;
+/// What both write.
+const CONTESTED: u32 = 256 << 10;
+
+/// Registers, reserves and writes, as far as it may, several writes at once.
+fn contend(queue: &mut Queue, random: &mut Rng) {
+    use io_command::{RESERVATION_ACQUIRE, RESERVATION_REGISTER};
+    let known = |status: Status| {
+        let statuses = [Status::SUCCESS, Status::RESERVATION_CONFLICT, Status::PREEMPTED];
+        assert!(statuses.contains(&status.code()), "{status:?}");
+    };
+    known(reserve(queue, RESERVATION_REGISTER, 0, [0, OTHER]));
+    known(reserve(queue, RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [OTHER, 0]));
+    let mut work = Work::default();
+    let count = random.between(8, 24) as usize;
+    for _ in 0..count {
+        let bytes = 32 << 10 << random.below(3) as u32;
+        let offset = random.below(u64::from((CONTESTED - bytes) / 512)) * 512;
+        let (sqe, data) = Sqe::write(offset, bytes, false);
+        work.next = vec![0xbb; bytes as usize];
+        let cid = queue.host.submit(sqe, data, &mut work);
+        work.data
+            .insert(cid.expect("the queue has room"), vec![0xbb; bytes as usize]);
+    }
+    while work.done.len() < count {
+        queue.turn(&mut work);
+    }
+    work.done.values().for_each(|&status| known(Status(status)));
+}
+
+/// Preempts the other host; true if the reservation is its own then. Until it gives it back nobody else writes: nothing
+/// that was under way, nothing that comes later, whatever core they are on.
+fn preempt(queue: &mut Queue, others: &mut Queue, nbd: &mut Client, round: u8) -> bool {
+    use io_command::{RESERVATION_ACQUIRE, RESERVATION_REGISTER, RESERVATION_RELEASE};
+    reserve(queue, RESERVATION_REGISTER, 0, [0, TAKER]);
+    let taken = reserve(queue, RESERVATION_ACQUIRE, 2 | WRITE_EXCLUSIVE, [TAKER, OTHER]);
+    let ours = vec![round | 1; CONTESTED as usize];
+    queue.try_one(Sqe::write(0, CONTESTED, false), ours.clone());
+    let report = queue.one(Sqe::reservation_report(192), Vec::new());
+    let holders = report[64..].chunks(64).filter(|entry| entry[2] == 1);
+    let mine = holders.into_iter().any(|entry| entry[8] == TAKER as u8);
+    if taken == Status::SUCCESS && mine {
+        let (sqe, data) = Sqe::write(0, 4096, false);
+        let refused = others.try_one((sqe, data), vec![0xcc; 4096]).0;
+        assert_eq!(refused, Status::RESERVATION_CONFLICT.dnr());
+        nbd.request(nbd::WRITE, 1, 0, 512);
+        nbd.give(&[0xdd; 512]);
+        assert_eq!(nbd.reply(), (1, 1), "EPERM");
+        for _ in 0..3 {
+            assert!(queue.one(Sqe::read(0, CONTESTED), Vec::new()) == ours);
+        }
+    }
+    assert_eq!(
+        reserve(queue, RESERVATION_RELEASE, 1, [TAKER, 0]),
+        Status::SUCCESS
+    );
+    taken == Status::SUCCESS && mine
+}
+
+#[test]
+fn a_reservation_holds_on_every_core_while_everything_moves() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("v");
+    let rig = Rig::start(
+        vec![
+            LocalVolume::memory("memory", BYTES).expect("memory"),
+            LocalVolume::file("file", &path, BYTES, true).expect("a new file"),
+        ],
+        3,
+    );
+    let (done, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| stir(&rig, &done));
+        for name in ["memory", "file"] {
+            let (rig, ended) = (&rig, &ended);
+            for seed in 0..2 {
+                scope.spawn(move || {
+                    let (_admin, mut queues) =
+                        connect_as("nqn.2026-11.io.switchyard:b", rig.nvme, name, 1, false);
+                    let mut random = Rng::new(seed);
+                    while !ended.load(Relaxed) {
+                        contend(&mut queues[0], &mut random);
+                    }
+                });
+            }
+        }
+        let takers = ["memory", "file"].map(|name| {
+            let rig = &rig;
+            scope.spawn(move || {
+                let (_admin, mut queues) =
+                    connect_as("nqn.2026-11.io.switchyard:a", rig.nvme, name, 1, false);
+                let (_others, mut others) =
+                    connect_as("nqn.2026-11.io.switchyard:b", rig.nvme, name, 1, false);
+                let mut nbd = Client::of(rig.nbd, name);
+                let (mut rounds, mut held) = (0u8, 0);
+                while held < 60 || rig.sum(|stats| stats.clients_moved_in) < 500 {
+                    rounds = rounds.wrapping_add(2) & 0x7f;
+                    held += u64::from(preempt(&mut queues[0], &mut others[0], &mut nbd, rounds));
+                }
+            })
+        });
+        let ends = takers.map(|taker| taker.join());
+        ended.store(true, Relaxed);
+        done.store(true, Relaxed);
+        assert!(ends.iter().all(Result::is_ok), "no panic");
+    });
+    wait(|| rig.sum(|stats| stats.clients_closed) == rig.sum(|stats| stats.clients_accepted));
     for core in rig.cores {
         core.stop().expect("a healthy core");
     }

@@ -2,11 +2,13 @@
 
 mod nvme_support;
 
+use core::cell::RefCell;
+
 use base::{BlockOp, Pool, VolumeId};
 use nvme_support::*;
 use wire::nvme::host::{Data, HostOptions};
 use wire::nvme::proto::{Sqe, Status, admin, cns, feature, io, log, property};
-use wire::nvme::{Access, Rights, Session, Subsystem, Target, TargetOptions};
+use wire::nvme::{Access, CloseReason, Rights, Session, Subsystem, Target, TargetOptions};
 
 const REGISTER: u8 = io::RESERVATION_REGISTER;
 const ACQUIRE: u8 = io::RESERVATION_ACQUIRE;
@@ -674,6 +676,130 @@ fn hosts_that_preempt_each_other_are_both_answered() {
         (0, vec![(2, false)]),
         "there was no reservation"
     );
+}
+
+/// Hosts that preempted one again and again kept the first of them waiting, as the queue passed all fences at once.
+#[test]
+fn who_preempts_does_not_wait_for_what_came_later() {
+    let mut rig = rig();
+    let mut a = Member::registered(&mut rig, 1);
+    let mut b = Member::registered(&mut rig, 2);
+    let mut c = Member::registered(&mut rig, 3);
+    let abort = PREEMPT_AND_ABORT | WRITE_EXCLUSIVE;
+    rig.hold = true;
+    let mut preempts = Vec::new();
+    for (at, member) in [&mut a, &mut c].into_iter().enumerate() {
+        let write = Sqe::write(4096 * at as u64, 4096, false);
+        rig.submit(&mut b.io, write, &[1; 4096]);
+        rig.pump(&mut b.io);
+        let keys = [member.key, b.key];
+        preempts.push(member.submit(&mut rig, ACQUIRE, abort, keys));
+        rig.pump(&mut member.io);
+        b.tick(&mut rig);
+        let key = b.key;
+        assert_eq!(b.reserve(&mut rig, REGISTER, 0, [0, key]), Status::SUCCESS);
+    }
+    let mut ended = |rig: &mut Rig| {
+        [&mut a, &mut c]
+            .into_iter()
+            .zip(&preempts)
+            .map(|(member, &cid)| {
+                member.tick(rig);
+                member.ended(cid)
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ended(&mut rig), [None, None]);
+    for expected in [[Some(Status::SUCCESS), None], [None, Some(Status::SUCCESS)]] {
+        let request = rig.held.remove(0);
+        rig.answer(&mut b.io.session, request);
+        assert_eq!(ended(&mut rig), expected);
+    }
+}
+
+/// A connection that was closing passed no fence before it was closed, which a host that does not read can put off for
+/// seconds.
+#[test]
+fn a_connection_that_is_closing_is_waited_for_no_longer_than_the_volume_needs() {
+    for is_cut in [false, true] {
+        let mut rig = rig();
+        let mut a = Member::registered(&mut rig, 1);
+        let mut b = Member::registered(&mut rig, 2);
+        rig.hold = true;
+        rig.submit(&mut b.io, Sqe::write(0, 512, false), &[1; 512]);
+        rig.pump(&mut b.io);
+        // The data of another one never comes.
+        rig.submit(&mut b.io, Sqe::write(0, 64 << 10, false), &[1; 64 << 10]);
+        assert!(b.io.fetch());
+        if is_cut {
+            b.io.to_session.extend([0xff; 8]);
+        } else {
+            rig.submit(&mut b.io, Sqe::disconnect(), &[]);
+            assert!(b.io.fetch());
+        }
+        let count = b.io.to_session.len();
+        assert_eq!(
+            b.io.session.receive(rig.now, &b.io.to_session, &rig.target),
+            count
+        );
+        let keys = [a.key, b.key];
+        let fields = PREEMPT_AND_ABORT | WRITE_EXCLUSIVE;
+        let preempts = a.submit(&mut rig, ACQUIRE, fields, keys);
+        rig.pump(&mut a.io);
+        b.io.session.tick(rig.now, &rig.target);
+        a.tick(&mut rig);
+        assert_eq!(a.ended(preempts), None, "the volume has one of its writes");
+        rig.answer_all(&mut b.io.session);
+        assert_eq!(b.io.session.closed(), None, "it has something to say, or waits");
+        a.tick(&mut rig);
+        assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
+    }
+}
+
+/// A target with which something happens right before it is asked for the first time, as on another core.
+struct Meanwhile<'t, F: FnOnce()> {
+    target: &'t RefCell<Target>,
+    happens: RefCell<Option<F>>,
+}
+
+impl<F: FnOnce()> Access for Meanwhile<'_, F> {
+    fn with(&self, f: &mut dyn FnMut(&mut Target)) {
+        if let Some(happens) = self.happens.take() {
+            happens();
+        }
+        self.target.with(f);
+    }
+
+    fn generation(&self) -> u64 {
+        Access::generation(self.target)
+    }
+}
+
+/// A controller was reset while a queue of it asked the target for something; the queue took over what the target said of
+/// the controller, the number of its resets included, and lived on. It does not now.
+#[test]
+fn a_reset_ends_a_queue_that_reserves_in_this_moment() {
+    let mut rig = rig();
+    let mut a = Member::new(&mut rig, 1);
+    let (sqe, data) = Sqe::set_property(property::CC, 0);
+    rig.submit(&mut a.admin, (sqe, data), &[]);
+    assert!(a.admin.fetch());
+    let key = a.key;
+    a.submit(&mut rig, REGISTER, 0, [0, key]);
+    while a.io.fetch() {}
+    let Member { admin, io, .. } = &mut a;
+    let resets = || {
+        let taken = admin.session.receive(rig.now, &admin.to_session, &rig.target);
+        assert_eq!(taken, admin.to_session.len());
+    };
+    let target = Meanwhile {
+        target: &rig.target,
+        happens: RefCell::new(Some(resets)),
+    };
+    io.session.receive(rig.now, &io.to_session, &target);
+    assert!(target.happens.borrow().is_none());
+    io.session.tick(rig.now, &rig.target);
+    assert_eq!(io.session.closed(), Some(CloseReason::ControllerReset));
 }
 
 #[test]

@@ -161,7 +161,7 @@ impl Session {
     }
 
     /// What the target says of the controller after a command; a reset takes the event requests along.
-    pub(super) fn take_view(&mut self, view: View) {
+    fn take_view(&mut self, view: View) {
         let Some(queue) = &mut self.queue else {
             return;
         };

@@ -74,8 +74,8 @@ pub(super) struct Work {
     pub stage: Stage,
     /// A data digest did not match.
     pub damaged: bool,
-    /// Its host was preempted, with abort: it asks the volume for nothing more.
-    pub preempted: bool,
+    /// The first fence set up since it came, if its host was preempted with abort: it asks the volume for nothing more.
+    pub preempted: Option<u64>,
     /// Bytes of data that have come.
     pub filled: u32,
     /// Of these, what the host was asked for; a capsule brings its own.
@@ -369,7 +369,7 @@ impl Session {
             plan,
             stage,
             damaged: false,
-            preempted: false,
+            preempted: None,
             filled: 0,
             asked_bytes: 0,
             counted_bytes,
@@ -473,7 +473,7 @@ impl Session {
             self.vacate(tag);
             return self.fail(&plan, Status::TRANSPORT, target);
         }
-        if preempted {
+        if preempted.is_some() {
             self.vacate(tag);
             return self.fail(&plan, Status::PREEMPTED.dnr(), target);
         }
@@ -573,15 +573,15 @@ impl Session {
         let tag = reply.tag;
         if self.is_cut() {
             self.vacate(tag);
-            return self.pass_fence(target);
+            return self.pass_fences(target);
         }
         if reply.result.is_ok() && self.goes_on(tag) {
-            if !self.work_mut(tag).preempted {
+            if self.work_mut(tag).preempted.is_none() {
                 return self.ask(tag);
             }
             let plan = self.vacate(tag);
             self.fail(&plan, Status::PREEMPTED.dnr(), target);
-            return self.pass_fence(target);
+            return self.pass_fences(target);
         }
         let work = self.work_mut(tag);
         let sent = core::mem::take(&mut work.pages);
@@ -621,7 +621,7 @@ impl Session {
                 self.fail(&plan, status_of(error, kind), target);
             }
         }
-        self.pass_fence(target);
+        self.pass_fences(target);
         self.grant();
     }
 

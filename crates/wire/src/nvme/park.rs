@@ -60,7 +60,7 @@ impl Slot {
             plan,
             stage: Stage::Waiting,
             damaged: false,
-            preempted: false,
+            preempted: None,
             filled: 0,
             asked_bytes: 0,
             counted_bytes: 0,
@@ -99,7 +99,7 @@ impl Session {
         assert!(self.is_at_rest(), "nothing is under way");
         assert_eq!(self.bytes_in_flight, 0, "what waits does not count");
         assert!(
-            !self.is_fenced && self.acquires.is_empty(),
+            self.passed == self.fence && self.acquires.is_empty(),
             "nothing under way is waited for"
         );
         Parked {
@@ -164,7 +164,7 @@ impl Session {
             generation: parked.generation,
             acquires: Vec::new(),
             fence: parked.fence,
-            is_fenced: false,
+            passed: parked.fence,
             usage: parked.usage,
             usage_since: parked.usage_since,
             now: parked.now,

@@ -178,6 +178,8 @@ impl Reservations {
             Registration::Unregister | Registration::Replace { .. } if !is_right => {
                 return Err(Refusal::Conflict);
             }
+            // Only Replace makes a registrant of who is none.
+            Registration::Unregister if key.is_none() => return Err(Refusal::Conflict),
             Registration::Register { new } | Registration::Replace { new } => {
                 if key.is_none() && self.registrants.len() == REGISTRANTS_MAX {
                     return Err(Refusal::Full);
@@ -496,9 +498,9 @@ mod tests {
         assert_eq!(run(&A, Some(2), gone), Err(Refusal::Conflict));
         assert_eq!(run(&A, Some(3), gone), Ok(()));
         assert_eq!(run(&A, Some(3), gone), Err(Refusal::Conflict), "no registrant");
-        assert_eq!(run(&A, None, gone), Ok(()), "nor needs to be one");
+        assert_eq!(run(&A, None, gone), Err(Refusal::Conflict), "whatever its key");
         assert_eq!(run(&C, None, gone), Ok(()));
-        assert_eq!(reported(&rules), (0, 9, vec![(0xb, false)]));
+        assert_eq!(reported(&rules), (0, 8, vec![(0xb, false)]));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!
 //! "Preempt and abort" is answered when nothing of those that it preempted can reach the volume any more, on whatever core
 //! they are. It sets up a *fence*, which waits for the *attached* I/O queues of their hosts. A session that sees one ends
-//! what it has not asked the volume for, waits for the answers to the rest, and passes. A queue whose connection is closed
-//! stays attached until what it had asked for is answered ([`Late`]).
+//! what it has not asked the volume for, waits for the answers to the rest, and passes; so does one that is closing. A
+//! queue whose connection is closed stays attached until what it had asked for is answered ([`Late`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -82,16 +82,17 @@ const _: () = assert!(NOTICES_MAX <= 256, "those behind the first fit a byte");
 pub(super) struct Attached {
     nqn: String,
     host: HostId,
-    /// The newest fence that waits, or waited, for it.
+    /// The newest fence set up for it, and the newest one that it has passed.
     fence: u64,
+    passed: u64,
 }
 
-/// What a host that preempts waits for.
+/// What the command of a host that preempts waits for. The command has it, so that it ends with its connection.
 #[derive(Debug)]
 pub(super) struct Fence {
     id: u64,
     /// Attached queues that have not passed.
-    waits: BTreeSet<u64>,
+    waits: Vec<u64>,
 }
 
 /// Requests of a closed connection that the volume has not answered yet: [`Late::settle`] them.
@@ -131,7 +132,12 @@ impl Target {
     }
 
     /// Reservation Register, Acquire or Release; the fence that the answer has to wait for, if there is one.
-    pub(super) fn reserve(&mut self, handle: Handle, sqe: &Sqe, data: &[u8]) -> Result<Option<u64>, Status> {
+    pub(super) fn reserve(
+        &mut self,
+        handle: Handle,
+        sqe: &Sqe,
+        data: &[u8],
+    ) -> Result<Option<Fence>, Status> {
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let (nqn, host) = (controller.nqn.clone(), controller.host_id);
         if host == NO_HOST {
@@ -194,6 +200,7 @@ impl Target {
             nqn: nqn.to_string(),
             host,
             fence: 0,
+            passed: 0,
         };
         self.attached.insert(self.attached_total, attached);
         self.attached_total
@@ -201,8 +208,10 @@ impl Target {
 
     /// An attached queue has nothing under way and never will have.
     pub(super) fn release(&mut self, attachment: u64) {
-        self.attached.remove(&attachment);
-        self.pass(attachment, u64::MAX);
+        let attached = self.attached.remove(&attachment);
+        if attached.is_some_and(|attached| attached.passed < attached.fence) {
+            self.touch();
+        }
     }
 
     /// The newest fence for an attached queue, 0 if there was none.
@@ -212,38 +221,38 @@ impl Target {
     }
 
     /// A fence for the queues of these hosts; `None` if they have none.
-    fn set_fence(&mut self, nqn: &str, hosts: &[HostId]) -> Option<u64> {
+    fn set_fence(&mut self, nqn: &str, hosts: &[HostId]) -> Option<Fence> {
         let hosts: BTreeSet<&HostId> = hosts.iter().collect();
         let id = self.fences_total + 1;
-        let mut waits = BTreeSet::new();
+        let mut waits = Vec::new();
         for (&attachment, attached) in &mut self.attached {
             if attached.nqn == nqn && hosts.contains(&attached.host) {
                 attached.fence = id;
-                waits.insert(attachment);
+                waits.push(attachment);
             }
         }
         if waits.is_empty() {
             return None;
         }
         self.fences_total = id;
-        self.fences.push(Fence { id, waits });
-        Some(id)
+        Some(Fence { id, waits })
     }
 
     /// An attached queue has nothing under way that came before this fence, or an older one.
     fn pass(&mut self, attachment: u64, newest: u64) {
-        let count = self.fences.len();
-        for fence in self.fences.iter_mut().filter(|fence| fence.id <= newest) {
-            fence.waits.remove(&attachment);
-        }
-        self.fences.retain(|fence| !fence.waits.is_empty());
-        if self.fences.len() < count {
+        if let Some(attached) = self.attached.get_mut(&attachment) {
+            attached.passed = newest;
             self.touch();
         }
     }
 
-    fn is_fenced(&self, fence: u64) -> bool {
-        self.fences.iter().any(|other| other.id == fence)
+    /// True if every queue has passed the fence, or is gone.
+    fn is_over(&self, fence: &mut Fence) -> bool {
+        let stays = |attached: &Attached| attached.passed < fence.id;
+        fence
+            .waits
+            .retain(|attachment| self.attached.get(attachment).is_some_and(stays));
+        fence.waits.is_empty()
     }
 }
 
@@ -363,14 +372,7 @@ impl Session {
         let plan = work.plan;
         let extra = work.extra.take().expect("a control command has its data");
         let mut result = Err(Status::INTERNAL);
-        let mut view = None;
-        target.with(&mut |target| {
-            result = target.reserve(handle, &extra.sqe, &extra.data);
-            view = target.view(handle);
-        });
-        if let Some(view) = view {
-            self.take_view(view);
-        }
+        target.with(&mut |target| result = target.reserve(handle, &extra.sqe, &extra.data));
         match result {
             Ok(Some(fence)) => {
                 self.work_mut(tag).stage = Stage::Fenced;
@@ -389,7 +391,7 @@ impl Session {
 
     /// Looks at the fences: those for this queue, and those that commands of this queue wait for.
     pub(super) fn look_at_fences(&mut self, target: &dyn Access) {
-        let attachment = self.connected().attachment;
+        let attachment = self.queue.as_ref().map_or(0, |queue| queue.connected.attachment);
         if attachment == 0 {
             return;
         }
@@ -397,21 +399,21 @@ impl Session {
         let mut over = Vec::new();
         target.with(&mut |target| {
             fence = target.fence_of(attachment);
-            over.extend(
-                self.acquires
-                    .extract_if(.., |(_, fence)| !target.is_fenced(*fence)),
-            );
+            over.extend(self.acquires.extract_if(.., |(_, fence)| target.is_over(fence)));
         });
         for (tag, _) in over {
             let plan = self.vacate(tag);
             self.answer(plan.cid, Status::SUCCESS, 0);
         }
         if fence > self.fence {
+            if self.passed == self.fence {
+                // Fences between the two are not for this queue.
+                self.passed = fence - 1;
+            }
             self.fence = fence;
-            self.is_fenced = true;
             self.abort_all(target);
         }
-        self.pass_fence(target);
+        self.pass_fences(target);
     }
 
     /// The host was preempted: ends what the volume was not asked for, and notes what it was asked for.
@@ -426,7 +428,7 @@ impl Session {
             match work.stage {
                 // The rest of its data has to come; the volume is not asked any more.
                 Stage::Asked | Stage::Receiving => {
-                    work.preempted = true;
+                    work.preempted.get_or_insert(self.fence);
                     continue;
                 }
                 Stage::Granted => self.receiving -= 1,
@@ -439,19 +441,22 @@ impl Session {
         }
     }
 
-    /// Passes the fence when what was under way before it is answered.
-    pub(super) fn pass_fence(&mut self, target: &dyn Access) {
-        if !self.is_fenced {
+    /// Passes the fences before which everything that was under way is answered. What came later is not waited for: hosts
+    /// that preempt this one again and again would keep the first of them waiting.
+    pub(super) fn pass_fences(&mut self, target: &dyn Access) {
+        if self.passed == self.fence {
             return;
         }
-        let mut works = self.slots.iter().filter_map(|slot| slot.work.as_ref());
-        if works.any(|work| work.preempted && work.stage == Stage::Asked) {
-            return;
-        }
-        self.is_fenced = false;
-        if let Some(queue) = &self.queue {
-            let (attachment, fence) = (queue.connected.attachment, self.fence);
-            target.with(&mut |target| target.pass(attachment, fence));
+        let works = self.slots.iter().filter_map(|slot| slot.work.as_ref());
+        let asked = works.filter(|work| work.stage == Stage::Asked);
+        let next = asked.filter_map(|work| work.preempted).min();
+        let newest = next.map_or(self.fence, |next| next - 1);
+        if let Some(queue) = &self.queue
+            && newest > self.passed
+        {
+            self.passed = newest;
+            let attachment = queue.connected.attachment;
+            target.with(&mut |target| target.pass(attachment, newest));
         }
     }
 }

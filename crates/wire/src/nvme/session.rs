@@ -13,6 +13,7 @@ use super::output::{Framing, Output, Reply};
 use super::proto::{
     COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
 };
+use super::reserve::Fence;
 use super::target::{EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
 use super::{Access, CloseReason, Late, Segment, SessionLimits, Shape};
 
@@ -109,10 +110,10 @@ pub struct Session {
     /// Generation of the target that `queue` is up to date with.
     pub(super) generation: Option<u64>,
     /// Reservation Acquires that wait for a fence: their tags, and which.
-    pub(super) acquires: Vec<(u64, u64)>,
-    /// The newest fence for this queue that was seen, and whether it is still to be passed.
+    pub(super) acquires: Vec<(u64, Fence)>,
+    /// The newest fence for this queue that was seen, and that was passed.
     pub(super) fence: u64,
-    pub(super) is_fenced: bool,
+    pub(super) passed: u64,
     pub(super) usage: Usage,
     /// Since when `usage` waits to be told.
     pub(super) usage_since: Option<Instant>,
@@ -161,7 +162,7 @@ impl Session {
             generation: None,
             acquires: Vec::new(),
             fence: 0,
-            is_fenced: false,
+            passed: 0,
             usage: Usage::default(),
             usage_since: None,
             now: Instant::ZERO,
@@ -385,11 +386,16 @@ impl Session {
         self.now = now;
         self.started.get_or_insert(now);
         let generation = target.generation();
-        if self.generation == Some(generation) || matches!(self.phase, Phase::Closing(_)) {
+        if self.generation == Some(generation) {
             return;
         }
         self.generation = Some(generation);
-        self.renew(target);
+        if matches!(self.phase, Phase::Closing(_)) {
+            // Nothing is told any more, but others may wait for what is under way.
+            self.look_at_fences(target);
+        } else {
+            self.renew(target);
+        }
     }
 
     /// Brings what the session knows of its controller up to date, and reports events.

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::proto::{self, DISCOVERY_NQN, NQN_BYTES_MAX, Status, event, property};
 use super::reservation::{HostId, Reservations, Rights};
-use super::reserve::{Attached, Fence, Notices};
+use super::reserve::{Attached, Notices};
 
 /// Error log entries kept per controller; older ones are forgotten (Base §5.16.1.2).
 pub const ERRORS_MAX: usize = 16;
@@ -376,8 +376,7 @@ pub struct Target {
     /// I/O queues of volumes that may be reserved, until their last request is answered.
     pub(super) attached: BTreeMap<u64, Attached>,
     pub(super) attached_total: u64,
-    /// What hosts that preempt wait for.
-    pub(super) fences: Vec<Fence>,
+    /// Fences set up so far: what hosts that preempt wait for.
     pub(super) fences_total: u64,
     next_cntlid: u16,
     /// Controllers made so far.
@@ -409,7 +408,6 @@ impl Target {
             reservations: BTreeMap::new(),
             attached: BTreeMap::new(),
             attached_total: 0,
-            fences: Vec::new(),
             fences_total: 0,
             incarnations: 0,
             generation: 0,
