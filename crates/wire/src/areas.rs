@@ -136,7 +136,7 @@ impl Code {
 #[allow(missing_docs, reason = "the fields are those of docs/format/areas.md")]
 pub enum Answer {
     Done,
-    /// Comes with a descriptor, or with two: the second is a lock to keep.
+    /// Comes with a descriptor.
     Opened {
         number: u64,
         bytes: u64,

@@ -42,8 +42,8 @@ const FAST_NS: u64 = 65_000;
 const PAUSE_NS_MAX: u64 = 1_000_000;
 /// Longer writes are slept for.
 const BYTES_MAX: usize = 128 << 10;
-/// Descriptors of rings are above those that programs expect to get.
-const DESCRIPTOR_MIN: libc::c_int = 512;
+/// Descriptors of rings: above those that programs expect to get, and not so many that a program with many threads lacks them.
+const DESCRIPTORS: Range<libc::c_int> = 512..576;
 
 /// Grows in a forked child: what its parent had is not its own.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -127,11 +127,15 @@ fn new_ring() -> io::Result<IoUring> {
     let cooperative = IoUring::builder().setup_coop_taskrun().build(2);
     let ring = cooperative.or_else(|_| IoUring::new(2))?;
     // SAFETY: no memory is involved.
-    let high = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTOR_MIN) };
-    match high {
-        // SAFETY: a descriptor of this ring, which nobody else has.
-        0.. => unsafe { IoUring::from_fd(high as RawFd, ring.params().clone()) },
-        _ => Err(io::Error::last_os_error()),
+    let high = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTORS.start) };
+    if high < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor of this ring, which nobody else has.
+    let ring = unsafe { IoUring::from_fd(high as RawFd, ring.params().clone()) }?;
+    match DESCRIPTORS.contains(&high) {
+        true => Ok(ring),
+        false => Err(io::ErrorKind::QuotaExceeded.into()),
     }
 }
 
@@ -213,7 +217,7 @@ impl Awake {
         }
     }
 
-    /// `None` if the kernel takes nothing.
+    /// `None` if the kernel takes nothing, or does not come to it.
     fn write(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Option<io::Result<usize>> {
         let ring = self.ring.as_mut()?;
         let entry = opcode::Write::new(types::Fd(file.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
@@ -243,10 +247,24 @@ impl Awake {
             }
         }
         let result = ring.completion().next()?.result();
-        Some(match usize::try_from(result) {
-            Ok(written) => Ok(written),
-            Err(_) => Err(io::Error::from_raw_os_error(-result)),
-        })
+        match -result {
+            // What would have to wait goes to a worker, of which there may be none as there may be no more tasks (RLIMIT_NPROC, pids.max).
+            libc::ECANCELED | libc::EAGAIN => {
+                self.ring = None;
+                None
+            }
+            error @ 1.. => Some(Err(io::Error::from_raw_os_error(error))),
+            _ => Some(Ok(result as usize)),
+        }
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        // The program may have closed its descriptor, and the number be another file's now.
+        if let Some(ring) = self.ring.take().filter(|ring| ring.submit().is_err()) {
+            std::mem::forget(ring);
+        }
     }
 }
 
@@ -321,5 +339,67 @@ mod tests {
                 write(read_only.as_fd(), 0, &[0; 512], refused).expect_err("it is not open for writing");
             assert_eq!(error.raw_os_error(), Some(libc::EBADF));
         }
+    }
+
+    #[test]
+    fn programs_keep_their_descriptors() {
+        use std::os::fd::AsFd;
+        let rings: Vec<_> = (0..100).map_while(|_| new_ring().ok()).collect();
+        assert!(rings.len() <= DESCRIPTORS.len());
+        assert!(rings.iter().all(|ring| DESCRIPTORS.contains(&ring.as_raw_fd())));
+        let file = tempfile::tempfile().expect("a file");
+        for (ring, writes) in rings.into_iter().zip([false, true]) {
+            let number = ring.as_raw_fd();
+            let mut awake = Awake {
+                ring: Some(ring),
+                generation: 0,
+                choice: Choice::default(),
+            };
+            // SAFETY: no memory is involved.
+            assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+            if writes {
+                assert!(awake.write(file.as_fd(), 0, &[0; 512]).is_none());
+            }
+            drop(awake);
+            // SAFETY: as above; the descriptor is this test's.
+            assert_eq!(unsafe { libc::close(number) }, 0, "it is not the ring's any more");
+        }
+    }
+
+    /// bug: the write of a program that may have no more tasks failed; cause: the kernel had no worker for it; fix: the thread
+    /// makes it itself.
+    #[test]
+    fn a_write_needs_no_other_task() {
+        use std::os::fd::AsFd;
+        use std::os::unix::fs::FileExt;
+        // Here each write goes to a worker.
+        let file = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
+        let confined = || {
+            let limit = libc::rlimit {
+                rlim_cur: 1,
+                rlim_max: 1,
+            };
+            // SAFETY: of the child alone: the system call does not reach for other threads.
+            let is_confined = unsafe {
+                libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) == 0
+                    && (libc::geteuid() != 0 || libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) == 0)
+            };
+            let written = write(file.as_fd(), 0, &[7; 512], || file.write_at(&[7; 512], 0));
+            is_confined && written.is_ok_and(|bytes| bytes == 512)
+        };
+        // SAFETY: the child makes system calls, and memory of its own.
+        match unsafe { libc::fork() } {
+            // SAFETY: it ends here.
+            0 => unsafe { libc::_exit(i32::from(!confined())) },
+            child => {
+                let mut status = 0;
+                // SAFETY: the status is borrowed.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        let mut read = [0; 512];
+        file.read_exact_at(&mut read, 0).expect("it is there");
+        assert_eq!(read, [7; 512]);
     }
 }

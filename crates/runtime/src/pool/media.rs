@@ -352,13 +352,8 @@ impl PoolMedia {
                 .open_partition(area.extent, libc::O_EXCL, false)
                 .map(|_| false),
         };
-        match state {
-            Ok(is_open) => is_open,
-            Err(error) => matches!(
-                error.kind(),
-                io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock
-            ),
-        }
+        // If it cannot be known, somebody may have.
+        state.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
     }
 
     /// Puts an area right that its holder may have changed: a file that was extended is cut to its size, one that was cut is

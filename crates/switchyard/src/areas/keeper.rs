@@ -284,13 +284,22 @@ impl Keeper {
 
     /// Opens a name for `who`, which is this process.
     pub fn open(&self, name: &str, who: Who, write: bool, process: u32) -> Result<Given, Refusal> {
-        let state = self.lock();
-        match state.pool.open(name, who, write)? {
-            Opened::Elsewhere(path) => Ok(Given::Elsewhere(path.to_owned())),
-            Opened::Area(id, extent) => {
-                let area = state.pool.area(id).expect("it was found");
-                let handed_out = self.media.hand_out(id, area, write, process)?;
-                Ok(Given::Area(id, extent.bytes, handed_out))
+        let mut has_waited = false;
+        loop {
+            let state = self.lock();
+            let (id, extent) = match state.pool.open(name, who, write)? {
+                Opened::Elsewhere(path) => return Ok(Given::Elsewhere(path.to_owned())),
+                Opened::Area(id, extent) => (id, extent),
+            };
+            let area = state.pool.area(id).expect("it was found");
+            match self.media.hand_out(id, area, write, process) {
+                // We have it open for writing ourselves while we make it larger.
+                Err(WorkError::InUse) if area.state != AreaState::Ready && !has_waited => {
+                    drop(state);
+                    drop(self.stop());
+                    has_waited = true;
+                }
+                handed_out => return Ok(Given::Area(id, extent.bytes, handed_out?)),
             }
         }
     }
@@ -342,5 +351,94 @@ impl Keeper {
         };
         let entries = known.by_ref().take(count).map(entry).collect();
         (entries, known.next().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, OpenOptions};
+
+    const WHO: Who = Who {
+        user: 0,
+        group: 0,
+        is_admin: true,
+    };
+
+    /// A pool in `path` with one area.
+    fn keeper_of(path: &std::path::Path) -> Keeper {
+        let (media, mut table) = PoolMedia::open(path, false).expect("a new directory");
+        let mut pool = Pool::new([1; 16], false, 64 << 20);
+        pool.format(&mut table).expect("a healthy medium");
+        let quotas = Quotas {
+            bytes: Shares::default(),
+            operations: Shares::default(),
+            bandwidth: Shares::default(),
+            server: 0,
+        };
+        let (keeper, _) = Keeper::start(media, table, pool, quotas);
+        let create = Change::Create {
+            name: "area".into(),
+            bytes: 16 << 20,
+            owner: 0,
+            group: 0,
+            mode: 0o600,
+            rate: Rate::UNLIMITED,
+        };
+        assert!(keeper.change(&create, WHO, false).is_ok());
+        keeper
+    }
+
+    fn area_of(path: &std::path::Path) -> std::path::PathBuf {
+        let areas = fs::read_dir(path)
+            .expect("a directory")
+            .map(|it| it.expect("an entry"));
+        let mut paths = areas.map(|it| it.path());
+        let area = paths.find(|it| it.file_name().is_some_and(|name| name != "table"));
+        area.expect("the area's file")
+    }
+
+    /// bug: an area was in use while it grew; cause: the server has its file open for writing then; fix: who opens it waits.
+    #[test]
+    fn who_opens_an_area_that_grows_waits_for_that_and_for_nobody_else() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("pool");
+        let keeper = keeper_of(&path);
+        let open = || keeper.open("area", WHO, true, std::process::id());
+        let working = keeper.stop();
+        let mut next = keeper.lock().pool.clone();
+        let grow = Change::Resize {
+            name: "area".into(),
+            bytes: 32 << 20,
+        };
+        assert!(matches!(next.begin(&grow, WHO, Quota::UNLIMITED), Ok(Some(_))));
+        assert!(keeper.lock().save(next).is_ok());
+        let file = OpenOptions::new().write(true).open(area_of(&path));
+        let opened = std::thread::scope(|scope| {
+            let opener = scope.spawn(open);
+            // It comes across the file.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(file.expect("it is there"));
+            drop(working);
+            opener.join().expect("no panic")
+        });
+        assert!(matches!(opened, Ok(Given::Area(_, _, _))));
+        assert!(matches!(open(), Err(Refusal(Code::InUse, _))), "it is handed out");
+    }
+
+    #[test]
+    fn an_area_of_which_it_is_not_known_whether_it_is_open_is_not_deleted() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("pool");
+        let keeper = keeper_of(&path);
+        let (area, elsewhere) = (area_of(&path), directory.path().join("elsewhere"));
+        fs::rename(&area, &elsewhere).expect("it is there");
+        std::os::unix::fs::symlink(&elsewhere, &area).expect("a link");
+        let delete = Change::Delete { name: "area".into() };
+        let refused = keeper.change(&delete, WHO, false);
+        assert!(matches!(refused, Err(Refusal(Code::InUse, _))));
+        fs::rename(&elsewhere, &area).expect("it was moved");
+        assert!(keeper.change(&delete, WHO, false).is_ok());
+        assert!(!area.exists());
     }
 }

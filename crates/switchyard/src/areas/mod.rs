@@ -573,10 +573,7 @@ fn files_of(pool: &Pool, dir: &Path) -> anyhow::Result<Vec<String>> {
     }
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        let number = name
-            .strip_prefix("area-")
-            .map(|rest| rest.trim_end_matches(".lock"));
-        let is_known = match number.map(str::parse::<u64>) {
+        let is_known = match name.strip_prefix("area-").map(str::parse::<u64>) {
             Some(Ok(number)) => pool.area(store::pool::AreaId(number)).is_some(),
             _ => name == TABLE,
         };
