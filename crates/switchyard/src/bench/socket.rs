@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that does not answer this long is given up.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Writes at least as long go this way; for shorter ones a copy is cheaper than a system call more.
+/// Writes at least as long go this way; shorter ones are copied, so that many go by one call.
 pub const APART_BYTES_MIN: usize = 32 << 10;
 /// The first bytes of a payload, which alone differ between the writes of a connection.
 pub const STAMP_BYTES: usize = 8;
