@@ -8,7 +8,7 @@ use base::{Rng, VolumeId};
 use blockswitch::Policy;
 use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect, connect_as};
-use common::{ANY_TCP, small};
+use common::{ANY_TCP, memory_and_file, small};
 use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -393,14 +393,7 @@ fn stir(rig: &Rig, done: &AtomicBool) {
 fn nothing_is_lost_or_done_twice_while_everything_moves_all_the_time() {
     const ROUNDS: u64 = 60;
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("v");
-    let rig = Rig::start(
-        vec![
-            LocalVolume::memory("memory", BYTES).expect("memory"),
-            LocalVolume::file("file", &path, BYTES, true).expect("a new file"),
-        ],
-        3,
-    );
+    let rig = Rig::start(memory_and_file(directory.path(), BYTES), 3);
     // The page of zeros that each core keeps for files.
     wait(|| rig.sum(|stats| stats.pages_held) == 3);
     let done = AtomicBool::new(false);
@@ -517,14 +510,7 @@ fn preempt(queue: &mut Queue, others: &mut Queue, nbd: &mut Client, round: u8) -
 #[test]
 fn a_reservation_holds_on_every_core_while_everything_moves() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("v");
-    let rig = Rig::start(
-        vec![
-            LocalVolume::memory("memory", BYTES).expect("memory"),
-            LocalVolume::file("file", &path, BYTES, true).expect("a new file"),
-        ],
-        3,
-    );
+    let rig = Rig::start(memory_and_file(directory.path(), BYTES), 3);
     let (done, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| stir(&rig, &done));

@@ -5,8 +5,8 @@ mod common;
 
 use base::VolumeId;
 use blockswitch::Class;
-use common::nbd;
 use common::nvme::{Queue, Work, connect, connect_as};
+use common::{memory_and_file, nbd};
 use flash::{Geometry, Profile, Ssd};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
@@ -60,11 +60,7 @@ fn try_start(
 #[test]
 fn what_one_queue_writes_the_other_reads_on_memory_and_a_file_with_and_without_digests() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let volumes = vec![
-        LocalVolume::memory("memory", BYTES).expect("memory"),
-        LocalVolume::file("file", &directory.path().join("v"), BYTES, true).expect("a new file"),
-    ];
-    let cores = start(volumes, 2);
+    let cores = start(memory_and_file(directory.path(), BYTES), 2);
     let address = cores[0].target_nvme_addresses()[0];
     for (name, digests) in [
         ("memory", false),
@@ -140,11 +136,7 @@ fn reserve(queue: &mut Queue, opcode: u8, fields: u32, keys: [u64; 2]) -> Status
 #[test]
 fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let volumes = vec![
-        LocalVolume::memory("memory", BYTES).expect("memory"),
-        LocalVolume::file("file", &directory.path().join("v"), BYTES, true).expect("a new file"),
-    ];
-    let cores = start(volumes, 2);
+    let cores = start(memory_and_file(directory.path(), BYTES), 2);
     let address = cores[0].target_nvme_addresses()[0];
     for name in ["memory", "file"] {
         let (_first, mut holder) = connect_as("nqn.2026-11.io.switchyard:a", address, name, 2, false);
@@ -210,11 +202,7 @@ fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
 #[test]
 fn nothing_of_a_preempted_host_is_written_any_more() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let volumes = vec![
-        LocalVolume::memory("memory", BYTES).expect("memory"),
-        LocalVolume::file("file", &directory.path().join("v"), BYTES, true).expect("a new file"),
-    ];
-    let cores = start(volumes, 2);
+    let cores = start(memory_and_file(directory.path(), BYTES), 2);
     let address = cores[0].target_nvme_addresses()[0];
     for round in 0..40u8 {
         let name = ["memory", "file"][usize::from(round % 2)];
@@ -299,11 +287,7 @@ fn a_controller_that_goes_takes_its_queues_along() {
 fn trims_and_zeroes_in_several_parts_end() {
     const LONG: u64 = 80 << 20;
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let volumes = vec![
-        LocalVolume::memory("memory", LONG).expect("memory"),
-        LocalVolume::file("file", &directory.path().join("v"), LONG, true).expect("a new file"),
-    ];
-    let cores = start(volumes, 1);
+    let cores = start(memory_and_file(directory.path(), LONG), 1);
     let address = cores[0].target_nvme_addresses()[0];
     for name in ["memory", "file"] {
         let (_admin, mut queues) = connect(address, name, 1, false);

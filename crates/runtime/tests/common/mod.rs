@@ -7,14 +7,23 @@ pub mod nvme;
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
 use host::{Input, Output};
-use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, RackHost, Site, start_core};
+use runtime::{CoreConfig, CoreHandle, HostSpec, LocalVolume, MediaFile, RackHost, Site, start_core};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::Path;
 use wire::nbd::Export;
 
 pub const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 pub const ANY_TCP: SocketAddr = SocketAddr::V4(ANY);
+
+/// Volumes `memory` and `file` of `bytes` each, the second in a new file in `directory`.
+pub fn memory_and_file(directory: &Path, bytes: u64) -> Vec<LocalVolume> {
+    vec![
+        LocalVolume::memory("memory", bytes).expect("memory"),
+        LocalVolume::file("file", &directory.join("v"), bytes, true).expect("a new file"),
+    ]
+}
 
 /// A configuration small enough for many cores at once.
 pub fn small() -> CoreConfig {
