@@ -1,8 +1,8 @@
 //! The words a node and a vSSD exchange: configuration, requests, events, statistics.
 
 use crate::geometry::{Geometry, Isolation};
-use crate::profile::Profile;
 use crate::ssd::VssdEntry;
+use crate::timing::Timing;
 use base::{Lpn, MediaOp, Page, Version, VssdId};
 use thiserror::Error;
 
@@ -38,7 +38,7 @@ pub struct VssdConfig {
     /// Pages users see.
     pub logical_pages: u32,
     /// How long flash operations take.
-    pub timing: Profile,
+    pub timing: Timing,
     /// How garbage collection shares the flash.
     pub gc: GcMode,
     /// Relocations in flight in the modes other than [`GcMode::Preemptible`].
@@ -66,7 +66,7 @@ impl VssdConfig {
             channels: entry.channels,
             isolation: entry.isolation,
             logical_pages: entry.logical_pages,
-            timing: Profile::none(),
+            timing: Timing::none(),
             gc: GcMode::Preemptible { step_pages: 4 },
             gc_window: 8,
             gc_frontier_separate: true,

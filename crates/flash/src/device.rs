@@ -1,7 +1,7 @@
 //! What a vSSD asks the timing model: its own, or the one of its channel group.
 
 use crate::nand::{Nand, NandKind};
-use crate::profile::Profile;
+use crate::timing::Timing;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -25,9 +25,9 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    pub(crate) fn new(profile: Profile, channels: u32, units: u32, ops: u32) -> Self {
+    pub(crate) fn new(timing: Timing, channels: u32, units: u32, ops: u32) -> Self {
         Self {
-            nand: Nand::new(profile, channels, units, ops),
+            nand: Nand::new(timing, channels, units, ops),
             keys: Vec::with_capacity(ops as usize),
             free: Vec::with_capacity(ops as usize),
             done: Vec::new(),

@@ -8,7 +8,7 @@
 //! [`Nand::hold`] is blocking garbage collection: operations of users wait for the channel's release, also on idle
 //! planes, while those of the collection go on.
 
-use crate::profile::Profile;
+use crate::timing::Timing;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -98,7 +98,7 @@ struct Channel {
 /// The timing model of one vSSD's channels. Operations are numbered by the caller.
 #[derive(Debug)]
 pub(crate) struct Nand {
-    profile: Profile,
+    timing: Timing,
     units: Vec<Unit>,
     channels: Vec<Channel>,
     ops: Vec<NandOp>,
@@ -112,7 +112,7 @@ pub(crate) struct Nand {
 
 impl Nand {
     /// `units` planes, unit u on channel u mod `channels`; room for `ops` operations.
-    pub(crate) fn new(profile: Profile, channels: u32, units: u32, ops: u32) -> Self {
+    pub(crate) fn new(timing: Timing, channels: u32, units: u32, ops: u32) -> Self {
         let unit = Unit {
             busy: false,
             users: Queue::EMPTY,
@@ -120,7 +120,7 @@ impl Nand {
             until_ns: 0,
         };
         Self {
-            profile,
+            timing,
             units: vec![unit; units as usize],
             channels: vec![
                 Channel {
@@ -149,9 +149,9 @@ impl Nand {
         collection: bool,
     ) {
         let array_ns = match kind {
-            NandKind::Read => self.profile.read_ns(page),
-            NandKind::Program => self.profile.program_ns(page),
-            NandKind::Erase => self.profile.erase_ns,
+            NandKind::Read => self.timing.read_ns(page),
+            NandKind::Program => self.timing.program_ns(page),
+            NandKind::Erase => self.timing.erase_ns,
         };
         let record = NandOp {
             kind,
@@ -167,7 +167,7 @@ impl Nand {
         let transfer_ns = if kind == NandKind::Erase {
             0
         } else {
-            self.profile.transfer_ns
+            self.timing.transfer_ns
         };
         let u = &mut self.units[unit as usize];
         u.until_ns = u.until_ns.max(now_ns) + array_ns + transfer_ns;
@@ -216,14 +216,14 @@ impl Nand {
     fn least_left_ns(&self, op: u32) -> u64 {
         let record = &self.ops[op as usize];
         match (record.kind, record.phase) {
-            (NandKind::Read, Phase::Array) => self.profile.transfer_ns,
+            (NandKind::Read, Phase::Array) => self.timing.transfer_ns,
             (NandKind::Program, Phase::Transfer) => {
                 let channel = &self.channels[record.unit as usize % self.channels.len()];
                 // Who waits for the channel may be a read, which is complete when it is transferred.
                 if channel.waiting.is_empty() {
                     record.array_ns
                 } else {
-                    record.array_ns.min(self.profile.transfer_ns)
+                    record.array_ns.min(self.timing.transfer_ns)
                 }
             }
             (NandKind::Read, Phase::Transfer) | (NandKind::Program, Phase::Array) | (NandKind::Erase, _) => 0,
@@ -285,7 +285,7 @@ impl Nand {
         }
         channel.busy = true;
         self.ops[op as usize].phase = Phase::Transfer;
-        self.at(now_ns + self.profile.transfer_ns, op);
+        self.at(now_ns + self.timing.transfer_ns, op);
     }
 
     /// One phase of `op` ends; true when that was its last.
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     fn p_ssd(channels: u32, units: u32) -> Nand {
-        Nand::new(Profile::built_in("p-ssd").expect("built in"), channels, units, 16)
+        Nand::new(Timing::built_in("p-ssd").expect("built in"), channels, units, 16)
     }
 
     fn drain(nand: &mut Nand) -> Vec<(u32, u64)> {

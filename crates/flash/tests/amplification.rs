@@ -247,7 +247,7 @@ fn a_threshold_consumes_over_provisioning() {
 fn operations_per_second() {
     for profile in ["none", "p-ssd"] {
         let mut bare = Bare::new(2000, 64, 0.7, RESERVE, |config| {
-            config.timing = flash::Profile::built_in(profile).expect("built in");
+            config.timing = flash::Timing::built_in(profile).expect("built in");
         });
         bare.measure(profile);
     }

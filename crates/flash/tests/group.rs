@@ -4,7 +4,7 @@ mod common;
 use base::Medium;
 use common::group::GroupRig;
 use common::{geometry, seeds};
-use flash::{GcMode, Profile, Vssd, verify};
+use flash::{GcMode, Timing, Vssd, verify};
 
 /// A small group in which blocks are borrowed all the time.
 fn tiny(seed: u64) -> GroupRig {
@@ -33,7 +33,7 @@ fn tiny(seed: u64) -> GroupRig {
         seed,
         |config| {
             config.gc = mode;
-            config.timing = Profile::built_in(profile).expect("built in");
+            config.timing = Timing::built_in(profile).expect("built in");
             config.gc_frontier_separate = separate;
             config.checkpoint_every_programs = every;
             config.wear_gap_max = 4;

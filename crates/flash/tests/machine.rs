@@ -3,7 +3,7 @@
 mod common;
 use base::{Instant, Lpn, MediaDone, MediaError, MediaKind, MediaOp, Medium, Page, Pool, Version};
 use common::{fill, geometry, image};
-use flash::{Data, Event, GcMode, Profile, Request, Vssd, VssdConfig, VssdError};
+use flash::{Data, Event, GcMode, Request, Timing, Vssd, VssdConfig, VssdError};
 
 struct Bench {
     vssd: Vssd,
@@ -255,7 +255,7 @@ fn flushes_share_one_media_flush_and_one_with_nothing_to_do_costs_none() {
 
 #[test]
 fn an_empty_pool_delays_and_loses_nothing() {
-    let mut bench = Bench::new(|config| config.timing = Profile::built_in("p-ssd").expect("built in"));
+    let mut bench = Bench::new(|config| config.timing = Timing::built_in("p-ssd").expect("built in"));
     for lpn in 0..40 {
         bench.write(1, lpn, 256);
     }
@@ -286,7 +286,7 @@ fn a_read_waits_for_blocking_collection_but_hardly_for_a_preemptible_one() {
     let wait_of = |mode, lpn| {
         let mut bench = Bench::new(|config| {
             config.gc = mode;
-            config.timing = Profile::built_in("p-ssd").expect("built in");
+            config.timing = Timing::built_in("p-ssd").expect("built in");
         });
         for round in 1..4 {
             for lpn in 0..48 {

@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Rig, geometry, seeds, tiny};
-use flash::{GcMode, Profile};
+use flash::{GcMode, Timing};
 
 #[test]
 fn reads_return_the_newest_data_whatever_is_under_way() {
@@ -92,7 +92,7 @@ fn a_full_vssd_is_overwritten_for_ever() {
             let mut rig = Rig::new(geometry(1, 2, 12, 8), 128, 3, |config| {
                 config.gc = mode;
                 config.gc_frontier_separate = separate;
-                config.timing = Profile::built_in("p-ssd").expect("built in");
+                config.timing = Timing::built_in("p-ssd").expect("built in");
             });
             for lpn in 0..rig.config.logical_pages {
                 rig.write(lpn);

@@ -6,7 +6,7 @@
 
 use crate::{Input, Output};
 use base::{Addr, Duration, Instant, Machine, Map, VssdId};
-use flash::Profile;
+use flash::Timing;
 use rack::tor::{Registration, Verdict};
 use rack::vdc::{self, Capacity};
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub struct Central {
 impl Central {
     /// For servers with so many planes of this timing, whose links take so many nanoseconds for a kilobyte (1000 bytes;
     /// 0 is no limit). It knows nominal device times, and nothing of collection.
-    pub fn new(timing: &Profile, planes: u32, link_ns_per_kilobyte: u32) -> Self {
+    pub fn new(timing: &Timing, planes: u32, link_ns_per_kilobyte: u32) -> Self {
         let mean = |lower: u64, upper: u64| (lower + upper) / 2;
         Self {
             vdc: vdc::Config {

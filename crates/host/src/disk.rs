@@ -21,7 +21,7 @@ use base::{
     Pool, Version, VssdId,
 };
 use flash::{
-    CreateError, Data, Event, GcMode, OpenError, Profile, RecoverError, RecoveryReport, Request, Ssd, Vssd,
+    CreateError, Data, Event, GcMode, OpenError, RecoverError, RecoveryReport, Request, Ssd, Timing, Vssd,
     VssdConfig, VssdError,
 };
 use rack::cache::{Cache, Cached};
@@ -140,7 +140,7 @@ impl DiskEntry {
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Emulated device time.
-    pub timing: Profile,
+    pub timing: Timing,
     /// What collection does to other work.
     pub gc_mode: GcMode,
     /// Pages of the write cache.
@@ -156,7 +156,7 @@ pub struct DiskConfig {
 impl DiskConfig {
     /// Collection in steps of 8 pages, a cache of 2048 pages, 64 reads and writes at once. With timing less, as a plane
     /// of flash serves in order of arrival: two for each of the `channels`.
-    pub fn new(timing: Profile, channels: u32) -> Self {
+    pub fn new(timing: Timing, channels: u32) -> Self {
         let depth = if timing.is_none() {
             64
         } else {

@@ -6,7 +6,7 @@ use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, MediaDone, MediaError,
     MediaKind, MediaOp, Medium, Pages, Pool, Rng, VolumeId,
 };
-use flash::{GcMode, Geometry, Profile, Ssd};
+use flash::{GcMode, Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry, DiskError, Input, Output};
 use std::collections::BTreeMap;
 
@@ -374,7 +374,10 @@ impl Rig {
 fn config(timing: &str) -> DiskConfig {
     DiskConfig {
         cache_pages: 24,
-        ..DiskConfig::new(Profile::built_in(timing).expect("a profile"), GEOMETRY.channels)
+        ..DiskConfig::new(
+            Timing::built_in(timing).expect("it is built in"),
+            GEOMETRY.channels,
+        )
     }
 }
 
@@ -573,7 +576,7 @@ fn a_long_trim_is_done_in_bounded_steps() {
         blocks_per_plane: 160,
         ..GEOMETRY
     };
-    let mut rig = Rig::new(3, DiskConfig::new(Profile::none(), 2), geometry, None);
+    let mut rig = Rig::new(3, DiskConfig::new(Timing::none(), 2), geometry, None);
     let pages = rig.sectors.len() / SECTORS;
     assert!(pages > 8 * host::disk::STEP_PAGES);
     for first in (0..pages).step_by(64) {

@@ -7,7 +7,7 @@ use base::VolumeId;
 use blockswitch::Class;
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{memory_and_file, nbd};
-use flash::{Geometry, Profile, Ssd};
+use flash::{Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
     ClassRules, CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec,
@@ -379,7 +379,7 @@ fn vssd(path: Option<&std::path::Path>, timing: &str) -> LocalVolume {
         Ssd::format(&mut medium, GEOMETRY, 4096, [1; 16]).expect("a good geometry");
     }
     let entry = DiskEntry::open(&mut medium, Some(BYTES)).expect("a disk");
-    let timing = Profile::built_in(timing).expect("a profile");
+    let timing = Timing::built_in(timing).expect("it is built in");
     LocalVolume::disk("v", "vSSD", medium, entry, DiskConfig::new(timing, 4))
 }
 

@@ -11,7 +11,7 @@ use crate::run::{AtCut, Run, RunSpec};
 use crate::switch::figures;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
-use flash::Profile;
+use flash::Timing;
 use rack::gc::TOR_LEASE;
 
 /// What an experiment tells while it runs: a line for the user.
@@ -239,7 +239,7 @@ fn speed(seed: u64, progress: Progress<'_>) -> Report {
         hardware, policies, ..
     } = case.expect("ours is among them");
     let hardware = Hardware {
-        timing: Profile::built_in("optane").expect("optane is built in"),
+        timing: Timing::built_in("optane").expect("optane is built in"),
         ..hardware
     };
     let fleet = RackFleet::new(eval::options(&hardware, &policies));

@@ -13,7 +13,7 @@ use crate::run::{Fleet, Look, Role};
 use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Machine, Medium, NodeId, Pool, Rng, VolumeId, VssdId};
-use flash::{GcMode, Geometry, Isolation, Profile, Ssd, VssdStats};
+use flash::{GcMode, Geometry, Isolation, Ssd, Timing, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
 use host::{
@@ -110,7 +110,7 @@ pub struct RackOptions {
     /// The shape of every node's SSD.
     pub geometry: Geometry,
     /// Device time.
-    pub timing: Profile,
+    pub timing: Timing,
     /// What collection does to the vSSD's other work.
     pub gc_mode: GcMode,
     /// Programs between two checkpoints.

@@ -8,7 +8,7 @@ use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::run::{AtCut, RunSpec};
 use crate::world::{Canary, WorldOptions};
 use base::Duration;
-use flash::{GcMode, Geometry, Profile};
+use flash::{GcMode, Geometry, Timing};
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::sched::Policy;
@@ -45,7 +45,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         nodes,
         gateways: 1,
         geometry,
-        timing: Profile::built_in("optane").expect("optane is built in"),
+        timing: Timing::built_in("optane").expect("optane is built in"),
         gc_mode: GcMode::Preemptible { step_pages: 2 },
         checkpoint_every_programs: 64,
         borrow_blocks: 0,

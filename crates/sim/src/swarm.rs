@@ -13,7 +13,7 @@ use crate::storage::{self, StorageOptions};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::{Duration, Instant, Rng};
-use flash::{GcMode, Geometry, Profile};
+use flash::{GcMode, Geometry, Timing};
 use host::Central;
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
@@ -247,7 +247,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         nodes,
         gateways,
         geometry,
-        timing: Profile::built_in(pick(rng, Profile::BUILT_IN)).expect("a built-in profile exists"),
+        timing: Timing::built_in(pick(rng, Timing::BUILT_IN)).expect("it is built in"),
         gc_mode: pick(
             rng,
             &[

@@ -2,7 +2,7 @@
 //! (Desnoyers, SYSTOR'12). Collection begins at a threshold of free blocks, which consumes over-provisioning: of a vSSD
 //! that is full to ρ, a threshold g leaves ρ / (1 − g).
 
-use flash::{Geometry, Profile};
+use flash::{Geometry, Timing};
 use sim::eval::{Hardware, System, Workload, measure};
 use sim::workload::Pattern;
 
@@ -35,7 +35,7 @@ fn hardware() -> Hardware {
         channels: 1,
         pages_per_set: geometry.blocks_per_plane * geometry.pages_per_block * 7 / 10,
         geometry,
-        timing: Profile::built_in("optane").expect("optane is built in"),
+        timing: Timing::built_in("optane").expect("optane is built in"),
         cache_pages: 128,
         gc_slice_ratio: 0.0,
         ..Hardware::default()

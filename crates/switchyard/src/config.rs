@@ -11,7 +11,7 @@ use anyhow::Context;
 use base::limits::{CHANNELS_MAX, PAGE_BYTES, REPLICAS_MAX};
 use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
-use flash::{GcMode, Profile};
+use flash::{GcMode, Timing};
 use host::Central;
 use rack::gc::Coordination;
 use rack::placement::Isolation;
@@ -266,7 +266,7 @@ pub struct Config {
     /// Default acknowledgement of writes.
     pub durability: Durability,
     /// Emulated device time.
-    pub timing: Profile,
+    pub timing: Timing,
     /// Kind of media.
     pub media: MediaKind,
     /// Bytes of a medium.
@@ -584,17 +584,17 @@ fn policy(options: &Options) -> anyhow::Result<Policy> {
     }
 }
 
-/// A timing profile: a built-in by name, or a file.
-pub fn timing(name: &str) -> anyhow::Result<Profile> {
-    if let Some(profile) = Profile::built_in(name) {
-        return Ok(profile);
+/// A timing timing: a built-in by name, or a file.
+pub fn timing(name: &str) -> anyhow::Result<Timing> {
+    if let Some(timing) = Timing::built_in(name) {
+        return Ok(timing);
     }
-    let built_in = Profile::BUILT_IN.join(", ");
+    let built_in = Timing::BUILT_IN.join(", ");
     let text = std::fs::read_to_string(name).map_err(|error| {
-        let why = format!("neither a built-in profile ({built_in}) nor a readable file: {error}");
+        let why = format!("neither a built-in timing ({built_in}) nor a readable file: {error}");
         refuse("timing", name, &why)
     })?;
-    Profile::parse(&text).map_err(|error| refuse("timing", name, &error.to_string()))
+    Timing::parse(&text).map_err(|error| refuse("timing", name, &error.to_string()))
 }
 
 /// The caches of all vSSDs together leave half the pool to packets and requests.

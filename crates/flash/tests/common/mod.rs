@@ -6,9 +6,7 @@
 )]
 
 use base::{Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, Page, Pool, Rng, Version, VssdId};
-use flash::{
-    Data, Event, GcMode, Geometry, Profile, RecoverError, Request, Ssd, Vssd, VssdConfig, VssdError,
-};
+use flash::{Data, Event, GcMode, Geometry, RecoverError, Request, Ssd, Timing, Vssd, VssdConfig, VssdError};
 
 /// How many seeds a test tries: `SWITCHYARD_SEEDS` multiplies it.
 pub fn seeds(count: u64) -> u64 {
@@ -612,7 +610,7 @@ pub fn tiny(seed: u64) -> Rig {
     let pages = [4, 5, 8][rng.below(3) as usize];
     Rig::new(geometry(channels, chips, 14, pages), page_bytes, seed, |config| {
         config.gc = mode;
-        config.timing = Profile::built_in(profile).expect("built in");
+        config.timing = Timing::built_in(profile).expect("built in");
         config.gc_frontier_separate = separate;
         config.checkpoint_every_programs = every;
         config.wear_gap_max = 4;

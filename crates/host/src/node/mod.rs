@@ -20,7 +20,7 @@ use base::{
     time::earliest,
 };
 use flash::{
-    GcMode, Isolation, Loan, OpenError, Profile, RecoverError, RecoveryReport, Ssd, Vssd, VssdConfig,
+    GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
 use groups::Group;
@@ -56,7 +56,7 @@ pub struct NodeConfig {
     /// collection instead of the ToR.
     pub controller: Option<Addr>,
     /// Emulated device time.
-    pub timing: Profile,
+    pub timing: Timing,
     /// What collection does to the vSSD's other work.
     pub gc_mode: GcMode,
     /// Share of a vSSD's physical pages that clients do not see.
@@ -78,7 +78,7 @@ impl NodeConfig {
             addr,
             tor,
             controller: None,
-            timing: Profile::none(),
+            timing: Timing::none(),
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
             checkpoint_every_programs: 1 << 20,

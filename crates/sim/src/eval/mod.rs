@@ -30,7 +30,7 @@ use crate::workload::apps::{App, AppStream, Arrivals};
 use crate::workload::stream::Stream;
 use crate::workload::{Burst, Mix, Pattern};
 use base::{Duration, Instant, Rng, VolumeId};
-use flash::{GcMode, Geometry, Profile};
+use flash::{GcMode, Geometry, Timing};
 use hdrhistogram::Histogram;
 use host::node::{Stages, UnitConfig};
 use host::{Central, Egress};
@@ -62,7 +62,7 @@ pub struct Hardware {
     /// The shape of every server's SSD.
     pub geometry: Geometry,
     /// Device time.
-    pub timing: Profile,
+    pub timing: Timing,
     /// Pages of a vSSD's write cache.
     pub cache_pages: usize,
     /// Write-back begins when the cache is fuller than this share.
@@ -104,7 +104,7 @@ impl Default for Hardware {
                 blocks_per_plane: 64,
                 pages_per_block: 32,
             },
-            timing: Profile::built_in("p-ssd").expect("p-ssd is built in"),
+            timing: Timing::built_in("p-ssd").expect("p-ssd is built in"),
             cache_pages: 1024,
             dirty_ratio_low: 0.25,
             read_depth: 64,

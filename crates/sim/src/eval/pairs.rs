@@ -12,7 +12,7 @@ use crate::experiment::Progress;
 use crate::net::{Delay, LinkModel};
 use crate::report::Report;
 use crate::workload::Mix;
-use flash::{GcMode, Geometry, Profile};
+use flash::{GcMode, Geometry, Timing};
 use serde_json::{Map, Value, json};
 
 /// Networks, from fast to slow.
@@ -47,7 +47,7 @@ fn hardware(device: &str, delay: Delay) -> Hardware {
             pages_per_block: 32,
         },
         timing: match device {
-            "optane" => Profile::built_in(device).expect("it is built in"),
+            "optane" => Timing::built_in(device).expect("it is built in"),
             flash => ycsb::of_large_pages(flash),
         },
         read_depth: DEPTHS.0,

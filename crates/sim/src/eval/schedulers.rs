@@ -13,7 +13,7 @@ use crate::experiment::Progress;
 use crate::net::{Delay, Fate, LinkModel, Network};
 use crate::report::Report;
 use base::{Instant, Rng};
-use flash::{GcMode, Geometry, Profile};
+use flash::{GcMode, Geometry, Timing};
 use hdrhistogram::Histogram;
 use rack::gc::Coordination;
 use rack::port::Discipline;
@@ -65,7 +65,7 @@ fn hardware() -> Hardware {
             chips_per_channel: 16,
             ..Hardware::default().geometry
         },
-        timing: Profile::built_in("intel-dc").expect("intel-dc is built in"),
+        timing: Timing::built_in("intel-dc").expect("intel-dc is built in"),
         write_depth: 4,
         device_depth: 4,
         client_link: LinkModel {

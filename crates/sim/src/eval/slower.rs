@@ -4,7 +4,7 @@
 use super::Case;
 use crate::client::Pace;
 use crate::net::{Delay, LinkModel};
-use flash::Profile;
+use flash::Timing;
 use rack::sched::{Policy, Targets};
 use serde_json::json;
 
@@ -22,7 +22,7 @@ impl Case {
             parameters,
             ..
         } = &mut self;
-        hardware.timing = profile(&hardware.timing, factor);
+        hardware.timing = slowed(&hardware.timing, factor);
         hardware.server_link = link(hardware.server_link, factor);
         hardware.client_link = link(hardware.client_link, factor);
         hardware.port_ns_per_kilobyte *= factor;
@@ -43,9 +43,9 @@ impl Case {
     }
 }
 
-fn profile(of: &Profile, factor: u32) -> Profile {
+fn slowed(of: &Timing, factor: u32) -> Timing {
     let times = |ns: u64| ns * u64::from(factor);
-    Profile {
+    Timing {
         name: format!("{} x{factor}", of.name),
         read_lower_ns: times(of.read_lower_ns),
         read_upper_ns: times(of.read_upper_ns),

@@ -9,7 +9,7 @@ use crate::client::Pace;
 use crate::experiment::Progress;
 use crate::net::{Delay, LinkModel};
 use crate::report::Report;
-use flash::{Geometry, Profile};
+use flash::{Geometry, Timing};
 use serde_json::{Map, Value, json};
 
 /// Requests a second over the whole rack.
@@ -47,9 +47,9 @@ pub const NEAR_CLIENTS: u32 = 24;
 
 /// A built-in flash device by the 4 KiB page: the write cache fills its pages of 16 KiB, so that a program and its
 /// transfer hold four of the model's. A read is of 4 KiB alone.
-pub fn of_large_pages(name: &str) -> Profile {
-    let whole = Profile::built_in(name).expect("the device is built in");
-    Profile {
+pub fn of_large_pages(name: &str) -> Timing {
+    let whole = Timing::built_in(name).expect("the device is built in");
+    Timing {
         name: format!("{name}-16k"),
         program_lower_ns: whole.program_lower_ns / PAGES_IN_A_PAGE,
         program_upper_ns: whole.program_upper_ns / PAGES_IN_A_PAGE,

@@ -1,6 +1,6 @@
-//! Timing profiles of flash: how long a read, a program, an erase and a transfer take.
+//! Timing of flash: how long a read, a program, an erase and a transfer take.
 //!
-//! A profile is a TOML table, so that users add their own drives:
+//! A timing is a TOML table, so that users add their own drives:
 //!
 //! ```toml
 //! name = "my-drive"
@@ -17,12 +17,12 @@
 use serde::Deserialize;
 use thiserror::Error;
 
-/// The longest time a profile may state, in µs: ten seconds.
+/// The longest time a timing may state, in µs: ten seconds.
 const TIME_US_MAX: f64 = 1e7;
 
 /// How long the flash takes, in nanoseconds. All zero: no timing at all, no timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub struct Timing {
     /// What users call it.
     pub name: String,
     /// Array to page register, lower page.
@@ -51,24 +51,24 @@ struct Text {
     transfer_us: f64,
 }
 
-/// Why a profile's text is refused.
+/// Why a timing's text is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ProfileError {
+pub enum TimingError {
     /// Not TOML, a key is missing or unknown. Carries the parser's message, which points at the line.
-    #[error("not a timing profile: {0}")]
+    #[error("not a flash timing: {0}")]
     Syntax(String),
     /// A time is negative, not finite, or above ten seconds.
     #[error("{0} is not between 0 and ten seconds")]
     Time(&'static str),
 }
 
-impl Profile {
-    /// Names of the built-in profiles.
+impl Timing {
+    /// Names of the built-in timings.
     pub const BUILT_IN: &'static [&'static str] = &["p-ssd", "intel-dc", "optane", "none"];
 
-    /// A built-in profile by name.
+    /// A built-in timing by name.
     ///
-    /// - `p-ssd`: RackBlox's programmable SSD, figures of FEMU's profile of its MLC flash.
+    /// - `p-ssd`: RackBlox's programmable SSD, figures that FEMU gives its MLC flash.
     /// - `intel-dc`: fitted so that a lone 4 KiB read takes the 77.9 µs measured on a P3700.
     /// - `optane`: fitted so that a lone 4 KiB read takes the 8.9 µs measured on a P4800X; needs no erase.
     /// - `none`: no timing.
@@ -104,9 +104,9 @@ impl Profile {
         }
     }
 
-    /// Parses a user's profile.
-    pub fn parse(text: &str) -> Result<Self, ProfileError> {
-        let t: Text = toml::from_str(text).map_err(|e| ProfileError::Syntax(e.to_string()))?;
+    /// Parses a user's timing.
+    pub fn parse(text: &str) -> Result<Self, TimingError> {
+        let t: Text = toml::from_str(text).map_err(|e| TimingError::Syntax(e.to_string()))?;
         let times = [
             ("read_lower_us", t.read_lower_us),
             ("read_upper_us", t.read_upper_us),
@@ -117,7 +117,7 @@ impl Profile {
         ];
         for (key, value) in times {
             if !(0.0..=TIME_US_MAX).contains(&value) {
-                return Err(ProfileError::Time(key));
+                return Err(TimingError::Time(key));
             }
         }
         Ok(Self {
@@ -170,17 +170,17 @@ mod tests {
 
     #[test]
     fn every_built_in_name_has_a_profile() {
-        for name in Profile::BUILT_IN {
-            let profile = Profile::built_in(name).expect("listed");
-            assert_eq!(profile.is_none(), *name == "none");
+        for name in Timing::BUILT_IN {
+            let timing = Timing::built_in(name).expect("listed");
+            assert_eq!(timing.is_none(), *name == "none");
         }
-        assert_eq!(Profile::built_in("unheard-of"), None);
+        assert_eq!(Timing::built_in("unheard-of"), None);
     }
 
     #[test]
     fn a_lone_read_takes_what_was_measured() {
         let mean = |name: &str| {
-            let p = Profile::built_in(name).expect("listed");
+            let p = Timing::built_in(name).expect("listed");
             (p.read_lower_ns + p.read_upper_ns) / 2 + p.transfer_ns
         };
         assert_eq!(mean("intel-dc"), 77_900);
@@ -191,14 +191,14 @@ mod tests {
     fn text_is_parsed_and_nonsense_refused() {
         let text = "name='x'\nread_lower_us=1\nread_upper_us=2\nprogram_lower_us=3\nprogram_upper_us=4\n\
                     erase_us=5\ntransfer_us=0.5\n";
-        let profile = Profile::parse(text).expect("valid");
-        assert_eq!((profile.read_ns(0), profile.read_ns(1)), (1000, 2000));
-        assert_eq!((profile.program_ns(2), profile.program_ns(3)), (3000, 4000));
-        assert_eq!((profile.erase_ns, profile.transfer_ns), (5000, 500));
-        assert!(matches!(Profile::parse("name='x'"), Err(ProfileError::Syntax(_))));
+        let timing = Timing::parse(text).expect("valid");
+        assert_eq!((timing.read_ns(0), timing.read_ns(1)), (1000, 2000));
+        assert_eq!((timing.program_ns(2), timing.program_ns(3)), (3000, 4000));
+        assert_eq!((timing.erase_ns, timing.transfer_ns), (5000, 500));
+        assert!(matches!(Timing::parse("name='x'"), Err(TimingError::Syntax(_))));
         let negative = text.replace("erase_us=5", "erase_us=-1");
-        assert_eq!(Profile::parse(&negative), Err(ProfileError::Time("erase_us")));
+        assert_eq!(Timing::parse(&negative), Err(TimingError::Time("erase_us")));
         let unknown = format!("{text}colour=1");
-        assert!(matches!(Profile::parse(&unknown), Err(ProfileError::Syntax(_))));
+        assert!(matches!(Timing::parse(&unknown), Err(TimingError::Syntax(_))));
     }
 }
