@@ -1,4 +1,9 @@
-//! The house rules that a program can check: crate arrows, purity, sizes, leftovers, links.
+//! The house rules that a program can check: crate arrows, purity, circles, sizes, leftovers, links.
+
+#[path = "tidy/circles.rs"]
+mod circles;
+#[path = "tidy/names.rs"]
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
