@@ -6,6 +6,15 @@
 //! for half the time of a write at most; the last one to come makes it, and nobody is woken for it. A thread that is alone
 //! is never held: nobody else was served. Where threads do something else between operations that is a loss, noticed by
 //! the deadline: then twice as many writes as the time before go without being held.
+//!
+//! A hold ends in one of four ways: the last expected thread comes, a write ends, a served thread leaves, or its limit
+//! passes. Somebody must be awake for the last way. So the first thread that finds a hold without a guard becomes its guard
+//! and sleeps no longer than the hold lasts; the others sleep without a limit.
+//!
+//! Invariant: while a hold is marked as guarded, its guard sleeps with a limit that is not after the hold's, or is awake
+//! and will ask for its turn again. The mark is part of the hold, and a new hold has none. [`Group::serve`] ends the hold
+//! when it serves a thread, which may be the guard. So a guard that is about to leave guards nothing. A guard that is not
+//! served takes the mark away ([`Group::unguard`]) before it asks again.
 
 use base::Instant;
 
@@ -26,15 +35,29 @@ pub(super) struct Group {
     total: u32,
     /// Those who were served last and have not come back.
     expected: u32,
-    /// How long the next write is held.
-    until: Option<Instant>,
-    /// A thread sees to it that it is not held longer.
-    pub is_guarded: bool,
+    /// The next write is held.
+    hold: Option<Hold>,
     /// A write's time, averaged over about eight.
     write_ns: u64,
     losses: u32,
     /// Writes not to be held.
     pass: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    until: Instant,
+    /// A thread sees to it that the hold is not longer.
+    is_guarded: bool,
+}
+
+/// The next step of a thread that waits for a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It makes the next write.
+    Write,
+    /// It sleeps until its bell is rung, or for so many ns.
+    Sleep(Option<u64>),
 }
 
 impl Default for Group {
@@ -43,8 +66,7 @@ impl Default for Group {
             waiting: [0; RECORDS],
             total: 0,
             expected: 0,
-            until: None,
-            is_guarded: false,
+            hold: None,
             write_ns: 0,
             losses: 0,
             pass: 0,
@@ -60,10 +82,13 @@ impl Group {
         self.expected = self.expected.saturating_sub(1);
     }
 
-    /// `record` has ended: those who waited for it do no more.
+    /// `record` has ended: those who waited for it do no more. The guard may be one of them, so the hold ends with it.
     pub(super) fn serve(&mut self, record: u64) -> u32 {
         let served = core::mem::take(&mut self.waiting[record as usize % RECORDS]);
         self.total -= served;
+        if served > 0 {
+            self.hold = None;
+        }
         served
     }
 
@@ -78,7 +103,7 @@ impl Group {
             0 => took_ns,
             mean => mean - mean / 8 + took_ns / 8,
         };
-        self.until = None;
+        self.hold = None;
         self.expected = 0;
         if self.write_ns < HELD_WRITE_NS_MIN || served == 0 || served + self.total < 2 {
             return;
@@ -89,24 +114,43 @@ impl Group {
         }
         self.expected = served;
         let hold_ns = (self.write_ns / 2).min(HOLD_NS_MAX);
-        self.until = Some(Instant::from_nanos(now.as_nanos() + hold_ns));
+        let until = Instant::from_nanos(now.as_nanos() + hold_ns);
+        self.hold = Some(Hold {
+            until,
+            is_guarded: false,
+        });
     }
 
-    /// How long the next write is still held, if it is. What is said is final: `None` lets it go.
-    pub(super) fn hold_ns(&mut self, now: impl FnOnce() -> Instant) -> Option<u64> {
-        let until = self.until?;
+    /// The turn of a thread that waits; `has_write` if there is room for a write and a record to be written. The answer
+    /// [`Turn::Write`] is final: the hold has ended.
+    pub(super) fn turn(&mut self, has_write: bool, now: impl FnOnce() -> Instant) -> Turn {
+        if !has_write {
+            return Turn::Sleep(None);
+        }
+        let Some(hold) = &mut self.hold else {
+            return Turn::Write;
+        };
         if self.expected > 0 {
-            let left = until.as_nanos().saturating_sub(now().as_nanos());
+            let left = hold.until.as_nanos().saturating_sub(now().as_nanos());
             if left > 0 {
-                return Some(left);
+                let is_guard = !core::mem::replace(&mut hold.is_guarded, true);
+                return Turn::Sleep(is_guard.then_some(left));
             }
             self.losses = (self.losses + 1).min(LOSSES_MAX);
             self.pass = (1 << self.losses) - 1;
         } else {
             self.losses = 0;
         }
-        self.until = None;
-        None
+        self.hold = None;
+        Turn::Write
+    }
+
+    /// A guard is awake and not served. If the hold is a later one with a guard of its own, it gets a second guard, which
+    /// does no harm.
+    pub(super) fn unguard(&mut self) {
+        if let Some(hold) = &mut self.hold {
+            hold.is_guarded = false;
+        }
     }
 }
 
@@ -125,7 +169,7 @@ mod tests {
         let mut group = Group::default();
         for record in 1..100 {
             group.arrive(record);
-            assert_eq!(group.hold_ns(|| at(0)), None);
+            assert_eq!(group.turn(true, || at(0)), Turn::Write);
             let served = group.serve(record);
             group.ended(at(0), WRITE_NS, served);
         }
@@ -138,10 +182,14 @@ mod tests {
         let served = group.serve(1);
         group.ended(at(0), WRITE_NS, served);
         group.arrive(2);
-        assert_eq!(group.hold_ns(|| at(1000)), Some(WRITE_NS / 2 - 1000));
+        assert_eq!(
+            group.turn(true, || at(1000)),
+            Turn::Sleep(Some(WRITE_NS / 2 - 1000))
+        );
         group.arrive(2);
+        assert_eq!(group.turn(true, || at(2000)), Turn::Sleep(None));
         group.arrive(2);
-        assert_eq!(group.hold_ns(|| at(2000)), None);
+        assert_eq!(group.turn(true, || at(2000)), Turn::Write);
         assert_eq!((group.first_awaited(1), group.losses), (Some(2), 0));
     }
 
@@ -154,10 +202,44 @@ mod tests {
             let served = group.serve(record);
             group.ended(at(0), WRITE_NS, served);
             group.arrive(record + 1);
-            held += u32::from(group.hold_ns(|| at(1)).is_some());
-            assert_eq!(group.hold_ns(|| at(WRITE_NS)), None);
+            held += u32::from(group.turn(true, || at(1)) != Turn::Write);
+            assert_eq!(group.turn(true, || at(WRITE_NS)), Turn::Write);
             group.serve(record + 1);
         }
         assert!(held < 20, "{held} of 1000");
+    }
+
+    /// bug: a thread slept for ever under a hold that nobody ended. cause: the guard of an earlier hold had been served, and
+    /// took its mark away later than the thread came. fix: the mark ends with its hold.
+    #[test]
+    fn a_guard_that_was_served_guards_no_later_hold() {
+        let mut group = Group::default();
+        let serve_two = |group: &mut Group, record| {
+            let served = group.serve(record);
+            group.ended(at(0), WRITE_NS, served);
+        };
+        (0..2).for_each(|_| group.arrive(1));
+        serve_two(&mut group, 1);
+        group.arrive(2);
+        assert!(matches!(group.turn(true, || at(1)), Turn::Sleep(Some(_))));
+        group.arrive(2);
+        assert_eq!(group.turn(true, || at(2)), Turn::Write);
+        // The guard is served, and has not been seen since.
+        serve_two(&mut group, 2);
+        group.arrive(3);
+        assert!(matches!(group.turn(true, || at(3)), Turn::Sleep(Some(_))));
+    }
+
+    #[test]
+    fn a_guard_that_wakes_too_early_guards_again() {
+        let mut group = Group::default();
+        (0..3).for_each(|_| group.arrive(1));
+        let served = group.serve(1);
+        group.ended(at(0), WRITE_NS, served);
+        group.arrive(2);
+        assert!(matches!(group.turn(true, || at(1)), Turn::Sleep(Some(_))));
+        group.unguard();
+        assert!(matches!(group.turn(true, || at(2)), Turn::Sleep(Some(_))));
+        assert_eq!(group.turn(true, || at(WRITE_NS)), Turn::Write);
     }
 }

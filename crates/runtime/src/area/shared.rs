@@ -5,12 +5,34 @@
 //! records are durable, all by one system call, and they return without taking the lock. Whether the next write is begun
 //! at once is for [`Group`] to say.
 //!
-//! Invariant: while a record is wanted and there is room for a write, some thread is awake that will make it, or sleeps
-//! no longer than the group is held.
+//! # Who wakes whom
+//!
+//! Invariant: while a record is wanted and there is room for a write, some thread will make the write. It is awake, or
+//! guards a hold ([`Group`]) and sleeps with a limit. All facts below change under the lock; bells are rung after it.
+//!
+//! - A thread in [`Shared::wait`] sleeps without a limit in two cases. First, there is no write to make now: a writer is
+//!   awake, has this record or fills the room for writes, and will call [`Shared::publish`]. Second, the next write is
+//!   held: the hold has a guard.
+//! - `publish` serves every record that ended, and rings the bell of each record that was waited for, for all. The count
+//!   of a record's threads and its end are one locked step, so no thread can wait for a record that ended.
+//! - `publish` also sees to the next write: it rings for one thread of the first record that is waited for, or calls the
+//!   area's own thread if there is none. This thread makes the write, guards the hold, or finds that another thread has
+//!   taken the write; then the other thread publishes. It can find its own record ended only if another thread published
+//!   since, and that publisher has seen to the write after.
+//! - Records share bells ([`RECORDS`] of them). A ring for one may wake a thread whose record, 64 earlier, has ended. The
+//!   ring for all of that earlier record is then still to come, and wakes the thread that was meant.
+//! - A thread on its way to sleep has read the bell under the lock, so a ring since then keeps it from sleeping.
+//! - A submitter that finds the engine busy sleeps on `any`. `is_crowded` is set in the locked step that found it busy.
+//!   The engine is busy while writes are under way, each of which ends in `publish`, or while the cleaner frees segments.
+//!   The area's own thread was called in the same step: it cleans, and rings `any` when it has no more to clean.
+//! - The area's own thread sleeps on `background`, under the lock, unless `is_called`. It leaves only after the last owner
+//!   has left, so nobody can wait for it.
+//! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
+//!   [`Group::serve`] ends the hold with it.
 
 use super::backend::Backend;
 use super::bell::Bell;
-use super::group::{Group, RECORDS};
+use super::group::{Group, RECORDS, Turn};
 use super::{AreaError, Ticket};
 use crate::clock;
 use base::MediaError;
@@ -120,39 +142,32 @@ impl Shared {
             return result;
         }
         guard.group.arrive(ticket.0);
+        let bell = &self.records[ticket.0 as usize % RECORDS];
         loop {
-            self.help(guard, ticket);
+            let State { engine, group, .. } = &mut *guard;
+            let turn = group.turn(engine.has_write(), clock::now);
+            match turn {
+                Turn::Write => {
+                    let write = engine.next_write().expect("it has a write");
+                    self.write(guard, write);
+                }
+                Turn::Sleep(limit_ns) => {
+                    let rung = bell.read();
+                    drop(guard);
+                    bell.sleep(rung, limit_ns);
+                }
+            }
             if let Some(result) = self.outcome(ticket) {
                 return result;
             }
             guard = self.lock();
-            // It may have ended, and the bell been rung, since.
+            // The record may have ended, and the bell been rung, since.
             if let Some(result) = self.outcome(ticket) {
                 return result;
             }
-        }
-    }
-
-    /// Makes the next write, if it is not held or under way, or sleeps until `ticket` may have ended.
-    fn help(&self, mut guard: Guard<'_>, ticket: Ticket) {
-        let State { engine, group, .. } = &mut *guard;
-        let hold_ns = match engine.has_write() {
-            true => group.hold_ns(clock::now),
-            false => None,
-        };
-        if hold_ns.is_none()
-            && let Some(write) = engine.next_write()
-        {
-            return self.write(guard, write);
-        }
-        let bell = &self.records[ticket.0 as usize % RECORDS];
-        let rung = bell.read();
-        let timeout_ns = hold_ns.filter(|_| !group.is_guarded);
-        group.is_guarded |= timeout_ns.is_some();
-        drop(guard);
-        bell.sleep(rung, timeout_ns);
-        if timeout_ns.is_some() {
-            self.lock().group.is_guarded = false;
+            if let Turn::Sleep(Some(_)) = turn {
+                guard.group.unguard();
+            }
         }
     }
 
