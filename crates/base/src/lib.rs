@@ -5,11 +5,12 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod device;
 pub mod id;
 pub mod limits;
 pub mod machine;
 pub mod map;
-pub mod media;
+
 pub mod page;
 pub mod rate;
 pub mod readers;
@@ -17,10 +18,10 @@ pub mod rng;
 pub mod time;
 
 pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
+pub use device::{Device, MediaDone, MediaError, MediaKind, MediaOp};
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
 pub use map::{ByteMap, Map};
-pub use media::{MediaDone, MediaError, MediaKind, MediaOp, Medium};
 pub use page::{Page, Pages, Pool, Window};
 pub use rate::Rate;
 pub use readers::Readers;

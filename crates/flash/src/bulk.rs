@@ -1,7 +1,7 @@
 //! Cold reads in large pieces: recovery and verification look at many pages, and one system call for each would cost
 //! more than the bytes.
 
-use base::{MediaError, Medium};
+use base::{Device, MediaError};
 
 /// Bytes of one read: large enough that the call's cost does not count, small beside a node's memory.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
@@ -11,7 +11,7 @@ const GAP_BYTES: u64 = 64 << 10;
 /// Reads the pages at the offsets of `wanted`, which do not descend, and hands each to `take` with what was wanted. Neighbours
 /// are read together. When that fails each is read by itself, so that only pages that cannot be read are errors.
 pub(crate) fn read_pages<T>(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     page_bytes: usize,
     wanted: &[(u64, T)],
     mut take: impl FnMut(&T, Result<&[u8], MediaError>),
@@ -62,7 +62,7 @@ mod tests {
         bad: Option<u64>,
     }
 
-    impl Medium for Counting {
+    impl Device for Counting {
         fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
             self.reads.set(self.reads.get() + 1);
             let end = offset + bytes.len() as u64;

@@ -13,7 +13,7 @@ use crate::layout::{BLOCK_BYTES, MAPPED_BYTES, PIECE_HEADER_BYTES, Share, put_u3
 use crate::mapping::Mapped;
 use crate::ops::{Op, OpKind};
 use crate::vssd::Vssd;
-use base::{Instant, MediaError, MediaKind, Medium, Version};
+use base::{Device, Instant, MediaError, MediaKind, Version};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SWCK");
 const CRC_AT: usize = PIECE_HEADER_BYTES - 4;
@@ -148,7 +148,7 @@ impl CheckpointHeader {
 
     /// Reads the header of a slot; `None` when it is not a header of this instance.
     pub(crate) fn read(
-        medium: &dyn Medium,
+        medium: &dyn Device,
         share: &Share,
         slot: u32,
         instance: u32,
@@ -182,7 +182,7 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Reads a whole slot; `None` when any part is not intact.
     pub(crate) fn read(
-        medium: &dyn Medium,
+        medium: &dyn Device,
         share: &Share,
         slot: u32,
         instance: u32,

@@ -14,7 +14,7 @@
 
 use crate::api::{Event, RecoveryReport, VssdConfig};
 use crate::blocks::State;
-use crate::device::{Bus, Device};
+use crate::bus::{Bus, Model};
 use crate::geometry::{Isolation, RESERVE_BLOCKS};
 use crate::vssd::{Vssd, operations};
 use base::{Instant, Pool};
@@ -51,9 +51,9 @@ impl ChannelGroup {
         ))))
     }
 
-    pub(crate) fn device(&self) -> Device {
+    pub(crate) fn model(&self) -> Model {
         let member = self.0.borrow_mut().join();
-        Device::Shared {
+        Model::Shared {
             bus: self.0.clone(),
             member,
         }
@@ -76,7 +76,7 @@ impl Vssd {
             Isolation::Hardware,
             "a vSSD with channels of its own is in no group"
         );
-        let mut vssd = Self::empty(config, pool, group.device(), 1);
+        let mut vssd = Self::empty(config, pool, group.model(), 1);
         for id in (0..vssd.blocks.count())
             .filter(|id| !vssd.blocks.is_home(*id))
             .collect::<Vec<_>>()

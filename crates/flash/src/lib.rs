@@ -8,8 +8,8 @@
 mod api;
 mod blocks;
 mod bulk;
+mod bus;
 mod checkpoint;
-mod device;
 mod flush;
 mod gc;
 mod geometry;

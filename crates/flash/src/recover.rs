@@ -14,15 +14,15 @@
 use crate::api::{RecoverError, RecoveryReport, VssdConfig};
 use crate::blocks::State;
 use crate::bulk::{WINDOW_BYTES, read_pages};
+use crate::bus::Model;
 use crate::checkpoint::{CheckpointHeader, Loaded, Stamp};
-use crate::device::Device;
 use crate::group::{ChannelGroup, Members};
 use crate::layout::{ENTRY_BYTES, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::oob::{Decoded, Entry, Kind};
 use crate::trim::{Record, parse_record};
 use crate::vssd::Vssd;
-use base::{Lpn, Medium, Pool, Version, VssdId};
+use base::{Device, Lpn, Pool, Version, VssdId};
 
 /// Something a logical page may be.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ pub(crate) struct Recovered {
 }
 
 struct Loader<'a> {
-    medium: &'a dyn Medium,
+    medium: &'a dyn Device,
     share: &'a Share,
     instance: u32,
     /// The other members of its channel group.
@@ -102,7 +102,7 @@ struct Loader<'a> {
 
 /// Reads the state of a vSSD, `others` being the instances of its channel group's other members; changes nothing.
 pub(crate) fn load(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     share: &Share,
     instance: u32,
     others: &[u32],
@@ -127,7 +127,7 @@ pub(crate) fn load(
 
 impl<'a> Loader<'a> {
     fn new(
-        medium: &'a dyn Medium,
+        medium: &'a dyn Device,
         share: &'a Share,
         instance: u32,
         others: &'a [u32],
@@ -524,9 +524,9 @@ pub(crate) fn correct(bytes: &mut [u8], crc: u32) -> bool {
 pub(crate) fn recover(
     config: VssdConfig,
     pool: Pool,
-    medium: &dyn Medium,
+    medium: &dyn Device,
 ) -> Result<(Vssd, RecoveryReport), RecoverError> {
-    let device = Vssd::own_device(&config);
+    let model = Vssd::own_model(&config);
     let state = load(
         medium,
         &share_of(&config),
@@ -534,7 +534,7 @@ pub(crate) fn recover(
         &[],
         config.logical_pages,
     )?;
-    build(config, pool, medium, device, state, |_| Fate::Own)
+    build(config, pool, medium, model, state, |_| Fate::Own)
 }
 
 fn share_of(config: &VssdConfig) -> Share {
@@ -564,7 +564,7 @@ enum Fate {
 pub(crate) fn recover_group(
     configs: Vec<VssdConfig>,
     pool: &Pool,
-    medium: &dyn Medium,
+    medium: &dyn Device,
 ) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
     let group = ChannelGroup::new(&configs[0]);
     let instances: Vec<u32> = configs.iter().map(|config| config.instance).collect();
@@ -599,7 +599,7 @@ pub(crate) fn recover_group(
             (_, erases) => Fate::Foreign { erases },
         };
         let id = config.id;
-        let built = build(config, pool.clone(), medium, group.device(), state, fate);
+        let built = build(config, pool.clone(), medium, group.model(), state, fate);
         members.push(built.map_err(|error| (id, error))?);
     }
     Ok((group, members))
@@ -647,12 +647,12 @@ fn owners(config: &VssdConfig, states: &mut [Recovered]) -> Result<Vec<(Option<u
 fn build(
     config: VssdConfig,
     pool: Pool,
-    medium: &dyn Medium,
-    device: Device,
+    medium: &dyn Device,
+    model: Model,
     state: Recovered,
     fate: impl Fn(u32) -> Fate,
 ) -> Result<(Vssd, RecoveryReport), RecoverError> {
-    let mut vssd = Vssd::empty(config, pool, device, state.last.max(state.durable) + 1);
+    let mut vssd = Vssd::empty(config, pool, model, state.last.max(state.durable) + 1);
     vssd.salt = state.salt;
     vssd.settled = state.last <= state.covered && !state.report.fell_back;
     if !vssd.settled {
@@ -692,7 +692,7 @@ fn build(
 }
 
 /// Decides what a block is now.
-fn place(vssd: &mut Vssd, medium: &dyn Medium, id: u32, scanned: &Scanned) -> Result<(), RecoverError> {
+fn place(vssd: &mut Vssd, medium: &dyn Device, id: u32, scanned: &Scanned) -> Result<(), RecoverError> {
     let last = vssd.sequence.last();
     let per_block = vssd.share.pages_per_block();
     let block = vssd.blocks.get_mut(id);
@@ -722,7 +722,7 @@ fn place(vssd: &mut Vssd, medium: &dyn Medium, id: u32, scanned: &Scanned) -> Re
 /// Loads the partly filled page of entries of a block that is filled on.
 fn resume_entries(
     vssd: &mut Vssd,
-    medium: &dyn Medium,
+    medium: &dyn Device,
     id: u32,
     scanned: &Scanned,
 ) -> Result<(), RecoverError> {

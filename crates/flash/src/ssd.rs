@@ -5,7 +5,7 @@
 
 use crate::geometry::{Geometry, GeometryError, Isolation};
 use crate::layout::{Layout, SUPER_BYTES, put_u32, put_u64, u32_at, u64_at};
-use base::{MediaError, Medium, VssdId};
+use base::{Device, MediaError, VssdId};
 use thiserror::Error;
 
 const MAGIC: &[u8; 8] = b"SWYDSSD1";
@@ -172,7 +172,7 @@ impl Ssd {
     /// # Errors
     /// The geometry or page size is impossible, the medium too small, already formatted, or failing.
     pub fn format(
-        medium: &mut dyn Medium,
+        medium: &mut dyn Device,
         geometry: Geometry,
         page_bytes: usize,
         uuid: [u8; 16],
@@ -207,7 +207,7 @@ impl Ssd {
     ///
     /// # Errors
     /// Not formatted, formatted with another page size, smaller than when it was formatted, or failing.
-    pub fn open(medium: &mut dyn Medium, page_bytes: usize) -> Result<Ssd, OpenError> {
+    pub fn open(medium: &mut dyn Device, page_bytes: usize) -> Result<Ssd, OpenError> {
         let (mut ssd, whole) = Self::load(medium, page_bytes)?;
         ssd.boot += 1;
         if !whole {
@@ -218,7 +218,7 @@ impl Ssd {
     }
 
     /// The newest valid superblock, and whether both slots are valid.
-    pub(crate) fn load(medium: &dyn Medium, page_bytes: usize) -> Result<(Ssd, bool), OpenError> {
+    pub(crate) fn load(medium: &dyn Device, page_bytes: usize) -> Result<(Ssd, bool), OpenError> {
         check_page_bytes(page_bytes)?;
         let mut newest: Option<Box<Ssd>> = None;
         let mut whole = true;
@@ -249,7 +249,7 @@ impl Ssd {
         Ok((ssd, whole))
     }
 
-    fn write(&mut self, medium: &mut dyn Medium) -> Result<(), OpenError> {
+    fn write(&mut self, medium: &mut dyn Device) -> Result<(), OpenError> {
         for (offset, bytes) in self.superblock_pages() {
             medium.write_at(offset, &bytes)?;
         }
@@ -591,7 +591,7 @@ impl Ssd {
 }
 
 /// Reads one superblock slot.
-pub(crate) fn read_slot(medium: &dyn Medium, slot: u32) -> Result<Slot, MediaError> {
+pub(crate) fn read_slot(medium: &dyn Device, slot: u32) -> Result<Slot, MediaError> {
     let mut bytes = vec![0; SUPER_BYTES];
     if medium.capacity_bytes() < 2 * SUPER_BYTES as u64 {
         return Ok(Slot::Damaged);
@@ -615,7 +615,7 @@ fn check_page_bytes(page_bytes: usize) -> Result<(), OpenError> {
 }
 
 /// Zeroes the first `end` bytes, chunk by chunk, skipping chunks that are zero.
-fn clear(medium: &mut dyn Medium, end: u64) -> Result<(), OpenError> {
+fn clear(medium: &mut dyn Device, end: u64) -> Result<(), OpenError> {
     const CHUNK_BYTES: u64 = 64 << 10;
     let zeros = vec![0; CHUNK_BYTES as usize];
     let mut bytes = zeros.clone();

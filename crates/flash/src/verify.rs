@@ -7,7 +7,7 @@ use crate::layout::{Layout, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::recover::{self, Finding};
 use crate::ssd::{OpenError, Slot, Ssd, VssdEntry, read_slot};
-use base::{Lpn, Medium, VssdId};
+use base::{Device, Lpn, VssdId};
 
 /// How far a verification is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ const PROGRESS_EVERY: u64 = 4096;
 /// # Errors
 /// There is no valid superblock of that page size, or it cannot be read. Everything else is a [`Problem`].
 pub fn verify(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     page_bytes: usize,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifyReport, OpenError> {
@@ -102,7 +102,7 @@ pub fn verify(
 }
 
 struct Check<'a> {
-    medium: &'a dyn Medium,
+    medium: &'a dyn Device,
     share: Share,
     others: Vec<u32>,
     entry: &'a VssdEntry,

@@ -14,8 +14,8 @@ use crate::api::{
     Data, Event, GcMode, RecoverError, RecoveryReport, Request, VssdConfig, VssdError, VssdStats,
 };
 use crate::blocks::{Blocks, Stream};
+use crate::bus::Model;
 use crate::checkpoint::Checkpoints;
-use crate::device::Device;
 use crate::flush::{Buffers, Rounds, Sequence};
 use crate::gc::Collection;
 use crate::geometry::Isolation;
@@ -27,7 +27,7 @@ use crate::oob::{Entry, Kind};
 use crate::ops::{Op, OpKind, Ops};
 use crate::recover;
 use crate::trim::Trims;
-use base::{Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, Page, Pool, Version, VssdId};
+use base::{Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Version, VssdId};
 use std::collections::VecDeque;
 
 /// When to look again for a page after the pool was empty. Ends of other operations are looked at anyway.
@@ -60,7 +60,7 @@ pub struct Vssd {
     pub(crate) now: Instant,
     /// Operations take modelled time.
     pub(crate) timed: bool,
-    pub(crate) nand: Device,
+    pub(crate) nand: Model,
     pub(crate) ops: Ops,
     pub(crate) events: VecDeque<Event>,
     pub(crate) mapping: Mapping,
@@ -96,14 +96,14 @@ impl Vssd {
     /// # Panics
     /// If the configuration contradicts itself or the pool's page size.
     pub fn create(config: VssdConfig, pool: Pool) -> Vssd {
-        let nand = Self::own_device(&config);
+        let nand = Self::own_model(&config);
         let mut vssd = Self::empty(config, pool, nand, 1);
         vssd.blocks.start();
         vssd
     }
 
     /// A machine whose blocks are not yet started; programs are numbered from `next`.
-    pub(crate) fn empty(config: VssdConfig, pool: Pool, nand: Device, next: u64) -> Vssd {
+    pub(crate) fn empty(config: VssdConfig, pool: Pool, nand: Model, next: u64) -> Vssd {
         assert_eq!(
             pool.page_bytes(),
             config.page_bytes,
@@ -161,7 +161,7 @@ impl Vssd {
         }
     }
 
-    pub(crate) fn own_device(config: &VssdConfig) -> Device {
+    pub(crate) fn own_model(config: &VssdConfig) -> Model {
         assert_eq!(
             config.isolation,
             Isolation::Hardware,
@@ -170,7 +170,7 @@ impl Vssd {
         let channels = config.channels.count_ones();
         let units = channels * config.geometry.units_per_channel();
         let ops = operations(config, units) as u32;
-        Device::Own(Nand::new(config.timing.clone(), channels, units, ops))
+        Model::Own(Nand::new(config.timing.clone(), channels, units, ops))
     }
 
     /// The machine of an entry with a history: the newest checkpoint, and what was programmed after it. Media operations
@@ -181,7 +181,7 @@ impl Vssd {
     pub fn recover(
         config: VssdConfig,
         pool: Pool,
-        medium: &dyn Medium,
+        medium: &dyn Device,
     ) -> Result<(Vssd, RecoveryReport), RecoverError> {
         recover::recover(config, pool, medium)
     }
@@ -196,7 +196,7 @@ impl Vssd {
     pub fn recover_group(
         configs: Vec<VssdConfig>,
         pool: &Pool,
-        medium: &dyn Medium,
+        medium: &dyn Device,
     ) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
         let of_one_group =
             |c: &VssdConfig| c.channels == configs[0].channels && c.isolation != Isolation::Hardware;

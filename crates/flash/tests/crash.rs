@@ -1,7 +1,7 @@
 //! Crash images: every subset of the writes that were not flushed, and flipped bits.
 
 mod common;
-use base::{Medium, Rng};
+use base::{Device, Rng};
 use common::{Rig, geometry, seeds, tiny};
 use flash::{GcMode, verify};
 

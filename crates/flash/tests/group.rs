@@ -1,7 +1,7 @@
 //! Channel groups: blocks that change hands, collection of all members at once, and crashes at every instant.
 
 mod common;
-use base::Medium;
+use base::Device;
 use common::group::GroupRig;
 use common::{geometry, seeds};
 use flash::{GcMode, Timing, Vssd, verify};

@@ -1,7 +1,7 @@
 //! The machine's answers one by one: versions, damage, a failing medium, an empty pool, timing.
 
 mod common;
-use base::{Instant, Lpn, MediaDone, MediaError, MediaKind, MediaOp, Medium, Page, Pool, Version};
+use base::{Device, Instant, Lpn, MediaDone, MediaError, MediaKind, MediaOp, Page, Pool, Version};
 use common::{fill, geometry, image};
 use flash::{Data, Event, GcMode, Request, Timing, Vssd, VssdConfig, VssdError};
 

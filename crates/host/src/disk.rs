@@ -17,7 +17,7 @@ use crate::{Input, Output};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::time::earliest;
 use base::{
-    BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Lpn, Machine, Map, Medium, Page, Pages,
+    BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Lpn, Machine, Map, Page, Pages,
     Pool, Version, VssdId,
 };
 use flash::{
@@ -94,7 +94,7 @@ impl DiskEntry {
     ///
     /// # Errors
     /// The medium is not formatted, or another's; the size is not the disk's, or too large.
-    pub fn open(medium: &mut dyn Medium, size_bytes: Option<u64>) -> Result<Self, DiskError> {
+    pub fn open(medium: &mut dyn Device, size_bytes: Option<u64>) -> Result<Self, DiskError> {
         let mut ssd = Ssd::open(medium, PAGE_BYTES)?;
         match ssd.vssds() {
             [] => {
@@ -298,7 +298,7 @@ impl Disk {
         entry: &DiskEntry,
         config: DiskConfig,
         pool: Pool,
-        medium: &dyn Medium,
+        medium: &dyn Device,
     ) -> Result<Self, DiskError> {
         let ssd = &entry.0;
         let (vssd, geometry) = (&ssd.vssds()[0], ssd.geometry());

@@ -3,8 +3,8 @@
 
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{
-    BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, MediaDone, MediaError,
-    MediaKind, MediaOp, Medium, Pages, Pool, Rng, VolumeId,
+    BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaDone, MediaError,
+    MediaKind, MediaOp, Pages, Pool, Rng, VolumeId,
 };
 use flash::{GcMode, Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry, DiskError, Input, Output};

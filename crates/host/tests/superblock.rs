@@ -1,7 +1,7 @@
 //! A node whose superblock could not be written changes it no more, and tells so, until it starts again.
 
 use base::limits::SECTOR_BYTES;
-use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, Medium, NodeId, Pool, VssdId};
+use base::{Addr, Device, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::node::{Node, NodeConfig};
 use host::{Input, Output};

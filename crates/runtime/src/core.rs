@@ -24,7 +24,7 @@ use crate::spin::Spin;
 use crate::switch::{Switch, configuration};
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use crate::{CoreConfig, HostSpec, NOBODY, RackHost, Site};
-use base::{Addr, BlockRequest, Duration, Instant, Medium, Pool, limits::SECTOR_BYTES};
+use base::{Addr, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Loads};
 use host::{Input, Output};
 use moving::{Arrival, Steering};
@@ -817,7 +817,7 @@ impl Cell {
             .transpose()?;
         let host = build(Site {
             pool,
-            medium: medium.as_mut().map(|medium| medium as &mut dyn Medium),
+            medium: medium.as_mut().map(|medium| medium as &mut dyn Device),
             address: udp
                 .as_ref()
                 .map_or(Addr::default(), |udp| udp::addr(udp.address())),

@@ -57,7 +57,7 @@ pub use nvme::{NvmeTarget, nvme_address};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use udp::socket_addr;
 
-use base::{Addr, Duration, Instant, Machine, Medium, Pool, VolumeId};
+use base::{Addr, Device, Duration, Instant, Machine, Pool, VolumeId};
 use blockswitch::{Class, ClassHint, Policy};
 use std::any::Any;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -165,7 +165,7 @@ pub struct Site<'a> {
     /// The core's pages.
     pub pool: &'a Pool,
     /// The host's medium, for formatting and recovery; later the host reaches it through its outputs only.
-    pub medium: Option<&'a mut dyn Medium>,
+    pub medium: Option<&'a mut dyn Device>,
     /// Where the host's socket is bound, with the real port; all zeros without a socket.
     pub address: Addr,
     /// Now.

@@ -1,5 +1,5 @@
 //! A host's medium: a file, a block device, or memory. This file is the opening and the cold path
-//! ([`base::Medium`]: formatting, recovery, verification); the hot path is [`crate::ring`].
+//! ([`base::Device`]: formatting, recovery, verification); the hot path is [`crate::ring`].
 //!
 //! A file is opened with O_DIRECT, so that a page travels between the pool and the device without passing through
 //! the page cache, and a write that is done has reached the device (its volatile cache is emptied by a flush). Where
@@ -13,7 +13,7 @@
 //! an aligned bounce buffer because O_DIRECT asks for aligned memory, offsets and lengths.
 
 use crate::clock;
-use base::{Duration, MediaError, Medium, limits::PAGE_BYTES};
+use base::{Device, Duration, MediaError, limits::PAGE_BYTES};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -248,7 +248,7 @@ impl MediaFile {
     }
 }
 
-impl Medium for MediaFile {
+impl Device for MediaFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
         match &self.backing {

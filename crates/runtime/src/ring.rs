@@ -16,7 +16,7 @@
 
 use crate::counters::Counters;
 use crate::media::MediaFile;
-use base::{MediaDone, MediaError, MediaKind, MediaOp, Medium, Page, Pool};
+use base::{Device, MediaDone, MediaError, MediaKind, MediaOp, Page, Pool};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};

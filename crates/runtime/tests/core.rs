@@ -3,7 +3,7 @@
 mod common;
 
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Addr, Duration, Instant, Machine, MediaDone, MediaKind, MediaOp, Medium, Pool, VssdId};
+use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaKind, MediaOp, Pool, VssdId};
 use common::{ANY, Echo, Player, cast, small, spec, start_one};
 use host::{Input, Output};
 use runtime::{CoreConfig, HostSpec, MediaFile, RackHost, StartError, Stopped, start_core};

@@ -7,7 +7,7 @@
 //!
 //! Assumption: operations of one medium are done in the order in which they were issued, as their latency is constant.
 
-use base::{MediaDone, MediaError, MediaKind, MediaOp, Medium, Rng};
+use base::{Device, MediaDone, MediaError, MediaKind, MediaOp, Rng};
 
 /// Writes that wait for a flush before the drive starts to write the oldest back by itself.
 const CACHED_WRITES_MAX: usize = 1 << 14;
@@ -324,7 +324,7 @@ fn draw_fate(keep: f64, rng: &mut Rng) -> CutFate {
     }
 }
 
-impl Medium for SimMedium {
+impl Device for SimMedium {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.current.read_at(offset, bytes)
     }

@@ -12,7 +12,7 @@ use crate::net::LinkModel;
 use crate::run::{Fleet, Look, Role};
 use crate::world::{Site, World};
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Machine, Medium, NodeId, Pool, Rng, VolumeId, VssdId};
+use base::{Addr, Device, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Ssd, Timing, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
@@ -325,7 +325,7 @@ impl RackFleet {
         boot: u32,
         now: Instant,
         pool: &Pool,
-        medium: Option<&mut dyn Medium>,
+        medium: Option<&mut dyn Device>,
     ) -> Result<RackHost, String> {
         match medium {
             Some(medium) => {
@@ -364,7 +364,7 @@ impl RackFleet {
         boot: u32,
         now: Instant,
         pool: &Pool,
-        medium: &mut dyn Medium,
+        medium: &mut dyn Device,
     ) -> Result<Node, String> {
         if boot == 0 {
             let mut uuid = [0; 16];
@@ -451,7 +451,7 @@ impl Fleet for RackFleet {
             boot,
             now,
             pool,
-            medium.map(|medium| medium as &mut dyn Medium),
+            medium.map(|medium| medium as &mut dyn Device),
         )
     }
 

@@ -6,7 +6,7 @@
 //! area must hold exactly what was acknowledged, and beyond it a prefix, in the order of submission, of what was not.
 
 use crate::media::{Issued, MediaModel, SimMedium};
-use base::{MediaError, MediaKind, MediaOp, Medium, Pool, Rng};
+use base::{Device, MediaError, MediaKind, MediaOp, Pool, Rng};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
@@ -441,7 +441,7 @@ impl Run {
 }
 
 /// Everything that the area shows; `None` if a value is damaged.
-fn contents(engine: &Engine, medium: &dyn Medium) -> Option<State> {
+fn contents(engine: &Engine, medium: &dyn Device) -> Option<State> {
     let mut state = State::new();
     let all: Vec<_> = engine
         .structures()
@@ -464,7 +464,7 @@ fn contents(engine: &Engine, medium: &dyn Medium) -> Option<State> {
     Some(state)
 }
 
-fn value(fetch: Fetch, medium: &dyn Medium) -> Option<Vec<u8>> {
+fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
     match fetch {
         Fetch::Ready(bytes) => Some(bytes),
         Fetch::Read(found) => {
@@ -497,7 +497,7 @@ fn apply(state: &mut State, (key, value): Change) {
 /// The cold path writes a few bytes at a time; the medium takes whole blocks.
 struct Paged(SimMedium);
 
-impl Medium for Paged {
+impl Device for Paged {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.0.read_at(offset, bytes)
     }

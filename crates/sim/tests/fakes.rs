@@ -3,7 +3,7 @@
 
 use base::limits::SECTORS_PER_PAGE;
 use base::{
-    Addr, BlockOp, BlockReply, BlockRequest, Instant, Machine, MediaKind, MediaOp, Medium, Page, Pages, Pool,
+    Addr, BlockOp, BlockReply, BlockRequest, Device, Instant, Machine, MediaKind, MediaOp, Page, Pages, Pool,
     VolumeId, VssdId,
 };
 use host::{Input, Output};

@@ -15,7 +15,7 @@ use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::recover::{Replayed, read_segment};
 use crate::sector::{self, Role, State};
 use crate::space::Used;
-use base::Medium;
+use base::Device;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -496,7 +496,7 @@ pub(crate) struct Loaded {
 
 /// The newest checkpoint that is whole and fits the log. Whatever is wrong with one, another is used, or none.
 pub(crate) fn load(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     layout: &Layout,
     parts: &BTreeMap<u64, (u32, PartHeader)>,
     chain: &[Used],
@@ -532,7 +532,7 @@ pub(crate) fn load(
 /// Adds the payload of a segment's sectors, as far as they are intact; false if they end before the segment does. `None`
 /// if it cannot be read.
 fn read_part(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     layout: &Layout,
     slot: u32,
     tag: u32,

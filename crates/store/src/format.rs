@@ -1,7 +1,7 @@
 //! Superblocks and the headers of segments and records (docs/format/store.md), and making an area.
 
 use crate::layout::{Layout, LayoutError, SUPERBLOCK_BYTES};
-use base::{MediaError, Medium};
+use base::{Device, MediaError};
 
 const MAGIC: &[u8; 8] = b"SWYAREA1";
 const SEGMENT_MAGIC: &[u8; 4] = b"SEGM";
@@ -93,7 +93,7 @@ impl Superblock {
     }
 
     /// Writes this superblock to the slot of its epoch; durable after a flush.
-    pub(crate) fn write(&self, medium: &mut dyn Medium) -> Result<(), MediaError> {
+    pub(crate) fn write(&self, medium: &mut dyn Device) -> Result<(), MediaError> {
         medium.write_at(self.epoch % 2 * SUPERBLOCK_BYTES, &self.emit())
     }
 }
@@ -118,7 +118,7 @@ pub(crate) enum Superblocks {
 }
 
 /// Reads both superblocks.
-pub(crate) fn superblocks(medium: &dyn Medium) -> Result<Superblocks, MediaError> {
+pub(crate) fn superblocks(medium: &dyn Device) -> Result<Superblocks, MediaError> {
     let mut best: Option<Superblock> = None;
     let mut version = None;
     let mut damaged = 0;
@@ -144,7 +144,7 @@ pub(crate) fn superblocks(medium: &dyn Medium) -> Result<Superblocks, MediaError
 
 /// Makes an empty area: zeros everywhere, so that later writes change no metadata of a file system, then superblocks.
 /// What was there is lost. Durable on return.
-pub fn create(medium: &mut dyn Medium, layout: Layout, uuid: [u8; 16]) -> Result<(), CreateError> {
+pub fn create(medium: &mut dyn Device, layout: Layout, uuid: [u8; 16]) -> Result<(), CreateError> {
     let layout = layout.checked()?;
     if layout.capacity_bytes() > medium.capacity_bytes() {
         return Err(LayoutError::TooSmall.into());

@@ -3,14 +3,14 @@
 use crate::format::Superblock;
 use crate::layout::{Layout, SEGMENTS_MAX};
 use crate::recover::{OpenError, identify};
-use base::Medium;
+use base::Device;
 
 /// Bytes that are zeroed at once.
 const ZEROS: usize = 1 << 20;
 
 /// Gives a closed area all whole segments that its medium has room for; how many it got. Its structures stay as they are. A
 /// crash leaves the area with its old size or its new one.
-pub fn grow(medium: &mut dyn Medium) -> Result<u32, OpenError> {
+pub fn grow(medium: &mut dyn Device) -> Result<u32, OpenError> {
     let (superblock, _) = identify(medium)?;
     let old = superblock.layout;
     let room = medium.capacity_bytes() - old.segment_offset(0);

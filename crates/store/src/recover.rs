@@ -10,7 +10,7 @@ use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::scan::{self, Head, Next, Segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Used};
-use base::{MediaError, Medium};
+use base::{Device, MediaError};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
@@ -124,7 +124,7 @@ struct Tip {
 }
 
 pub(crate) fn read_segment(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     layout: &Layout,
     slot: u32,
     length: u32,
@@ -139,7 +139,7 @@ pub(crate) type Headers<T> = BTreeMap<u64, (u32, T)>;
 
 /// The headers of all segments, of the log and of checkpoints.
 pub(crate) fn headers(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     layout: &Layout,
 ) -> Result<(Headers<SegmentHeader>, Headers<PartHeader>), OpenError> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeMap::new());
@@ -162,7 +162,7 @@ pub(crate) fn headers(
 }
 
 /// True if the second sector of a slot is one of a checkpoint: the damaged first one is no log's header.
-fn is_part(medium: &dyn Medium, layout: &Layout, slot: u32) -> Result<bool, MediaError> {
+fn is_part(medium: &dyn Device, layout: &Layout, slot: u32) -> Result<bool, MediaError> {
     let bytes = read_segment(medium, layout, slot, 2 * layout.sector_bytes)?;
     let number = layout.sector_number(slot, layout.sector_bytes);
     let second = &bytes[layout.sector_bytes as usize..];
@@ -204,7 +204,7 @@ fn tip(segment: &Segment<'_>, header: &SegmentHeader) -> Result<Tip, OpenError> 
 }
 
 /// Reads the superblocks.
-pub(crate) fn identify(medium: &dyn Medium) -> Result<(Superblock, u32), OpenError> {
+pub(crate) fn identify(medium: &dyn Device) -> Result<(Superblock, u32), OpenError> {
     let (superblock, damaged) = match superblocks(medium)? {
         Superblocks::Found(superblock, damaged) => (superblock, damaged),
         Superblocks::OtherVersion(version) => return Err(OpenError::OtherVersion(version)),
@@ -221,7 +221,7 @@ pub(crate) fn identify(medium: &dyn Medium) -> Result<(Superblock, u32), OpenErr
 }
 
 /// Finds the log. Changes nothing.
-pub(crate) fn survey(medium: &dyn Medium) -> Result<Survey, OpenError> {
+pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
     let (superblock, superblocks_damaged) = identify(medium)?;
     let layout = superblock.layout;
     let (mut known, parts) = headers(medium, &layout)?;
@@ -279,7 +279,7 @@ pub(crate) fn survey(medium: &dyn Medium) -> Result<Survey, OpenError> {
 
 /// True if the segment before, where there is one that is needed, goes on to where `header` says that it ends.
 fn follows(
-    medium: &dyn Medium,
+    medium: &dyn Device,
     layout: &Layout,
     known: &BTreeMap<u64, (u32, SegmentHeader)>,
     header: &SegmentHeader,
@@ -353,7 +353,7 @@ impl Survey {
 
     /// The structures from a checkpoint and the log behind it, if there is one. Whatever is wrong, the whole log is to be
     /// read.
-    fn resume(&self, medium: &dyn Medium) -> Option<Opened> {
+    fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
         let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || Replayed::new(self))?;
@@ -369,7 +369,7 @@ impl Survey {
     /// All of them, or those behind `start`.
     pub(crate) fn replay(
         &self,
-        medium: &dyn Medium,
+        medium: &dyn Device,
         start: Option<Start>,
         mut f: impl FnMut(u64, &Entry<'_>, Location) -> bool,
     ) -> Result<u64, OpenError> {
@@ -523,7 +523,7 @@ impl Replayed {
 
 impl Engine {
     /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
-    pub fn open(medium: &mut dyn Medium, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
+    pub fn open(medium: &mut dyn Device, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
         let survey = survey(medium)?;
         let (replayed, records, checkpoint) = match survey.resume(medium) {
             Some(resumed) => resumed,
@@ -571,7 +571,7 @@ impl Engine {
 }
 
 /// Erases what a cut left and writes the superblock of the new epoch, durably.
-fn begin_epoch(medium: &mut dyn Medium, survey: &Survey) -> Result<Superblock, MediaError> {
+fn begin_epoch(medium: &mut dyn Device, survey: &Survey) -> Result<Superblock, MediaError> {
     const ERASED: [u8; SECTOR_HEADER_BYTES as usize] = [0; SECTOR_HEADER_BYTES as usize];
     // One at a time: a segment without its predecessor would be missing it.
     for &offset in &survey.dropped {

@@ -4,7 +4,7 @@ use crate::entry::{Entry, EntryKind, StructureId};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::recover::{OpenError, Replayed, identify, read_segment, survey};
 use crate::scan::{self, Head, Next, Segment};
-use base::Medium;
+use base::Device;
 
 /// What a check found in a sound area.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct VerifyReport {
 }
 
 /// Checks everything that opening would rely on, and changes nothing.
-pub fn verify(medium: &dyn Medium) -> Result<VerifyReport, OpenError> {
+pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
     let mut replayed = Replayed::new(&survey);
     let records = survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
@@ -65,7 +65,7 @@ pub struct DumpEntry {
 }
 
 /// Calls `f` with every entry of the log, in order, dead ones included. Changes nothing.
-pub fn dump(medium: &dyn Medium, mut f: impl FnMut(DumpEntry)) -> Result<(), OpenError> {
+pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), OpenError> {
     let survey = survey(medium)?;
     survey.replay(medium, None, |record, entry: &Entry<'_>, _| {
         f(DumpEntry {
@@ -92,7 +92,7 @@ pub fn dump(medium: &dyn Medium, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
 /// Cuts the log off where it is damaged: the damaged record and everything after it are gone. Returns how many segments
 /// were given up wholly. Does nothing to a sound area. What lies before the damage is kept, unless it is of no use without
 /// what lies behind ([`OpenError::SegmentMissing`] stays).
-pub fn repair(medium: &mut dyn Medium) -> Result<u32, OpenError> {
+pub fn repair(medium: &mut dyn Device) -> Result<u32, OpenError> {
     let mut given_up = 0;
     loop {
         let offset = match verify(medium) {
@@ -151,7 +151,7 @@ pub fn repair(medium: &mut dyn Medium) -> Result<u32, OpenError> {
 }
 
 /// What is cut off must not come back from a checkpoint once the log is as long again.
-fn forget_checkpoints(medium: &mut dyn Medium, layout: &Layout) -> Result<(), OpenError> {
+fn forget_checkpoints(medium: &mut dyn Device, layout: &Layout) -> Result<(), OpenError> {
     for slot in 0..layout.segments {
         let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
         if let Head::Part(_) = scan::head(layout, slot, &sector) {
@@ -163,7 +163,7 @@ fn forget_checkpoints(medium: &mut dyn Medium, layout: &Layout) -> Result<(), Op
 }
 
 /// Erases the sectors of a range, the first one last, so that a crash in between changes nothing that was judged.
-fn wipe(medium: &mut dyn Medium, offset: u64, bytes: u32, sector_bytes: u32) -> Result<(), OpenError> {
+fn wipe(medium: &mut dyn Device, offset: u64, bytes: u32, sector_bytes: u32) -> Result<(), OpenError> {
     for at in (0..bytes).step_by(sector_bytes as usize).rev() {
         if at == 0 {
             medium.flush()?;

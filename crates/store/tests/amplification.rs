@@ -1,7 +1,7 @@
 //! What cleaning costs: bytes written for each byte that users write, beside the closed form for a log that is cleaned
 //! from its oldest end (docs/format/store.md, "What cleaning costs").
 
-use base::{Medium, Rng};
+use base::{Device, Rng};
 use store::{CleanStep, Durability, Engine, Kind, Layout, Op, Options, StructureId, SubmitError};
 
 const VALUE_BYTES: usize = 200;

@@ -1,7 +1,7 @@
 //! Crash images: every subset of the sectors of writes under way, every flipped bit, every write that fails.
 
 mod common;
-use base::{MediaError, Medium};
+use base::{Device, MediaError};
 use common::{Owned, Recorded, Rig, contents, seeds, tiny};
 use store::{Durability, Engine, Kind, OpenError, Options, StructureId, SubmitError, TicketState};
 

@@ -2,7 +2,7 @@
 //! was synced is there, and none is there that was never written.
 
 mod common;
-use base::{Medium, Rng};
+use base::{Device, Rng};
 use common::{seeds, tiny, value};
 use std::collections::{BTreeMap, BTreeSet};
 use store::files::{

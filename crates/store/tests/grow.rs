@@ -1,7 +1,7 @@
 //! An area gets more segments, with a cut at every write of it, and is used on.
 
 mod common;
-use base::Medium;
+use base::Device;
 use common::{Recorded, Rig, tiny};
 use store::{Engine, Options};
 

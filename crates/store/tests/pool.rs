@@ -1,7 +1,7 @@
 //! The pool under crashes: a cut between any two steps of any change, with every subset of the sectors under way, again
 //! while recovering, and every flipped bit.
 
-use base::{MediaError, Medium, Rng};
+use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::pool::{
     AreaId, AreaState, Change, Extent, Opened, Pool, PoolError, PoolRefusal, Quota, Rate, Readers,
@@ -159,7 +159,7 @@ impl World {
     }
 }
 
-impl Medium for World {
+impl Device for World {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         let within = (offset % SLOT_BYTES) as usize;
         let kept = bytes.len().min(KEPT - within);

@@ -584,7 +584,7 @@ fn policy(options: &Options) -> anyhow::Result<Policy> {
     }
 }
 
-/// A timing timing: a built-in by name, or a file.
+/// The timing of flash: a built-in by name, or a file.
 pub fn timing(name: &str) -> anyhow::Result<Timing> {
     if let Some(timing) = Timing::built_in(name) {
         return Ok(timing);

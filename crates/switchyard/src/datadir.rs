@@ -7,7 +7,7 @@
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::Medium;
+use base::Device;
 use base::limits::PAGE_BYTES;
 use flash::{Geometry, Ssd};
 use runtime::{MediaFile, MediaOpenError};

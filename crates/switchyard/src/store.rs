@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use anyhow::{Context, bail};
-use base::Medium;
+use base::Device;
 use clap::Subcommand;
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ impl FileEntries {
 }
 
 /// The number of the structure that was last called `name`.
-fn number_of(path: &Path, medium: &dyn Medium, name: &str) -> anyhow::Result<u32> {
+fn number_of(path: &Path, medium: &dyn Device, name: &str) -> anyhow::Result<u32> {
     let mut found = None;
     store::dump(medium, |entry| {
         if entry.kind == "describe" && entry.key == name.as_bytes() {

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::registry;
 use crate::size::Size;
 use anyhow::bail;
-use base::Medium;
+use base::Device;
 use base::limits::PAGE_BYTES;
 use flash::{OpenError, Problem, VerifyReport};
 use indicatif::{ProgressBar, ProgressStyle};

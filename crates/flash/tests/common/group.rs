@@ -3,7 +3,7 @@
 
 use super::{Asked, Content, Known, SECTORS, content, fill, torn};
 use base::{
-    Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, NodeId, Pool, Rng, Version, VssdId,
+    Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, NodeId, Pool, Rng, Version, VssdId,
 };
 use flash::{
     ChannelGroup, Data, Event, Geometry, Isolation, Loan, Request, Ssd, Vssd, VssdConfig, VssdError,

@@ -5,7 +5,7 @@
     reason = "shared by test binaries that each use a part"
 )]
 
-use base::{Instant, Lpn, MediaDone, MediaKind, MediaOp, Medium, Page, Pool, Rng, Version, VssdId};
+use base::{Device, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Rng, Version, VssdId};
 use flash::{Data, Event, GcMode, Geometry, RecoverError, Request, Ssd, Timing, Vssd, VssdConfig, VssdError};
 
 /// How many seeds a test tries: `SWITCHYARD_SEEDS` multiplies it.

@@ -4,7 +4,7 @@
 use super::collector::Report;
 use super::unit::Unit;
 use super::{Node, NodeError, UnitOf};
-use base::{Instant, Medium, VssdId, time::earliest};
+use base::{Device, Instant, VssdId, time::earliest};
 use flash::{ChannelGroup, Isolation, Loan, VssdConfig, VssdEntry};
 use rack::bucket::Rate;
 use rack::control::parse_config;
@@ -108,7 +108,7 @@ impl Node {
         now: Instant,
         entry: &VssdEntry,
         entries: &[VssdEntry],
-        medium: &dyn Medium,
+        medium: &dyn Device,
     ) -> Result<(), NodeError> {
         let members: Vec<&VssdEntry> = entries.iter().filter(|other| other.shares_with(entry)).collect();
         if members[0] != entry {

@@ -16,7 +16,7 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
 use base::{
-    Addr, Duration, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, Medium, NodeId, Pool, VssdId,
+    Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, NodeId, Pool, VssdId,
     time::earliest,
 };
 use flash::{
@@ -183,7 +183,7 @@ impl Node {
         now: Instant,
         config: NodeConfig,
         pool: Pool,
-        medium: &mut dyn Medium,
+        medium: &mut dyn Device,
     ) -> Result<Self, NodeError> {
         let ssd = Ssd::open(medium, pool.page_bytes())?;
         let mut node = Self {

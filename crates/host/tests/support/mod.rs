@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, Medium, NodeId, Page, Pool, VssdId};
+use base::{Addr, Device, Instant, Machine, MediaDone, MediaError, MediaKind, NodeId, Page, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open};

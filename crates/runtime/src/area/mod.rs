@@ -37,7 +37,7 @@ use crate::entropy;
 use crate::media::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use crate::pool::{ClientError, OpenedArea, PoolClient};
 use backend::{Backend, Direct, Mapped};
-use base::{MediaError, Medium, Rate};
+use base::{Device, MediaError, Rate};
 use shared::Shared;
 use std::fmt;
 use std::io;
@@ -418,14 +418,14 @@ impl fmt::Debug for Area {
 }
 
 /// True if the place of the superblocks holds zeros: nobody's data.
-fn is_blank(medium: &dyn Medium) -> Result<bool, OpenError> {
+fn is_blank(medium: &dyn Device) -> Result<bool, OpenError> {
     let mut bytes = vec![0; 2 * store::SUPERBLOCK_BYTES as usize];
     medium.read_at(0, &mut bytes)?;
     Ok(bytes.iter().all(|&byte| byte == 0))
 }
 
 fn create(
-    medium: &mut dyn Medium,
+    medium: &mut dyn Device,
     capacity_bytes: u64,
     block_bytes: u32,
     is_mapped: bool,
@@ -444,7 +444,7 @@ fn create(
 /// Mapped memory on the cold path.
 struct MappedMedium<'a>(&'a Mapped, u64);
 
-impl Medium for MappedMedium<'_> {
+impl Device for MappedMedium<'_> {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.0.read(offset, bytes).map_err(|_| MediaError::OutOfRange)
     }

@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::media::{MediaFile, MediaOpenError, MediaWarning};
 use crate::ring::submit;
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Medium, Page, Pages, Pool};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Device, Page, Pages, Pool};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

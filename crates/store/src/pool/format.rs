@@ -5,7 +5,7 @@ use super::{
     Rate, Readers, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
 };
 use crate::format::{u32_at, u64_at};
-use base::{MediaError, Medium};
+use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -61,13 +61,13 @@ enum Slot {
 
 impl Pool {
     /// Writes an empty table. What was there is lost. Durable on return.
-    pub fn format(&mut self, medium: &mut dyn Medium) -> Result<(), MediaError> {
+    pub fn format(&mut self, medium: &mut dyn Device) -> Result<(), MediaError> {
         self.save(medium)
     }
 
     /// Writes the table as its next generation. Durable on return; after a failure it may be the old or the new one, and
     /// nothing must be written until it is loaded anew.
-    pub fn save(&mut self, medium: &mut dyn Medium) -> Result<(), MediaError> {
+    pub fn save(&mut self, medium: &mut dyn Device) -> Result<(), MediaError> {
         self.generation += 1;
         let bytes = self.emit();
         for slot in [SLOT_BYTES, 0] {
@@ -78,7 +78,7 @@ impl Pool {
     }
 
     /// Reads the table, and makes both slots the same if they are not. The number is that of slots that were damaged or older.
-    pub fn load(medium: &mut dyn Medium) -> Result<(Self, u32), PoolError> {
+    pub fn load(medium: &mut dyn Device) -> Result<(Self, u32), PoolError> {
         let (pool, behind) = Self::judge(medium)?;
         let bytes = pool.emit();
         for slot in &behind {
@@ -89,13 +89,13 @@ impl Pool {
     }
 
     /// As [`load`](Pool::load), and changes nothing.
-    pub fn read(medium: &dyn Medium) -> Result<(Self, u32), PoolError> {
+    pub fn read(medium: &dyn Device) -> Result<(Self, u32), PoolError> {
         let (pool, behind) = Self::judge(medium)?;
         Ok((pool, behind.len() as u32))
     }
 
     /// The table, and the slots that do not hold it.
-    fn judge(medium: &dyn Medium) -> Result<(Self, Vec<u64>), PoolError> {
+    fn judge(medium: &dyn Device) -> Result<(Self, Vec<u64>), PoolError> {
         if medium.capacity_bytes() < TABLE_BYTES {
             return Err(PoolError::NotAPool);
         }
@@ -340,7 +340,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..60]), &bytes[HEADER_BYTES..])
 }
 
-fn read_slot(medium: &dyn Medium, at: u64) -> Result<Slot, MediaError> {
+fn read_slot(medium: &dyn Device, at: u64) -> Result<Slot, MediaError> {
     let mut header = [0; HEADER_BYTES];
     medium.read_at(at, &mut header)?;
     if &header[..8] != MAGIC {

@@ -5,7 +5,7 @@
     reason = "shared by several test programs, each of which uses a part"
 )]
 
-use base::{MediaError, Medium, Rng};
+use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::{
     CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, StructureId, SubmitError,
@@ -30,7 +30,7 @@ pub struct Recorded {
     pub writes: Vec<Option<(u64, Vec<u8>)>>,
 }
 
-impl Medium for Recorded {
+impl Device for Recorded {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.image.read_at(offset, bytes)
     }
@@ -113,7 +113,7 @@ pub fn apply(state: &mut State, op: &Owned) {
 }
 
 /// What an engine shows, values read from `image`.
-pub fn contents(engine: &Engine, image: &dyn Medium) -> State {
+pub fn contents(engine: &Engine, image: &dyn Device) -> State {
     let mut state = State::new();
     let all: Vec<_> = engine
         .structures()
@@ -141,7 +141,7 @@ pub fn contents(engine: &Engine, image: &dyn Medium) -> State {
     state
 }
 
-pub fn value(fetch: Fetch, image: &dyn Medium) -> Vec<u8> {
+pub fn value(fetch: Fetch, image: &dyn Device) -> Vec<u8> {
     match fetch {
         Fetch::Ready(bytes) => bytes,
         Fetch::Read(found) => {

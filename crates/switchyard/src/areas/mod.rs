@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::launch;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::Medium;
+use base::Device;
 use clap::{Args, Subcommand};
 use keeper::{Keeper, Quotas, Shares};
 use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, WorkError, default_socket};

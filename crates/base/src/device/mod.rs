@@ -56,7 +56,7 @@ pub enum MediaError {
 }
 
 /// The medium as the cold path sees it: formatting, recovery and offline verification.
-pub trait Medium {
+pub trait Device {
     /// Fills `bytes` from `offset`.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError>;
     /// Writes `bytes` at `offset`.
@@ -68,7 +68,7 @@ pub trait Medium {
 }
 
 /// A medium in memory, for tests and for `mem:` media.
-impl Medium for Vec<u8> {
+impl Device for Vec<u8> {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         let start = usize::try_from(offset).map_err(|_| MediaError::OutOfRange)?;
         let source = self

@@ -85,14 +85,14 @@ impl Bus {
 
 /// A vSSD's way to the timing model.
 #[derive(Debug)]
-pub(crate) enum Device {
+pub(crate) enum Model {
     /// Its channels are its own.
     Own(Nand),
     /// It shares them.
     Shared { bus: Rc<RefCell<Bus>>, member: u32 },
 }
 
-impl Device {
+impl Model {
     /// Queues an operation on page `page` of a block of `unit`.
     pub(crate) fn submit(
         &mut self,
@@ -170,7 +170,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for Model {
     fn drop(&mut self) {
         if let Self::Shared { bus, member } = self {
             bus.borrow_mut().leave(*member);
