@@ -1,77 +1,17 @@
 //! The house rules that a program can check: crate arrows, purity, circles, sizes, leftovers, links.
 
+#[path = "tidy/bans.rs"]
+mod bans;
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/crates.rs"]
+mod crates;
 #[path = "tidy/names.rs"]
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Which crates a crate may name, in any of its dependency sections: arrows go from left to right only, and the two
-/// worlds never see each other.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("base", &[]),
-    ("wire", &["base"]),
-    ("flash", &["base"]),
-    ("blockswitch", &["base"]),
-    ("rack", &["base", "wire"]),
-    ("store", &["base"]),
-    ("host", &["base", "wire", "flash", "blockswitch", "rack"]),
-    (
-        "sim",
-        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
-    ),
-    (
-        "runtime",
-        &["base", "wire", "flash", "blockswitch", "rack", "store", "host"],
-    ),
-    ("profile", &[]),
-    ("capi", &["runtime"]),
-    ("preload", &["runtime"]),
-    (
-        "switchyard",
-        &[
-            "base",
-            "wire",
-            "flash",
-            "blockswitch",
-            "rack",
-            "store",
-            "host",
-            "sim",
-            "runtime",
-            "profile",
-        ],
-    ),
-];
-
-/// Crates without clock, thread, socket, file, hash order or unsafe code.
-const PURE: &[&str] = &[
-    "base",
-    "wire",
-    "flash",
-    "blockswitch",
-    "rack",
-    "store",
-    "host",
-    "sim",
-];
-
-/// What pure crates do not name, and the files that may.
-const BANNED: &[(&str, &[&str])] = &[
-    ("std::time", &[]),
-    ("std::thread", &["crates/sim/src/threads.rs"]),
-    ("std::net", &[]),
-    ("std::fs", &[]),
-    ("std::process", &[]),
-    ("std::env", &[]),
-    ("HashMap", &["crates/base/src/map.rs"]),
-    ("HashSet", &["crates/base/src/map.rs"]),
-    ("clippy::disallowed_types", &["crates/base/src/map.rs"]),
-    ("clippy::disallowed_methods", &["crates/sim/src/threads.rs"]),
-];
 
 /// Lines of a file, tests aside.
 const FILE_LINES_MAX: usize = 1000;
@@ -136,91 +76,6 @@ fn product() -> Vec<(String, String)> {
 
 fn report(rule: &str, problems: &[String]) {
     assert!(problems.is_empty(), "{rule}:\n  {}", problems.join("\n  "));
-}
-
-#[test]
-fn crate_arrows_go_from_left_to_right() {
-    let mut problems = Vec::new();
-    let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
-    for (path, text) in sources() {
-        let name = path
-            .strip_prefix("crates/")
-            .and_then(|rest| rest.strip_suffix("/Cargo.toml"));
-        let Some(name) = name else { continue };
-        let Some(allowed) = arrows.get(name) else {
-            problems.push(format!("{name}: a new crate needs its place in ARROWS"));
-            continue;
-        };
-        for used in dependencies(&text) {
-            if arrows.contains_key(used.as_str()) && !allowed.contains(&used.as_str()) {
-                problems.push(format!("{name} must not depend on {used}"));
-            }
-        }
-    }
-    report(
-        "arrows go from left to right, sim and runtime never see each other",
-        &problems,
-    );
-}
-
-/// The project's own names of everything that a manifest depends on, in whatever section.
-fn dependencies(manifest: &str) -> Vec<String> {
-    let is_name = |c: &char| c.is_alphanumeric() || *c == '-' || *c == '_';
-    let own = |name: &str| name.trim_start_matches("switchyard-").to_string();
-    let mut inside = false;
-    let mut names = Vec::new();
-    for line in manifest.lines() {
-        if let Some(section) = line.strip_prefix('[') {
-            let section = section.trim_end_matches(']');
-            inside = section.ends_with("dependencies");
-            names.extend(section.rsplit_once("dependencies.").map(|(_, name)| own(name)));
-        } else if inside && line.starts_with(|c: char| c.is_alphabetic()) {
-            names.push(own(&line.chars().take_while(is_name).collect::<String>()));
-        }
-    }
-    names
-}
-
-#[test]
-fn pure_crates_name_no_clock_thread_socket_file_or_hash_order() {
-    let mut problems = Vec::new();
-    for (path, text) in product() {
-        if !PURE
-            .iter()
-            .any(|name| path.starts_with(&format!("crates/{name}/src/")))
-        {
-            continue;
-        }
-        let code = flatten_imports(&without_comments(&text));
-        for (banned, excepted) in BANNED {
-            if code.contains(banned) && !excepted.contains(&path.as_str()) {
-                problems.push(format!("{path} names {banned}"));
-            }
-        }
-        if path.ends_with("/src/lib.rs") && !text.contains("#![forbid(unsafe_code)]") {
-            problems.push(format!("{path} lacks #![forbid(unsafe_code)]"));
-        }
-    }
-    report("policy is pure", &problems);
-}
-
-fn without_comments(text: &str) -> String {
-    let code = text
-        .lines()
-        .map(|line| line.split("//").next().unwrap_or_default());
-    code.collect::<Vec<_>>().join("\n")
-}
-
-/// Adds `std::x` for every name of a grouped import `use std::{x, ...}`, so that a search for paths finds them.
-fn flatten_imports(code: &str) -> String {
-    let mut flat = code.to_string();
-    for group in code.split("use std::{").skip(1) {
-        let group = group.split("};").next().unwrap_or_default();
-        for name in group.split(|c: char| !c.is_alphanumeric() && c != '_') {
-            flat.push_str(&format!("\nstd::{name}"));
-        }
-    }
-    flat
 }
 
 #[test]
@@ -385,12 +240,6 @@ fn the_checks_see_what_they_are_to_see() {
     let expected = [("short", 3), ("long", 5), ("none", 3)];
     let expected = expected.map(|(name, lines)| (name.to_string(), lines));
     assert_eq!(function_lines(text), expected);
-    let manifest = "[package]\nname = \"x\"\n[dependencies]\nbase.workspace = true\n# no\nserde = \"1\"\n\
-                    [dev-dependencies]\nswitchyard-sim = { path = \"\" }\n[build-dependencies.runtime]\npath = \"\"\n";
-    assert_eq!(dependencies(manifest), ["base", "serde", "sim", "runtime"]);
-    let code = flatten_imports("use std::{\n    thread,\n    time::Instant,\n};");
-    assert!(code.contains("std::thread") && code.contains("std::time"));
     let markdown = "see [a](b.md#c) and [`d`](e.md)\n```\n[no](no)\n```\n";
     assert_eq!(links(markdown), ["b.md#c", "e.md"]);
-    assert_eq!(without_comments("a // std::fs\nb"), "a \nb");
 }

@@ -26,7 +26,7 @@ fn files_of_a_crate_use_each_other_in_no_circle() {
             let entry = listed.iter().position(|listed| circle.is_subset(listed));
             match entry {
                 Some(entry) => seen[entry].extend(circle),
-                None => problems.push(explain(of, &circle, &uses)),
+                None => problems.push(explain(of, &circle, &uses, &listed)),
             }
         }
     }
@@ -63,12 +63,19 @@ fn listed() -> Vec<BTreeSet<String>> {
     lines.map(circle).collect()
 }
 
-fn explain(of: &str, circle: &BTreeSet<String>, uses: &Uses) -> String {
+/// The circle as the list would have it, and the uses that make it larger than any circle of the list.
+fn explain(of: &str, circle: &BTreeSet<String>, uses: &Uses, listed: &[BTreeSet<String>]) -> String {
     let short = |file: &String| file.rsplit_once("src/").expect("a file of a crate").1.to_string();
     let files: Vec<_> = circle.iter().map(short).collect();
     let mut text = format!("{of}: {}", files.join(" "));
     for file in circle {
         for (other, name) in uses[file].iter().filter(|(other, _)| circle.contains(*other)) {
+            if listed
+                .iter()
+                .any(|listed| listed.contains(file) && listed.contains(other))
+            {
+                continue;
+            }
             text.push_str(&format!(
                 "\n      {} uses {} for {name}",
                 short(file),

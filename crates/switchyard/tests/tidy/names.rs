@@ -1,6 +1,6 @@
-//! Which file of a crate names what of which other file: a resolver of the paths of one crate.
+//! What code names: a resolver of paths.
 //!
-//! A file uses another file if its code names an item that the other file defines. `mod x;` and `pub use x::Y;` are not
+//! [`paths`] are those of one file. [`uses`] says which file of a crate names what of which other file. A file uses another file if its code names an item that the other file defines. `mod x;` and `pub use x::Y;` are not
 //! uses: a name that comes through them counts where code names it. A method counts by the file of its `impl` block if the
 //! text says which type has it: `self.method()`, `Self::method` and `Type::method`.
 //! Tests are aside. Names that macros make are unknown here, and so are types that only a compiler can infer.
@@ -331,54 +331,6 @@ impl<'c> Code<'c> {
         }
     }
 
-    /// Names the paths in what a macro is given, and `self.method` there.
-    fn scan(&mut self, tokens: &TokenStream) {
-        let mut path = Vec::<String>::new();
-        let mut colons = 0;
-        // Whether the next name is that of a field or method, and of `self`.
-        let (mut member, mut of_self) = (false, false);
-        for token in tokens.clone() {
-            match token {
-                TokenTree::Ident(name) => {
-                    let name = name.to_string();
-                    if member {
-                        if let Some(own) = self.own.clone().filter(|_| of_self) {
-                            self.name_member(&own, &name);
-                        }
-                        (member, of_self) = (false, false);
-                        continue;
-                    }
-                    if colons != 2 {
-                        self.end(&mut path);
-                    }
-                    path.push(name);
-                    colons = 0;
-                }
-                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
-                TokenTree::Punct(punct) if punct.as_char() == '.' => {
-                    // Two points are a range.
-                    (member, of_self) = (!member, path == ["self"]);
-                    self.end(&mut path);
-                }
-                token => {
-                    if let TokenTree::Group(group) = &token {
-                        self.scan(&group.stream());
-                    }
-                    self.end(&mut path);
-                    (colons, member, of_self) = (0, false, false);
-                }
-            }
-        }
-        self.end(&mut path);
-    }
-
-    fn end(&mut self, path: &mut Vec<String>) {
-        if !path.is_empty() {
-            self.name(path);
-        }
-        path.clear();
-    }
-
     /// Visits a function with its variables known.
     fn within(&mut self, variables: Variables, visit: impl FnOnce(&mut Self)) {
         let outside = std::mem::take(&mut self.bound);
@@ -445,7 +397,11 @@ impl<'a> Visit<'a> for Code<'_> {
 
     fn visit_macro(&mut self, called: &'a syn::Macro) {
         visit::visit_macro(self, called);
-        self.scan(&called.tokens);
+        scan(&called.tokens, &mut |named| match (named, self.own.clone()) {
+            (Scanned::Path(path), _) => self.name(path),
+            (Scanned::OfSelf(member), Some(own)) => self.name_member(&own, member),
+            (Scanned::OfSelf(_), None) => {}
+        });
     }
 }
 
@@ -465,6 +421,109 @@ impl<'a> Visit<'a> for Variables {
         self.0.insert(pattern.ident.to_string());
         visit::visit_pat_ident(self, pattern);
     }
+}
+
+/// The paths that a file names, tests aside: as its imports complete them.
+pub fn paths(text: &str) -> BTreeSet<String> {
+    let file = syn::parse_file(text).expect("the compiler takes it, too");
+    let mut paths = Paths::default();
+    paths.visit_file(&file);
+    let complete = |path: &Vec<String>| {
+        let first = &path[0];
+        let import = paths.imports.iter().find(|(name, _)| name == first);
+        match import {
+            Some((_, import)) if import.first() != Some(first) => [import, &path[1..]].concat().join("::"),
+            _ => path.join("::"),
+        }
+    };
+    paths.found.iter().map(complete).collect()
+}
+
+#[derive(Default)]
+struct Paths {
+    imports: Vec<(String, Vec<String>)>,
+    found: Vec<Vec<String>>,
+}
+
+impl<'a> Visit<'a> for Paths {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        if !is_test(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        let imports = Imports::of(item);
+        self.found
+            .extend(imports.names.iter().map(|(_, path)| path.clone()));
+        self.found.extend(imports.globs);
+        self.imports.extend(imports.names);
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        self.found.push(segments(path));
+        visit::visit_path(self, path);
+    }
+
+    fn visit_token_stream(&mut self, tokens: &'a TokenStream) {
+        scan(tokens, &mut |named| {
+            if let Scanned::Path(path) = named {
+                self.found.push(path.to_vec());
+            }
+        });
+    }
+}
+
+enum Scanned<'s> {
+    Path(&'s [String]),
+    /// `self.member`
+    OfSelf(&'s str),
+}
+
+/// Finds what tokens name that are not parsed, as those that a macro is given.
+fn scan(tokens: &TokenStream, see: &mut dyn FnMut(Scanned)) {
+    let mut path = Vec::<String>::new();
+    let mut colons = 0;
+    // Whether the next name is that of a field or method, and of `self`.
+    let (mut member, mut of_self) = (false, false);
+    for token in tokens.clone() {
+        match token {
+            TokenTree::Ident(name) if member => {
+                if of_self {
+                    see(Scanned::OfSelf(&name.to_string()));
+                }
+                (member, of_self) = (false, false);
+            }
+            TokenTree::Ident(name) => {
+                if colons != 2 {
+                    end(&mut path, see);
+                }
+                path.push(name.to_string());
+                colons = 0;
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+            TokenTree::Punct(punct) if punct.as_char() == '.' => {
+                // Two points are a range.
+                (member, of_self) = (!member, path == ["self"]);
+                end(&mut path, see);
+            }
+            token => {
+                if let TokenTree::Group(group) = &token {
+                    scan(&group.stream(), see);
+                }
+                end(&mut path, see);
+                (colons, member, of_self) = (0, false, false);
+            }
+        }
+    }
+    end(&mut path, see);
+}
+
+fn end(path: &mut Vec<String>, see: &mut dyn FnMut(Scanned)) {
+    if !path.is_empty() {
+        see(Scanned::Path(path));
+    }
+    path.clear();
 }
 
 fn segments(path: &syn::Path) -> Vec<String> {
