@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 1000;
 /// Lines of a function, tests aside.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Words of the pages that each newcomer reads. What is longer has a page under `docs`.
+const WORDS_MAX: [(&str, usize); 2] = [("README.md", 1200), ("ARCHITECTURE.md", 1500)];
 /// Where the exceptions are.
 const RATCHET: &str = "tests/tidy-ratchet.txt";
 
@@ -199,6 +201,19 @@ fn every_format_is_in_the_index() {
         );
     }
     report("every page of docs/format is in its README", &problems);
+}
+
+#[test]
+fn first_pages_are_short() {
+    let mut problems = Vec::new();
+    for (page, limit) in WORDS_MAX {
+        let text = fs::read_to_string(root().join(page)).expect("the page exists");
+        let words = text.split_whitespace().count();
+        if words > limit {
+            problems.push(format!("{page} has {words} words, {limit} are allowed"));
+        }
+    }
+    report("README and ARCHITECTURE are short", &problems);
 }
 
 #[test]
