@@ -15,6 +15,7 @@ pub mod page;
 pub mod rate;
 pub mod readers;
 pub mod rng;
+pub mod slab;
 pub mod time;
 
 pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
@@ -26,4 +27,5 @@ pub use page::{Page, Pages, Pool, Window};
 pub use rate::Rate;
 pub use readers::Readers;
 pub use rng::Rng;
+pub use slab::Slab;
 pub use time::{Duration, Instant};

@@ -2,6 +2,7 @@
 
 use crate::nand::{Nand, NandKind};
 use crate::timing::Timing;
+use base::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,8 +16,7 @@ const GONE: u32 = u32::MAX;
 pub(crate) struct Bus {
     nand: Nand,
     /// Per operation of the model: member and its operation.
-    keys: Vec<(u32, u32)>,
-    free: Vec<u32>,
+    keys: Slab<(u32, u32)>,
     /// Per member: (operation, time) done and not yet told.
     done: Vec<VecDeque<(u32, u64)>>,
     /// (member, channel) of collections that keep users off.
@@ -28,8 +28,7 @@ impl Bus {
     pub(crate) fn new(timing: Timing, channels: u32, units: u32, ops: u32) -> Self {
         Self {
             nand: Nand::new(timing, channels, units, ops),
-            keys: Vec::with_capacity(ops as usize),
-            free: Vec::with_capacity(ops as usize),
+            keys: Slab::with_capacity(ops as usize),
             done: Vec::new(),
             holds: Vec::new(),
             now_ns: 0,
@@ -43,8 +42,8 @@ impl Bus {
     }
 
     fn leave(&mut self, member: u32) {
-        for key in self.keys.iter_mut().filter(|(of, _)| *of == member) {
-            key.0 = GONE;
+        for (_, (of, _)) in self.keys.iter_mut().filter(|(_, key)| key.0 == member) {
+            *of = GONE;
         }
         self.done[member as usize].clear();
         for (of, channel) in core::mem::take(&mut self.holds) {
@@ -56,15 +55,6 @@ impl Bus {
         }
     }
 
-    fn add(&mut self, member: u32, op: u32) -> u32 {
-        if let Some(key) = self.free.pop() {
-            self.keys[key as usize] = (member, op);
-            return key;
-        }
-        self.keys.push((member, op));
-        self.keys.len() as u32 - 1
-    }
-
     fn advance(&mut self, member: u32, now_ns: u64) -> Option<(u32, u64)> {
         self.now_ns = self.now_ns.max(now_ns);
         loop {
@@ -74,8 +64,7 @@ impl Bus {
                 return self.done[member as usize].pop_front();
             }
             let (key, at) = self.nand.advance(now_ns)?;
-            let (of, op) = self.keys[key as usize];
-            self.free.push(key);
+            let (of, op) = self.keys.remove(key);
             if of != GONE {
                 self.done[of as usize].push_back((op, at));
             }
@@ -107,7 +96,7 @@ impl Model {
             Self::Own(nand) => nand.submit(now_ns, op, kind, unit, page, collection),
             Self::Shared { bus, member } => {
                 let mut bus = bus.borrow_mut();
-                let key = bus.add(*member, op);
+                let key = bus.keys.insert((*member, op));
                 // Another member may have played the model further.
                 let now_ns = now_ns.max(bus.now_ns);
                 bus.nand.submit(now_ns, key, kind, unit, page, collection);

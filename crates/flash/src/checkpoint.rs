@@ -331,7 +331,7 @@ impl Vssd {
             });
             self.checkpoints.next_piece += 1;
             self.checkpoints.in_flight += 1;
-            let op = self.ops.add(Op::new(OpKind::Piece));
+            let op = self.ops.insert(Op::new(OpKind::Piece));
             let offset = self.share.piece_offset(self.stamp().number % 2, index);
             self.media(op, MediaKind::Write { offset, page });
         }
@@ -429,7 +429,7 @@ impl Vssd {
         };
         page.with_mut(|bytes| header.emit(bytes));
         self.checkpoints.phase = Phase::Header;
-        let op = self.ops.add(Op::new(OpKind::Header));
+        let op = self.ops.insert(Op::new(OpKind::Header));
         let offset = self.share.piece_offset(header.stamp.number % 2, 0);
         self.media(op, MediaKind::Write { offset, page });
     }

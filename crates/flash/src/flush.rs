@@ -12,7 +12,7 @@ use crate::oob::Entry;
 use crate::ops::{Op, OpKind};
 use crate::trim::Logged;
 use crate::vssd::Vssd;
-use base::MediaKind;
+use base::{MediaKind, Slab};
 use std::collections::VecDeque;
 
 /// Numbers programs and knows up to which one all are done.
@@ -62,7 +62,6 @@ impl Sequence {
 struct Buffer {
     offset: u64,
     bytes: Box<[u8]>,
-    used: bool,
     /// Has entries that no write carries.
     dirty: bool,
     /// No entry will be added.
@@ -77,8 +76,9 @@ struct Buffer {
 /// All buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    slots: Vec<Buffer>,
-    free: Vec<u32>,
+    open: Slab<Buffer>,
+    /// Memory of buffers that were closed.
+    spare: Vec<Box<[u8]>>,
     /// A write was put off because the pool was empty.
     starved: bool,
 }
@@ -86,38 +86,34 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            slots: Vec::with_capacity(capacity),
-            free: Vec::with_capacity(capacity),
+            open: Slab::with_capacity(capacity),
+            spare: Vec::with_capacity(capacity),
             starved: false,
         }
     }
 
     /// A clean buffer for the page at `offset`.
     pub(crate) fn open(&mut self, offset: u64, page_bytes: usize) -> u32 {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Buffer {
-                offset,
-                bytes: vec![0; page_bytes].into(),
-                used: false,
-                dirty: false,
-                full: false,
-                in_flight: false,
-                in_round: false,
-                round_write: false,
-            });
-            self.slots.len() as u32 - 1
-        });
-        let buffer = &mut self.slots[id as usize];
-        buffer.offset = offset;
-        buffer.bytes.fill(0);
-        buffer.used = true;
-        buffer.full = false;
-        id
+        let mut bytes = self.spare.pop().unwrap_or_else(|| vec![0; page_bytes].into());
+        bytes.fill(0);
+        self.open.insert(Buffer {
+            offset,
+            bytes,
+            dirty: false,
+            full: false,
+            in_flight: false,
+            in_round: false,
+            round_write: false,
+        })
+    }
+
+    fn close(&mut self, id: u32) {
+        self.spare.push(self.open.remove(id).bytes);
     }
 
     /// The bytes of a buffer, for recovery to fill.
     pub(crate) fn bytes_mut(&mut self, id: u32) -> &mut [u8] {
-        &mut self.slots[id as usize].bytes
+        &mut self.open[id].bytes
     }
 }
 
@@ -177,7 +173,7 @@ impl Vssd {
                 self.share.page_bytes(),
             );
         }
-        let buffer = &mut self.buffers.slots[id as usize];
+        let buffer = &mut self.buffers.open[id];
         let at = (page % per_page) as usize * ENTRY_BYTES;
         entry.emit(&mut buffer.bytes[at..at + ENTRY_BYTES]);
         buffer.dirty = true;
@@ -195,19 +191,18 @@ impl Vssd {
         if id == NONE {
             return;
         }
-        let buffer = &mut self.buffers.slots[id as usize];
+        let buffer = &mut self.buffers.open[id];
         buffer.full = true;
         if buffer.dirty {
             self.write_buffer(id);
         } else if !buffer.in_flight {
-            buffer.used = false;
-            self.buffers.free.push(id);
+            self.buffers.close(id);
         }
     }
 
     /// Writes a buffer unless it is being written; that write's end looks again.
     fn write_buffer(&mut self, id: u32) {
-        let buffer = &mut self.buffers.slots[id as usize];
+        let buffer = &mut self.buffers.open[id];
         if buffer.in_flight || !buffer.dirty || self.latched {
             return;
         }
@@ -221,7 +216,7 @@ impl Vssd {
         buffer.dirty = false;
         buffer.round_write = buffer.in_round;
         let offset = buffer.offset;
-        let op = self.ops.add(Op {
+        let op = self.ops.insert(Op {
             lpn: id,
             ..Op::new(OpKind::Oob)
         });
@@ -234,16 +229,16 @@ impl Vssd {
             return;
         }
         self.buffers.starved = false;
-        for id in 0..self.buffers.slots.len() {
-            let buffer = &self.buffers.slots[id];
-            if buffer.used && (buffer.full || buffer.in_round) {
-                self.write_buffer(id as u32);
+        for id in 0..self.buffers.open.bound() {
+            let waits = |buffer: &Buffer| buffer.full || buffer.in_round;
+            if self.buffers.open.get(id).is_some_and(waits) {
+                self.write_buffer(id);
             }
         }
     }
 
     pub(crate) fn buffer_written(&mut self, id: u32) {
-        let buffer = &mut self.buffers.slots[id as usize];
+        let buffer = &mut self.buffers.open[id];
         buffer.in_flight = false;
         if buffer.round_write {
             buffer.round_write = false;
@@ -255,8 +250,7 @@ impl Vssd {
                 self.write_buffer(id);
             }
         } else if buffer.full {
-            buffer.used = false;
-            self.buffers.free.push(id);
+            self.buffers.close(id);
         }
     }
 
@@ -286,7 +280,7 @@ impl Vssd {
         {
             self.rounds.stage = Stage::Flushing;
             self.rounds.durable = self.rounds.target.min(self.sequence.programmed());
-            let op = self.ops.add(Op::new(OpKind::Flush));
+            let op = self.ops.insert(Op::new(OpKind::Flush));
             self.media(op, MediaKind::Flush);
         }
     }
@@ -308,15 +302,15 @@ impl Vssd {
         self.rounds.for_checkpoint = self.checkpoint_waits();
         self.rounds.target = self.sequence.last();
         self.rounds.trims = self.trims.logged;
-        for id in 0..self.buffers.slots.len() {
-            let buffer = &mut self.buffers.slots[id];
-            if !buffer.used || !(buffer.dirty || buffer.in_flight) {
+        for id in 0..self.buffers.open.bound() {
+            let buffer = self.buffers.open.get_mut(id);
+            let Some(buffer) = buffer.filter(|buffer| buffer.dirty || buffer.in_flight) else {
                 continue;
-            }
+            };
             buffer.in_round = true;
             self.rounds.buffers_left += 1;
             if buffer.dirty {
-                self.write_buffer(id as u32);
+                self.write_buffer(id);
             } else {
                 buffer.round_write = true;
             }

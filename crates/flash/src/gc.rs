@@ -202,7 +202,7 @@ impl Vssd {
                     self.starved = true;
                     break;
                 };
-                let op = self.ops.add(Op {
+                let op = self.ops.insert(Op {
                     ppn,
                     ..Op::new(OpKind::MoveRead)
                 });
@@ -236,7 +236,7 @@ impl Vssd {
         if !self.timed || self.config.gc == GcMode::Free {
             return self.end_victim(victim);
         }
-        let op = self.ops.add(Op::new(OpKind::Erase));
+        let op = self.ops.insert(Op::new(OpKind::Erase));
         self.model(
             op,
             NandKind::Erase,
@@ -271,13 +271,13 @@ impl Vssd {
 
     /// A live page was read: program it elsewhere if it is still live.
     pub(crate) fn move_read(&mut self, id: u32) {
-        let (from, failed) = (self.ops.get(id).ppn, self.ops.get(id).failed);
+        let (from, failed) = (self.ops[id].ppn, self.ops[id].failed);
         let owner = self.mapping.owner(from);
         if owner == NONE || self.latched {
             self.ops.remove(id);
             return self.move_ended();
         }
-        let page = self.ops.get(id).page.as_ref().expect("a read returns its page");
+        let page = self.ops[id].page.as_ref().expect("a read returns its page");
         if failed {
             page.with_mut(|bytes| bytes.fill(0));
         }
@@ -310,14 +310,14 @@ impl Vssd {
     /// True when the record just read is what was logged, perhaps after correcting one bit.
     fn record_intact(&self, id: u32, from: u32, crc: u32) -> bool {
         let expected = self.trims.records[self.record_at(from)].crc;
-        let page = self.ops.get(id).page.as_ref().expect("a read returns its page");
+        let page = self.ops[id].page.as_ref().expect("a read returns its page");
         crc == expected || page.with_mut(|bytes| correct(bytes, expected))
     }
 
     fn move_record(&mut self, id: u32, from: u32, to: u32) {
         let index = self.record_at(from);
         let record = self.trims.records[index];
-        let op = self.ops.get_mut(id);
+        let op = &mut self.ops[id];
         op.kind = OpKind::MoveRecord;
         op.version = Version(record.id);
         op.lpn = record.trims;
@@ -341,7 +341,7 @@ impl Vssd {
         if crc == mapped.crc && self.mapping.buffered(lpn).is_none() {
             self.mapping.set_buffered(lpn, Some(id));
         }
-        let op = self.ops.get_mut(id);
+        let op = &mut self.ops[id];
         op.kind = OpKind::MoveWrite;
         op.lpn = lpn;
         op.version = mapped.version;

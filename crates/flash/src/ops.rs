@@ -1,4 +1,4 @@
-//! The operations in flight: a slab whose index is the id of the medium's and the timing model's operation.
+//! The operations in flight. The key of an operation in the slab is its id at the medium and at the timing model.
 
 use crate::mapping::NONE;
 use base::{Page, Version};
@@ -6,8 +6,6 @@ use base::{Page, Version};
 /// What an operation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
-    /// Not in use.
-    Free,
     /// A user's read.
     Read,
     /// A user's write.
@@ -66,45 +64,5 @@ impl Op {
             model: false,
             failed: false,
         }
-    }
-}
-
-/// The slab.
-#[derive(Debug)]
-pub(crate) struct Ops {
-    slots: Vec<Op>,
-    free: Vec<u32>,
-}
-
-impl Ops {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            slots: Vec::with_capacity(capacity),
-            free: Vec::with_capacity(capacity),
-        }
-    }
-
-    pub(crate) fn add(&mut self, op: Op) -> u32 {
-        if let Some(id) = self.free.pop() {
-            self.slots[id as usize] = op;
-            return id;
-        }
-        self.slots.push(op);
-        self.slots.len() as u32 - 1
-    }
-
-    pub(crate) fn remove(&mut self, id: u32) -> Op {
-        let op = core::mem::replace(&mut self.slots[id as usize], Op::new(OpKind::Free));
-        assert_ne!(op.kind, OpKind::Free, "an operation ends once");
-        self.free.push(id);
-        op
-    }
-
-    pub(crate) fn get(&self, id: u32) -> &Op {
-        &self.slots[id as usize]
-    }
-
-    pub(crate) fn get_mut(&mut self, id: u32) -> &mut Op {
-        &mut self.slots[id as usize]
     }
 }

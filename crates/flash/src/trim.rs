@@ -156,7 +156,7 @@ impl Vssd {
             page: Some(page),
             ..Op::new(OpKind::Record)
         };
-        let op = self.ops.add(op);
+        let op = self.ops.insert(op);
         let sequence = self.program(op, Kind::Record, ppn, false);
         self.trims.records.push(Record {
             id: sequence,

@@ -24,10 +24,12 @@ use crate::layout::Share;
 use crate::mapping::{Mapped, Mapping, NONE};
 use crate::nand::{Nand, NandKind};
 use crate::oob::{Entry, Kind};
-use crate::ops::{Op, OpKind, Ops};
+use crate::ops::{Op, OpKind};
 use crate::recover;
 use crate::trim::Trims;
-use base::{Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Version, VssdId};
+use base::{
+    Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Slab, Version, VssdId,
+};
 use std::collections::VecDeque;
 
 /// When to look again for a page after the pool was empty. Ends of other operations are looked at anyway.
@@ -61,7 +63,7 @@ pub struct Vssd {
     /// Operations take modelled time.
     pub(crate) timed: bool,
     pub(crate) nand: Model,
-    pub(crate) ops: Ops,
+    pub(crate) ops: Slab<Op>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) mapping: Mapping,
     pub(crate) blocks: Blocks,
@@ -127,7 +129,7 @@ impl Vssd {
             now: Instant::ZERO,
             timed: !config.timing.is_none(),
             nand,
-            ops: Ops::new(ops),
+            ops: Slab::with_capacity(ops),
             events: VecDeque::with_capacity(2 * ops),
             mapping: Mapping::new(config.logical_pages, share.blocks() * share.pages_per_block()),
             blocks: Blocks::new(
@@ -235,7 +237,7 @@ impl Vssd {
     pub fn media_done(&mut self, now: Instant, done: MediaDone) {
         self.advance(now);
         let id = u32::try_from(done.id).expect("an id of this vSSD");
-        let op = self.ops.get_mut(id);
+        let op = &mut self.ops[id];
         assert!(op.media, "the medium was asked");
         op.media = false;
         op.failed = done.result.is_err();
@@ -275,7 +277,7 @@ impl Vssd {
         let mapped = self.mapping.get(lpn.0).version;
         self.mapping
             .buffered(lpn.0)
-            .map_or(mapped, |op| mapped.max(self.ops.get(op).version))
+            .map_or(mapped, |op| mapped.max(self.ops[op].version))
     }
 
     /// Pages users see.
@@ -337,7 +339,7 @@ impl Vssd {
     }
 
     pub(crate) fn media(&mut self, op: u32, kind: MediaKind) {
-        self.ops.get_mut(op).media = true;
+        self.ops[op].media = true;
         self.events.push_back(Event::Media(MediaOp {
             id: u64::from(op),
             kind,
@@ -349,7 +351,7 @@ impl Vssd {
         if !self.timed || (collection && self.config.gc == GcMode::Free) {
             return;
         }
-        self.ops.get_mut(op).model = true;
+        self.ops[op].model = true;
         let unit = self.blocks.unit_of_block(self.blocks.block_of(ppn));
         let page = ppn % self.share.pages_per_block();
         self.nand
@@ -361,7 +363,7 @@ impl Vssd {
         let mut pumped = false;
         while let Some((op, at)) = self.nand.advance(now.as_nanos()) {
             self.now = self.now.max(Instant::from_nanos(at));
-            let record = self.ops.get_mut(op);
+            let record = &mut self.ops[op];
             record.model = false;
             if !record.media {
                 self.finish(op);
@@ -428,7 +430,7 @@ impl Vssd {
 
     fn start_read(&mut self, tag: u64, lpn: u32) {
         if let Some(op) = self.mapping.buffered(lpn) {
-            let op = self.ops.get(op);
+            let op = &self.ops[op];
             let page = op.page.clone().expect("a buffered operation keeps its page");
             let data = Data::Page {
                 page,
@@ -446,7 +448,7 @@ impl Vssd {
             self.read_wait.push_back((tag, lpn));
             return;
         };
-        let op = self.ops.add(Op {
+        let op = self.ops.insert(Op {
             tag,
             lpn,
             ppn,
@@ -489,7 +491,7 @@ impl Vssd {
             page: Some(page),
             ..Op::new(OpKind::Write)
         };
-        let op = self.ops.add(op);
+        let op = self.ops.insert(op);
         self.mapping.set_buffered(lpn.0, Some(op));
         self.write_wait.push_back(op);
     }
@@ -532,7 +534,7 @@ impl Vssd {
             if self.latched {
                 return;
             }
-            let op = self.ops.get(id);
+            let op = &self.ops[id];
             if op.version < self.mapping.get(op.lpn).version {
                 // Zeroed while it waited.
                 self.write_wait.pop_front();
@@ -570,7 +572,7 @@ impl Vssd {
             block.first_sequence = sequence;
         }
         let generation = block.erases;
-        let op = self.ops.get_mut(id);
+        let op = &mut self.ops[id];
         op.ppn = ppn;
         op.sequence = sequence;
         op.failed = false;
@@ -617,10 +619,9 @@ impl Vssd {
 
     /// Both the medium and the model are done with an operation.
     fn finish(&mut self, id: u32) {
-        let op = self.ops.get(id);
+        let op = &self.ops[id];
         let (kind, failed) = (op.kind, op.failed);
         match kind {
-            OpKind::Free => unreachable!("an operation ends once"),
             OpKind::Read => return self.finish_read(id),
             OpKind::MoveRead => return self.move_read(id),
             _ => {}
@@ -671,12 +672,12 @@ impl Vssd {
                 self.ops.remove(id);
                 self.erased();
             }
-            OpKind::Free | OpKind::Read | OpKind::MoveRead => unreachable!("handled above"),
+            OpKind::Read | OpKind::MoveRead => unreachable!("handled above"),
         }
     }
 
     fn program_ended(&mut self, id: u32) {
-        let (sequence, ppn) = (self.ops.get(id).sequence, self.ops.get(id).ppn);
+        let (sequence, ppn) = (self.ops[id].sequence, self.ops[id].ppn);
         self.sequence.end(sequence);
         self.blocks.programmed(self.blocks.block_of(ppn));
     }
@@ -707,7 +708,7 @@ impl Vssd {
     /// has, and asking again may wrongly succeed.
     #[cold]
     fn latch(&mut self, id: u32) {
-        let op = self.ops.get(id);
+        let op = &self.ops[id];
         let (kind, tag) = (op.kind, op.tag);
         if kind == OpKind::Write {
             // The operation stays: reads go on returning the data from memory.
@@ -717,7 +718,7 @@ impl Vssd {
             return;
         }
         while let Some(id) = self.write_wait.pop_front() {
-            let tag = self.ops.get(id).tag;
+            let tag = self.ops[id].tag;
             self.done(tag, Err(VssdError::Latched));
         }
         self.refuse_flushes();

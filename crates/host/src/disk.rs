@@ -18,7 +18,7 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::time::earliest;
 use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Lpn, Machine, Map, Page, Pages,
-    Pool, Version, VssdId,
+    Pool, Slab, Version, VssdId,
 };
 use flash::{
     CreateError, Data, Event, GcMode, OpenError, RecoverError, RecoveryReport, Request, Ssd, Timing, Vssd,
@@ -260,8 +260,7 @@ pub struct Disk {
     zero: Page,
     cache: Cache,
     version: Version,
-    works: Vec<Option<Work>>,
-    free: Vec<u32>,
+    works: Slab<Work>,
     /// Reads with pages to begin, and changes, in turns.
     reading: VecDeque<u32>,
     changing: VecDeque<u32>,
@@ -320,8 +319,7 @@ impl Disk {
             pool,
             config,
             version: Version(u64::from(ssd.boot()) << START_SHIFT),
-            works: Vec::new(),
-            free: Vec::new(),
+            works: Slab::new(),
             reading: VecDeque::new(),
             changing: VecDeque::new(),
             lines: Map::new(),
@@ -396,16 +394,7 @@ impl Disk {
             work.found.resize(work.left as usize, None);
         }
         let (left, op) = (work.left, work.op);
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.works[slot as usize] = Some(work);
-                slot
-            }
-            None => {
-                self.works.push(Some(work));
-                self.works.len() as u32 - 1
-            }
-        };
+        let slot = self.works.insert(work);
         match op {
             BlockOp::Flush => self.add_job(Job {
                 slot,
@@ -439,15 +428,9 @@ impl Disk {
             .push_back(Output::Reply(BlockReply { client, tag, result }));
     }
 
-    fn work(&mut self, slot: u32) -> &mut Work {
-        self.works[slot as usize]
-            .as_mut()
-            .expect("a request under way has its slot")
-    }
-
     /// A page of a request is done.
     fn page_done(&mut self, slot: u32, result: Result<(), BlockError>) {
-        let work = self.work(slot);
+        let work = &mut self.works[slot];
         work.left -= 1;
         if let Err(error) = result {
             work.error.get_or_insert(error);
@@ -459,11 +442,11 @@ impl Disk {
 
     /// All pages of a request are done.
     fn finish(&mut self, slot: u32) {
-        let work = self.work(slot);
+        let work = &mut self.works[slot];
         if work.fua && work.error.is_none() && work.length > 0 {
             let marks = core::mem::take(&mut work.marks);
             if self.latched {
-                self.work(slot).error = Some(BlockError::Io);
+                self.works[slot].error = Some(BlockError::Io);
             } else {
                 return self.add_job(Job {
                     slot,
@@ -476,8 +459,7 @@ impl Disk {
     }
 
     fn answer(&mut self, slot: u32) {
-        let work = self.works[slot as usize].take().expect("a request ends once");
-        self.free.push(slot);
+        let work = self.works.remove(slot);
         let result = match work.error {
             Some(error) => Err(error),
             None => {
@@ -490,7 +472,7 @@ impl Disk {
 
     /// A request that waited for the medium ends.
     fn finish_job(&mut self, job: &Job, result: Result<(), BlockError>) {
-        self.work(job.slot).error = result.err();
+        self.works[job.slot].error = result.err();
         self.answer(job.slot);
     }
 
@@ -541,7 +523,7 @@ impl Disk {
         while self.budget > 0
             && let Some(&slot) = self.changing.front()
         {
-            let work = self.work(slot);
+            let work = &mut self.works[slot];
             let (place, lpn) = (work.begun, work.lpn(work.begun));
             if !self.cache.has_room(lpn) && !self.lines.contains_key(&lpn.0) {
                 break;
@@ -549,7 +531,7 @@ impl Disk {
             self.changing.pop_front();
             self.budget -= 1;
             progress = true;
-            let work = self.work(slot);
+            let work = &mut self.works[slot];
             work.begun += 1;
             if work.begun < work.pages() {
                 self.changing.push_back(slot);
@@ -561,7 +543,7 @@ impl Disk {
 
     /// Changes one page, or lets that wait for what the page holds.
     fn change(&mut self, slot: u32, place: u32, lpn: Lpn) {
-        let work = self.work(slot);
+        let work = &mut self.works[slot];
         let (first, count) = work.sectors(place);
         let part = Part {
             request: slot,
@@ -628,7 +610,7 @@ impl Disk {
         for part in line.parts {
             if part.durable {
                 let mark = self.cache.mark_of(lpn).expect("just put");
-                self.work(part.request).marks.push(mark);
+                self.works[part.request].marks.push(mark);
                 self.cache.expedite(lpn);
             }
             self.page_done(part.request, Ok(()));
@@ -671,7 +653,7 @@ impl Disk {
         {
             self.budget -= 1;
             progress = true;
-            let work = self.work(slot);
+            let work = &mut self.works[slot];
             let (place, lpn) = (work.begun, work.lpn(work.begun));
             work.begun += 1;
             if work.begun < work.pages() {
@@ -692,7 +674,7 @@ impl Disk {
     fn found(&mut self, slot: u32, place: u32, page: Result<Option<Page>, BlockError>) {
         let zero = self.zero.clone();
         let result = page.map(|page| {
-            self.work(slot).found[place as usize] = Some(page.unwrap_or(zero));
+            self.works[slot].found[place as usize] = Some(page.unwrap_or(zero));
         });
         self.page_done(slot, result);
     }
@@ -828,7 +810,7 @@ impl Disk {
             }
         }
         while let Some(slot) = self.changing.pop_front() {
-            let work = self.work(slot);
+            let work = &mut self.works[slot];
             work.error = Some(BlockError::Io);
             work.left -= work.pages() - work.begun;
             if work.left == 0 {
@@ -881,8 +863,8 @@ impl Disk {
     fn is_unfinished(&self) -> bool {
         let reads = !self.reading.is_empty() && self.reads_in_flight < self.config.read_depth;
         let room = |&slot: &u32| {
-            let work = self.works[slot as usize].as_ref();
-            work.is_some_and(|work| self.cache.has_room(work.lpn(work.begun)))
+            let work = &self.works[slot];
+            self.cache.has_room(work.lpn(work.begun))
         };
         let changes = self.changing.front().is_some_and(room);
         let writes = self.writes_in_flight < self.config.write_depth && self.wants_write_back();

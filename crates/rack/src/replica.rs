@@ -32,7 +32,7 @@
 use crate::cache::Cached;
 use crate::sync::Sync;
 use base::limits::{REPLICAS_MAX, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Version, VssdId};
+use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -220,8 +220,7 @@ pub struct Replica {
     has_served: bool,
     missed: bool,
     pub(crate) sync: Sync,
-    slots: Vec<Option<Key>>,
-    free: Vec<u32>,
+    keys: Slab<Key>,
     index: Map<u32, u32>,
     pub(crate) effects: VecDeque<Effect>,
     scan_at: Option<Instant>,
@@ -250,8 +249,7 @@ impl Replica {
             has_served: false,
             missed: false,
             sync: Sync::new(membership.peers.len()),
-            slots: Vec::new(),
-            free: Vec::new(),
+            keys: Slab::new(),
             index: Map::new(),
             effects: VecDeque::new(),
             scan_at: None,
@@ -350,36 +348,24 @@ impl Replica {
         ((1u16 << self.peers.len()) - 1) as u8
     }
 
-    fn slot(&self, lpn: Lpn) -> Option<usize> {
-        self.index.get(&lpn.0).map(|&slot| slot as usize)
+    fn slot(&self, lpn: Lpn) -> Option<u32> {
+        self.index.get(&lpn.0).copied()
     }
 
-    fn key(&mut self, slot: usize) -> &mut Key {
-        self.slots[slot].as_mut().expect("an indexed slot holds a key")
-    }
-
-    fn insert(&mut self, key: Key) -> usize {
+    fn insert(&mut self, key: Key) -> u32 {
         let lpn = key.lpn;
-        let slot = match self.free.pop() {
-            Some(slot) => slot as usize,
-            None => {
-                self.slots.push(None);
-                self.slots.len() - 1
-            }
-        };
         if self.scan_at.is_none() {
             self.scan_at = Some(key.since + SCAN_EVERY);
         }
-        self.slots[slot] = Some(key);
-        self.index.insert(lpn.0, slot as u32);
+        let slot = self.keys.insert(key);
+        self.index.insert(lpn.0, slot);
         slot
     }
 
     /// Ends a key: the page is Valid, whoever waited goes on.
-    fn release(&mut self, slot: usize) {
-        let key = self.slots[slot].take().expect("a released slot holds a key");
+    fn release(&mut self, slot: u32) {
+        let key = self.keys.remove(slot);
         self.index.remove(&key.lpn.0);
-        self.free.push(slot as u32);
         self.effects.extend(key.waiters.into_iter().map(Effect::Resume));
     }
 
@@ -398,7 +384,7 @@ impl Replica {
     /// If the page is not undecided.
     pub fn wait(&mut self, lpn: Lpn, packet: Packet) {
         let slot = self.slot(lpn).expect("only an undecided page is waited for");
-        let waiters = &mut self.key(slot).waiters;
+        let waiters = &mut self.keys[slot].waiters;
         let name = |packet: &Packet| (packet.header.source, packet.header.session, packet.header.request);
         if waiters.iter().all(|waiting| name(waiting) != name(&packet)) {
             waiters.push_back(packet);
@@ -451,8 +437,8 @@ impl Replica {
     }
 
     /// Sends the key's value to every peer that has not acknowledged it.
-    fn broadcast(&mut self, slot: usize) {
-        let key = self.slots[slot].as_ref().expect("a broadcast key exists");
+    fn broadcast(&mut self, slot: u32) {
+        let key = &self.keys[slot];
         for (index, peer) in self.peers.iter().enumerate() {
             if key.pending & 1 << index == 0 {
                 continue;
@@ -595,7 +581,7 @@ impl Replica {
             return;
         };
         let all = self.all_peers();
-        let key = self.key(slot);
+        let key = &mut self.keys[slot];
         key.data = data;
         key.since = now;
         key.sent_at = now;
@@ -632,7 +618,7 @@ impl Replica {
         let Some(slot) = self.slot(lpn_of(header)) else {
             return;
         };
-        let key = self.key(slot);
+        let key = &mut self.keys[slot];
         if key.state == State::Invalid || key.data.version != header.version {
             return;
         }
@@ -644,8 +630,8 @@ impl Replica {
     }
 
     /// Rule 5: when all have it, validate and answer.
-    fn settle(&mut self, slot: usize) {
-        let key = self.slots[slot].as_ref().expect("a settled slot holds a key");
+    fn settle(&mut self, slot: u32) {
+        let key = &self.keys[slot];
         if key.pending != 0 || !key.own_persisted {
             return;
         }
@@ -666,7 +652,7 @@ impl Replica {
     /// Rule 6: a validation counts only for the version held.
     fn validate(&mut self, lpn: Lpn, version: Version) {
         let Some(slot) = self.slot(lpn) else { return };
-        let key = self.key(slot);
+        let key = &mut self.keys[slot];
         if key.state == State::Invalid && key.data.version == version {
             self.release(slot);
         }
@@ -677,7 +663,7 @@ impl Replica {
         match what {
             Persist::Own { lpn, version } => {
                 let Some(slot) = self.slot(*lpn) else { return };
-                let key = self.key(slot);
+                let key = &mut self.keys[slot];
                 // A newer version that took its place is no less durable: the older one is on the medium.
                 if key.data.version >= *version {
                     key.own_persisted = true;
@@ -717,7 +703,7 @@ impl Replica {
                     self.insert(Key::invalid(now, lpn, data, false));
                 }
                 let slot = self.slot(lpn).expect("inserted above");
-                if self.key(slot).state == State::Invalid {
+                if self.keys[slot].state == State::Invalid {
                     self.replay(now, slot);
                 }
             }
@@ -729,7 +715,7 @@ impl Replica {
         let mut header = self.to_peer(Op::Inv, &self.peers[peer].member, lpn);
         header.version = data.version;
         header.flags |= flags::REPLAY;
-        let undecided = self.slot(lpn).and_then(|slot| self.slots[slot].as_ref());
+        let undecided = self.slot(lpn).map(|slot| &self.keys[slot]);
         if undecided.is_some_and(|key| key.durable) {
             // Its acknowledgement counts as one of the write.
             header.flags |= flags::DURABLE;
@@ -743,9 +729,9 @@ impl Replica {
     }
 
     /// Rule 7: sends the value in hand again as its coordinator.
-    fn replay(&mut self, now: Instant, slot: usize) {
+    fn replay(&mut self, now: Instant, slot: u32) {
         let all = self.all_peers();
-        let key = self.key(slot);
+        let key = &mut self.keys[slot];
         key.state = State::Replay;
         key.pending = all;
         key.sent_at = now;
@@ -823,8 +809,8 @@ impl Replica {
             self.sync.restart();
         }
         let all = self.all_peers();
-        for slot in 0..self.slots.len() {
-            let Some(key) = self.slots[slot].as_mut() else {
+        for slot in 0..self.keys.bound() {
+            let Some(key) = self.keys.get_mut(slot) else {
                 continue;
             };
             if key.state != State::Invalid {
@@ -875,8 +861,8 @@ impl Replica {
     }
 
     fn scan(&mut self, now: Instant) {
-        for slot in 0..self.slots.len() {
-            let Some(key) = self.slots[slot].as_mut() else {
+        for slot in 0..self.keys.bound() {
+            let Some(key) = self.keys.get_mut(slot) else {
                 continue;
             };
             match key.state {

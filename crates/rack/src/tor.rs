@@ -12,7 +12,7 @@
 //! - a packet is processed as one step, so the recirculation of a soft request (line 12) is not needed, and two soft
 //!   requests can never both be accepted.
 
-use base::{Addr, Duration, Instant, Map, VssdId, limits::VSSDS_MAX};
+use base::{Addr, Duration, Instant, Map, Slab, VssdId, limits::VSSDS_MAX};
 use wire::rack::{Code, Header, Op, flags};
 
 /// A vSSD's registration: what `create_vssd` carries (RackBlox §3.3).
@@ -99,6 +99,13 @@ struct DestinationRow {
     server: Addr,
 }
 
+/// What both tables have of one vSSD.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    replica: ReplicaRow,
+    destination: DestinationRow,
+}
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -133,9 +140,7 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct Tor {
     index: Map<u32, u32>,
-    free: Vec<u32>,
-    replica: Vec<ReplicaRow>,
-    destination: Vec<DestinationRow>,
+    rows: Slab<Row>,
     gc_lease: Duration,
     vssds_max: usize,
     stats: Stats,
@@ -146,9 +151,7 @@ impl Tor {
     pub fn new(gc_lease: Duration) -> Self {
         Self {
             index: Map::new(),
-            free: Vec::new(),
-            replica: Vec::new(),
-            destination: Vec::new(),
+            rows: Slab::new(),
             gc_lease,
             vssds_max: VSSDS_MAX,
             stats: Stats::default(),
@@ -176,8 +179,12 @@ impl Tor {
         verdict
     }
 
-    fn row(&self, vssd: VssdId) -> Option<usize> {
-        self.index.get(&vssd.0).map(|&row| row as usize)
+    fn row(&self, vssd: VssdId) -> Option<&Row> {
+        self.index.get(&vssd.0).map(|&row| &self.rows[row])
+    }
+
+    fn row_mut(&mut self, vssd: VssdId) -> Option<&mut Row> {
+        self.index.get(&vssd.0).map(|&row| &mut self.rows[row])
     }
 
     /// Lines 4–9.
@@ -186,7 +193,7 @@ impl Tor {
             return Verdict::Unroutable;
         };
         if !header.has(flags::PINNED)
-            && self.replica[row].gc.is_set(now)
+            && row.replica.gc.is_set(now)
             && let Some(replica) = self.idle_replica(now, header.vssd)
         {
             header.vssd = replica;
@@ -199,37 +206,38 @@ impl Tor {
     /// Lines 10–25.
     #[cold]
     fn process_gc(&mut self, now: Instant, header: &mut Header) -> Verdict {
-        let Some(row) = self.row(header.vssd) else {
+        let Some(row) = self.row_mut(header.vssd) else {
             return Verdict::Unroutable;
         };
-        let seen = &mut self.replica[row].gc_seen;
-        if (header.session, header.request) < *seen {
+        let sent = (header.session, header.request);
+        if sent < row.replica.gc_seen {
             return Verdict::Overtaken;
         }
-        *seen = (header.session, header.request);
+        row.replica.gc_seen = sent;
+        let replicas = row.replica.replicas;
         let lease = Lease(now + self.gc_lease);
         let answer = match header.code {
             Code::SoftOrOk => {
-                let replica_collects = self.replica[row].replicas.into_iter().flatten().any(|replica| {
+                let replica_collects = replicas.into_iter().flatten().any(|replica| {
                     self.row(replica).is_none_or(|other| {
-                        self.destination[other].gc.is_set(now) || self.replica[other].unknown.is_set(now)
+                        other.destination.gc.is_set(now) || other.replica.unknown.is_set(now)
                     })
                 });
                 if replica_collects {
-                    self.set_gc(row, Lease::default());
+                    self.set_gc(header.vssd, Lease::default());
                     Code::Delay
                 } else {
                     self.stats.gc_soft += 1;
-                    self.set_gc(row, lease);
+                    self.set_gc(header.vssd, lease);
                     Code::Accept
                 }
             }
             Code::Regular | Code::Background => {
-                self.set_gc(row, lease);
+                self.set_gc(header.vssd, lease);
                 Code::Accept
             }
             Code::Finish => {
-                self.set_gc(row, Lease::default());
+                self.set_gc(header.vssd, Lease::default());
                 Code::Finish
             }
             _ => Code::Refused,
@@ -244,9 +252,10 @@ impl Tor {
     }
 
     /// Both tables change in one step, so they never disagree.
-    fn set_gc(&mut self, row: usize, lease: Lease) {
-        self.replica[row].gc = lease;
-        self.destination[row].gc = lease;
+    fn set_gc(&mut self, vssd: VssdId, lease: Lease) {
+        let row = self.row_mut(vssd).expect("its packet named a known vSSD");
+        row.replica.gc = lease;
+        row.destination.gc = lease;
     }
 
     #[cold]
@@ -263,15 +272,15 @@ impl Tor {
     /// Inserts or updates a vSSD; false when the tables are full. GC bits of a known vSSD stay as they are.
     pub fn register(&mut self, now: Instant, registration: &Registration) -> bool {
         let replicas = registration.replicas.map(|replica| replica.map(|(vssd, _)| vssd));
-        if let Some(row) = self.row(registration.vssd) {
-            self.replica[row].replicas = replicas;
-            self.destination[row].server = registration.server;
+        if let Some(row) = self.row_mut(registration.vssd) {
+            row.replica.replicas = replicas;
+            row.destination.server = registration.server;
             return true;
         }
         if self.index.len() >= self.vssds_max {
             return false;
         }
-        let fresh = ReplicaRow {
+        let replica = ReplicaRow {
             gc: Lease::default(),
             unknown: Lease(now + self.gc_lease),
             gc_seen: (0, 0),
@@ -281,18 +290,7 @@ impl Tor {
             gc: Lease::default(),
             server: registration.server,
         };
-        let row = match self.free.pop() {
-            Some(row) => {
-                self.replica[row as usize] = fresh;
-                self.destination[row as usize] = destination;
-                row
-            }
-            None => {
-                self.replica.push(fresh);
-                self.destination.push(destination);
-                self.replica.len() as u32 - 1
-            }
-        };
+        let row = self.rows.insert(Row { replica, destination });
         self.index.insert(registration.vssd.0, row);
         true
     }
@@ -300,7 +298,7 @@ impl Tor {
     #[cold]
     fn delete(&mut self, header: &mut Header) -> Verdict {
         if let Some(row) = self.index.remove(&header.vssd.0) {
-            self.free.push(row);
+            self.rows.remove(row);
         }
         answer(header, Code::SoftOrOk)
     }
@@ -308,7 +306,7 @@ impl Tor {
     fn to_vssd(&self, header: &mut Header) -> Verdict {
         match self.row(header.vssd) {
             Some(row) => {
-                header.target = self.destination[row].server;
+                header.target = row.destination.server;
                 Verdict::Forward(header.target)
             }
             None => Verdict::Unroutable,
@@ -317,15 +315,15 @@ impl Tor {
 
     /// True if the vSSD's GC bit is set.
     pub fn is_collecting(&self, now: Instant, vssd: VssdId) -> bool {
-        self.row(vssd).is_some_and(|row| self.replica[row].gc.is_set(now))
+        self.row(vssd).is_some_and(|row| row.replica.gc.is_set(now))
     }
 
     /// The first replica of a vSSD that does not collect.
     pub fn idle_replica(&self, now: Instant, vssd: VssdId) -> Option<VssdId> {
-        let replicas = self.replica[self.row(vssd)?].replicas;
+        let replicas = self.row(vssd)?.replica.replicas;
         replicas.into_iter().flatten().find(|&replica| {
             let other = self.row(replica);
-            other.is_some_and(|other| !self.destination[other].gc.is_set(now))
+            other.is_some_and(|other| !other.destination.gc.is_set(now))
         })
     }
 

@@ -337,8 +337,8 @@ impl Gateway {
         let place = old.iter().position(|&vssd| vssd == gone).unwrap_or(0);
         self.primaries.remove(&old[0].0);
         self.primaries.insert(new[0].0, (index, number));
-        for slot in 0..self.operations.len() as u32 {
-            let Some(operation) = self.operations[slot as usize].as_mut() else {
+        for slot in 0..self.operations.bound() {
+            let Some(operation) = self.operations.get_mut(slot) else {
                 continue;
             };
             if (operation.volume, operation.set, operation.vssd) != (index, number, gone) {

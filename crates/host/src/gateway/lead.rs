@@ -62,8 +62,8 @@ impl Gateway {
     /// Serves no more: what is unanswered may be executed or not, and clients ask elsewhere.
     pub fn stand_by(&mut self, now: Instant) {
         self.leads = false;
-        for slot in 0..self.requests.len() as u32 {
-            if self.requests[slot as usize].is_some() {
+        for slot in 0..self.requests.bound() {
+            if self.requests.get(slot).is_some() {
                 self.give_up(now, slot, BlockError::Elsewhere);
             }
         }

@@ -22,7 +22,7 @@ pub use volumes::VolumeState;
 use crate::{Input, Output};
 use base::{
     Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
-    Pages, Pool, Version, VolumeId, VssdId, limits, time::earliest,
+    Pages, Pool, Slab, Version, VolumeId, VssdId, limits, time::earliest,
 };
 use change::Change;
 use control::{CONTROL_BIT, Control};
@@ -160,11 +160,9 @@ pub struct Gateway {
     volumes: Vec<Option<Volume>>,
     /// Volume and set of each primary vSSD.
     primaries: Map<u32, (usize, usize)>,
-    requests: Vec<Option<Request>>,
-    requests_free: Vec<u32>,
-    operations: Vec<Option<Operation>>,
+    requests: Slab<Request>,
+    operations: Slab<Operation>,
     generations: Vec<u32>,
-    operations_free: Vec<u32>,
     /// Pages whose merge waits for memory.
     starved: Vec<Starved>,
     flushing: Map<u32, Vec<Flushing>>,
@@ -213,11 +211,9 @@ impl Gateway {
             config,
             volumes: Vec::new(),
             primaries: Map::new(),
-            requests: Vec::new(),
-            requests_free: Vec::new(),
-            operations: Vec::new(),
+            requests: Slab::new(),
+            operations: Slab::new(),
             generations: Vec::new(),
-            operations_free: Vec::new(),
             starved: Vec::new(),
             flushing: Map::new(),
             changes: Vec::new(),
@@ -263,7 +259,7 @@ impl Gateway {
 
     /// Requests that are not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.requests.len() - self.requests_free.len()
+        self.requests.len()
     }
 
     fn find(&self, id: VolumeId) -> Option<usize> {
@@ -280,12 +276,6 @@ impl Gateway {
 
     fn set(&mut self, volume: usize, set: usize) -> &mut Set {
         &mut self.volume(volume).sets[set]
-    }
-
-    fn operation(&mut self, slot: u32) -> &mut Operation {
-        self.operations[slot as usize]
-            .as_mut()
-            .expect("the slot is in use")
     }
 
     #[cold]
@@ -380,16 +370,7 @@ impl Gateway {
             pages: smallvec::smallvec![None; pages],
             arrived: now,
         };
-        match self.requests_free.pop() {
-            Some(slot) => {
-                self.requests[slot as usize] = Some(entry);
-                slot
-            }
-            None => {
-                self.requests.push(Some(entry));
-                self.requests.len() as u32 - 1
-            }
-        }
+        self.requests.insert(entry)
     }
 
     /// A part of a page to change: now, or with others when the page is free.
@@ -447,7 +428,7 @@ impl Gateway {
             .map(|(index, set)| (index, set.copies().count(), set.acked))
             .collect();
         let count = dirty.iter().map(|(_, replicas, _)| *replicas as u32).sum();
-        let entry = self.requests[request as usize].as_mut().expect("just added");
+        let entry = &mut self.requests[request];
         entry.left = count;
         if count == 0 {
             return self.finish_request(now, request);
@@ -503,17 +484,8 @@ impl Gateway {
             sent_at: now,
             again_at: now,
         };
-        let slot = match self.operations_free.pop() {
-            Some(slot) => {
-                self.operations[slot as usize] = Some(operation);
-                slot
-            }
-            None => {
-                self.operations.push(Some(operation));
-                self.generations.push(0);
-                self.operations.len() as u32 - 1
-            }
-        };
+        let slot = self.operations.insert(operation);
+        self.generations.resize(self.operations.bound() as usize, 0);
         if self.is_admitted(now, slot) {
             self.launch(now, slot);
         }
@@ -521,9 +493,7 @@ impl Gateway {
 
     /// Numbers and sends an operation, or queues it.
     fn launch(&mut self, now: Instant, slot: u32) {
-        let operation = self.operations[slot as usize]
-            .as_ref()
-            .expect("the slot is in use");
+        let operation = &self.operations[slot];
         let (volume, set) = (operation.volume, operation.set);
         let slot_number =
             SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
@@ -545,7 +515,7 @@ impl Gateway {
         match number {
             Some(number) => {
                 let known = self.set(volume, set).epoch;
-                let operation = self.operation(slot);
+                let operation = &mut self.operations[slot];
                 let epoch = match operation.kind {
                     Kind::Mutate { base_epoch, .. } => base_epoch.unwrap_or(known),
                     _ => known,
@@ -554,7 +524,7 @@ impl Gateway {
                 self.send(now, slot);
             }
             None => {
-                let mutates = matches!(self.operation(slot).kind, Kind::Mutate { .. });
+                let mutates = matches!(self.operations[slot].kind, Kind::Mutate { .. });
                 let set = self.set(volume, set);
                 if mutates {
                     set.waiting_mutations.push_back(slot)
@@ -566,9 +536,7 @@ impl Gateway {
     }
 
     fn send(&mut self, now: Instant, slot: u32) {
-        let operation = self.operations[slot as usize]
-            .as_mut()
-            .expect("the slot is in use");
+        let operation = &mut self.operations[slot];
         let volume = self.volumes[operation.volume]
             .as_ref()
             .expect("a volume stays while operations name it");
@@ -654,15 +622,15 @@ impl Gateway {
                 })
         };
         let Some(slot) = slot else { return };
-        match self.operations.get(slot as usize) {
-            Some(Some(operation)) if operation.number == header.request => self.answered(now, slot, packet),
-            _ => {}
+        let operation = self.operations.get(slot);
+        if operation.is_some_and(|operation| operation.number == header.request) {
+            self.answered(now, slot, packet);
         }
     }
 
     fn answered(&mut self, now: Instant, slot: u32, packet: Packet) {
         let header = packet.header;
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         let (volume, set) = (operation.volume, operation.set);
         let round_trip = (operation.attempts == 1).then(|| now.since(operation.sent_at));
         // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
@@ -705,7 +673,7 @@ impl Gateway {
     #[cold]
     fn send_in_new_epoch(&mut self, now: Instant, slot: u32) {
         if !matches!(
-            self.operation(slot).kind,
+            self.operations[slot].kind,
             Kind::Mutate {
                 base_epoch: Some(_),
                 ..
@@ -755,7 +723,7 @@ impl Gateway {
     /// A damaged page is read from each other replica before it is given up.
     #[cold]
     fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         if !matches!(operation.kind, Kind::Read { .. } | Kind::ReadForMerge { .. }) {
             return false;
         }
@@ -768,16 +736,14 @@ impl Gateway {
             return false;
         }
         let next = replicas[damaged % replicas.len()];
-        self.operation(slot).vssd = next;
+        self.operations[slot].vssd = next;
         self.send(now, slot);
         true
     }
 
     fn take(&mut self, slot: u32) -> Operation {
-        let operation = self.operations[slot as usize].take().expect("the slot is in use");
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
-        self.operations_free.push(slot);
-        operation
+        self.operations.remove(slot)
     }
 
     /// Takes an operation out of flight and lets the next one in.
@@ -807,9 +773,7 @@ impl Gateway {
         match operation.kind {
             Kind::Read { request, place } => {
                 let zero = self.zero.clone();
-                let entry = self.requests[request as usize]
-                    .as_mut()
-                    .expect("a request stays until all is done");
+                let entry = &mut self.requests[request];
                 entry.pages[place] = Some(page.unwrap_or(zero));
                 self.finish_part(now, request, error);
             }
@@ -896,9 +860,7 @@ impl Gateway {
     }
 
     fn finish_part(&mut self, now: Instant, request: u32, error: Option<BlockError>) {
-        let entry = self.requests[request as usize]
-            .as_mut()
-            .expect("a request stays until all is done");
+        let entry = &mut self.requests[request];
         entry.error = entry.error.or(error);
         entry.left -= 1;
         if entry.left == 0 {
@@ -907,10 +869,7 @@ impl Gateway {
     }
 
     fn finish_request(&mut self, now: Instant, slot: u32) {
-        let request = self.requests[slot as usize]
-            .take()
-            .expect("a request stays until all is done");
-        self.requests_free.push(slot);
+        let request = self.requests.remove(slot);
         for flushed in self.flushing.remove(&slot).unwrap_or_default() {
             if let Some(losses) = flushed.losses {
                 self.set(request.volume, flushed.set).tell(losses);

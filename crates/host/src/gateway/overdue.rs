@@ -18,8 +18,8 @@ impl Gateway {
         // What is launched meanwhile sets its own time.
         self.scan_at = None;
         let mut next = None;
-        for slot in 0..self.requests.len() as u32 {
-            let Some(request) = self.requests[slot as usize].as_ref() else {
+        for slot in 0..self.requests.bound() {
+            let Some(request) = self.requests.get(slot) else {
                 continue;
             };
             let at = request.arrived + self.config.request_timeout;
@@ -37,8 +37,8 @@ impl Gateway {
                 sooner(&mut next, at);
             }
         }
-        for slot in 0..self.operations.len() as u32 {
-            let Some(operation) = self.operations[slot as usize].as_ref() else {
+        for slot in 0..self.operations.bound() {
+            let Some(operation) = self.operations.get(slot) else {
                 continue;
             };
             if operation.number == 0 {
@@ -49,7 +49,7 @@ impl Gateway {
                 self.come_back(slot);
                 self.send(now, slot);
             }
-            sooner(&mut next, self.operation(slot).again_at);
+            sooner(&mut next, self.operations[slot].again_at);
         }
         if let Some(at) = next {
             sooner(&mut self.scan_at, at.max(now + SCAN_EVERY));
@@ -62,9 +62,7 @@ impl Gateway {
     /// Fails a request, wherever its parts are.
     #[cold]
     pub(super) fn give_up(&mut self, now: Instant, request: u32, error: BlockError) {
-        let entry = self.requests[request as usize]
-            .as_mut()
-            .expect("not answered yet");
+        let entry = &mut self.requests[request];
         entry.error = Some(error);
         let volume = entry.volume;
         let of_others = |part: &Part| part.request != request;
@@ -83,8 +81,8 @@ impl Gateway {
             }
             !parts.is_empty()
         });
-        for slot in 0..self.operations.len() as u32 {
-            let Some(operation) = self.operations[slot as usize].as_mut() else {
+        for slot in 0..self.operations.bound() {
+            let Some(operation) = self.operations.get_mut(slot) else {
                 continue;
             };
             let is_sent = operation.number != 0;
@@ -118,7 +116,7 @@ impl Gateway {
     /// Takes out an operation, in flight or waiting.
     #[cold]
     fn abandon(&mut self, now: Instant, slot: u32) {
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         if operation.number != 0 {
             self.end(now, slot);
             return;
@@ -136,16 +134,16 @@ impl Gateway {
     /// A read that followed a server's word to a replica which does not answer is asked of the primary again, collecting or
     /// not. (One that went elsewhere because its page is damaged stays there.)
     fn come_back(&mut self, slot: u32) {
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         if matches!(operation.kind, Kind::Read { .. }) && operation.pinned && operation.damaged == 0 {
             let (volume, set) = (operation.volume, operation.set);
-            self.operation(slot).vssd = self.set(volume, set).replicas[0];
+            self.operations[slot].vssd = self.set(volume, set).replicas[0];
         }
     }
 
     /// A server that collects has named a replica: the page is read there. What names none is sent again in its time.
     pub(super) fn follow(&mut self, now: Instant, slot: u32, header: &wire::rack::Header) {
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         let is_read = matches!(operation.kind, Kind::Read { .. } | Kind::ReadForMerge { .. });
         let (volume, set) = (operation.volume, operation.set);
         let replica = u32::try_from(header.lba).map(base::VssdId);
@@ -154,7 +152,7 @@ impl Gateway {
             return;
         };
         let is_known = replicas.contains(&named);
-        let operation = self.operation(slot);
+        let operation = &mut self.operations[slot];
         // One that is just joining the set is not asked: who named it answers then.
         let vssd = if is_known { named } else { operation.vssd };
         (operation.vssd, operation.pinned) = (vssd, true);

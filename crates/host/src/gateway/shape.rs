@@ -54,9 +54,7 @@ impl Gateway {
         let Some(shaper) = &mut self.shaper else {
             return true;
         };
-        let operation = self.operations[slot as usize]
-            .as_ref()
-            .expect("the slot is in use");
+        let operation = &self.operations[slot];
         let volume = self.volumes[operation.volume]
             .as_ref()
             .expect("a volume stays while operations name it");

@@ -132,15 +132,11 @@ impl Gateway {
     }
 
     pub(super) fn drop_if_closed(&mut self, index: usize) {
-        let in_use = self
-            .requests
-            .iter()
-            .flatten()
-            .any(|request| request.volume == index);
+        let in_use = self.requests.iter().any(|(_, request)| request.volume == index);
         if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
             // What is left was given up and awaits an answer that nobody needs any more.
-            for slot in 0..self.operations.len() as u32 {
-                let left = self.operations[slot as usize].as_ref();
+            for slot in 0..self.operations.bound() {
+                let left = self.operations.get(slot);
                 if left.is_some_and(|operation| operation.volume == index) {
                     self.take(slot);
                     if let Some(shaper) = &mut self.shaper {

@@ -14,7 +14,7 @@ use crate::node::collector::{Collector, Report};
 use crate::node::stages::Stages;
 use crate::node::view::{View, newest};
 use backlog::Backlog;
-use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Version, VssdId, time::earliest};
+use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
 use flash::{Data, Event, Request, Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cache, Cached};
@@ -144,8 +144,7 @@ pub struct Unit {
     /// Under a controller, the replica that it named when it let this one collect.
     away: Option<VssdId>,
     scheduler: Scheduler,
-    readings: Vec<Option<Reading>>,
-    readings_free: Vec<u32>,
+    readings: Slab<Reading>,
     predict_read: Predictor,
     predict_write: Predictor,
     /// Writes that wait for room in the cache; more are dropped and come again.
@@ -202,8 +201,7 @@ impl Unit {
             gc_asked: 0,
             away: None,
             scheduler: Scheduler::new(config.policy, 1024),
-            readings: Vec::new(),
-            readings_free: Vec::new(),
+            readings: Slab::new(),
             predict_read: Predictor::default(),
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
@@ -385,7 +383,7 @@ impl Unit {
             return self.read_failed(&header, out);
         }
         let predicted_ns = self.predict_read.predict_ns(header.lat_ns);
-        let slot = self.start_reading(Reading::Client {
+        let slot = self.readings.insert(Reading::Client {
             packet,
             version,
             arrived,
@@ -400,19 +398,6 @@ impl Unit {
             item: slot,
         };
         self.scheduler.push(now, request);
-    }
-
-    fn start_reading(&mut self, reading: Reading) -> u32 {
-        match self.readings_free.pop() {
-            Some(slot) => {
-                self.readings[slot as usize] = Some(reading);
-                slot
-            }
-            None => {
-                self.readings.push(Some(reading));
-                self.readings.len() as u32 - 1
-            }
-        }
     }
 
     fn mutate(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
@@ -663,7 +648,7 @@ impl Unit {
     }
 
     fn issue_read(&mut self, now: Instant, slot: u32) {
-        let Some(Reading::Client { packet, issued, .. }) = &mut self.readings[slot as usize] else {
+        let Reading::Client { packet, issued, .. } = &mut self.readings[slot] else {
             unreachable!("only clients' reads wait");
         };
         *issued = now;
@@ -731,10 +716,7 @@ impl Unit {
         result: Result<Data, VssdError>,
         out: &mut VecDeque<Output>,
     ) {
-        let reading = self.readings[slot as usize]
-            .take()
-            .expect("a read in flight has its slot");
-        self.readings_free.push(slot);
+        let reading = self.readings.remove(slot);
         let data = match result {
             Ok(Data::Page { page, crc, version }) => Ok(Cached {
                 version,
@@ -898,11 +880,11 @@ impl Unit {
         }
         // A joining peer asks again for what it has not got yet: a slow medium is asked once.
         let is_same = |reading: &Reading| matches!(reading, Reading::Fetch { lpn: of, why: by, .. } if (*of, *by) == (lpn, why));
-        if self.readings.iter().flatten().any(is_same) {
+        if self.readings.iter().any(|(_, reading)| is_same(reading)) {
             return;
         }
         let version = self.newest(lpn);
-        let slot = self.start_reading(Reading::Fetch { lpn, why, version });
+        let slot = self.readings.insert(Reading::Fetch { lpn, why, version });
         self.flash.submit(
             now,
             Request::Read {
