@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod device;
+pub mod event;
 pub mod id;
 pub mod limits;
 pub mod machine;

@@ -16,6 +16,7 @@ pub use gateway::{Gateway, GatewayConfig};
 pub use node::{Node, NodeConfig};
 pub use tor::{Egress, Tor, TorConfig};
 
+use base::event::Kind;
 use base::{Addr, BlockReply, BlockRequest, MediaDone, MediaOp};
 use wire::rack::Packet;
 
@@ -44,4 +45,6 @@ pub enum Output {
     Media(MediaOp),
     /// Answer a client (gateways and disks only).
     Reply(BlockReply),
+    /// Tell whoever watches. The world keeps it ([`base::event::Events`]).
+    Event(Kind),
 }

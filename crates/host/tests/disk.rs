@@ -121,6 +121,7 @@ impl Rig {
                 }
                 Output::Reply(reply) => self.replies.push(reply),
                 Output::Send { .. } => panic!("a disk has no network"),
+                Output::Event(_) => {}
             }
         }
         self.burst = self.burst.max(burst);

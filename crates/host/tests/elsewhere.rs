@@ -79,6 +79,7 @@ fn drain(gateway: &mut Gateway) -> (Vec<Header>, Vec<BlockReply>) {
             Output::Send { packet, .. } => packets.push(packet.header),
             Output::Reply(reply) => replies.push(reply),
             Output::Media(_) => unreachable!("a gateway has no medium"),
+            Output::Event(_) => {}
         }
     }
     (packets, replies)

@@ -127,6 +127,7 @@ fn drain(gateway: &mut Gateway) -> (Vec<Header>, Vec<(u64, Option<BlockError>)>)
             Output::Send { packet, .. } => packets.push(packet.header),
             Output::Reply(reply) => replies.push((reply.tag, reply.result.err())),
             Output::Media(_) => unreachable!("a gateway has no medium"),
+            Output::Event(_) => {}
         }
     }
     (packets, replies)

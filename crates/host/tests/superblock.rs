@@ -110,7 +110,7 @@ impl World {
                     let done = self.carry_out(op, fate);
                     self.node.handle(Instant::ZERO, Input::Media(done));
                 }
-                Output::Send { .. } | Output::Reply(_) => {}
+                Output::Send { .. } | Output::Reply(_) | Output::Event(_) => {}
             }
         }
         code.expect("it is answered")

@@ -11,6 +11,7 @@ mod moving;
 
 use crate::clock::now;
 use crate::counters::Counters;
+use crate::events::Teller;
 use crate::frontend::{Client, Frontend, Line, Speaks};
 use crate::handle::{StartError, Started};
 use crate::homes::{Homes, Order};
@@ -24,6 +25,7 @@ use crate::spin::Spin;
 use crate::switch::{Switch, configuration};
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use crate::{CoreConfig, HostSpec, NOBODY, RackHost, Site};
+use base::event::Source;
 use base::{Addr, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_BYTES};
 use blockswitch::{Class, Loads};
 use host::{Input, Output};
@@ -139,6 +141,7 @@ pub(crate) struct Share {
 /// A host with what it owns.
 struct Cell {
     host: Box<dyn RackHost>,
+    source: Source,
     /// Of the rack's hosts.
     udp: Option<UdpPort>,
     medium: Option<MediaFile>,
@@ -185,6 +188,7 @@ pub(crate) struct Core {
     phase: Phase,
     drain: Duration,
     pool: Pool,
+    events: Option<Teller>,
 }
 
 impl Core {
@@ -213,10 +217,10 @@ impl Core {
             .any(|spec| spec.medium.as_ref().is_some_and(|medium| medium.fd().is_some()));
         let media = MediaQueue::new(&pool, files).map_err(StartError::Ring)?;
         let poller = Poller::new().map_err(StartError::Poller)?;
-        let watch = |fd, token| poller.add(fd, token, Interest::Read).map_err(StartError::Poller);
-        watch(wake.fd(), token(WAKE, 0))?;
+        let watch = |fd, kind| poller.add(fd, token(kind, 0), Interest::Read);
+        watch(wake.fd(), WAKE).map_err(StartError::Poller)?;
         if let Some(fd) = media.fd() {
-            watch(fd, token(RING, 0))?;
+            watch(fd, RING).map_err(StartError::Poller)?;
         }
         let loads = || Arc::new(Loads::new(1, &configuration(&config)));
         let (place, loads) = target
@@ -245,6 +249,7 @@ impl Core {
             phase: Phase::Running,
             drain: config.drain,
             pool,
+            events: config.events,
         };
         let mut started = Started::default();
         if let Some(share) = target {
@@ -253,9 +258,7 @@ impl Core {
         for spec in hosts {
             core.add(spec, &mut started)?;
         }
-        for index in 0..core.cells.len() {
-            core.carry_out(index);
-        }
+        (0..core.cells.len()).for_each(|index| core.carry_out(index));
         core.flush();
         Ok((core, started))
     }
@@ -465,6 +468,11 @@ impl Core {
                     let span = self.switch.finish(&mut reply);
                     let slot = self.frontend.reply(reply, &self.counters);
                     note_answer(&mut self.spans, span, slot, &self.frontend);
+                }
+                Output::Event(kind) => {
+                    if let Some(events) = &self.events {
+                        events.tell(cell.source, kind);
+                    }
                 }
             }
         }
@@ -825,6 +833,7 @@ impl Cell {
         })
         .map_err(|source| StartError::Build { host: index, source })?;
         Ok(Self {
+            source: host.source(),
             host,
             udp,
             medium,

@@ -31,6 +31,7 @@ mod core;
 mod counters;
 pub mod cpu;
 mod entropy;
+mod events;
 pub mod files;
 mod frontend;
 mod handle;
@@ -50,6 +51,7 @@ mod udp;
 pub use clock::now;
 pub use counters::{MalformedStats, Stats};
 pub use entropy::seed;
+pub use events::{Teller, Told};
 pub use handle::{CoreHandle, StartError, Stopped, TargetSpec, start_core, start_target};
 pub use local::LocalVolume;
 pub use media::{MediaFile, MediaOpenError, MediaWarning};
@@ -57,6 +59,7 @@ pub use nvme::{NvmeTarget, nvme_address};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use udp::socket_addr;
 
+use base::event::Source;
 use base::{Addr, Device, Duration, Instant, Machine, Pool, VolumeId};
 use blockswitch::{Class, ClassHint, Policy};
 use std::any::Any;
@@ -69,6 +72,11 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A host the runtime can drive.
 pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'static {
+    /// Whose events these are. Asked once.
+    fn source(&self) -> Source {
+        Source::Core(0)
+    }
+
     /// What NBD clients can attach to. Asked once per connection.
     fn exports(&self) -> Vec<Export> {
         Vec::new()
@@ -110,6 +118,8 @@ pub struct CoreConfig {
     pub classes: ClassRules,
     /// Count where requests spend their time: some clock reads and a megabyte for the core.
     pub spans: bool,
+    /// Where the core and its hosts tell of events; `None` drops them.
+    pub events: Option<Teller>,
 }
 
 /// Classes that an operator gives to clients. Of several that match a request the first in this order counts, the most
@@ -156,6 +166,7 @@ impl Default for CoreConfig {
             slice_bytes: 352 << 10,
             classes: ClassRules::default(),
             spans: false,
+            events: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::run::{Fleet, Look, Role};
 use crate::world::{Site, World};
+use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Device, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Ssd, Timing, VssdStats};
@@ -304,6 +305,16 @@ impl RackFleet {
         self.controller() + usize::from(self.options.controller.is_some())
     }
 
+    fn source(&self, index: usize) -> Source {
+        let nodes = self.options.nodes as usize;
+        match index {
+            Self::TOR => Source::Tor,
+            i if i <= nodes => Source::Node(NodeId(i as u8)),
+            i if i == self.controller() => Source::Controller,
+            i => Source::Gateway((i - nodes - 1) as u16),
+        }
+    }
+
     fn addr(&self, index: usize) -> Addr {
         self.addrs[index]
     }
@@ -428,6 +439,7 @@ impl Fleet for RackFleet {
                 let site = Site {
                     addr: self.addr(index),
                     medium_bytes: if role == Role::Node { medium_bytes } else { 0 },
+                    source: self.source(index),
                 };
                 (site, role)
             })

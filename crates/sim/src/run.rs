@@ -493,6 +493,7 @@ impl<F: Fleet> Run<F> {
                     },
                 });
             }
+            Happening::Event { .. } => {}
             Happening::Gc {
                 header, to, arrives, ..
             } => {

@@ -9,6 +9,7 @@
 use crate::media::{CutFate, Issued, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
+use base::event::{Events, Kind, Source, Value};
 use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng, VssdId};
 use host::{Input, Output};
 use std::collections::VecDeque;
@@ -20,6 +21,9 @@ const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
 const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Share of the invalidations that [`Canary::AckWithoutApply`] swallows.
 const CANARY_SHARE: f64 = 0.05;
+/// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
+/// failure.
+const EVENTS_KEPT: usize = 256;
 
 /// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -44,6 +48,8 @@ pub struct Site {
     pub addr: Addr,
     /// Bytes of its medium, 0 for none.
     pub medium_bytes: u64,
+    /// Whose events its are.
+    pub source: Source,
 }
 
 /// A loss of power at a write boundary.
@@ -92,6 +98,13 @@ pub enum Happening {
     Cut {
         /// Whose medium it is.
         host: usize,
+    },
+    /// A host told of an event.
+    Event {
+        /// Which.
+        host: usize,
+        /// What happened.
+        kind: Kind,
     },
     /// A packet about garbage collection was sent or delivered.
     Gc {
@@ -148,6 +161,8 @@ struct Core {
     net: Network,
     places: Vec<Place>,
     by_addr: Map<Addr, u16>,
+    /// What hosts told, also those that are down by now.
+    events: Events,
     happenings: VecDeque<Happening>,
     hash: u64,
     stats: WorldStats,
@@ -166,6 +181,7 @@ struct Core {
 
 struct Place {
     addr: Addr,
+    source: Source,
     medium: Option<SimMedium>,
     incarnation: u32,
     /// The session of the last packet it sent, for forging one in its name.
@@ -198,12 +214,15 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             assert!(earlier.is_none(), "two hosts do not share {}", site.addr);
             Place {
                 addr: site.addr,
+                source: site.source,
                 medium: (site.medium_bytes > 0).then(|| SimMedium::new(site.medium_bytes, media)),
                 incarnation: 0,
                 session: 0,
             }
         };
         let places = sites.iter().enumerate().map(place).collect();
+        let mut events = Events::new(EVENTS_KEPT);
+        sites.iter().for_each(|site| events.add(site.source));
         Self {
             hosts: sites.iter().map(|_| None).collect(),
             timers: Timers::new(sites.len()),
@@ -216,6 +235,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 net: Network::new(sites.len(), options.link, rng.fork()),
                 places,
                 by_addr,
+                events,
                 happenings: VecDeque::new(),
                 hash: options.seed,
                 stats: WorldStats::default(),
@@ -242,6 +262,11 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// The hash of every event delivered so far.
     pub fn hash(&self) -> u64 {
         self.core.hash
+    }
+
+    /// What hosts told last.
+    pub fn events(&self) -> &Events {
+        &self.core.events
     }
 
     /// Counters.
@@ -481,6 +506,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                         .happenings
                         .push_back(Happening::Reply { host: index, reply });
                 }
+                Output::Event(kind) => self.core.keep(index, kind),
             }
         }
         if !self.is_unasked[index] {
@@ -507,6 +533,24 @@ impl Core {
         h = h.wrapping_mul(0xa5a3_5615_1b0c_6e5d).rotate_left(31);
         h ^= detail;
         self.hash = h.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ h >> 32;
+    }
+
+    /// Keeps an event, and shows it to the driver.
+    #[cold]
+    fn keep(&mut self, host: usize, kind: Kind) {
+        self.events.record(self.now, self.places[host].source, kind);
+        self.fold(host as u64, 0xe7e4, kind.index() as u64);
+        kind.fields(&mut |_, value| {
+            let detail = match value {
+                Value::Number(number) => number,
+                Value::Name(name) => name.bytes().fold(0, |all, byte| all << 5 ^ u64::from(byte)),
+                Value::Host(addr) => u64::from(addr.ip) << 16 | u64::from(addr.port),
+                Value::Client(_) => 0,
+                Value::Time(time) => time.as_nanos() as u64,
+            };
+            self.fold(host as u64, 0xe7e5, detail);
+        });
+        self.happenings.push_back(Happening::Event { host, kind });
     }
 
     #[inline(always)]

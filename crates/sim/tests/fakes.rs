@@ -1,6 +1,7 @@
 //! The simulator against small fake hosts: a server and a replicated pair that are right, and the same with one thing
 //! broken, which the checkers must catch.
 
+use base::event::Source;
 use base::limits::SECTORS_PER_PAGE;
 use base::{
     Addr, BlockOp, BlockReply, BlockRequest, Device, Instant, Machine, MediaKind, MediaOp, Page, Pages, Pool,
@@ -333,6 +334,7 @@ impl Fleet for FakeFleet {
         let site = |index, medium_bytes| Site {
             addr: node_addr(index),
             medium_bytes,
+            source: Source::Core(index as u16),
         };
         if self.replicated {
             vec![

@@ -117,6 +117,7 @@ impl World {
                 }
                 Output::Send { packet, .. } => self.replies.push(packet.header),
                 Output::Reply(_) => unreachable!("a node has no clients of its own"),
+                Output::Event(_) => {}
             }
         }
     }

@@ -227,7 +227,7 @@ impl Place {
                         packet,
                     }));
                 }
-                media @ Output::Media(_) => self.out.push_back(media),
+                other @ (Output::Media(_) | Output::Event(_)) => self.out.push_back(other),
             }
         }
         self.release(now);

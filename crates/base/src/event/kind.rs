@@ -1,0 +1,304 @@
+//! The kinds of events, with their fields. `docs/events.md` says of each what it means and what to do.
+
+use super::{Level, Value};
+use crate::{Addr, Duration, NodeId, VolumeId, VssdId};
+use core::net::IpAddr;
+
+/// A kind of events, as documents and counters name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The stable name.
+    pub name: &'static str,
+    /// How much it matters.
+    pub level: Level,
+    /// The stable names of the fields.
+    pub fields: &'static [&'static str],
+}
+
+/// Enumerations of reasons, each with a stable name.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $type:ident { $($(#[$of:meta])* $variant:ident $name:literal,)+ })+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$of])* $variant,)+
+        }
+
+        impl $type {
+            /// The stable name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+
+        impl From<$type> for Value {
+            fn from(reason: $type) -> Self {
+                Self::Name(reason.name())
+            }
+        }
+    )+};
+}
+
+reasons! {
+    /// What a collection was asked for as (RackBlox §3.5.1).
+    Collection {
+        /// The replica can wait.
+        Soft "soft",
+        /// Free blocks run short; the switch cannot refuse.
+        Regular "regular",
+        /// The vSSD is idle.
+        Background "background",
+    }
+    /// By whose leave a vSSD collects.
+    Grant {
+        /// The switch accepted.
+        Accepted "accepted",
+        /// The switch did not answer, and the vSSD cannot wait.
+        Unanswered "unanswered",
+        /// Nobody is asked for this kind of collection.
+        Unasked "unasked",
+        /// No free block was left: collection began by itself.
+        Forced "forced",
+    }
+    /// Why a switch lets no soft collection begin.
+    Obstacle {
+        /// The replica collects.
+        Collects "replica-collects",
+        /// The switch has just learnt of the replica, or does not know it.
+        Unknown "replica-unknown",
+    }
+    /// Why the lease of a GC bit lapsed.
+    Lapse {
+        /// The node has sent nothing since.
+        NodeSilent "node-silent",
+        /// The node has started anew.
+        NodeRestarted "node-restarted",
+        /// The node's word that it is done came after the lease had lapsed.
+        FinishLate "finish-late",
+        /// The node's renewal came after the lease had lapsed.
+        RenewalLate "renewal-late",
+        /// The node lives and does not collect: its last word was lost on the way.
+        FinishLost "finish-lost",
+    }
+    /// What a medium was doing when it failed.
+    MediumOperation {
+        /// A write of data, or of what describes it.
+        Write "write",
+        /// A flush.
+        Flush "flush",
+        /// A write or flush of the superblock.
+        Superblock "superblock",
+        /// It did not come back in time.
+        Deadline "deadline",
+    }
+    /// What a client speaks.
+    Protocol {
+        /// NBD.
+        Nbd "nbd",
+        /// NVMe over TCP.
+        Nvme "nvme",
+    }
+    /// Why a client is not taken.
+    Refusal {
+        /// As many connections as there may be are open.
+        Limit "limit",
+        /// The process may open no more files (EMFILE, ENFILE).
+        Descriptors "descriptors",
+        /// The connection cannot be set up.
+        Setup "setup",
+    }
+    /// Why a connection ended.
+    Leave {
+        /// The client closed it.
+        Closed "closed",
+        /// The client broke the protocol.
+        Protocol "protocol",
+        /// The server stops.
+        Stopping "stopping",
+    }
+    /// What an overdue request waits for.
+    Wait {
+        /// An answer of the vSSD's node.
+        Answer "answer",
+        /// Its turn at the vSSD: the window of changes, or of reads, is full.
+        Window "window",
+        /// Another change of the same page.
+        Page "page",
+        /// Memory.
+        Memory "memory",
+    }
+    /// Why a gateway leads, or does not.
+    Lead {
+        /// No gateway led.
+        Vacant "vacant",
+        /// The gateway that led is silent.
+        Silent "silent",
+        /// A node told of a gateway with a higher session.
+        Superseded "superseded",
+        /// The registry names another gateway.
+        Named "named",
+    }
+    /// How far a change of a replica set's members is.
+    Step {
+        /// The new replica is made and joins.
+        Joining "joining",
+        /// The registry names the new replica.
+        Decided "decided",
+        /// The old replica is deleted.
+        Done "done",
+        /// The change is undone.
+        Undone "undone",
+    }
+    /// What is wrong with the registry.
+    RegistryTrouble {
+        /// Somebody else wrote first.
+        Conflict "conflict",
+        /// It does not answer, or fails.
+        Unreachable "unreachable",
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:literal $level:ident $variant:ident {
+        $($field:ident: $type:ty,)*
+    })+) => {
+        /// What happened. `docs/events.md` describes the fields.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Kind {
+            $($(#[$doc])* $variant { $($field: $type,)* },)+
+        }
+
+        #[derive(Clone, Copy)]
+        enum Index {
+            $($variant,)+
+        }
+
+        impl Kind {
+            /// Every kind, in the order of [`Kind::index`].
+            pub const ALL: &[Description] = &[
+                $(Description {
+                    name: $name,
+                    level: Level::$level,
+                    fields: &[$(stringify!($field),)*],
+                },)+
+            ];
+            /// Number of kinds.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The place in [`Kind::ALL`].
+            pub const fn index(&self) -> usize {
+                match self {
+                    $(Self::$variant { .. } => Index::$variant as usize,)+
+                }
+            }
+
+            /// Shows each field with its name.
+            pub fn fields(&self, show: &mut dyn FnMut(&'static str, Value)) {
+                match *self {
+                    $(Self::$variant { $($field,)* } => {
+                        let _ = &show;
+                        $(show(stringify!($field), $field.into());)*
+                    })+
+                }
+            }
+        }
+    };
+}
+
+impl Kind {
+    /// The stable name.
+    pub const fn name(&self) -> &'static str {
+        Self::ALL[self.index()].name
+    }
+
+    /// How much it matters.
+    pub const fn level(&self) -> Level {
+        Self::ALL[self.index()].level
+    }
+}
+
+kinds! {
+    /// The switch learnt of a vSSD, and may not know yet whether the vSSD collects.
+    "vssd-registered" Info VssdRegistered { vssd: VssdId, server: Addr, }
+    /// The switch has no room for a vSSD.
+    "vssd-unregistered" Error VssdUnregistered { vssd: VssdId, server: Addr, }
+    /// The switch set a vSSD's GC bit, as a lease.
+    "lease-granted" Debug LeaseGranted { vssd: VssdId, collection: Collection, }
+    /// The vSSD goes on collecting.
+    "lease-renewed" Debug LeaseRenewed { vssd: VssdId, }
+    /// The vSSD is done.
+    "lease-ended" Debug LeaseEnded { vssd: VssdId, held: Duration, }
+    /// The vSSD neither renewed its lease nor said that it is done.
+    "lease-lapsed" Warn LeaseLapsed { vssd: VssdId, server: Addr, why: Lapse, held: Duration, }
+    /// The switch let a soft collection wait.
+    "collection-delayed" Debug CollectionDelayed { vssd: VssdId, why: Obstacle, }
+
+    /// A storage server is up, with what its medium holds.
+    "node-started" Info NodeStarted { node: NodeId, boot: u32, vssds: u32, }
+    /// A storage server writes back and stops.
+    "node-stopping" Info NodeStopping { node: NodeId, }
+    /// A vSSD was made.
+    "vssd-created" Info VssdCreated { vssd: VssdId, pages: u32, }
+    /// A vSSD was deleted.
+    "vssd-closed" Info VssdClosed { vssd: VssdId, }
+    /// A replica holds everything that its peers hold, and serves.
+    "replica-serving" Info ReplicaServing { vssd: VssdId, epoch: u32, took: Duration, }
+    /// Another replica of the set has started: it joins, and acknowledgements start over.
+    "member-greeted" Info MemberGreeted { vssd: VssdId, peer: VssdId, boot: u32, }
+    /// Another replica of the set answers nothing: writes wait for it.
+    "member-lost" Warn MemberLost { vssd: VssdId, peer: VssdId, waited: Duration, }
+    /// Another replica of the set answers again.
+    "member-back" Info MemberBack { vssd: VssdId, peer: VssdId, }
+    /// The replica set has other members.
+    "members-changed" Info MembersChanged { vssd: VssdId, generation: u32, members: u32, }
+    /// A vSSD begins to collect garbage.
+    "collection-begun" Debug CollectionBegun { vssd: VssdId, collection: Collection, grant: Grant, }
+    /// A vSSD has collected.
+    "collection-ended" Debug CollectionEnded { vssd: VssdId, took: Duration, moved: u64, erased: u64, }
+    /// The switch answers no request to collect.
+    "switch-silent" Warn SwitchSilent { vssd: VssdId, asked: u32, }
+    /// A medium failed: its vSSD takes no more writes before the next start.
+    "medium-latched" Error MediumLatched { vssd: VssdId, operation: MediumOperation, }
+    /// A page cannot be read here; other replicas have it.
+    "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, }
+
+    /// The gateway serves the volumes.
+    "lead-taken" Info LeadTaken { session: u32, why: Lead, }
+    /// The gateway serves no more; clients ask another one.
+    "lead-left" Warn LeadLeft { session: u32, why: Lead, }
+    /// A request is not answered for long.
+    "request-overdue" Warn RequestOverdue {
+        volume: VolumeId, vssd: VssdId, wait: Wait, waited: Duration, requests: u32,
+    }
+    /// Requests failed because nobody answered them in time.
+    "request-failed" Error RequestFailed { volume: VolumeId, vssd: VssdId, }
+    /// Every replica of a set lost its memory with acknowledged writes; the next flush fails.
+    "writes-lost" Error WritesLost { volume: VolumeId, vssd: VssdId, }
+    /// A volume can be used.
+    "volume-ready" Info VolumeReady { volume: VolumeId, }
+    /// A volume cannot be used.
+    "volume-failed" Error VolumeFailed { volume: VolumeId, vssd: VssdId, }
+
+    /// A volume was made.
+    "volume-created" Info VolumeCreated { volume: VolumeId, bytes: u64, }
+    /// A volume has another size.
+    "volume-resized" Info VolumeResized { volume: VolumeId, bytes: u64, }
+    /// A volume was deleted.
+    "volume-deleted" Info VolumeDeleted { volume: VolumeId, }
+    /// A replica gives its place to another one.
+    "member-replaced" Info MemberReplaced { volume: VolumeId, leaves: VssdId, joins: VssdId, step: Step, }
+    /// The registry did not do what it was asked.
+    "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
+
+    /// A client connected.
+    "client-connected" Debug ClientConnected { client: IpAddr, protocol: Protocol, }
+    /// A client was not taken.
+    "client-refused" Warn ClientRefused { client: IpAddr, why: Refusal, }
+    /// A connection ended.
+    "client-left" Debug ClientLeft { client: IpAddr, why: Leave, }
+    /// A connection went to another core.
+    "client-moved" Debug ClientMoved { client: IpAddr, to: u16, }
+}
