@@ -153,14 +153,17 @@ impl Machine for Controller {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        let event = || self.tables.poll_event().map(Output::Event);
+        self.out.pop_front().or_else(event)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        self.tables.deadline()
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        self.tables.tick(now);
+    }
 }
 
 #[cfg(test)]
@@ -211,9 +214,11 @@ mod tests {
     fn ask(controller: &mut Controller, now: Instant, packet: Packet) -> Packet {
         let asked = packet.header;
         controller.handle(now, Input::Packet(packet));
-        let Some(Output::Send { to, packet }) = controller.poll() else {
+        let mut outputs = core::iter::from_fn(|| controller.poll());
+        let Some(Output::Send { to, packet }) = outputs.next() else {
             panic!("every packet is answered")
         };
+        outputs.for_each(drop);
         assert_eq!(
             (to, packet.header.target, packet.header.source),
             (addr(8), asked.source, addr(9))

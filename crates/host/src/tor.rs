@@ -1,7 +1,7 @@
 //! The ToR as a host: [`rack::tor::Tor`] behind a socket.
 
 use crate::{Input, Output};
-use base::{Addr, Duration, Instant, Machine};
+use base::{Addr, Duration, Instant, Machine, time::earliest};
 use rack::port::{Discipline, Port};
 use rack::tor::{Stats, Verdict};
 use std::collections::{BTreeMap, VecDeque};
@@ -119,14 +119,17 @@ impl Machine for Tor {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        let event = || self.tables.poll_event().map(Output::Event);
+        self.out.pop_front().or_else(event)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.ports.values().filter_map(Port::deadline).min()
+        let ports = self.ports.values().filter_map(Port::deadline).min();
+        earliest(ports, self.tables.deadline())
     }
 
     fn tick(&mut self, now: Instant) {
         self.carry(now);
+        self.tables.tick(now);
     }
 }

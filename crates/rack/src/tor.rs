@@ -12,7 +12,12 @@
 //! - a packet is processed as one step, so the recirculation of a soft request (line 12) is not needed, and two soft
 //!   requests can never both be accepted.
 
+mod leases;
+
+use base::event::{Collection, Kind, Obstacle};
 use base::{Addr, Duration, Instant, Map, Slab, VssdId, limits::VSSDS_MAX};
+use leases::Leases;
+use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, flags};
 
 /// A vSSD's registration: what `create_vssd` carries (RackBlox §3.3).
@@ -144,6 +149,8 @@ pub struct Tor {
     gc_lease: Duration,
     vssds_max: usize,
     stats: Stats,
+    leases: Leases,
+    events: VecDeque<Kind>,
 }
 
 impl Tor {
@@ -155,6 +162,8 @@ impl Tor {
             gc_lease,
             vssds_max: VSSDS_MAX,
             stats: Stats::default(),
+            leases: Leases::new(gc_lease),
+            events: VecDeque::new(),
         }
     }
 
@@ -214,30 +223,30 @@ impl Tor {
             return Verdict::Overtaken;
         }
         row.replica.gc_seen = sent;
-        let replicas = row.replica.replicas;
-        let lease = Lease(now + self.gc_lease);
+        self.leases.spoke(now, header, &mut self.events);
         let answer = match header.code {
             Code::SoftOrOk => {
-                let replica_collects = replicas.into_iter().flatten().any(|replica| {
-                    self.row(replica).is_none_or(|other| {
-                        other.destination.gc.is_set(now) || other.replica.unknown.is_set(now)
-                    })
-                });
-                if replica_collects {
-                    self.set_gc(header.vssd, Lease::default());
+                if let Some(why) = self.obstacle(now, header.vssd) {
+                    let vssd = header.vssd;
+                    self.events.push_back(Kind::CollectionDelayed { vssd, why });
+                    self.end_lease(now, vssd);
                     Code::Delay
                 } else {
                     self.stats.gc_soft += 1;
-                    self.set_gc(header.vssd, lease);
+                    self.lease(now, header, Collection::Soft);
                     Code::Accept
                 }
             }
-            Code::Regular | Code::Background => {
-                self.set_gc(header.vssd, lease);
+            Code::Regular => {
+                self.lease(now, header, Collection::Regular);
+                Code::Accept
+            }
+            Code::Background => {
+                self.lease(now, header, Collection::Background);
                 Code::Accept
             }
             Code::Finish => {
-                self.set_gc(header.vssd, Lease::default());
+                self.end_lease(now, header.vssd);
                 Code::Finish
             }
             _ => Code::Refused,
@@ -251,19 +260,60 @@ impl Tor {
         to_target(header)
     }
 
-    /// Both tables change in one step, so they never disagree.
-    fn set_gc(&mut self, vssd: VssdId, lease: Lease) {
+    /// Why a vSSD's soft collection has to wait, if it has.
+    fn obstacle(&self, now: Instant, vssd: VssdId) -> Option<Obstacle> {
+        let replicas = self.row(vssd)?.replica.replicas;
+        replicas
+            .into_iter()
+            .flatten()
+            .find_map(|replica| match self.row(replica) {
+                Some(other) if other.destination.gc.is_set(now) => Some(Obstacle::Collects),
+                Some(other) if !other.replica.unknown.is_set(now) => None,
+                _ => Some(Obstacle::Unknown),
+            })
+    }
+
+    /// Sets the GC bit of the vSSD that asks.
+    fn lease(&mut self, now: Instant, header: &Header, collection: Collection) {
+        let vssd = header.vssd;
+        let server = self.set_gc(vssd, Lease(now + self.gc_lease));
+        let event = match self.leases.hold(now, vssd, server, header.session) {
+            true => Kind::LeaseGranted { vssd, collection },
+            false => Kind::LeaseRenewed { vssd },
+        };
+        self.events.push_back(event);
+    }
+
+    fn end_lease(&mut self, now: Instant, vssd: VssdId) {
+        self.set_gc(vssd, Lease::default());
+        if let Some(held) = self.leases.release(now, vssd) {
+            self.events.push_back(Kind::LeaseEnded { vssd, held });
+        }
+    }
+
+    /// Both tables change in one step, so they never disagree. Returns the vSSD's server.
+    fn set_gc(&mut self, vssd: VssdId, lease: Lease) -> Addr {
         let row = self.row_mut(vssd).expect("its packet named a known vSSD");
         row.replica.gc = lease;
         row.destination.gc = lease;
+        row.destination.server
     }
 
     #[cold]
     fn create(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let registration = Registration::parse(header.vssd, record);
         let code = match registration {
-            Some(registration) if self.register(now, &registration) => Code::SoftOrOk,
-            Some(_) => Code::NoSpace,
+            Some(registration) if self.register(now, &registration) => {
+                let server = registration.server;
+                self.leases
+                    .registered(now, server, header.session, &mut self.events);
+                Code::SoftOrOk
+            }
+            Some(registration) => {
+                let Registration { vssd, server, .. } = registration;
+                self.events.push_back(Kind::VssdUnregistered { vssd, server });
+                Code::NoSpace
+            }
             None => Code::Refused,
         };
         answer(header, code)
@@ -292,6 +342,8 @@ impl Tor {
         };
         let row = self.rows.insert(Row { replica, destination });
         self.index.insert(registration.vssd.0, row);
+        let Registration { vssd, server, .. } = *registration;
+        self.events.push_back(Kind::VssdRegistered { vssd, server });
         true
     }
 
@@ -299,6 +351,7 @@ impl Tor {
     fn delete(&mut self, header: &mut Header) -> Verdict {
         if let Some(row) = self.index.remove(&header.vssd.0) {
             self.rows.remove(row);
+            self.leases.forget(header.vssd);
         }
         answer(header, Code::SoftOrOk)
     }
@@ -330,6 +383,21 @@ impl Tor {
     /// vSSDs in the tables.
     pub fn vssds(&self) -> usize {
         self.index.len()
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Kind> {
+        self.events.pop_front()
+    }
+
+    /// When to [`tick`](Tor::tick).
+    pub fn deadline(&self) -> Option<Instant> {
+        self.leases.deadline()
+    }
+
+    /// Lets time pass: tells of leases that lapsed.
+    pub fn tick(&mut self, now: Instant) {
+        self.leases.tick(now, &mut self.events);
     }
 
     /// Counters since the start.

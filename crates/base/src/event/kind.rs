@@ -1,6 +1,6 @@
 //! The kinds of events, with their fields. `docs/events.md` says of each what it means and what to do.
 
-use super::{Level, Value};
+use super::value::{Level, Value};
 use crate::{Addr, Duration, NodeId, VolumeId, VssdId};
 use core::net::IpAddr;
 

@@ -764,7 +764,11 @@ impl Node {
             })
             .collect();
         for registration in registrations {
-            let header = Header::new(Op::CreateVssd, registration.vssd);
+            // By the start of the node the ToR tells one that was away from another one.
+            let header = Header {
+                session: self.ssd.boot(),
+                ..Header::new(Op::CreateVssd, registration.vssd)
+            };
             self.send(Packet::with_record(header, registration.emit()));
             if let Some(target) = self.config.controller {
                 self.send(Packet::with_record(
