@@ -17,7 +17,7 @@ expect_code 2 up --config "$work/bad.toml"
 expect_text "colour"
 expect_code 2 up --config "$work/none.toml"
 expect_code 2 "$SWITCHYARD" node --id 1 --listen 0.0.0.0:1 --tor 127.0.0.1:2
-expect_text "must reach it"
+expect_text "must reach this address"
 [[ ! -e $work/x ]] || fail "a refused start left a directory behind"
 
 echo "· no rack"

@@ -334,7 +334,7 @@ killed=$!
 for (( i = 0; i < 1200; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
 (( $(stat -c %b "$work/matrix/matrix.img") * 512 >= 1 << 30 )) || fail "the file system has discarded what is to be read of the device later"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw >"$work/out" 2>&1 && fail "two at one place"
-expect_text "another matrix is being measured there"
+expect_text "in use by another matrix"
 kill -9 "$killed"; wait "$killed" || true
 # Its load ends with its file; until then the mount is in use, and the matrix says so.
 for (( i = 0; i < 60; i++ )); do

@@ -30,13 +30,13 @@ Examples:
 Exit codes:
   0  done
   1  failed, or `verify` found problems
-  2  wrong usage or configuration; `verify`: it cannot be checked
+  2  wrong usage or configuration; `verify` cannot check the medium
   3  no rack answers at the control address, or no server of areas at its socket
   4  a directory, medium or address is in use";
 
 #[derive(Parser)]
-#[command(name = "switchyard", version, about = "A software-defined rack of flash: replicated volumes over NBD whose \
-    reads avoid the replica that collects garbage", after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "switchyard", version, about = "Storage in user space: a rack of \
+    software-defined flash, NVMe/TCP and NBD targets, storage areas for programs, an I/O profiler", after_help = EXAMPLES, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,11 +48,11 @@ enum Command {
     Up(Box<UpArgs>),
     /// Serve volumes of this machine: memory, files, block devices
     Serve(Box<ServeArgs>),
-    /// Run one storage server
+    /// Run one storage server of a rack
     Node(Box<NodeArgs>),
-    /// Run the rack's switch
+    /// Run the switch of a rack
     Tor(TorArgs),
-    /// Run the gateway where clients enter
+    /// Run the gateway of a rack, where clients enter
     Gateway(Box<GatewayArgs>),
     /// Create, list, show, resize and delete volumes
     Volume(VolumeArgs),
@@ -70,11 +70,11 @@ enum Command {
     Verify(VerifyArgs),
     /// Check, list or repair a storage area
     Store(StoreArgs),
-    /// Serve storage areas to many programs; create, list, resize, export, delete them
+    /// Serve storage areas to many programs, and manage them
     Areas(AreasArgs),
-    /// Run a program whose synced files are durable by a storage area
+    /// Run a program and make its synced files durable through a storage area
     Run(RunArgs),
-    /// Copy the files that a storage area has something of, or bring them up to date
+    /// Bring the files of `run` up to date, or copy them
     Export(ExportArgs),
 }
 
@@ -87,7 +87,7 @@ enum Command {
     switchyard up --config rack.toml --json         one JSON line when ready, for scripts"
 )]
 pub struct UpArgs {
-    /// Configuration file (TOML); flags win over it
+    /// Configuration file (TOML); flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -146,34 +146,34 @@ pub struct NodeArgs {
     /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
     #[arg(long, value_name = "PROFILE")]
     pub timing: Option<String>,
-    /// Share of the flash that clients do not see [default: 0.25]
+    /// Share of the flash reserved for collection [default: 0.25]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub over_provisioning: Option<f64>,
-    /// What chooses among the reads and write-backs that wait for a vSSD's flash [default: fifo]
+    /// Scheduler of the reads and write-backs that wait for a vSSD's flash [default: fifo]
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<Scheduler>,
-    /// Whether it goes by end-to-end time or by arrival [default: coordinated]
+    /// Whether the scheduler orders by end-to-end time or by arrival [default: coordinated]
     #[arg(long, value_name = "POLICY")]
     pub scheduling: Option<Scheduling>,
-    /// Latency target of reads (kyber), or when they expire (deadline), in µs [default: RackBlox's]
+    /// Reads' latency target (kyber) or expiry (deadline), in µs [default: RackBlox's]
     #[arg(long, value_name = "US")]
     pub read_target_us: Option<u64>,
-    /// The same of write-backs, in µs [default: RackBlox's]
+    /// Write-backs' latency target or expiry, in µs [default: RackBlox's]
     #[arg(long, value_name = "US")]
     pub write_target_us: Option<u64>,
     /// Reads and write-backs in a vSSD's flash at once; the rest wait in the scheduler [default: 128]
     #[arg(long, value_name = "N")]
     pub device_depth: Option<usize>,
-    /// Who decides when garbage is collected [default: rack]
+    /// Coordinator of garbage collection [default: rack]
     #[arg(long, value_name = "POLICY")]
     pub gc: Option<GcPolicy>,
-    /// What collection does to other requests [default: preemptible]
+    /// Effect of collection on other requests [default: preemptible]
     #[arg(long, value_name = "MODE")]
     pub gc_mode: Option<Collecting>,
     /// Payload memory, reserved at start [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<Size>,
-    /// How long the thread polls after work before it sleeps, in µs [default: 50]
+    /// Time that the thread polls after work before it sleeps, in µs [default: 50]
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
     /// Serve the control API and /metrics here
@@ -213,7 +213,7 @@ impl NodeArgs {
 #[command(
     after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
     --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
-    Nodes are remembered in the registry; name them again only when they move."
+    The registry remembers nodes. Name a node again only if its address changes."
 )]
 pub struct GatewayArgs {
     /// This machine's address for rack packets (UDP)
@@ -222,31 +222,31 @@ pub struct GatewayArgs {
     /// The ToR's address
     #[arg(long, value_name = "IP:PORT")]
     pub tor: SocketAddrV4,
-    /// A storage server; once for each
+    /// A storage server; repeat it for each
     #[arg(long = "node", value_name = "ID=IP:PORT", value_parser = parts::parse_node)]
     pub nodes: Vec<(NodeId, Addr)>,
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Directory of a registry that several gateways share: one serves, the others stand by
+    /// Directory of a registry that several gateways share; one serves, the others stand by
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
-    /// Where NBD clients connect [default: 127.0.0.1:10809]
+    /// Address for NBD clients [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
-    /// Where NVMe/TCP hosts connect, such as 10.0.0.2:4420 [default: nowhere]
+    /// Address for NVMe/TCP hosts, such as 10.0.0.2:4420 [default: none]
     #[arg(long, value_name = "IP:PORT")]
     pub nvme: Option<SocketAddr>,
-    /// Where the commands and Prometheus connect [default: 127.0.0.1:9180]
+    /// Address for the commands and Prometheus [default: 127.0.0.1:9180]
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
     /// Create the volume `demo` of this size at the first start
     #[arg(long, value_name = "SIZE")]
     pub demo: Option<Size>,
-    /// Copies of a volume if `volume create` does not say [default: 2]
+    /// Copies of a volume that `volume create` makes without --replicas [default: 2]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u8>,
-    /// A client's request that is unanswered this long fails, in seconds [default: 30]
+    /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
     /// Print one JSON line when ready
@@ -309,7 +309,7 @@ pub struct StatusArgs {
 pub struct TopArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Stop after so many refreshes
+    /// Number of refreshes; then stop
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Seconds between refreshes
@@ -327,7 +327,7 @@ pub struct SimArgs {
 /// `switchyard verify`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 clean, 1 problems found, 2 it cannot be checked (in use, or not a rack).\n\n\
+    after_help = "Exit codes: 0 clean, 1 problems found, 2 the medium is in use or not a rack's.\n\n\
     Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json"
 )]
 pub struct VerifyArgs {
@@ -342,7 +342,7 @@ pub struct VerifyArgs {
 /// `switchyard store`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 sound, 1 damaged, 2 it cannot be checked (in use, or no area).\n\n\
+    after_help = "Exit codes: 0 sound, 1 damaged, 2 the file is in use or not an area.\n\n\
     Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
     switchyard store repair app.area --yes"
 )]

@@ -28,7 +28,7 @@ use std::time::Duration;
 pub enum MediaKind {
     /// Files in the rack's directory, with O_DIRECT.
     File,
-    /// Memory: everything is gone when the rack stops.
+    /// Memory; everything is lost when the rack stops.
     Memory,
 }
 
@@ -48,9 +48,9 @@ pub enum Scheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheduling {
-    /// End-to-end time: network so far, waiting, predicted way back (RackBlox §3.4).
+    /// By end-to-end time: network so far, waiting, predicted way back (RackBlox §3.4).
     Coordinated,
-    /// The time of arrival.
+    /// By arrival.
     #[serde(alias = "fifo")]
     #[value(alias = "fifo")]
     Arrival,
@@ -60,11 +60,11 @@ pub enum Scheduling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Collecting {
-    /// A few relocations among users' requests.
+    /// Collection moves a few pages at a time, and requests pass between.
     Preemptible,
-    /// The channel is held for a whole victim, as in RackBlox's devices.
+    /// Collection holds the channel for a whole victim, as RackBlox's devices do.
     Blocking,
-    /// Costs no modelled time.
+    /// Collection costs no modelled time.
     Free,
 }
 
@@ -72,11 +72,11 @@ pub enum Collecting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum GcPolicy {
-    /// The ToR lets replicas collect in turn and sends reads to the one that does not (RackBlox §3.5).
+    /// The ToR lets replicas collect in turn, and sends reads to the replica that does not collect (RackBlox §3.5).
     Rack,
-    /// A central controller, which the servers ask; a collecting server names a replica (RackBlox (Software)).
+    /// A central controller: servers ask it, and a collecting server names a replica (RackBlox (Software)).
     Controller,
-    /// Each server by itself: the baseline.
+    /// Nobody: each server decides alone (the baseline).
     None,
 }
 
@@ -86,7 +86,7 @@ pub enum GcPolicy {
 pub enum Shaping {
     /// Nobody.
     None,
-    /// A central controller, by what flows ask for (VDC, after Pulsar, OSDI'14).
+    /// A central controller, by the demand of flows (VDC, after Pulsar, OSDI'14).
     Vdc,
 }
 
@@ -106,13 +106,13 @@ pub struct Options {
     /// Size of the volume `demo` that the first start creates; 0 creates none [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub demo: Option<Size>,
-    /// When writes are acknowledged: `memory` (all replicas hold it; FLUSH makes it durable) or `media` [default: memory]
+    /// Place of an acknowledged write: `memory` of all replicas (FLUSH makes it durable) or `media` [default: memory]
     #[arg(long, value_name = "WHEN")]
     pub durability: Option<String>,
     /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
     #[arg(long, value_name = "PROFILE")]
     pub timing: Option<String>,
-    /// Where media are kept [default: file]
+    /// Place of the media [default: file]
     #[arg(long, value_name = "KIND")]
     pub media: Option<MediaKind>,
     /// Size of each node's medium, reserved at the first start [default: 4GiB]
@@ -121,52 +121,52 @@ pub struct Options {
     /// Channels of each node's SSD; a vSSD owns whole channels [default: 16]
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
-    /// Chips behind each channel, 1 to 64: as many software-isolated vSSDs fit a node [default: 1, or 8 with `isolation = "software"`]
+    /// Chips behind each channel, 1 to 64; a node fits as many software-isolated vSSDs [default: 1, or 8 with `isolation = "software"`]
     #[arg(long, value_name = "N")]
     pub chips: Option<u32>,
-    /// What vSSDs share: `hardware` (channels of their own) or `software` (all channels, each has chips) [default: hardware]
+    /// Isolation of vSSDs: `hardware` (channels of their own) or `software` (chips on shared channels) [default: hardware]
     #[arg(long, value_name = "WHAT")]
     pub isolation: Option<String>,
-    /// Share of the flash that clients do not see, 0.05 to 0.9 [default: 0.25]
+    /// Share of the flash reserved for collection, 0.05 to 0.9 [default: 0.25]
     #[arg(long, value_name = "SHARE")]
     pub over_provisioning: Option<f64>,
     /// Write cache of each vSSD [default: an even part of half the pool, at most 8MiB]
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<Size>,
-    /// What chooses among the reads and write-backs that wait for a vSSD's flash [default: fifo]
+    /// Scheduler of the reads and write-backs that wait for a vSSD's flash [default: fifo]
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<Scheduler>,
-    /// Whether it goes by end-to-end time or by arrival [default: coordinated]
+    /// Whether the scheduler orders by end-to-end time or by arrival [default: coordinated]
     #[arg(long, value_name = "POLICY")]
     pub scheduling: Option<Scheduling>,
-    /// Latency target of reads (kyber), or when they expire (deadline), in µs [default: RackBlox's]
+    /// Reads' latency target (kyber) or expiry (deadline), in µs [default: RackBlox's]
     #[arg(long, value_name = "US")]
     pub read_target_us: Option<u64>,
-    /// The same of write-backs, in µs [default: RackBlox's]
+    /// Write-backs' latency target or expiry, in µs [default: RackBlox's]
     #[arg(long, value_name = "US")]
     pub write_target_us: Option<u64>,
     /// Reads and write-backs in a vSSD's flash at once; the rest wait in the scheduler [default: 128]
     #[arg(long, value_name = "N")]
     pub device_depth: Option<usize>,
-    /// Who decides when garbage is collected [default: rack]
+    /// Coordinator of garbage collection [default: rack]
     #[arg(long, value_name = "POLICY")]
     pub gc: Option<GcPolicy>,
-    /// What collection does to other requests [default: preemptible]
+    /// Effect of collection on other requests [default: preemptible]
     #[arg(long, value_name = "MODE")]
     pub gc_mode: Option<Collecting>,
-    /// Who divides the servers' flash and network among volumes; `vdc` needs a timing [default: none]
+    /// Divider of the servers' flash and network among volumes; `vdc` needs a timing [default: none]
     #[arg(long, value_name = "WHO")]
     pub shaping: Option<Shaping>,
-    /// Where NBD clients connect [default: 127.0.0.1:10809]
+    /// Address for NBD clients [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
-    /// Where NVMe/TCP hosts connect, such as 127.0.0.1:4420 [default: nowhere]
+    /// Address for NVMe/TCP hosts, such as 127.0.0.1:4420 [default: none]
     #[arg(long, value_name = "IP:PORT")]
     pub nvme: Option<SocketAddr>,
-    /// Where the commands and Prometheus connect (HTTP) [default: 127.0.0.1:9180]
+    /// HTTP address for the commands and Prometheus [default: 127.0.0.1:9180]
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
-    /// UDP port of the ToR on 127.0.0.1; the gateway has the next one, then the nodes [default: 8888]
+    /// UDP port of the ToR on 127.0.0.1; the next ports are the gateway's and the nodes' [default: 8888]
     #[arg(long, value_name = "PORT")]
     pub rack_port: Option<u16>,
     /// Threads: ToR and gateway on the first, nodes over the rest [default: 1]
@@ -178,10 +178,10 @@ pub struct Options {
     /// Payload memory of each thread, reserved at start [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<Size>,
-    /// How long a thread polls after work before it sleeps, in µs [default: 50]
+    /// Time that a thread polls after work before it sleeps, in µs [default: 50]
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
-    /// A client's request that is unanswered this long fails, in seconds [default: 30]
+    /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
 }
@@ -240,11 +240,11 @@ impl Options {
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else { return Ok(self) };
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("the configuration {} cannot be read", path.display()))
+            .with_context(|| format!("cannot read the configuration {}", path.display()))
             .map_err(|error| Failure::Usage(format!("{error:#}")))?;
         let under = Self::from_toml(&text).map_err(|error| {
             Failure::Usage(format!(
-                "{}: {error}\nevery key is described in docs/configuration.md",
+                "{}: {error}\ndocs/configuration.md describes every key",
                 path.display()
             ))
         })?;
@@ -322,7 +322,7 @@ const CACHE_PAGES_MIN: usize = 16;
 /// The smallest medium: below, a channel has too few erase blocks to collect garbage with.
 pub const MEDIA_BYTES_MIN: u64 = 64 << 20;
 
-/// Refuses a value: which key, what it is, why, and what to write.
+/// Refuses a value: the key, the value, the reason and the remedy.
 fn refuse(key: &str, value: impl std::fmt::Display, why: &str) -> anyhow::Error {
     Failure::Usage(format!(
         "{key} = {value}: {why} (flag --{})",
@@ -340,7 +340,7 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
     if (low..=high).contains(&value) {
         return Ok(value);
     }
-    Err(refuse(key, value, &format!("write a value from {low} to {high}")))
+    Err(refuse(key, value, &format!("{key} takes {low} to {high}")))
 }
 
 /// The default directory: `$SWITCHYARD_DIR` or `./rack-data`.
@@ -363,7 +363,7 @@ impl Config {
         };
         if replicas > nodes {
             let why = format!(
-                "each copy is on a node of its own and there are {nodes}: add nodes or ask for fewer"
+                "each copy needs its own node, and the rack has {nodes}: add nodes, or ask for fewer copies"
             );
             return Err(refuse("replicas", replicas, &why));
         }
@@ -482,7 +482,7 @@ impl Config {
 /// Bytes of a volume, checked: whole sectors.
 pub fn volume_bytes(key: &str, size: Size) -> anyhow::Result<u64> {
     if !size.0.is_multiple_of(base::limits::SECTOR_BYTES as u64) {
-        return Err(refuse(key, size.0, "a volume is a multiple of 512 bytes"));
+        return Err(refuse(key, size.0, "a volume takes a multiple of 512 bytes"));
     }
     Ok(size.0)
 }
@@ -500,7 +500,7 @@ pub fn durability(key: &str, name: Option<&str>) -> anyhow::Result<Durability> {
     match name {
         None | Some("memory") => Ok(Durability::Memory),
         Some("media") => Ok(Durability::Media),
-        Some(other) => Err(refuse(key, other, "write `memory` or `media`")),
+        Some(other) => Err(refuse(key, other, "choose `memory` or `media`")),
     }
 }
 
@@ -526,7 +526,7 @@ fn shaping(options: &Options) -> anyhow::Result<Shaping> {
         return Err(refuse(
             "shaping",
             "vdc",
-            "it divides device time: set timing, for example p-ssd",
+            "VDC divides device time: set timing, for example p-ssd",
         ));
     }
     Ok(shaping)
@@ -541,7 +541,7 @@ pub fn isolation(key: &str, name: Option<&str>) -> anyhow::Result<Isolation> {
     match name {
         None | Some("hardware") => Ok(Isolation::Hardware),
         Some("software") => Ok(Isolation::Software),
-        Some(other) => Err(refuse(key, other, "write `hardware` or `software`")),
+        Some(other) => Err(refuse(key, other, "choose `hardware` or `software`")),
     }
 }
 
@@ -571,7 +571,7 @@ fn policy(options: &Options) -> anyhow::Result<Policy> {
                     return Err(refuse(
                         key,
                         us,
-                        "the scheduler fifo has no targets: set scheduler too",
+                        "the scheduler fifo has no targets: set scheduler to deadline or kyber",
                     ));
                 }
             }
@@ -591,7 +591,7 @@ pub fn timing(name: &str) -> anyhow::Result<Timing> {
     }
     let built_in = Timing::BUILT_IN.join(", ");
     let text = std::fs::read_to_string(name).map_err(|error| {
-        let why = format!("neither a built-in timing ({built_in}) nor a readable file: {error}");
+        let why = format!("name a built-in timing ({built_in}) or a file; the file cannot be read: {error}");
         refuse("timing", name, &why)
     })?;
     Timing::parse(&text).map_err(|error| refuse("timing", name, &error.to_string()))
@@ -605,7 +605,7 @@ fn cache_pages(size: Option<Size>, pool_pages: usize, vssds_max: usize) -> anyho
             let low = Size((CACHE_PAGES_MIN * PAGE_BYTES) as u64);
             let high = Size((pool_pages / 2 * PAGE_BYTES) as u64);
             if !(low..=high).contains(&size) {
-                let why = format!("write {low} to {high}, half the pool (key pool)");
+                let why = format!("a cache takes {low} to {high}, half the pool (key pool)");
                 return Err(refuse("cache", size, &why));
             }
             Ok((size.0 / PAGE_BYTES as u64) as usize)

@@ -53,7 +53,7 @@ impl DataDir {
     /// Makes the directory if it is missing, and takes it.
     pub fn lock(path: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(path)
-            .with_context(|| format!("the directory {} cannot be made (key dir)", path.display()))?;
+            .with_context(|| format!("cannot create the directory {} (key dir)", path.display()))?;
         let lock_path = path.join("lock");
         let mut lock = File::options()
             .read(true)
@@ -61,7 +61,7 @@ impl DataDir {
             .create(true)
             .truncate(false)
             .open(&lock_path)
-            .with_context(|| format!("{} cannot be opened", lock_path.display()))?;
+            .with_context(|| format!("cannot open {}", lock_path.display()))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -71,12 +71,12 @@ impl DataDir {
                 let owner = owner.trim();
                 let pid = if owner.is_empty() { "?" } else { owner };
                 bail!(Failure::InUse(format!(
-                    "{}: already in use by pid {pid}: stop that rack, or name another directory with --dir",
+                    "{} is in use by pid {pid}: stop that rack, or name another directory with --dir",
                     path.display()
                 )));
             }
             Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("{} cannot be locked", lock_path.display()));
+                return Err(error).with_context(|| format!("cannot lock {}", lock_path.display()));
             }
         }
         lock.set_len(0)?;
@@ -104,16 +104,16 @@ impl DataDir {
         let last = match std::fs::read_to_string(&path) {
             Ok(text) => text.trim().parse::<u32>().with_context(|| {
                 format!(
-                    "{} is not a number: it is damaged; write a larger one than ever used",
+                    "{} is damaged, because it is not a number: write a larger number than any used before",
                     path.display()
                 )
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let next = next_session(last).context("the gateway's session numbers are used up")?;
         write_durably(&path, format!("{next}\n").as_bytes())
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(next)
     }
 }
@@ -201,7 +201,7 @@ pub fn format(medium: &mut MediaFile, shape: Shape) -> anyhow::Result<()> {
     let bytes = medium.capacity_bytes();
     let Some(geometry) = geometry(bytes, shape) else {
         bail!(Failure::Usage(format!(
-            "a medium of {} is too small for {} channels of {} chips: make it larger (key size) or use fewer \
+            "a medium of {} is too small for {} channels of {} chips: enlarge the medium (key size) or use fewer \
              channels (key channels) or chips (key chips)",
             Size(bytes),
             shape.channels,
@@ -213,7 +213,7 @@ pub fn format(medium: &mut MediaFile, shape: Shape) -> anyhow::Result<()> {
     uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
     match Ssd::format(medium, geometry, PAGE_BYTES, uuid) {
         Ok(()) => Ok(()),
-        Err(error) => Err(error).context("the medium cannot be formatted"),
+        Err(error) => Err(error).context("cannot format the medium"),
     }
 }
 
@@ -227,13 +227,13 @@ pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Media
     let fresh = PathBuf::from(fresh);
     // Left behind by a first start that was cut short: nothing was ever stored in it.
     if fresh.exists() {
-        std::fs::remove_file(&fresh).with_context(|| format!("{} cannot be removed", fresh.display()))?;
+        std::fs::remove_file(&fresh).with_context(|| format!("cannot remove {}", fresh.display()))?;
     }
     check_room(path, bytes)?;
     let mut medium = MediaFile::open(&fresh, bytes, true).map_err(in_use)?;
     let made = format(&mut medium, shape)
-        .and_then(|()| std::fs::rename(&fresh, path).context("the new medium cannot be renamed"))
-        .and_then(|()| sync_parent(path).context("the directory cannot be synced"));
+        .and_then(|()| std::fs::rename(&fresh, path).context("cannot rename the new medium"))
+        .and_then(|()| sync_parent(path).context("cannot sync the directory"));
     if let Err(error) = made {
         let _ = std::fs::remove_file(&fresh);
         return Err(error.context(format!("{}", path.display())));
@@ -250,9 +250,7 @@ pub fn open_named(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Medi
     }
     let mut medium = MediaFile::open(path, 0, false).map_err(in_use)?;
     let mut start = vec![0; 1 << 20];
-    medium
-        .read_at(0, &mut start)
-        .context("the medium cannot be read")?;
+    medium.read_at(0, &mut start).context("cannot read the medium")?;
     if start.iter().any(|&byte| byte != 0) {
         return Ok((medium, false));
     }
@@ -268,14 +266,14 @@ fn check_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
     };
     let stat = rustix::fs::statvfs(dir).with_context(|| {
         format!(
-            "the file system of {} cannot be asked for its room",
+            "cannot ask the file system of {} for its free space",
             dir.display()
         )
     })?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < bytes {
         bail!(
-            "{} needs {} and the file system of {} has {} free, {} bytes too little: make room, or smaller media \
+            "{} needs {} and the file system of {} has {} free, {} bytes too little: free some space, or choose smaller media \
              with --size",
             path.display(),
             Size(bytes),

@@ -1,12 +1,12 @@
-//! Exit codes: what a script can tell apart. Everything else about a failure is one sentence on standard error.
+//! Exit codes tell scripts what failed. One sentence on standard error tells people.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
-/// Something was done and failed, or a check found problems.
+/// The command failed, or a check found problems.
 pub const FAILED: u8 = 1;
-/// Wrong usage or configuration; `verify`: it cannot be checked.
+/// Wrong usage or configuration; `verify` cannot check the medium.
 pub const USAGE: u8 = 2;
 /// No rack answers at the control address, or no server of areas at its socket.
 pub const NO_RACK: u8 = 3;
@@ -19,7 +19,7 @@ pub enum Failure {
     /// Wrong usage or configuration.
     #[error("{0}")]
     Usage(String),
-    /// It cannot be checked: not there, not ours, or in use.
+    /// The command cannot check it: missing, not ours, or in use.
     #[error("{0}")]
     Uncheckable(String),
     /// No rack answers.
@@ -48,7 +48,7 @@ impl Failure {
     }
 }
 
-/// Refuses the value of a flag outside its range; what is no number is within none.
+/// Refuses the value of a flag outside its range. NaN is outside every range.
 pub fn within<T: PartialOrd + Display>(
     flag: &str,
     value: T,
@@ -57,14 +57,14 @@ pub fn within<T: PartialOrd + Display>(
     match range.contains(&value) {
         true => Ok(()),
         false => Err(Failure::Usage(format!(
-            "{flag} {value}: write {} to {}",
+            "{flag} takes {} to {}, not {value}",
             range.start(),
             range.end()
         ))),
     }
 }
 
-/// An error with its causes, but those that the text before them tells already.
+/// An error with its causes, without those that the text before them names already.
 pub fn told(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -109,7 +109,7 @@ mod tests {
             (f64::INFINITY, "inf"),
         ] {
             let error = within("--seconds", value, 0.05..=600.0).unwrap_err().to_string();
-            assert_eq!(error, format!("--seconds {shown}: write 0.05 to 600"));
+            assert_eq!(error, format!("--seconds takes 0.05 to 600, not {shown}"));
         }
     }
 }

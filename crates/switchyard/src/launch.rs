@@ -49,7 +49,7 @@ pub fn signals() -> anyhow::Result<Signals> {
     let (sender, received) = channel();
     let serves = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&serves);
-    ctrlc::set_handler(move || on_signal(&shared, &sender)).context("signals cannot be handled")?;
+    ctrlc::set_handler(move || on_signal(&shared, &sender)).context("cannot handle signals")?;
     Ok(Signals { serves, received })
 }
 
@@ -74,7 +74,7 @@ impl Signals {
         match self.received.recv_timeout(within) {
             Ok(()) => Ok(true),
             Err(RecvTimeoutError::Timeout) => Ok(false),
-            Err(RecvTimeoutError::Disconnected) => bail!("signals are no longer handled"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the handler of signals has ended"),
         }
     }
 }
@@ -100,16 +100,21 @@ pub fn start_core(config: CoreConfig, specs: Vec<HostSpec>, names: &[String]) ->
         StartError::Build { host, source } => {
             let name = &names[host];
             anyhow::anyhow!(
-                "{name} cannot start: {source}. `switchyard verify` on its medium tells what is damaged; to start \
+                "{name} cannot start: {source}. `switchyard verify` on its medium shows the damage; to start \
                  without that medium's copies, move it away"
             )
         }
         StartError::Bind { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            let text = format!("{address}/udp is in use: stop what uses it, or choose other ports with --rack-port or --listen");
+            let text = format!(
+                "{address}/udp is in use: stop its user, or choose other ports with --rack-port or --listen"
+            );
             Failure::InUse(text).into()
         }
         StartError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::InUse(format!("{address}/tcp is in use: stop what uses it, or choose another with --nbd")).into()
+            Failure::InUse(format!(
+                "{address}/tcp is in use: stop its user, or choose another address with --nbd or --nvme"
+            ))
+            .into()
         }
         error => error.into(),
     })
@@ -171,7 +176,7 @@ pub fn await_volumes(
             return Ok(None);
         }
         if !plane.is_running() {
-            bail!("a core has died of a bug: its message is above");
+            bail!("a core stopped because of a bug: see its message above");
         }
     }
 }
@@ -228,7 +233,7 @@ pub fn serve(
             Err(error) => says.note(&format!("who leads is not known: {error}")),
         }
         if !plane.is_running() {
-            bail!("a core has died of a bug: its message is above");
+            bail!("a core stopped because of a bug: see its message above");
         }
     }
     stop(plane, server, says)
@@ -255,7 +260,7 @@ fn stop(plane: Arc<Plane>, server: impl Into<Option<Server>>, says: &Says) -> an
                 plane = shared;
                 std::thread::sleep(Duration::from_millis(5));
             }
-            Err(_) => bail!("a control request did not end; what was flushed is durable"),
+            Err(_) => bail!("a control request did not end; flushed data are durable"),
         }
     };
     if !plane.stop()? {

@@ -63,7 +63,7 @@ pub fn flush() {
 pub fn keep(result: io::Result<()>) {
     let Err(error) = result else { return };
     if FAILED.set(error.kind()).is_ok() && error.kind() != ErrorKind::BrokenPipe {
-        eprintln!("switchyard: standard output cannot be written: {error}");
+        eprintln!("switchyard: cannot write standard output: {error}");
     }
 }
 
@@ -82,9 +82,9 @@ pub fn end() -> bool {
 pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
     let refuse = |why: String| Failure::Usage(format!("{}: {why}", dir.display()));
     if dir.exists() && !dir.is_dir() {
-        return Err(refuse("it is no directory".to_owned()).into());
+        return Err(refuse("this is a file, and a directory is needed".to_owned()).into());
     }
-    fs::create_dir_all(dir).map_err(|error| refuse(format!("it cannot be made: {error}")).into())
+    fs::create_dir_all(dir).map_err(|error| refuse(format!("cannot create it: {error}")).into())
 }
 
 /// Refuses a file that [`write_file`] could not write, before the work whose result it is to hold.
@@ -101,7 +101,7 @@ pub fn check_file(path: &Path) -> anyhow::Result<()> {
         }
     };
     check().map_err(|error: io::Error| {
-        Failure::Usage(format!("{} cannot be written: {error}", path.display())).into()
+        Failure::Usage(format!("cannot write {}: {error}", path.display())).into()
     })
 }
 
@@ -113,7 +113,7 @@ pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
         Ok(_) => fs::canonicalize(path).and_then(|path| write_durably(&path, text.as_bytes())),
         Err(_) => write_durably(path, text.as_bytes()),
     };
-    written.with_context(|| format!("{} cannot be written", path.display()))
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
         for (path, why) in [
             (dir.path().to_owned(), "directory"),
             (dir.path().join("none/page.html"), "No such file"),
-            ("/proc/page.html".into(), "cannot be written"),
+            ("/proc/page.html".into(), "cannot write"),
         ] {
             let error = check_file(&path).unwrap_err().to_string();
             assert!(

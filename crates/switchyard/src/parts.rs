@@ -26,7 +26,7 @@ const FIRST: At = At { core: 0, host: 0 };
 fn reachable(flag: &str, address: SocketAddrV4) -> anyhow::Result<Addr> {
     if *address.ip() == Ipv4Addr::UNSPECIFIED || address.port() == 0 {
         bail!(Failure::Usage(format!(
-            "--{flag} {address}: other parts must reach it, so write this machine's own IPv4 address and a port"
+            "--{flag} {address}: other parts must reach this address: name this machine's own IPv4 address and a port"
         )));
     }
     Ok(Addr::new(address.ip().octets(), address.port()))
@@ -115,7 +115,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
     let says = Says { json: args.json };
     let signals = launch::signals()?;
     if args.id == 0 {
-        bail!(Failure::Usage("--id 0: nodes are numbered from 1 to 255".into()));
+        bail!(Failure::Usage("--id takes 1 to 255, not 0".into()));
     }
     let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
     // One node: its vSSDs share the whole pool.
@@ -127,7 +127,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
     let config = Config::new(options)?;
     if config.central().is_some() {
         bail!(Failure::Usage(
-            "--gc controller: a controller runs in `switchyard up` only".into()
+            "--gc controller works in `switchyard up` only: choose rack or none".into()
         ));
     }
     let id = NodeId(args.id);
@@ -313,7 +313,7 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
         });
     };
     std::fs::create_dir_all(shared)
-        .with_context(|| format!("the directory {} cannot be made (--registry)", shared.display()))?;
+        .with_context(|| format!("cannot create the directory {} (--registry)", shared.display()))?;
     let mut registry = FileRegistry::open(shared)?;
     let record = GatewayRecord {
         addr: addr.to_string(),
@@ -340,7 +340,7 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
 }
 
 fn no_nodes() -> Failure {
-    Failure::Usage("no node is known: name each with --node ID=IP:PORT".into())
+    Failure::Usage("the registry knows no node: name each with --node ID=IP:PORT".into())
 }
 
 /// The nodes of the command line replace the registry's of the same number.
@@ -374,7 +374,7 @@ fn known_nodes(snapshot: &Snapshot) -> anyhow::Result<Vec<(NodeId, Addr)>> {
     let parse = |record: &NodeRecord| match rack::registry::parse_addr(&record.addr) {
         Some(addr) => Ok((NodeId(record.id), addr)),
         None => bail!(
-            "node {} has the address `{}` in the registry: correct it with --node",
+            "the registry has the address `{1}` for node {0}, which is not one: correct it with --node",
             record.id,
             record.addr
         ),

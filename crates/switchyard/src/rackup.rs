@@ -281,7 +281,7 @@ pub fn create_demo(plane: &Plane, size_bytes: u64, says: &Says) -> anyhow::Resul
                 };
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Err(error) => return Err(error).context(format!("volume `{DEMO}` cannot be created")),
+            Err(error) => return Err(error).context(format!("cannot create volume `{DEMO}`")),
         }
     }
 }

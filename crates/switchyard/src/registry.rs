@@ -23,13 +23,15 @@ const FORMAT_VERSION: &str = "1";
 #[derive(Debug, Error)]
 pub enum FileError {
     /// The first line is not a registry's.
-    #[error("the first line is not that of a registry")]
+    #[error("the file is not a registry: its first line is another")]
     NotARegistry,
     /// A version that this program does not know.
-    #[error("format version {0}, this program knows {FORMAT_VERSION}: use a newer one")]
+    #[error(
+        "the registry has format version {0}, and this program knows {FORMAT_VERSION}: use a newer program"
+    )]
     Version(String),
     /// The checksum does not match.
-    #[error("the checksum does not match: the file is damaged; restore it from a backup")]
+    #[error("the file is damaged, because its checksum does not match: restore it from a backup")]
     Checksum,
     /// The checksum matches but the records make no sense.
     #[error("the records are malformed: {0}")]

@@ -29,31 +29,30 @@ const POLICIES: [System; 3] = [System::Vdc, System::RackBlox, System::Switchyard
     tencent  timestamp (s), offset (512 B), size (512 B), 0 read or 1 write, volume\n  \
     systor   timestamp (s), response time, R|W or nothing, LUN, offset (B), size (B)\n  \
     mqsim    time (ns; ms if the first has a decimal point) device address (512 B) sectors 0|1, 0 to write\n\n\
-    Offsets go round the simulated volume; requests above 256 KiB are cut. What the rack is too slow for is shed, and\n\
-    told: replay slower with --speed 0.5. A stamp more than a day from that of the request before is taken for damage.\n\
-    Write amplification is that of a replay only after as much was written as the rack has flash to spare.\n\
+    Offsets wrap around the simulated volume, and requests above 256 KiB are cut. A rack that is too slow sheds\n\
+    requests and says so: replay slower with --speed 0.5. A timestamp more than a day from the one before is damage.\n\
+    Write amplification means the replay's only after the trace has written as much as the rack's spare flash.\n\
     Every policy reads the trace from its beginning: a pipe, or standard input, does for a single one.\n\n\
     Examples:\n  \
     switchyard sim replay hm_1.csv.gz --format msr --speed 10 --requests 200000\n  \
     switchyard sim replay io.csv --format alibaba --policy all --json\n  \
     zstdcat io.csv.zst | switchyard sim replay - --format alibaba --policy switchyard")]
 pub struct ReplayArgs {
-    /// The trace, `-` for standard input; gzip is recognised
+    /// The trace, plain or gzip; `-` for standard input
     file: PathBuf,
-    /// Its format
+    /// Format of the trace
     #[arg(long, value_parser = format)]
     format: Format,
     /// Policies, several separated by commas, or `all` [default: vdc,rackblox,switchyard]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<String>,
-    /// So many times as fast as it was recorded
+    /// Factor by which the replay is faster than the recording
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = speed, allow_negative_numbers = true)]
     speed: f64,
-    /// Requests of the trace at most
+    /// Requests to replay at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Count lines that are no request, or have a time that cannot be, and pass over them; without, the first one ends
-    /// the replay
+    /// Count bad lines and impossible times and skip them; without this flag, the first one ends the replay
     #[arg(long)]
     skip_bad: bool,
     /// Seed of everything random
@@ -66,18 +65,18 @@ pub struct ReplayArgs {
 
 fn format(text: &str) -> Result<Format, String> {
     let names = Format::ALL.map(Format::name).join(", ");
-    Format::find(text).ok_or_else(|| format!("there is no format `{text}`: choose one of {names}"))
+    Format::find(text).ok_or_else(|| format!("format `{text}` does not exist: choose one of {names}"))
 }
 
 fn speed(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(speed) if SPEEDS.contains(&speed) => Ok(speed),
         Ok(_) => Err(format!(
-            "a speed is within {} and {}: write for example 0.5 or 10",
+            "--speed takes {} to {}: write for example 0.5 or 10",
             SPEEDS.start(),
             SPEEDS.end()
         )),
-        Err(_) => Err("no number: write for example 0.5 or 10".to_owned()),
+        Err(_) => Err("--speed takes a number: write for example 0.5 or 10".to_owned()),
     }
 }
 
@@ -99,7 +98,7 @@ fn systems(names: &[String]) -> anyhow::Result<Vec<System>> {
             Some(_) => "it is there twice".to_owned(),
             None if name == "all" => "`all` is every policy and stands alone".to_owned(),
             None => format!(
-                "there is no such policy: choose among {}, or `all`",
+                "this policy does not exist: choose among {}, or `all`",
                 System::ALL.map(System::name).join(", ")
             ),
         };
@@ -121,9 +120,9 @@ fn length(file: &Path, times: usize) -> anyhow::Result<u64> {
     let refuse = |why: &dyn Display| bail!(Failure::Usage(format!("{}: {why}", file.display())));
     match std::fs::metadata(place(file)) {
         Err(error) => refuse(&error),
-        Ok(found) if found.is_dir() => refuse(&"it is a directory: name a trace in it"),
+        Ok(found) if found.is_dir() => refuse(&"this is a directory: name a trace in it"),
         Ok(found) if !found.is_file() && times > 1 => refuse(&format!(
-            "it is no file and can be read once, but {times} policies read the trace: name one with --policy, or write \
+            "a pipe can be read once only, and {times} policies read the trace: name one with --policy, or write \
              the trace to a file first"
         )),
         Ok(found) => Ok(found.len()),
@@ -165,7 +164,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     if held.counts.is_cut {
         eprintln!(
-            "{name}:{}: the last line has no end: if the file was cut there, the request may be another one",
+            "{name}:{}: the last line has no end: if the file is cut there, the request may be wrong",
             held.counts.lines
         );
     }
@@ -322,10 +321,10 @@ mod tests {
             speed("0").is_err() && speed("-1").is_err() && speed("nan").is_err() && speed("2.5") == Ok(2.5)
         );
         for (text, why) in [
-            ("1e-7", "within 0.000001 and 1000000000"),
-            ("0", "within"),
-            ("inf", "within"),
-            ("fast", "no number"),
+            ("1e-7", "takes 0.000001 to 1000000000"),
+            ("0", "takes"),
+            ("inf", "takes"),
+            ("fast", "a number"),
         ] {
             assert!(speed(text).unwrap_err().contains(why), "{text}");
         }
@@ -358,7 +357,7 @@ mod tests {
         );
         let error = length(dir.path(), 1).unwrap_err().to_string();
         assert!(
-            error.ends_with("it is a directory: name a trace in it"),
+            error.ends_with("this is a directory: name a trace in it"),
             "{error}"
         );
         assert!(length(&dir.path().join("none"), 1).is_err());

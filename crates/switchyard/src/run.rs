@@ -19,24 +19,24 @@ const LIBRARY: &str = "libswitchyard_preload.so";
 /// `switchyard run`.
 #[derive(Args)]
 #[command(
-    after_help = "What the program syncs of the chosen files is durable by one write to the area; the files themselves follow in \
-    the background, and are complete when the program ends. After a crash of the machine the next `run`, or `export`, \
-    brings them up to date: do not use them before.\n\n\
+    after_help = "A sync of a chosen file is one write to the area. The files follow in the background, and are complete when \
+    the program ends. After a crash of the machine the next `run` or `export` brings the files up to date: do not use \
+    the files before.\n\n\
     Examples:\n  switchyard run -- redis-server --appendonly yes --appendfsync always\n  \
     switchyard run --area /srv/app.area --match 'journal-*' -- ./app"
 )]
 pub struct RunArgs {
-    /// File or block device of the area; a missing file is made
+    /// File or block device of the area; a missing file is created
     #[arg(long, value_name = "FILE", default_value = "switchyard.area")]
     pub area: PathBuf,
     /// Size of a new area
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub size: Size,
-    /// Files to follow, by name, or by path if there is a slash in it (glob); repeat it for several
+    /// Files to follow: a glob for names, or for paths if it has a slash; repeat it for several
     /// [default: *.incr.aof, appendonly.aof, *-wal, and six digits with .log]
     #[arg(long = "match", value_name = "PATTERN")]
     pub patterns: Vec<String>,
-    /// Emulated NVM instead of the area, for measuring: NOTHING of it survives the program
+    /// Use emulated NVM instead of the area, for measuring: NOTHING survives the program
     #[arg(long, conflicts_with = "area")]
     pub nvm: bool,
     /// The program and its arguments
@@ -54,7 +54,7 @@ pub struct ExportArgs {
     /// File or block device of the area
     #[arg(value_name = "AREA")]
     pub area: PathBuf,
-    /// Directory for the copies; without it the files themselves are brought up to date
+    /// Directory for copies; without it the command updates the files themselves
     #[arg(value_name = "DIR")]
     pub directory: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ pub struct ExportArgs {
 fn judged(area: &Path, error: FilesError) -> anyhow::Error {
     match error {
         FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
-            "the area {} is in use: a program runs with it",
+            "the area {} is in use by a running program: wait for its end",
             path.display()
         ))
         .into(),
@@ -74,7 +74,7 @@ fn judged(area: &Path, error: FilesError) -> anyhow::Error {
 
 /// The library is beside the program, or where packages put libraries.
 fn library() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("where is this program?")?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
     let places = [directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
@@ -90,7 +90,7 @@ fn library() -> anyhow::Result<PathBuf> {
 fn tell(recovered: &Recovered) {
     if recovered.replayed + recovered.removed > 0 {
         eprintln!(
-            "switchyard: after a crash: {} files brought up to date with {} bytes, {} removed again",
+            "switchyard: recovered from a crash: wrote {1} bytes to {0} files, removed {2} files",
             recovered.replayed, recovered.bytes, recovered.removed
         );
     }
@@ -104,7 +104,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         own => own.join("\n"),
     };
     if patterns.contains('\0') || args.patterns.iter().any(|it| it.is_empty() || it.contains('\n')) {
-        bail!(Failure::Usage("--match: write a name with *, ? and [...]".into()));
+        bail!(Failure::Usage(
+            "--match takes a file name with *, ? and [...]".into()
+        ));
     }
     let area = if args.nvm {
         PathBuf::from("nvm")

@@ -26,7 +26,7 @@ use wire::nvme::{Access, Subsystem, Target, TargetOptions};
 /// `switchyard serve`.
 #[derive(Args)]
 #[command(
-    after_help = "Every --media is a volume, and the --name at the same place is its name. NVMe hosts find it as \
+    after_help = "Every --media is a volume, and the --name at the same place is its name. NVMe hosts find the volume as \
     nqn.2026-11.io.switchyard:NAME.\n\n\
     Examples:\n  switchyard serve --media mem:1GiB --name disk --nvme 127.0.0.1:4420 --nbd 127.0.0.1:10809 --cores 0\n  \
     nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-11.io.switchyard:disk\n  \
@@ -34,57 +34,54 @@ use wire::nvme::{Access, Subsystem, Target, TargetOptions};
     switchyard serve --media vssd:/srv/v.img,size=8GiB,timing=p-ssd --name v"
 )]
 pub struct ServeArgs {
-    /// A volume's medium: mem:SIZE, a file or block device, FILE:SIZE to create the file if it is missing, or a
+    /// A volume's medium: mem:SIZE, a file or block device, FILE:SIZE to create a missing file, or a
     /// software-defined SSD, vssd:mem|FILE|DEVICE[,size=SIZE][,timing=none|p-ssd|intel-dc|optane|TOML][,channels=N]
     #[arg(long, value_name = "MEDIUM", required = true)]
     pub media: Vec<MediaArg>,
     /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
-    /// Where NBD clients connect [default: 127.0.0.1:10809, if there is no --nvme either]
+    /// Address for NBD clients [default: 127.0.0.1:10809 without --nvme, else none]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Vec<SocketAddr>,
-    /// Where NVMe/TCP hosts connect, also for discovery
+    /// Address for NVMe/TCP hosts and their discovery
     #[arg(long, value_name = "IP:PORT")]
     pub nvme: Vec<SocketAddr>,
-    /// NVMe hosts that may connect, by NQN [default: any]
+    /// NQN of an NVMe host that may connect; repeat it for several [default: any]
     #[arg(long, value_name = "NQN")]
     pub allow: Vec<String>,
-    /// Other discovery services that hosts are sent on to
+    /// Another discovery service to send hosts to
     #[arg(long, value_name = "IP:PORT")]
     pub referral: Vec<SocketAddr>,
-    /// Processors to run on, one thread pinned to each, such as 0 or 2,3 or 4-7 [default: one thread, not pinned]
+    /// Processors to run on, with a pinned thread on each, such as 0 or 2,3 or 4-7 [default: one unpinned thread]
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CpuList>,
-    /// Order in which requests are served: switchyard, or one it is compared with: linux, spdk, spdk-priority,
-    /// blk-switch
+    /// Order of requests: switchyard, or a baseline: linux, spdk, spdk-priority, blk-switch
     #[arg(long, value_name = "POLICY", default_value_t = Policy::Switchyard)]
     pub policy: Policy,
-    /// Bulk work after which a core looks for latency-bound work: less shortens the wait of small requests, more leaves
-    /// bulk clients more throughput
+    /// Bulk work before a core looks for small requests: less shortens their wait, more raises bulk throughput
     #[arg(long, value_name = "SIZE", default_value = "352KiB")]
     pub slice: Size,
-    /// Class of an NVMe host, of a volume, or of the clients of a port, instead of a learned one: host:NQN=latency,
-    /// NAME=latency, PORT=throughput; of several that match, the first in this order counts
+    /// Class of an NVMe host, a volume or a port's clients, instead of a learned class: host:NQN=latency,
+    /// NAME=latency, PORT=throughput; if several match, the first in this order counts
     #[arg(long = "class", value_name = "WHOM=CLASS", value_parser = parse_class)]
     pub classes: Vec<(String, Class)>,
-    /// Refuse changes
+    /// Refuse writes, trims and zeroes
     #[arg(long)]
     pub read_only: bool,
     /// Payload memory per core, reserved at start
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub pool: Size,
-    /// Connections per core; one more is closed at once
+    /// Connections per core; the core closes any more at once
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub connections: usize,
     /// Requests in flight per connection; a client that sends more waits
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub requests: usize,
-    /// How long an idle core polls after work before it sleeps, in µs
+    /// Time that an idle core polls after work before it sleeps, in µs
     #[arg(long, value_name = "US", default_value_t = 50)]
     pub spin_us: u64,
-    /// Count where requests spend their time, and tell it here to `switchyard profile --target` (HTTP, no
-    /// authentication)
+    /// Address where `switchyard profile --target` reads the time of requests by layer (HTTP, no authentication)
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
     /// Print one JSON line when ready, nothing else on standard output
@@ -124,7 +121,7 @@ impl FromStr for VssdArg {
         let mut parts = text.split(',');
         let mut vssd = Self {
             path: match parts.next() {
-                None | Some("") => return Err("write vssd:mem,size=SIZE or vssd:PATH".into()),
+                None | Some("") => return Err("--media takes vssd:mem,size=SIZE or vssd:PATH".into()),
                 Some("mem") => None,
                 Some(path) => Some(path.into()),
             },
@@ -142,9 +139,13 @@ impl FromStr for VssdArg {
                         .parse()
                         .ok()
                         .filter(|count| (1..=CHANNELS_MAX as u32).contains(count));
-                    vssd.channels = Some(count.ok_or(format!("channels: write 1 to {CHANNELS_MAX}"))?);
+                    vssd.channels = Some(count.ok_or(format!("channels takes 1 to {CHANNELS_MAX}"))?);
                 }
-                _ => return Err(format!("`{part}`: write size=SIZE, timing=PROFILE or channels=N")),
+                _ => {
+                    return Err(format!(
+                        "a vSSD takes size=SIZE, timing=PROFILE or channels=N, not `{part}`"
+                    ));
+                }
             }
         }
         if vssd.path.is_none() && vssd.size.is_none() {
@@ -168,7 +169,7 @@ impl FromStr for MediaArg {
             return vssd.parse().map(Self::Vssd);
         }
         if ["", "mem", "vssd"].contains(&text) {
-            return Err("write mem:SIZE, a path, PATH:SIZE, vssd:mem,size=SIZE or vssd:PATH".into());
+            return Err("--media takes mem:SIZE, PATH, PATH:SIZE, vssd:mem,size=SIZE or vssd:PATH".into());
         }
         // A path may have colons of its own: only what reads as a size is one.
         let sized = text
@@ -189,7 +190,7 @@ impl FromStr for CpuList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no list of processors such as 0 or 2,3 or 4-7");
+        let bad = || format!("`{text}` is not a list of processors: write for example 0 or 2,3 or 4-7");
         let mut cpus = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -215,7 +216,10 @@ fn parse_class(text: &str) -> Result<(String, Class), String> {
     match text.rsplit_once('=') {
         Some((whom, "latency")) => Ok((whom.to_owned(), Class::Latency)),
         Some((whom, "throughput")) => Ok((whom.to_owned(), Class::Throughput)),
-        _ => Err("write WHOM=latency or WHOM=throughput, with host:NQN, a volume's name or a port".into()),
+        _ => Err(
+            "--class takes WHOM=latency or WHOM=throughput; WHOM is host:NQN, a volume's name or a port"
+                .into(),
+        ),
     }
 }
 
@@ -237,7 +241,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     ready(&cores[0], &lines, control.as_ref(), &says);
     while !signals.wait(Duration::from_secs(1))? {
         if !cores.iter().all(CoreHandle::is_running) {
-            bail!("a core has died of a bug; its message is above");
+            bail!("a core stopped because of a bug: see its message above");
         }
     }
     drop(control);
@@ -250,14 +254,14 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     if clean {
         Ok(())
     } else {
-        bail!("a core has died of a bug; its message is above")
+        bail!("a core stopped because of a bug: see its message above")
     }
 }
 
 fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume>> {
     if args.name.len() > args.media.len() {
         bail!(Failure::Usage(format!(
-            "--name {}: there is no --media for it",
+            "--name {} has no --media: name one --media for each --name",
             args.name[args.media.len()]
         )));
     }
@@ -269,11 +273,15 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
         });
         check_name(&name)?;
         if volumes.iter().any(|volume| volume.export().name == name) {
-            bail!(Failure::Usage(format!("--name {name}: two volumes of one name")));
+            bail!(Failure::Usage(format!(
+                "--name {name} names two volumes: choose different names"
+            )));
         }
         let volume = match media {
             MediaArg::Memory(size) if size.0 < base::limits::PAGE_BYTES as u64 => {
-                bail!(Failure::Usage(format!("--media mem:{size}: at least 4 KiB")));
+                bail!(Failure::Usage(format!(
+                    "--media mem:{size}: a volume takes at least 4 KiB"
+                )));
             }
             MediaArg::Memory(size) => LocalVolume::memory(&name, size.0)
                 .map_err(|error| anyhow::anyhow!("--media mem:{size}: {error}"))?,
@@ -314,7 +322,7 @@ fn cache_pages(args: &ServeArgs) -> usize {
 fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyhow::Result<LocalVolume> {
     if args.cores.as_ref().is_some_and(|cpus| cpus.0.len() > 1) {
         bail!(Failure::Usage(
-            "--cores: a vSSD is served by one core: name one processor, or serve it by a process of its own"
+            "--cores: one core serves a vSSD: name one processor, or serve the vSSD by a process of its own"
                 .into()
         ));
     }
@@ -337,7 +345,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
         Some(path) => {
             if size_bytes.is_none() && !path.exists() {
                 let path = path.display();
-                bail!("{path}: no such file: name a size to create it, as in vssd:{path},size=1GiB");
+                bail!("{path} does not exist: name a size to create it, as in vssd:{path},size=1GiB");
             }
             let (medium, made) = datadir::open_named(path, media_bytes, datadir::Shape::channels(channels))?;
             if made {
@@ -348,7 +356,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     };
     let entry = DiskEntry::open(&mut medium, size_bytes).map_err(|error| match error {
         DiskError::Size { have_bytes, .. } => Failure::Usage(format!(
-            "{description} was made with {}: leave size out, or name another file",
+            "{description} was made with {}: omit size, or name another file",
             Size(have_bytes)
         ))
         .into(),
@@ -356,7 +364,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     })?;
     if vssd.channels.is_some_and(|channels| channels != entry.channels()) {
         bail!(Failure::Usage(format!(
-            "{description} was made with {} channels",
+            "{description} was made with {} channels: omit channels, or name another file",
             entry.channels()
         )));
     }
@@ -432,11 +440,14 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
 fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
     let pool_pages = usize::try_from(args.pool.0 / base::limits::PAGE_BYTES as u64)?;
     if pool_pages < 1024 {
-        bail!(Failure::Usage(format!("--pool {}: at least 4MiB", args.pool)));
+        bail!(Failure::Usage(format!(
+            "--pool takes at least 4MiB, not {}",
+            args.pool
+        )));
     }
     if !(4 << 10..=16 << 20).contains(&args.slice.0) {
         bail!(Failure::Usage(format!(
-            "--slice {}: write 4KiB to 16MiB",
+            "--slice takes 4KiB to 16MiB, not {}",
             args.slice
         )));
     }
@@ -470,12 +481,12 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
     };
     let cores = runtime::start_target(configs, spec).map_err(|error| match error {
         StartError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            let text = format!("{address}/tcp is in use: stop what uses it, or choose another address");
+            let text = format!("{address}/tcp is in use: stop its user, or choose another address");
             anyhow::Error::from(Failure::InUse(text))
         }
         StartError::Build { source, .. } => {
             anyhow::anyhow!(
-                "a vSSD cannot start: {source}. `switchyard verify` on its medium tells what is damaged"
+                "a vSSD cannot start: {source}. `switchyard verify` on its medium shows the damage"
             )
         }
         error => error.into(),
@@ -497,7 +508,7 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
         if let Some(nqn) = whom.strip_prefix("host:") {
             if !nqn.starts_with("nqn.") {
                 bail!(Failure::Usage(format!(
-                    "--class {whom}: a host's name begins with `nqn.`, as in /etc/nvme/hostnqn"
+                    "--class {whom}: the name of a host begins with `nqn.`: copy it from the host's /etc/nvme/hostnqn"
                 )));
             }
             rules.hosts.push((nqn.to_owned(), *class));

@@ -37,7 +37,7 @@ pub enum SimCommand {
         after_help = "Examples:\n  switchyard sim run gc-tail\n  switchyard sim run speed --json | jq .simulated_requests_per_second"
     )]
     Run {
-        /// Its name, see `sim list`
+        /// Name of the experiment, see `sim list`
         name: String,
         /// Seed of everything random
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -46,13 +46,13 @@ pub enum SimCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Replay a block trace on a simulated rack, under several policies side by side
+    /// Replay a block trace on a simulated rack, under several policies
     Replay(ReplayArgs),
-    /// Run every figure and write one page with charts, the papers' numbers beside ours, and the targets
+    /// Run every figure, and write one page with charts, the papers' numbers and the targets
     Report(ReportArgs),
-    /// Run many whole racks with faults drawn from their seeds, and check that every promise was kept
+    /// Run many whole racks with faults from seeds, and check every promise
     #[command(
-        after_help = "Each seed is run twice; its event logs must be equal.\n\nExamples:\n  \
+        after_help = "The swarm runs each seed twice, and compares the event logs.\n\nExamples:\n  \
         switchyard sim swarm --seeds 0..1000\n  switchyard sim swarm --seed 17 --count 1    one seed again"
     )]
     Swarm {
@@ -65,10 +65,10 @@ pub enum SimCommand {
         /// Number of seeds, with --seed
         #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
         count: u64,
-        /// Media never fail a write or a flush and flip no bits
+        /// Use media that never fail and flip no bits
         #[arg(long)]
         healthy_media: bool,
-        /// Threads [default: as many as there are processors]
+        /// Threads [default: one per processor]
         #[arg(long, value_name = "N")]
         threads: Option<usize>,
         /// Print JSON
@@ -82,7 +82,7 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
     let (start, end) = text.split_once("..").ok_or_else(remedy)?;
     let range = start.trim().parse().map_err(|_| remedy())?..end.trim().parse().map_err(|_| remedy())?;
     if range.is_empty() {
-        return Err(format!("`{text}` has no seed in it: the end is excluded"));
+        return Err(format!("`{text}` contains no seed, because the end is excluded"));
     }
     Ok(range)
 }
@@ -141,7 +141,7 @@ fn experiment(name: &str, seed: u64, json: bool) -> anyhow::Result<()> {
     let Some(experiment) = find(name) else {
         let names: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         bail!(Failure::Usage(format!(
-            "there is no experiment `{name}`: choose one of {}",
+            "experiment `{name}` does not exist: choose one of {}",
             names.join(", ")
         )));
     };

@@ -14,7 +14,7 @@ use store::{DumpEntry, OpenError};
 /// What to do with an area.
 #[derive(Subcommand)]
 pub enum StoreCommand {
-    /// Check everything that opening relies on; changes nothing
+    /// Check everything that an open relies on; changes nothing
     Verify {
         /// File or block device
         file: PathBuf,
@@ -22,19 +22,19 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the entries of the log, dead ones included, a JSON object each; changes nothing
+    /// List the entries of the log, dead entries included, as JSON lines; changes nothing
     Dump {
         /// File or block device
         file: PathBuf,
-        /// Only this structure
+        /// List only this structure
         #[arg(long, value_name = "NAME")]
         structure: Option<String>,
     },
-    /// Cut the log off where it is damaged: what comes after is LOST
+    /// Cut the log off at its damage: DESTROYS everything after
     Repair {
         /// File or block device
         file: PathBuf,
-        /// Do it, and not just say what would be
+        /// Cut the log, instead of only showing the damage
         #[arg(long)]
         yes: bool,
     },
@@ -208,7 +208,7 @@ fn repair(path: &Path, yes: bool) -> anyhow::Result<()> {
     };
     if !yes {
         bail!(
-            "{}: {damage}; with --yes the log is cut off there, and what comes after is lost (keep a copy)",
+            "{}: {damage}; --yes cuts the log off there and destroys everything after (keep a copy)",
             path.display()
         );
     }

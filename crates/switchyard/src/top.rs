@@ -40,7 +40,7 @@ struct Look {
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !(0.05..=3600.0).contains(&args.interval) {
         anyhow::bail!(Failure::Usage(format!(
-            "--interval {}: write 0.05 to 3600 seconds",
+            "--interval takes 0.05 to 3600 seconds, not {}",
             args.interval
         )));
     }

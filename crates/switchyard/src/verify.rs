@@ -66,7 +66,7 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     let entries = std::fs::read_dir(path)
-        .map_err(|error| Failure::Uncheckable(format!("{} cannot be read: {error}", path.display())))?;
+        .map_err(|error| Failure::Uncheckable(format!("cannot read {}: {error}", path.display())))?;
     let mut media: Vec<(u8, PathBuf)> = entries
         .flatten()
         .filter_map(|entry| {
@@ -91,7 +91,7 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
     let bytes = std::fs::read(&path)
-        .map_err(|error| Failure::Uncheckable(format!("{} cannot be read: {error}", path.display())))?;
+        .map_err(|error| Failure::Uncheckable(format!("cannot read {}: {error}", path.display())))?;
     Ok(match registry::parse(&bytes) {
         Ok(snapshot) => Finding {
             path,
@@ -121,9 +121,10 @@ fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
 fn check_medium(path: PathBuf, shows_progress: bool) -> anyhow::Result<Finding> {
     let cannot = |error: &dyn std::fmt::Display| Failure::Uncheckable(error.to_string());
     let medium = MediaFile::open(&path, 0, false).map_err(|error| match error {
-        runtime::MediaOpenError::InUse(path) => {
-            Failure::Uncheckable(format!("{}: in use: stop the rack or node first", path.display()))
-        }
+        runtime::MediaOpenError::InUse(path) => Failure::Uncheckable(format!(
+            "{} is in use: stop the rack or node first",
+            path.display()
+        )),
         error => cannot(&error),
     })?;
     let bar = bar(&path, shows_progress);

@@ -15,18 +15,18 @@ pub enum VolumeCommand {
     /// Create a volume; returns when clients can use it
     #[command(after_help = "Example:\n  switchyard volume create db --size 2GiB --replicas 3")]
     Create {
-        /// Its name: letters, digits, `-`, `_`, `.`
+        /// Name of the volume: letters, digits, `-`, `_`, `.`
         name: String,
-        /// Its size
+        /// Size of the volume
         #[arg(long, value_name = "SIZE")]
         size: Size,
         /// Copies, on different nodes [default: the rack's]
         #[arg(long, value_name = "N")]
         replicas: Option<u8>,
-        /// `memory` or `media`: when writes are acknowledged [default: the rack's]
+        /// Place of an acknowledged write: `memory` of all replicas or `media` [default: the rack's]
         #[arg(long, value_name = "WHEN")]
         durability: Option<String>,
-        /// `hardware` or `software`: what its vSSDs share with others [default: the rack's]
+        /// Isolation of its vSSDs: `hardware` or `software` [default: the rack's]
         #[arg(long, value_name = "WHAT")]
         isolation: Option<String>,
         /// Refuse writes
@@ -37,33 +37,33 @@ pub enum VolumeCommand {
     List,
     /// Show one volume
     Show {
-        /// Its name
+        /// Name of the volume
         name: String,
     },
     /// Grow a volume; clients see the new size when they connect again
     Resize {
-        /// Its name
+        /// Name of the volume
         name: String,
-        /// Its new size
+        /// New size of the volume
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
-    /// Let two vSSDs exchange their nodes while clients go on, for example to even out wear; returns when it is over
+    /// Exchange the nodes of two vSSDs while clients go on, for example to even out wear; returns when done
     #[command(
-        after_help = "`volume show` names vSSDs. Both nodes need free channels for a second copy meanwhile.\n\nExample:\n  \
+        after_help = "`volume show` names vSSDs. Both nodes need free channels for the second copies.\n\nExample:\n  \
         switchyard volume swap 1 6"
     )]
     Swap {
         /// Number of a vSSD
         a: u32,
-        /// Number of one of another replica set and the same size
+        /// Number of a vSSD of another replica set, of the same size
         b: u32,
     },
     /// Delete a volume and its data
     Delete {
-        /// Its name
+        /// Name of the volume
         name: String,
-        /// Do not ask
+        /// Delete without asking
         #[arg(long)]
         yes: bool,
     },
@@ -127,7 +127,7 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
 fn confirmed(volume: &Volume) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!(Failure::Usage(format!(
-            "deleting volume `{}` destroys its {}: add --yes if you mean it",
+            "this destroys volume `{}` with its {}: add --yes if you mean it",
             volume.name,
             Size(volume.size_bytes)
         )));

@@ -150,7 +150,7 @@ impl Keeper {
         let limited = |(_, area): &(AreaId, &PoolArea)| area.rate.is_limited();
         for (id, area) in keeper.lock().pool.areas().filter(limited) {
             if let Err(error) = keeper.media.limit(id, area) {
-                eprintln!("switchyard: area {} has no rate: {error}", area.name);
+                eprintln!("switchyard: cannot limit the rate of area {}: {error}", area.name);
             }
         }
         (keeper, cut)

@@ -32,12 +32,12 @@ const TABLE: &str = "table";
 #[command(
     after_help = "Examples:\n  switchyard areas serve --media /srv/areas --size 64GiB --quota 4GiB\n  \
     switchyard areas create db --size 1GiB\n  switchyard areas export db-public --area db\n  \
-    switchyard areas list --json\n\nPrograms open their areas by name with the library: Area::open_in_pool, \
-    swy_area_open_in_pool, Area.in_pool."
+    switchyard areas list --json\n\nPrograms open areas by name with the library: Area::open_in_pool (Rust), \
+    swy_area_open_in_pool (C), Area.in_pool (Python)."
 )]
 pub struct AreasArgs {
-    /// Where the server listens [default: $SWITCHYARD_AREAS; root's is /run/switchyard/areas.sock, others have
-    /// switchyard-areas.sock in $XDG_RUNTIME_DIR]
+    /// Socket of the server [default: $SWITCHYARD_AREAS; or /run/switchyard/areas.sock for root,
+    /// $XDG_RUNTIME_DIR/switchyard-areas.sock for other users]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -54,65 +54,65 @@ enum AreasCommand {
     Serve(ServeArgs),
     /// List areas and exports
     List,
-    /// Make an area
+    /// Create an area
     Create {
-        /// Its name: letters, digits, `-`, `_`, `.`
+        /// Name of the area: letters, digits, `-`, `_`, `.`
         name: String,
-        /// Its size, in whole MiB, at least 8
+        /// Size of the area, in whole MiB, at least 8
         #[arg(long, value_name = "SIZE")]
         size: Size,
-        /// Who reads and writes it besides you, as of files
+        /// Rights of others to read and write the area, as for files
         #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = parse_mode)]
         mode: u16,
-        /// User that it is for [default: you; another needs root]
+        /// Owner of the area [default: you; another owner needs root]
         #[arg(long, value_name = "UID")]
         owner: Option<u32>,
-        /// Group that the mode speaks of [default: yours; another needs root]
+        /// Group of the area [default: yours; another group needs root]
         #[arg(long, value_name = "GID")]
         group: Option<u32>,
         #[command(flatten)]
         rate: RateArgs,
     },
-    /// Give an area more room, which its program sees when it opens the area again, or another rate, which holds at once
+    /// Grow an area, which its program sees at the next open, or change its rate, which holds at once
     Resize {
-        /// Its name
+        /// Name of the area
         name: String,
-        /// Its new size
+        /// New size of the area
         #[arg(long, value_name = "SIZE")]
         size: Option<Size>,
         #[command(flatten)]
         rate: RateArgs,
     },
-    /// Give an area a global name by which others read it, or are sent on to its owner
+    /// Give an area a global name, by which others read the area or reach its owner
     Export {
         /// The global name
         name: String,
         /// The area
         #[arg(long, value_name = "NAME")]
         area: String,
-        /// Who may open it: all, uid:N or gid:N
+        /// Readers of the export: all, uid:N or gid:N
         #[arg(long, value_name = "WHOM", default_value = "all", value_parser = parse_readers)]
         to: Readers,
-        /// The socket where the owner answers; without it others get the area itself, for reading
+        /// Socket where the owner answers; without it others get the area itself, for reading
         #[arg(long, value_name = "PATH")]
         redirect: Option<String>,
     },
-    /// Take a global name back; who has opened it keeps what it got
+    /// Take a global name back; programs that opened it keep their descriptor
     Withdraw {
         /// The global name
         name: String,
     },
-    /// Delete an area with all that is in it
+    /// Delete an area and its data
     Delete {
-        /// Its name
+        /// Name of the area
         name: String,
-        /// Also if a program has it open
+        /// Delete the area even if a program has it open
         #[arg(long)]
         force: bool,
     },
-    /// Check the table of a pool that is not served, and what is there of its areas; changes nothing
+    /// Check the table and the areas of a pool without a running server; changes nothing
     Verify {
-        /// Directory or block device
+        /// Directory or block device of the pool
         media: PathBuf,
     },
 }
@@ -120,10 +120,10 @@ enum AreasCommand {
 /// How fast an area may be read and written.
 #[derive(Args)]
 struct RateArgs {
-    /// Operations a second, of reads and of writes each; 0 for no limit [default: what is left of the user's, or no limit]
+    /// Operations a second, of reads and of writes each; 0 for no limit [default: the rest of the user's quota, or no limit]
     #[arg(long, value_name = "N")]
     iops: Option<u32>,
-    /// Bytes a second, of reads and of writes each; 0 for no limit [default: what is left of the user's, or no limit]
+    /// Bytes a second, of reads and of writes each; 0 for no limit [default: the rest of the user's quota, or no limit]
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<Size>,
 }
@@ -140,33 +140,33 @@ impl RateArgs {
 
 #[derive(Args)]
 struct ServeArgs {
-    /// A directory, which is made if it is missing, or a block device (root)
+    /// A directory (the server creates a missing one) or a block device (root)
     #[arg(long, value_name = "PATH")]
     media: PathBuf,
-    /// Bytes for all areas of a directory [default: as before; a new one needs it]
+    /// Bytes for all areas of a directory; a new directory needs it [default: as before]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Make a block device a pool: what is on it is LOST
+    /// Make a block device a pool: DESTROYS its data
     #[arg(long)]
     format: bool,
     /// Hand out loop devices over the files of a directory, so that nobody can extend them (root)
     #[arg(long)]
     strict: bool,
-    /// Bytes that users may have: SIZE for each that is not named, UID=SIZE for one [default: no limit]
+    /// Bytes for a user's areas: UID=SIZE for one user, SIZE for each other user [default: no limit]
     #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
     quota: Vec<(Option<u32>, u64)>,
-    /// Operations a second that the areas of a user may have together, of reads and of writes each: N for each user that is not
-    /// named, UID=N for one (root); 0 for no limit [default: no limit]
+    /// Operations a second for a user's areas together, of reads and of writes each: UID=N for one user, N for each
+    /// other user (root); 0 for no limit [default: no limit]
     #[arg(long, value_name = "[UID=]N", value_parser = parse_count_quota)]
     quota_iops: Vec<(Option<u32>, u64)>,
-    /// Bytes a second that the areas of a user may have together, of reads and of writes each (root); 0 for no
-    /// limit [default: no limit]
+    /// Bytes a second for a user's areas together, of reads and of writes each (root); 0 for no limit
+    /// [default: no limit]
     #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
     quota_bandwidth: Vec<(Option<u32>, u64)>,
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {
-    u16::from_str_radix(text, 8).map_err(|_| format!("`{text}` is no octal mode such as 640"))
+    u16::from_str_radix(text, 8).map_err(|_| format!("`{text}` is not an octal mode: write for example 640"))
 }
 
 fn parse_readers(text: &str) -> Result<Readers, String> {
@@ -175,7 +175,7 @@ fn parse_readers(text: &str) -> Result<Readers, String> {
         None if text == "all" => Ok(Readers::All),
         Some(("uid", user)) => number(user).map(Readers::User),
         Some(("gid", group)) => number(group).map(Readers::Group),
-        _ => Err(format!("`{text}` is none of all, uid:N, gid:N")),
+        _ => Err(format!("`{text}` is not a reader: choose all, uid:N or gid:N")),
     }
 }
 
@@ -186,7 +186,7 @@ fn of_user(text: &str) -> Result<(Option<u32>, &str), String> {
     };
     let user = user
         .parse()
-        .map_err(|_| format!("`{user}` is no number of a user"))?;
+        .map_err(|_| format!("`{user}` is not the number of a user"))?;
     Ok((Some(user), what))
 }
 
@@ -200,7 +200,7 @@ fn parse_count_quota(text: &str) -> Result<(Option<u32>, u64), String> {
     let (user, count) = of_user(text)?;
     match count.parse::<u32>() {
         Ok(count) => Ok((user, count.into())),
-        Err(_) => Err(format!("`{count}` is no number of operations")),
+        Err(_) => Err(format!("`{count}` is not a number of operations")),
     }
 }
 
@@ -272,7 +272,7 @@ fn resize(
     let rate = rate.over(before.map_or(Rate::UNLIMITED, |area| area.rate));
     if rate.is_none() && size.is_none() {
         bail!(Failure::Usage(
-            "name what is to be other: --size, --iops or --bandwidth".into()
+            "name the change: --size, --iops or --bandwidth".into()
         ));
     }
     if let Some(rate) = rate {
@@ -354,7 +354,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
         keeper.tend();
     }
     let _stopped = keeper.stop();
-    std::fs::remove_file(socket).context("the socket's file")
+    std::fs::remove_file(socket).context("cannot change the mode of the socket's file")
 }
 
 /// The table of the medium, or a new one where there may be one.
@@ -362,11 +362,11 @@ fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::R
     let path = args.media.display();
     let size = match (media.is_placed(), args.size) {
         (true, Some(_)) => bail!(Failure::Usage(
-            "--size is for directories: a block device is used to its end".into()
+            "--size is for directories: the pool takes the whole block device".into()
         )),
         (true, None) => Some(table.capacity_bytes()),
         (false, Some(size)) if size.0 < AREA_BYTES_MIN => bail!(Failure::Usage(format!(
-            "--size {size}: at least {}, one area",
+            "--size takes at least {} (one area), not {size}",
             Size(AREA_BYTES_MIN)
         ))),
         (false, size) => size.map(|size| size.0),
@@ -374,11 +374,11 @@ fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::R
     let mut pool = match Pool::load(table) {
         Ok((pool, _)) if pool.is_placed() == media.is_placed() && !args.format => pool,
         Ok((pool, _)) if pool.is_placed() != media.is_placed() => {
-            bail!("{path}: it holds the table of another medium")
+            bail!("{path} holds the table of another medium")
         }
         Err(PoolError::NotAPool) if media.is_placed() && !args.format => {
             bail!(Failure::Usage(format!(
-                "{path} is no pool of areas: --format makes it one, and what is on it is lost"
+                "{path} is not a pool of areas: --format makes it a pool, and destroys its data"
             )))
         }
         Ok(_) | Err(PoolError::NotAPool) => format(media, table, size, args)?,
@@ -406,7 +406,7 @@ fn format(
     let path = args.media.display();
     if args.format && !media.is_placed() {
         bail!(Failure::Usage(
-            "--format is for block devices: name a new directory".into()
+            "--format is for block devices: name a new directory instead".into()
         ));
     }
     if !media.is_unclaimed() {
@@ -415,7 +415,9 @@ fn format(
         )));
     }
     let Some(size) = size else {
-        bail!(Failure::Usage(format!("{path} is a new pool: name its --size")));
+        bail!(Failure::Usage(format!(
+            "{path} is a new pool: name its size with --size"
+        )));
     };
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());

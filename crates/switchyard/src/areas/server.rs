@@ -44,7 +44,10 @@ pub fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
     }
     match fs::symlink_metadata(path) {
         Ok(data) if data.file_type().is_socket() => fs::remove_file(path)?,
-        Ok(_) => anyhow::bail!("{}: it is there, and no socket", path.display()),
+        Ok(_) => anyhow::bail!(
+            "{} exists, and is not a socket: name another path with --socket",
+            path.display()
+        ),
         Err(_) => {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).with_context(|| format!("{}", parent.display()))?;

@@ -57,14 +57,14 @@ impl Target {
             Kind::Nvme(address)
         } else {
             bail!(Failure::Usage(format!(
-                "`{text}` is not a target: write nbd://HOST:PORT/NAME, nvme://HOST:PORT/NAME or file:PATH"
+                "`{text}` is not a target: name nbd://HOST:PORT/NAME, nvme://HOST:PORT/NAME or file:PATH"
             )));
         };
         let size = match &kind {
             Kind::Nbd(address) => nbd::Connection::open(address, false)?.size_bytes,
             Kind::Nvme(address) => nvme::Connection::open(address, false)?.size_bytes,
             Kind::File(path) if path.is_dir() => bail!(Failure::Usage(format!(
-                "{text}: it is a directory, not a file or a block device"
+                "{text} is a directory: name a file or a block device"
             ))),
             Kind::File(path) => open_file(path, false)?.seek(SeekFrom::End(0))?,
         };
@@ -112,7 +112,7 @@ fn open_file(path: &Path, writes: bool) -> anyhow::Result<File> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
         other => other,
     };
-    file.with_context(|| format!("{} cannot be opened", path.display()))
+    file.with_context(|| format!("cannot open {}", path.display()))
 }
 
 /// Memory that O_DIRECT takes.

@@ -34,7 +34,7 @@ pub const SECONDS: RangeInclusive<f64> = 0.05..=600.0;
 /// What both have.
 #[derive(Args)]
 pub struct CompareArgs {
-    /// Interleaved rounds; medians are reported
+    /// Interleaved rounds; the report has medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub rounds: usize,
     /// Seconds of each run
@@ -61,17 +61,17 @@ pub struct CompareArgs {
 #[derive(Args)]
 #[command(
     after_help = "A latency-bound client (L: 4 KiB reads, depth 1, real-time priority) beside bulk clients (T), on real \
-    sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32. Figures \
-    are those of the blk-switch artifact that one core can show; `switchyard sim run switch-fig9` and the like show \
-    the others, and a report has them all.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
+    sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32. One core \
+    can show the figures of the blk-switch artifact that --figure lists. `switchyard sim run switch-fig9` and its \
+    siblings show the others, and a report has all figures.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
 )]
 pub struct BlockswitchArgs {
     #[command(flatten)]
     pub compare: CompareArgs,
-    /// Scenarios of a figure of the blk-switch artifact: 2, 3a, 7, 8, 10, 11, 13, or all (without 10: foreign servers have no flash)
+    /// Scenarios of a figure of the blk-switch artifact: 2, 3a, 7, 8, 10, 11, 13, or all (without 10, because foreign servers have no flash)
     #[arg(long, value_name = "N")]
     pub figure: Option<String>,
-    /// Only these systems, by name, such as `spdk nvme`
+    /// Run only these systems, by name, such as `spdk nvme`
     #[arg(long, value_name = "NAME")]
     pub system: Vec<String>,
 }
@@ -80,7 +80,7 @@ pub struct BlockswitchArgs {
 #[derive(Args)]
 #[command(
     after_help = "One client on one connection, the server in memory on one core: our NVMe/TCP and NBD targets beside \
-    SPDK, nbdkit and qemu-nbd, those of them that are installed.\n\nExample:\n  switchyard bench peers --json"
+    SPDK, nbdkit and qemu-nbd, as far as they are installed.\n\nExample:\n  switchyard bench peers --json"
 )]
 pub struct PeersArgs {
     #[command(flatten)]
@@ -177,7 +177,7 @@ impl Scenario {
                 all
             }
             other => bail!(Failure::Usage(format!(
-                "--figure {other}: choose 2, 3a, 7, 8, 10, 11, 13 or all; 9 needs several cores: `switchyard sim run \
+                "--figure {other} does not exist: choose 2, 3a, 7, 8, 10, 11, 13 or all; 9 needs several cores: `switchyard sim run \
                  switch-fig9`"
             ))),
         })
@@ -296,7 +296,7 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
             if !systems.iter().any(|system| system.name() == *name) {
                 let known: Vec<String> = systems.iter().map(|system| system.name()).collect();
                 bail!(Failure::Usage(format!(
-                    "--system {name}: choose {}",
+                    "--system {name} does not exist: choose {}",
                     known.join(", ")
                 )));
             }
@@ -388,7 +388,10 @@ fn compare(args: &CompareArgs, systems: &[System], scenarios: &Scenarios<'_>) ->
         if system.is_there() {
             there.push(system);
         } else {
-            eprintln!("switchyard: {} is not installed and left out", system.name());
+            eprintln!(
+                "switchyard: left out, because it is not installed: {}",
+                system.name()
+            );
         }
     }
     let bar = bar_of(args.json);
@@ -452,7 +455,7 @@ fn visit(
         seed: round,
     };
     for target in &targets {
-        load::fill(target, &fill, ProgressBar::hidden()).context("its volume cannot be filled")?;
+        load::fill(target, &fill, ProgressBar::hidden()).context("cannot fill its volume")?;
     }
     let mut idle = machine::idle_cpu_percent(server.pid(), Duration::from_secs(1));
     let warm_up = Duration::from_secs_f64((args.seconds / 5.0).min(0.5));
@@ -474,13 +477,16 @@ pub fn check(args: &CompareArgs) -> anyhow::Result<()> {
         out::check_file(path)?;
     }
     if args.size.0 < 16 << 20 {
-        bail!(Failure::Usage(format!("--size {}: at least 16MiB", args.size)));
+        bail!(Failure::Usage(format!(
+            "--size takes at least 16MiB, not {}",
+            args.size
+        )));
     }
     let allowed = runtime::cpu::allowed();
     for cpu in [args.server_cpu, args.client_cpu] {
         if !allowed.contains(&cpu) {
             bail!(Failure::Usage(format!(
-                "processor {cpu} cannot be used: choose of {allowed:?}"
+                "this process may not use processor {cpu}: choose one of {allowed:?}"
             )));
         }
     }

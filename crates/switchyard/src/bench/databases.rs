@@ -23,12 +23,12 @@ const RAW_TIME: Duration = Duration::from_millis(400);
 /// `switchyard bench databases`.
 #[derive(Args)]
 #[command(
-    after_help = "Needs python3 for SQLite, python3-plyvel for LevelDB, db_bench (rocksdb-tools) for RocksDB: those that are \
-    there take part. The loop device needs root.\n\n\
+    after_help = "Needs python3 for SQLite, python3-plyvel for LevelDB, db_bench (rocksdb-tools) for RocksDB, and leaves out \
+    missing programs. The loop device needs root.\n\n\
     Example:\n  switchyard bench databases --dir /srv --rounds 7"
 )]
 pub struct DatabasesArgs {
-    /// Directory on the file system to measure; files are made there and removed
+    /// Directory on the file system to measure, for files that the command removes again
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Bytes of a value
@@ -37,13 +37,13 @@ pub struct DatabasesArgs {
     /// Writes of each case
     #[arg(long, value_name = "N", default_value_t = 3000)]
     pub count: u64,
-    /// Rounds; medians count
+    /// Rounds; the report has medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub rounds: usize,
-    /// Size of our area
+    /// Size of Switchyard's area
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub area: Size,
-    /// Leave the loop device out
+    /// Do not measure on a loop device
     #[arg(long)]
     pub no_loop: bool,
     /// Print JSON
@@ -166,10 +166,12 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
         }
     }
     if programs.is_empty() {
-        bail!(Failure::Usage("none of python3 and db_bench is installed".into()));
+        bail!(Failure::Usage(
+            "neither python3 nor db_bench is installed: install one of them".into()
+        ));
     }
     for name in left_out {
-        eprintln!("not installed, and left out: {name}");
+        eprintln!("left out, because it is not installed: {name}");
     }
     let looped = if args.no_loop { None } else { Loop::make() };
     let mut media = vec![("disk", args.dir.clone())];
@@ -215,7 +217,7 @@ fn case(
     area: Option<&Scratch>,
 ) -> anyhow::Result<Times> {
     let directory = scratch(dir, "databases").0.clone();
-    fs::create_dir(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
+    fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut command = match area {
         None => Command::new(executable),
         Some(area) => {

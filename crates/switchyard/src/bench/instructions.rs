@@ -43,7 +43,7 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     let bytes = args.bytes.0;
     if bytes > BYTES_MAX {
         bail!(Failure::Usage(format!(
-            "--bytes {bytes}: at most {BYTES_MAX} with --instructions"
+            "--bytes takes at most {BYTES_MAX} with --instructions, not {bytes}"
         )));
     }
     if let Some(operation) = &args.operation {

@@ -108,7 +108,7 @@ impl Places {
         let blocks = span_bytes / case.bs as u64;
         if blocks == 0 {
             bail!(
-                "the target has {}, less than one request of {}",
+                "the target has {}, which is less than one request of {}: lower --bs",
                 Size(span_bytes),
                 Size(case.bs as u64)
             );
@@ -277,10 +277,11 @@ fn open(targets: &[Target], groups: &[Group]) -> anyhow::Result<Vec<(usize, u64,
 /// Puts the calling thread where its group belongs.
 fn place(group: &Group) -> anyhow::Result<()> {
     if let Some(cpu) = group.cpu {
-        runtime::cpu::pin(cpu).with_context(|| format!("processor {cpu} cannot be used"))?;
+        runtime::cpu::pin(cpu).with_context(|| format!("cannot run on processor {cpu}"))?;
     }
     if group.realtime {
-        runtime::cpu::realtime().context("no real-time priority (run as root, or with CAP_SYS_NICE)")?;
+        runtime::cpu::realtime()
+            .context("cannot get real-time priority: run as root, or with CAP_SYS_NICE")?;
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub enum Mode {
     Randread,
     /// Writes at random places
     Randwrite,
-    /// Both, see --write-share
+    /// Reads and writes, see --write-share
     Randrw,
     /// Reads in order
     Read,
@@ -71,28 +71,28 @@ impl Mode {
 /// Systems beside each other.
 #[derive(Subcommand)]
 pub enum Comparison {
-    /// Latency-bound clients beside bulk ones: our policies, SPDK, nbdkit and qemu-nbd, interleaved
+    /// Compare small reads beside bulk clients: our policies, SPDK, nbdkit, qemu-nbd
     Blockswitch(compare::BlockswitchArgs),
-    /// One client alone: our targets beside SPDK, nbdkit and qemu-nbd, interleaved
+    /// Compare one client alone: our targets, SPDK, nbdkit, qemu-nbd
     Peers(compare::PeersArgs),
-    /// One good client beside a thousand bad ones
+    /// Measure one good client beside a thousand bad clients
     Hostile(hostile::HostileArgs),
-    /// A rack's policies: the simulator's experiments on a real rack with emulated devices and links, and compared
+    /// Run the simulator's experiments on a real rack with emulated devices and links, and compare
     Rack(rack::RackArgs),
-    /// Durable inserts into a storage area beside raw overwrites, and beside other engines
+    /// Measure durable inserts into a storage area, beside raw overwrites and other engines
     Store(store::StoreArgs),
-    /// Redis with its append-only file durable by ext4 and by `switchyard run`
+    /// Measure Redis with a durable append-only file, by ext4 and by `switchyard run`
     Redis(redis::RedisArgs),
-    /// SQLite, LevelDB and RocksDB with durable writes by ext4 and by `switchyard run`
+    /// Measure durable writes of SQLite, LevelDB and RocksDB, by ext4 and by `switchyard run`
     Databases(databases::DatabasesArgs),
 }
 
 /// `switchyard bench`.
 #[derive(Args)]
 #[command(
-    after_help = "Without --rw a suite runs: the rack's idle CPU, 4 KiB reads at depth 1 and 32, and with \
-    --writes also writes and flushes. Writing DESTROYS the data of the target. Pages that were never written are \
-    answered without the medium: --writes --fill writes the whole target first.\n\n\
+    after_help = "Without --rw the command runs a suite: the rack's idle CPU, 4 KiB reads at depth 1 and 32, and with \
+    --writes also writes and flushes. Writing DESTROYS the data of the target. The medium is not asked for unwritten \
+    pages: --writes --fill writes the whole target first.\n\n\
     Examples:\n  switchyard bench                              reads from the volume `demo` of the running rack\n  \
     switchyard bench --writes                     the whole suite; `demo` loses its data\n  \
     switchyard bench nbd://127.0.0.1:10809/db --rw randread --qd 8 --conns 2 --seconds 10\n  \
@@ -117,7 +117,7 @@ pub struct BenchArgs {
     /// Connections, each with a thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub conns: usize,
-    /// Clients poll for answers instead of sleeping; needs a core for each connection
+    /// Let clients poll for answers; each connection needs a core
     #[arg(long)]
     pub poll: bool,
     /// Share of writes in randrw
@@ -131,16 +131,16 @@ pub struct BenchArgs {
     /// Seconds of each run
     #[arg(long, value_name = "S", default_value_t = 3.0, allow_negative_numbers = true)]
     pub seconds: f64,
-    /// Runs of each case; the one with the median rate counts
+    /// Runs of each case; the run with the median rate counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
-    /// Only the first part of the target
+    /// Use only the first part of the target
     #[arg(long, value_name = "SIZE")]
     pub span: Option<Size>,
-    /// Seed of the places
+    /// Seed of the random places
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// The suite also writes: DESTROYS the target's data
+    /// Write, too: DESTROYS the target's data
     #[arg(long)]
     pub writes: bool,
     /// Fill the target with data first (needs --writes)
@@ -193,7 +193,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             bs: 128 << 10,
             ..case(args, Mode::Write, 16)
         };
-        load::fill(&target, &fill, bar(args)).context("the target cannot be filled")?;
+        load::fill(&target, &fill, bar(args)).context("cannot fill the target")?;
     }
     let mut rows = Vec::new();
     for case in cases(args) {
@@ -217,30 +217,26 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 fn check(args: &BenchArgs) -> anyhow::Result<()> {
-    let refuse = |flag: &str, value: &dyn std::fmt::Display, why: &str| {
-        Err(Failure::Usage(format!("--{flag} {value}: {why}")).into())
+    let refuse = |flag: &str, value: &dyn std::fmt::Display, range: &str| {
+        Err(Failure::Usage(format!("--{flag} takes {range}, not {value}")).into())
     };
     if !(1..=128).contains(&args.qd) {
-        return refuse(
-            "qd",
-            &args.qd,
-            "write 1 to 128; more connections (--conns) go deeper",
-        );
+        return refuse("qd", &args.qd, "1 to 128 (--conns adds connections)");
     }
     if !(1..=256).contains(&args.conns) {
-        return refuse("conns", &args.conns, "write 1 to 256");
+        return refuse("conns", &args.conns, "1 to 256");
     }
     if args.bs.0 == 0 || !args.bs.0.is_multiple_of(512) || args.bs.0 > 32 << 20 {
-        return refuse("bs", &args.bs.0, "write a multiple of 512 bytes up to 32MiB");
+        return refuse("bs", &args.bs.0, "a multiple of 512 bytes up to 32MiB");
     }
     if !(0.05..=86_400.0).contains(&args.seconds) {
-        return refuse("seconds", &args.seconds, "write 0.05 to 86400");
+        return refuse("seconds", &args.seconds, "0.05 to 86400");
     }
     if !(1..=100).contains(&args.runs) {
-        return refuse("runs", &args.runs, "write 1 to 100");
+        return refuse("runs", &args.runs, "1 to 100");
     }
     if !(0.0..=1.0).contains(&args.write_share) {
-        return refuse("write-share", &args.write_share, "write 0 to 1");
+        return refuse("write-share", &args.write_share, "0 to 1");
     }
     Ok(())
 }
@@ -262,7 +258,9 @@ fn target(args: &BenchArgs, client: &Client) -> anyhow::Result<(Target, Option<u
         .volumes
         .iter()
         .find(|volume| volume.name == crate::rackup::DEMO)
-        .context("the rack has no volume `demo`: name a target, for example nbd://127.0.0.1:10809/NAME")?;
+        .context(
+            "the rack has no volume `demo`: name another target, for example nbd://127.0.0.1:10809/NAME",
+        )?;
     Ok((Target::open(&volume.uri, span)?, Some(status.pid)))
 }
 

@@ -102,11 +102,11 @@ impl Connection {
     /// proto.md "Newstyle negotiation", "NBD_OPT_GO".
     fn handshake(&mut self, export: &str) -> anyhow::Result<()> {
         if self.u64()? != HELLO_MAGIC || self.u64()? != OPTION_MAGIC {
-            bail!("it does not speak NBD (newstyle)");
+            bail!("the server does not speak NBD (newstyle)");
         }
         let offered = self.u16()?;
         if offered & handshake_flags::FIXED_NEWSTYLE == 0 {
-            bail!("it does not offer the fixed newstyle handshake");
+            bail!("the server does not offer the fixed newstyle handshake");
         }
         let mut hello = Vec::new();
         hello.extend_from_slice(&u32::from(offered & handshake_flags::ALL).to_be_bytes());
@@ -120,14 +120,17 @@ impl Connection {
         loop {
             let (magic, asked, kind, length) = (self.u64()?, self.u32()?, self.u32()?, self.u32()?);
             if magic != OPTION_REPLY_MAGIC || asked != option::GO || length > OPTION_REPLY_BYTES_MAX {
-                bail!("its answer is malformed");
+                bail!("the server's answer is malformed");
             }
             let mut body = vec![0; length as usize];
             self.reader.read_exact(&mut body)?;
             match kind {
                 option_reply::ACK => break,
                 option_reply::INFO => self.note_info(&body),
-                _ => bail!("it refuses: {} (0x{kind:x})", String::from_utf8_lossy(&body)),
+                _ => bail!(
+                    "the server refuses: {} (0x{kind:x})",
+                    String::from_utf8_lossy(&body)
+                ),
             }
         }
         if self.size_bytes == 0 {

@@ -206,7 +206,7 @@ impl Connection {
             ..HostOptions::admin(&address.nqn, &host)
         };
         let mut admin = Queue::open(server, options.clone(), false)
-            .with_context(|| format!("{server} does not let us connect to {}", address.nqn))?;
+            .with_context(|| format!("{server} refuses a connection to {}", address.nqn))?;
         // CC: enabled, entries of 64 and 16 bytes (Base §3.1.3.5).
         admin.command(Sqe::set_property(0x14, 1 | 6 << 16 | 4 << 20))?;
         let namespace = admin.command(Sqe::identify(0, 1))?;

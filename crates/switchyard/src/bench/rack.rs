@@ -84,30 +84,30 @@ const EXPERIMENTS: &[Experiment] = &[
 /// `switchyard bench rack`.
 #[derive(Args)]
 #[command(
-    after_help = "Policies and workloads have the names of `switchyard sim run EXPERIMENT`. The rack and its clients take a \
+    after_help = "Policies and workloads have the names of `switchyard sim run EXPERIMENT`. The rack and its clients take one \
     processor.\n\nExamples:\n  switchyard bench rack fig9 --policy vdc,rackblox,switchyard\n  \
     switchyard bench rack fig17 --workload ycsb-w0,ycsb-w10 --rounds 5 --json"
 )]
 pub struct RackArgs {
-    /// gc-tail, fig9, fig13, fig15, fig17, fig18 or fig21
+    /// The experiment: gc-tail, fig9, fig13, fig15, fig17, fig18 or fig21
     #[arg(value_name = "EXPERIMENT")]
     pub experiment: String,
-    /// Only these policies [default: all of the experiment]
+    /// Run only these policies [default: all of the experiment]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub policy: Vec<String>,
-    /// Only these workloads [default: one or all, by experiment]
+    /// Run only these workloads [default: one or all, by experiment]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub workload: Vec<String>,
-    /// Requests measured in each run, 1000 at least [default: the experiment's]
+    /// Requests measured in each run, at least 1000 [default: the experiment's]
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
     /// Requests of each warm-up [default: the experiment's]
     #[arg(long, value_name = "N")]
     pub warm: Option<u64>,
-    /// Device times, links and clients so many times as slow [default: by experiment]
+    /// Factor by which devices, links and clients are slower [default: by experiment]
     #[arg(long, value_name = "N")]
     pub slower: Option<u32>,
-    /// Interleaved rounds; medians are reported
+    /// Interleaved rounds; the report has medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
     /// Seed of the first round
@@ -170,7 +170,7 @@ fn cases(args: &RackArgs) -> anyhow::Result<Vec<Case>> {
     let Some(experiment) = EXPERIMENTS.iter().find(|e| e.name == args.experiment) else {
         let names: Vec<_> = EXPERIMENTS.iter().map(|e| e.name).collect();
         bail!(Failure::Usage(format!(
-            "no experiment `{}` runs on a real rack: choose one of {}",
+            "experiment `{}` does not run on a real rack: choose one of {}",
             args.experiment,
             names.join(", ")
         )));
@@ -218,7 +218,7 @@ fn known<'a>(kind: &str, asked: &[&str], names: impl Iterator<Item = &'a String>
     match asked.iter().find(|name| !listed.contains(name)) {
         None => Ok(()),
         Some(name) => bail!(Failure::Usage(format!(
-            "the experiment has no {kind} `{name}`: choose of {}",
+            "the experiment has no {kind} `{name}`: choose from {}",
             listed.join(", ")
         ))),
     }
@@ -474,9 +474,9 @@ mod tests {
         assert!(refusal(|args| args.experiment = "fig22".to_owned()).contains("fig17, fig18"));
         assert!(refusal(|args| args.policy = vec!["vdc".to_owned()]).contains("kyber+coordination"));
         assert!(refusal(|args| args.workload = vec!["ycsb".to_owned()]).contains("ycsb-w50"));
-        assert!(refusal(|args| args.slower = Some(0)).contains("--slower 0"));
-        assert!(refusal(|args| args.rounds = 0).contains("--rounds 0: write 1 to 100"));
-        assert!(refusal(|args| args.requests = Some(0)).contains("--requests 0: write 1000 to"));
+        assert!(refusal(|args| args.slower = Some(0)).contains("--slower takes 1 to 1000"));
+        assert!(refusal(|args| args.rounds = 0).contains("--rounds takes 1 to 100"));
+        assert!(refusal(|args| args.requests = Some(0)).contains("--requests takes 1000 to"));
     }
 
     /// A rack of the evaluation's shape with little flash.

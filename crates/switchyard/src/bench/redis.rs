@@ -43,7 +43,7 @@ const OK: &[u8] = b"+OK\r\n";
 #[command(after_help = "Needs redis-server; the loop device needs root.\n\n\
     Examples:\n  switchyard bench redis --dir /srv\n  switchyard bench redis --rounds 7 --json")]
 pub struct RedisArgs {
-    /// Directory on the file system to measure; files are made there and removed
+    /// Directory on the file system to measure, for files that the command removes again
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Bytes of a value
@@ -58,16 +58,16 @@ pub struct RedisArgs {
     /// Seconds of each case
     #[arg(long, value_name = "S", default_value_t = 1.5, allow_negative_numbers = true)]
     pub seconds: f64,
-    /// Rounds; medians count
+    /// Rounds; the report has medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
-    /// Size of our area
+    /// Size of Switchyard's area
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub area: Size,
     /// Redis' port
     #[arg(long, value_name = "PORT", default_value_t = 17_379)]
     pub port: u16,
-    /// Leave the loop device out
+    /// Do not measure on a loop device
     #[arg(long)]
     pub no_loop: bool,
     /// Print JSON
@@ -313,7 +313,7 @@ struct Server {
 impl Server {
     fn start(args: &RedisArgs, medium: &Medium, side: Side, area: &Scratch) -> anyhow::Result<Self> {
         let directory = scratch(&medium.dir, "redis").0.clone();
-        fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let mut command = match side {
             Side::No | Side::Always => Command::new("redis-server"),
             Side::Run | Side::RunNvm => {
@@ -432,7 +432,9 @@ impl Connection {
     fn receive(&mut self) -> anyhow::Result<()> {
         let mut answer = [0; OK.len()];
         match self.socket.read_exact(&mut answer) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => bail!("redis-server hung up"),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                bail!("redis-server closed the connection")
+            }
             result => result?,
         }
         ensure!(
@@ -527,7 +529,7 @@ impl Loop {
         match looped.mount() {
             Ok(()) => Some(looped),
             Err(error) => {
-                eprintln!("the loop device is left out: {error:#}");
+                eprintln!("the loop device is left out, because {error:#}");
                 None
             }
         }

@@ -99,7 +99,7 @@ impl Server {
                 let uri = format!("nvme://127.0.0.1:{port}/disk");
                 let nqn = Address::parse(&uri).expect("it is one").nqn;
                 std::fs::write(&config, spdk_config(bytes, port, &nqn).to_string())
-                    .with_context(|| format!("{} cannot be written", config.display()))?;
+                    .with_context(|| format!("cannot write {}", config.display()))?;
                 let mut command = Command::new("nvmf_tgt");
                 command.args(["-m", &format!("[{cpu}]"), "--no-huge", "--no-pci", "-s"]);
                 command.arg((SPDK_OWN_MIB + (bytes >> 20)).to_string());
@@ -126,7 +126,7 @@ impl Server {
                 let path = PathBuf::from(format!("/dev/shm/switchyard-bench-{}-{port}", std::process::id()));
                 std::fs::File::create(&path)
                     .and_then(|file| file.set_len(bytes))
-                    .with_context(|| format!("{} cannot be made", path.display()))?;
+                    .with_context(|| format!("cannot create {}", path.display()))?;
                 let mut command = pinned("qemu-nbd", cpu);
                 command.args([
                     "-t",
@@ -145,7 +145,7 @@ impl Server {
     }
 
     fn ours(policy: Policy, protocol: Protocol, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("this program cannot be found")?;
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command.args([
             "serve",
@@ -165,11 +165,11 @@ impl Server {
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
-            .context("`switchyard serve` cannot be started")?;
+            .context("cannot start `switchyard serve`")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
         let ready: serde_json::Value = serde_json::from_str(&line)
-            .context("`switchyard serve` did not become ready; its message is above")?;
+            .context("`switchyard serve` did not become ready: see its message above")?;
         let uri = |index: usize, name: &str| {
             let volume = &ready["volumes"][index];
             match protocol {
@@ -193,7 +193,7 @@ impl Server {
         let child = command
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("{command:?} cannot be started"))?;
+            .with_context(|| format!("cannot start {command:?}"))?;
         let mut server = Self {
             child,
             uri,
@@ -227,7 +227,7 @@ impl Drop for Server {
             if let Err(error) = std::fs::remove_file(path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                eprintln!("{} is left behind: {error}", path.display());
+                eprintln!("cannot remove {}: {error}", path.display());
             }
         }
     }

@@ -44,7 +44,7 @@ const OURS: [&str; 4] = ["log", "queue", "map", "tree"];
     switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s\n  switchyard bench store --instructions         what an operation costs, by valgrind"
 )]
 pub struct StoreArgs {
-    /// Directory on the file system to measure; files are made there and removed
+    /// Directory on the file system to measure, for files that the command removes again
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Bytes of a value
@@ -56,22 +56,22 @@ pub struct StoreArgs {
     /// Seconds of each case
     #[arg(long, value_name = "S", default_value_t = 2.0, allow_negative_numbers = true)]
     pub seconds: f64,
-    /// Rounds; the one with the median rate counts
+    /// Rounds; the round with the median rate counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
-    /// Size of our area
+    /// Size of Switchyard's area
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub area: Size,
-    /// Writes of ours under way at once [default: the library's]
+    /// Writes of Switchyard under way at once [default: the library's]
     #[arg(long, value_name = "N")]
     pub in_flight: Option<usize>,
-    /// Emulated NVM instead of files, ours alone
+    /// Measure Switchyard alone, on emulated NVM instead of files
     #[arg(long)]
     pub nvm: bool,
-    /// The program of bench/peers: other engines run, too
+    /// Run other engines, too, with this program of bench/peers
     #[arg(long, value_name = "PROGRAM")]
     pub peers: Option<PathBuf>,
-    /// Instructions of our operations instead, counted by valgrind: an area in memory, one thread
+    /// Count instructions of Switchyard's operations by valgrind: an area in memory, one thread
     #[arg(long)]
     pub instructions: bool,
     /// What a counted run does
@@ -100,7 +100,7 @@ pub(super) fn check_area(size: Size) -> Result<(), Failure> {
     match size.0 >= AREA_BYTES_MIN {
         true => Ok(()),
         false => Err(Failure::Usage(format!(
-            "--area {size}: at least {}",
+            "--area takes at least {}, not {size}",
             Size(AREA_BYTES_MIN)
         ))),
     }
@@ -202,7 +202,7 @@ pub(super) fn raw(dir: &Path, threads: usize, bytes: usize, time: Duration) -> a
             .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
             .open(&path.0)
     };
-    let file = prepare().with_context(|| format!("{} cannot be prepared", path.0.display()))?;
+    let file = prepare().with_context(|| format!("cannot prepare {}", path.0.display()))?;
     let share = RAW_FILE_BYTES / threads / bytes;
     drive("raw overwrite", threads, time, |thread| {
         let memory = vec![thread as u8; bytes + RAW_BYTES];
@@ -334,6 +334,9 @@ fn peers(args: &StoreArgs, program: &Path, threads: usize) -> anyhow::Result<Vec
         );
     }
     let lines = String::from_utf8(output.stdout)?;
-    let row = |line| serde_json::from_str(line).with_context(|| format!("not a row: {line}"));
+    let row = |line| {
+        serde_json::from_str(line)
+            .with_context(|| format!("the program of --peers printed a line that is not a row: {line}"))
+    };
     lines.lines().map(row).collect()
 }

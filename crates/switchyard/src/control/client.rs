@@ -105,7 +105,7 @@ impl Client {
             .with_config()
             .limit(64 << 20)
             .read_to_string()
-            .with_context(|| format!("the answer of {} was cut", self.base))?;
+            .with_context(|| format!("the answer of {} is incomplete", self.base))?;
         if !status.is_success() {
             match serde_json::from_str::<Problem>(&text) {
                 Ok(problem) => bail!("{}", problem.error),
@@ -114,7 +114,7 @@ impl Client {
         }
         serde_json::from_str(&text).with_context(|| {
             format!(
-                "{}{path} does not answer like a rack: is it another program, or another version?",
+                "{}{path} does not answer as a rack does: check that --control names a rack of this version",
                 self.base
             )
         })
@@ -126,7 +126,7 @@ impl Client {
                 Failure::NoRack(self.base.clone()).into()
             }
             ureq::Error::Timeout(_) => anyhow::anyhow!("{} does not answer in time: {error}", self.base),
-            error => anyhow::Error::from(error).context(format!("{} cannot be asked", self.base)),
+            error => anyhow::Error::from(error).context(format!("cannot ask {}", self.base)),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Client {
 fn path(name: &str) -> anyhow::Result<String> {
     if !rack::registry::name_is_valid(name) {
         bail!(Failure::Usage(format!(
-            "`{name}` is not a volume name: letters, digits, `-`, `_` and `.`, at most {}, not starting with `-` or `.`",
+            "`{name}` is not a volume name: use letters, digits, `-`, `_` and `.`, at most {}, and do not begin with `-` or `.`",
             rack::registry::NAME_BYTES_MAX
         )));
     }

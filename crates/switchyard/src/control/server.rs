@@ -30,10 +30,10 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
             let text =
-                format!("{address}/tcp is in use: stop what uses it, or choose another with --control");
+                format!("{address}/tcp is in use: stop its user, or choose another address with --control");
             Failure::InUse(text).into()
         }
-        _ => anyhow::Error::from(error).context(format!("{address}/tcp cannot be listened on (key control)")),
+        _ => anyhow::Error::from(error).context(format!("cannot listen on {address}/tcp (key control)")),
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -53,7 +53,7 @@ impl Server {
             .enable_io()
             .max_blocking_threads(8)
             .build()
-            .context("no thread for the control server")?;
+            .context("cannot start the thread of the control server")?;
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
@@ -74,7 +74,7 @@ impl Server {
                 });
                 runtime.shutdown_background();
             })
-            .context("no thread for the control server")?;
+            .context("cannot start the thread of the control server")?;
         Ok(Self {
             address,
             stop: Some(stop),

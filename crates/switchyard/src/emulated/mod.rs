@@ -99,7 +99,7 @@ impl Rack {
             spin: POLL_FOR,
             ..CoreConfig::default()
         };
-        let core = start_core(config, specs.collect()).context("the rack does not start")?;
+        let core = start_core(config, specs.collect()).context("cannot start the rack")?;
         let fleet = RackFleet::new(options);
         let rack = Self { fleet, core };
         (0..case.hardware.clients as usize).try_for_each(|client| rack.await_ready(client))?;
@@ -133,7 +133,7 @@ impl Rack {
                     return Err(anyhow!("vSSD {} was refused: {code:?}", vssd.0));
                 }
                 _ if runtime::now().since(started) > READY_WITHIN => {
-                    return Err(anyhow!("the rack is not ready in time"));
+                    return Err(anyhow!("the rack did not become ready in time"));
                 }
                 _ => std::thread::sleep(POLL_EVERY),
             }

@@ -37,19 +37,19 @@ every figure.";
 pub struct ProfileArgs {
     #[command(subcommand)]
     command: Option<ProfileCommand>,
-    /// Only I/O of this block device (or of the one that this file is on)
+    /// Profile only the I/O of this block device, or of this file's block device
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
-    /// Profile a process that runs, and what it starts
+    /// Profile a running process, and its children
     #[arg(long, value_name = "PID", conflicts_with = "words")]
     pid: Option<u32>,
     /// Profile the requests of a running rack or target instead, by its control address, such as http://127.0.0.1:9180
     #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds")]
     target: Option<String>,
-    /// Stop after so many seconds; without a command or process, profile everybody for that long
+    /// Seconds to profile; without a command or process, profile every process
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     seconds: Option<f64>,
-    /// Print the profile as JSON (what the command prints goes to standard error then)
+    /// Print the profile as JSON; the command's own output goes to standard error
     #[arg(long)]
     json: bool,
     /// Write the profile as JSON, for `profile diff`
@@ -58,7 +58,7 @@ pub struct ProfileArgs {
     /// Write a page with charts, a heat map, and a flame graph of the program's kernel stacks
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Sample kernel stacks, too: shares of functions (--html does)
+    /// Sample kernel stacks for the shares of functions (--html includes it)
     #[arg(long)]
     stacks: bool,
     /// The program to run and profile, with its arguments
@@ -70,7 +70,7 @@ pub struct ProfileArgs {
 enum ProfileCommand {
     /// Compare two saved profiles
     Diff(diff::DiffArgs),
-    /// How much of an I/O is software, for file systems, sizes and interfaces
+    /// Measure the share of software in an I/O, for file systems, sizes and interfaces
     Matrix(matrix::MatrixArgs),
 }
 
@@ -84,7 +84,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     let limit = match args.seconds {
         Some(seconds) if !(seconds > 0.0 && seconds < 1e6) => {
             bail!(Failure::Usage(format!(
-                "--seconds {seconds}: write a number above 0 and below 1,000,000"
+                "--seconds takes a number above 0 and below 1,000,000, not {seconds}"
             )));
         }
         seconds => seconds.map(Duration::from_secs_f64),
@@ -100,7 +100,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         ([], None) if args.seconds.is_some() => Target::System,
         ([], None) => {
             bail!(Failure::Usage(
-                "say what to profile: `-- COMMAND …`, `--pid PID`, or `--seconds N` for everybody"
+                "name the work to profile: `-- COMMAND …`, `--pid PID`, or `--seconds N` for every process"
                     .to_string(),
             ));
         }
@@ -179,7 +179,7 @@ fn load(path: &Path) -> anyhow::Result<Summary> {
     let Versioned { version } = serde_json::from_slice(&bytes).with_context(foreign)?;
     if version != VERSION {
         bail!(
-            "{}: a profile of version {version}, and this program reads {VERSION}",
+            "{} is a profile of version {version}: this program reads version {VERSION}",
             path.display()
         );
     }

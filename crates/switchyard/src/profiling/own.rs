@@ -39,7 +39,7 @@ pub fn watch(control: &str, time: Duration) -> anyhow::Result<Summary> {
     }
     if after.gateway.is_none() {
         bail!(Failure::Usage(format!(
-            "{control}: a {}, which no client enters; name a gateway",
+            "{control} is a {}, where no client enters: name a gateway",
             after.role
         )));
     }

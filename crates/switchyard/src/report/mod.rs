@@ -37,16 +37,16 @@ const TIME_MAX: Duration = Duration::from_secs(600);
     switchyard sim report --only fig9,fig16 --out tails.html"
 )]
 pub struct ReportArgs {
-    /// Where to: a directory, or a page whose name ends with .html
+    /// Output: a directory, or a page with a name that ends with .html
     #[arg(long, value_name = "DIR|FILE", default_value = "report")]
     out: PathBuf,
-    /// Only these experiments, see `sim list` [default: all that have a figure]
+    /// Run only these experiments, see `sim list` [default: all with a figure]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads, up to 256; more than processors gain nothing [default: as many as there are processors]
+    /// Threads, up to 256 [default: one per processor]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 }
@@ -100,7 +100,7 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Experiment>> {
     if let Some(name) = unknown {
         let known: Vec<_> = all.iter().map(|experiment| experiment.name).collect();
         bail!(Failure::Usage(format!(
-            "--only {name}: there is no such figure; choose of {}",
+            "--only {name}: this figure does not exist: choose from {}",
             known.join(", ")
         )));
     }

@@ -37,7 +37,7 @@ pub fn command(words: &[&str]) -> anyhow::Result<String> {
         .args(&words[1..])
         .stdin(Stdio::null())
         .output();
-    let output = output.with_context(|| format!("{} is needed", words[0]))?;
+    let output = output.with_context(|| format!("{} is missing: install it", words[0]))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!(
@@ -126,7 +126,7 @@ impl Ground {
         let path = image.display().to_string();
         ground.image = Some(image);
         command(&["fallocate", "-l", &DEVICE_BYTES.to_string(), &path])
-            .with_context(|| format!("{} for the loop device's file", Size(DEVICE_BYTES)))?;
+            .with_context(|| format!("cannot prepare {} for the loop device's file", Size(DEVICE_BYTES)))?;
         let (device, how) = match command(&["losetup", "--find", "--show", "--direct-io=on", &path]) {
             Ok(device) => (device, "direct"),
             Err(_) => (

@@ -141,7 +141,7 @@ fn kernel(
         .map(|row| row.count)
         .sum();
     if requests == 0 {
-        bail!("no request was seen");
+        bail!("the profiler saw no request");
     }
     let rows: Vec<&OperationSummary> = summary
         .operations
@@ -188,8 +188,8 @@ fn own(
     let before = client.status()?;
     let (found, device_us) = profiled(ground, words, limit, stop)?;
     let after = client.status()?;
-    let text = std::fs::read_to_string(result).context("fio's result")?;
-    let fio: Value = serde_json::from_str(&text).context("fio's result")?;
+    let text = std::fs::read_to_string(result).context("cannot read fio's result")?;
+    let fio: Value = serde_json::from_str(&text).context("cannot read fio's result")?;
     let side = &fio["jobs"][0][if cell.is_write { "write" } else { "read" }];
     let number = |value: &Value| value.as_f64().context("fio's result lacks a number");
     let (requests, mean_us) = (
@@ -197,7 +197,7 @@ fn own(
         number(&side["lat_ns"]["mean"])? / 1e3,
     );
     if requests == 0.0 {
-        bail!("no request was seen");
+        bail!("the profiler saw no request");
     }
     let device_us = (device_us / requests).min(mean_us);
     let rows = requests_of(&before.spans, &after.spans);

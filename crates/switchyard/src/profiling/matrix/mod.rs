@@ -25,16 +25,16 @@ use std::time::{Duration, Instant};
 /// `switchyard profile matrix`.
 #[derive(Args)]
 #[command(
-    after_help = "Needs root and fio; mkfs.ext4, mkfs.xfs and mkfs.btrfs for their rows, which are left out without them. \
-    What was measured is kept in DIR/matrix.json: a run that was cut goes on there.\n\n\
+    after_help = "Needs root and fio, and mkfs.ext4, mkfs.xfs and mkfs.btrfs for their rows. DIR/matrix.json keeps \
+    measured cells: a run that was cut continues there.\n\n\
     Examples:\n  switchyard profile matrix\n  switchyard profile matrix --systems ext4,switchyard --sizes 4KiB,1MiB\n  \
-    switchyard profile matrix --device /dev/nvme1n1     destroys what is on it, after asking"
+    switchyard profile matrix --device /dev/nvme1n1     destroys its data, after asking"
 )]
 pub struct MatrixArgs {
-    /// Where matrix.html and matrix.json go
+    /// Directory of matrix.html and matrix.json
     #[arg(long, value_name = "DIR", default_value = "matrix")]
     out: PathBuf,
-    /// What is on the device, one after the other
+    /// Systems to put on the device, one after the other
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = SYSTEMS.map(str::to_owned))]
     systems: Vec<String>,
     /// Sizes of a request
@@ -43,13 +43,13 @@ pub struct MatrixArgs {
     /// Longest time of one cell's load, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
     seconds: f64,
-    /// Measure on this block device, and destroy what is on it, instead of on a loop device in DIR
+    /// Measure on this block device instead of a loop device in DIR: DESTROYS its data
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
-    /// Do not ask before data on --device is destroyed
+    /// Destroy the data on --device without asking
     #[arg(long)]
     yes: bool,
-    /// Forget what an earlier run measured
+    /// Measure again what an earlier run measured
     #[arg(long)]
     again: bool,
     /// Print the cells as JSON
@@ -197,7 +197,7 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     let lock = File::open(&args.out)?;
     if lock.try_lock().is_err() {
         bail!(Failure::InUse(format!(
-            "{}: another matrix is being measured there",
+            "{} is in use by another matrix: wait for its end, or name another --out",
             args.out.display()
         )));
     }
@@ -248,7 +248,7 @@ fn end(found: &Found, wanted: &[Cell], is_stopped: bool) -> anyhow::Result<()> {
     if is_stopped {
         let measured = found.outcomes.iter().map(|outcome| &outcome.cell);
         eprintln!(
-            "switchyard: stopped with {} of {} cells; the same command goes on there",
+            "switchyard: stopped with {} of {} cells; the same command continues",
             measured.filter(|cell| wanted.contains(cell)).count(),
             wanted.len()
         );
@@ -265,20 +265,20 @@ fn end(found: &Found, wanted: &[Cell], is_stopped: bool) -> anyhow::Result<()> {
 fn check(args: &MatrixArgs) -> anyhow::Result<()> {
     if let Some(unknown) = args.systems.iter().find(|name| !SYSTEMS.contains(&name.as_str())) {
         bail!(Failure::Usage(format!(
-            "--systems {unknown}: choose of {}",
+            "--systems {unknown} does not exist: choose from {}",
             SYSTEMS.join(", ")
         )));
     }
     let is_good = |size: &Size| size.0.is_multiple_of(4096) && (4096..=ground::FILE_BYTES).contains(&size.0);
     if let Some(bad) = args.sizes.iter().find(|size| !is_good(size)) {
         bail!(Failure::Usage(format!(
-            "--sizes {bad}: multiples of 4 KiB up to {}",
+            "--sizes takes multiples of 4 KiB up to {}, not {bad}",
             Size(ground::FILE_BYTES)
         )));
     }
     if !(args.seconds > 0.0 && args.seconds < 1e6) {
         bail!(Failure::Usage(format!(
-            "--seconds {}: a positive number is needed",
+            "--seconds takes a number above 0, not {}",
             args.seconds
         )));
     }
@@ -298,7 +298,7 @@ fn check(args: &MatrixArgs) -> anyhow::Result<()> {
     }
     if !std::io::stdin().is_terminal() {
         bail!(Failure::Usage(format!(
-            "everything on {} would be destroyed, and there is no terminal to ask at: --yes says that it may",
+            "this destroys everything on {}, and there is no terminal to ask at: add --yes if you mean it",
             device.display()
         )));
     }
@@ -310,7 +310,9 @@ fn check(args: &MatrixArgs) -> anyhow::Result<()> {
     std::io::stdin().lock().read_line(&mut answer)?;
     match Path::new(answer.trim()) == device {
         true => Ok(()),
-        false => bail!(Failure::Usage("not confirmed, so nothing was done".to_string())),
+        false => bail!(Failure::Usage(
+            "nothing was done, because you did not confirm".to_string()
+        )),
     }
 }
 
