@@ -20,7 +20,7 @@ pub mod slab;
 pub mod time;
 
 pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
-pub use device::{Device, MediaDone, MediaError, MediaKind, MediaOp};
+pub use device::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue};
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
 pub use map::{ByteMap, Map};

@@ -13,7 +13,7 @@ use crate::layout::{BLOCK_BYTES, MAPPED_BYTES, PIECE_HEADER_BYTES, Share, put_u3
 use crate::mapping::Mapped;
 use crate::ops::{Op, OpKind};
 use crate::vssd::Vssd;
-use base::{Device, Instant, MediaError, MediaKind, Version};
+use base::{Device, Instant, MediaError, MediaOp, Version};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SWCK");
 const CRC_AT: usize = PIECE_HEADER_BYTES - 4;
@@ -333,7 +333,7 @@ impl Vssd {
             self.checkpoints.in_flight += 1;
             let op = self.ops.insert(Op::new(OpKind::Piece));
             let offset = self.share.piece_offset(self.stamp().number % 2, index);
-            self.media(op, MediaKind::Write { offset, page });
+            self.media(MediaOp::write(u64::from(op), offset, page));
         }
         if self.checkpoints.in_flight == 0 && self.checkpoints.next_piece > map_pieces + block_pieces {
             self.checkpoints.phase = Phase::Settling;
@@ -431,7 +431,7 @@ impl Vssd {
         self.checkpoints.phase = Phase::Header;
         let op = self.ops.insert(Op::new(OpKind::Header));
         let offset = self.share.piece_offset(header.stamp.number % 2, 0);
-        self.media(op, MediaKind::Write { offset, page });
+        self.media(MediaOp::write(u64::from(op), offset, page));
     }
 
     pub(crate) fn piece_written(&mut self) {

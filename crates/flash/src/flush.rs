@@ -12,7 +12,7 @@ use crate::oob::Entry;
 use crate::ops::{Op, OpKind};
 use crate::trim::Logged;
 use crate::vssd::Vssd;
-use base::{MediaKind, Slab};
+use base::{MediaOp, Slab};
 use std::collections::VecDeque;
 
 /// Numbers programs and knows up to which one all are done.
@@ -220,7 +220,7 @@ impl Vssd {
             lpn: id,
             ..Op::new(OpKind::Oob)
         });
-        self.media(op, MediaKind::Write { offset, page });
+        self.media(MediaOp::write(u64::from(op), offset, page));
     }
 
     /// Writes what an empty pool held up.
@@ -281,7 +281,7 @@ impl Vssd {
             self.rounds.stage = Stage::Flushing;
             self.rounds.durable = self.rounds.target.min(self.sequence.programmed());
             let op = self.ops.insert(Op::new(OpKind::Flush));
-            self.media(op, MediaKind::Flush);
+            self.media(MediaOp::flush(u64::from(op)));
         }
     }
 

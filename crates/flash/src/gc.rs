@@ -15,7 +15,7 @@ use crate::ops::{Op, OpKind};
 use crate::recover::correct;
 use crate::trim::Record;
 use crate::vssd::Vssd;
-use base::{Instant, MediaKind, Version};
+use base::{Instant, MediaOp, Version};
 
 /// Free blocks above the reserve that forced collection aims at, at most one per unit.
 const FORCED_BLOCKS_MAX: u32 = 8;
@@ -207,13 +207,7 @@ impl Vssd {
                     ..Op::new(OpKind::MoveRead)
                 });
                 self.model(op, NandKind::Read, ppn, true);
-                self.media(
-                    op,
-                    MediaKind::Read {
-                        offset: self.share.data_offset(ppn),
-                        page,
-                    },
-                );
+                self.media(MediaOp::read(u64::from(op), self.share.data_offset(ppn), page));
                 victim.in_flight += 1;
             }
             victim.next += 1;

@@ -28,7 +28,7 @@ use crate::ops::{Op, OpKind};
 use crate::recover;
 use crate::trim::Trims;
 use base::{
-    Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Slab, Version, VssdId,
+    Device, Duration, Instant, Lpn, MediaDone, MediaError, MediaOp, Page, Pool, Slab, Version, VssdId,
 };
 use std::collections::VecDeque;
 
@@ -234,7 +234,7 @@ impl Vssd {
     ///
     /// # Panics
     /// If it was not asked.
-    pub fn media_done(&mut self, now: Instant, done: MediaDone) {
+    pub fn media_done(&mut self, now: Instant, mut done: MediaDone) {
         self.advance(now);
         let id = u32::try_from(done.id).expect("an id of this vSSD");
         let op = &mut self.ops[id];
@@ -242,9 +242,14 @@ impl Vssd {
         op.media = false;
         op.failed = done.result.is_err();
         if matches!(op.kind, OpKind::Read | OpKind::MoveRead) {
-            op.page = done.page;
+            op.page = done.pages.pop();
         }
-        if !op.model {
+        let is_finished = !op.model;
+        if done.result == Err(MediaError::TimedOut) {
+            // What hung may hang again, and what a collection cannot read it must not take for damage.
+            self.refuse_changes();
+        }
+        if is_finished {
             self.finish(id);
         }
         self.pump();
@@ -338,12 +343,9 @@ impl Vssd {
         self.events.push_back(Event::Done { tag, result });
     }
 
-    pub(crate) fn media(&mut self, op: u32, kind: MediaKind) {
-        self.ops[op].media = true;
-        self.events.push_back(Event::Media(MediaOp {
-            id: u64::from(op),
-            kind,
-        }));
+    pub(crate) fn media(&mut self, op: MediaOp) {
+        self.ops[op.id as u32].media = true;
+        self.events.push_back(Event::Media(op));
     }
 
     /// Gives an operation on `ppn` to the timing model.
@@ -457,13 +459,7 @@ impl Vssd {
             ..Op::new(OpKind::Read)
         });
         self.model(op, NandKind::Read, ppn, false);
-        self.media(
-            op,
-            MediaKind::Read {
-                offset: self.share.data_offset(ppn),
-                page,
-            },
-        );
+        self.media(MediaOp::read(u64::from(op), self.share.data_offset(ppn), page));
     }
 
     fn retry_reads(&mut self) {
@@ -607,13 +603,7 @@ impl Vssd {
             ppn,
         });
         self.model(id, NandKind::Program, ppn, collection);
-        self.media(
-            id,
-            MediaKind::Write {
-                offset: self.share.data_offset(ppn),
-                page,
-            },
-        );
+        self.media(MediaOp::write(u64::from(id), self.share.data_offset(ppn), page));
         sequence
     }
 
@@ -714,6 +704,11 @@ impl Vssd {
             // The operation stays: reads go on returning the data from memory.
             self.done(tag, Err(VssdError::Latched));
         }
+        self.refuse_changes();
+    }
+
+    #[cold]
+    fn refuse_changes(&mut self) {
         if core::mem::replace(&mut self.latched, true) {
             return;
         }

@@ -4,7 +4,7 @@
 //! The vSSD runs at full speed on a medium that stores nothing: only the translation is under test.
 
 mod common;
-use base::{Instant, Lpn, MediaDone, MediaKind, Pool, Rng, Version};
+use base::{Instant, Lpn, Pool, Rng, Version};
 use common::geometry;
 use flash::{Event, Request, Ssd, Vssd, VssdConfig};
 
@@ -76,18 +76,7 @@ impl Bare {
     fn play(&mut self) {
         while let Some(event) = self.vssd.poll() {
             let Event::Media(op) = event else { continue };
-            let page = match op.kind {
-                MediaKind::Read { page, .. } | MediaKind::Write { page, .. } => Some(page),
-                MediaKind::Flush => None,
-            };
-            self.vssd.media_done(
-                Instant::ZERO,
-                MediaDone {
-                    id: op.id,
-                    page,
-                    result: Ok(()),
-                },
-            );
+            self.vssd.media_done(Instant::ZERO, op.done(Ok(())));
         }
     }
 

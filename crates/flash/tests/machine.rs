@@ -1,7 +1,8 @@
 //! The machine's answers one by one: versions, damage, a failing medium, an empty pool, timing.
 
 mod common;
-use base::{Device, Instant, Lpn, MediaDone, MediaError, MediaKind, MediaOp, Page, Pool, Version};
+use base::device::execute;
+use base::{Instant, Lpn, MediaError, MediaKind, MediaOp, Page, Pool, Version};
 use common::{fill, geometry, image};
 use flash::{Data, Event, GcMode, Request, Timing, Vssd, VssdConfig, VssdError};
 
@@ -60,33 +61,17 @@ impl Bench {
 
     fn media(&mut self, op: MediaOp) {
         let failed = match op.kind {
-            MediaKind::Read { .. } => self.fail_reads,
-            MediaKind::Write { .. } => self.fail_writes,
+            MediaKind::Read => self.fail_reads,
             MediaKind::Flush => self.fail_flushes,
+            _ => self.fail_writes,
         };
-        let page = match op.kind {
-            MediaKind::Read { offset, page } => {
-                page.with_mut(|bytes| self.medium.read_at(offset, bytes).expect("in range"));
-                Some(page)
-            }
-            MediaKind::Write { offset, page } => {
-                page.with(|bytes| self.medium.write_at(offset, bytes).expect("in range"));
-                Some(page)
-            }
-            MediaKind::Flush => {
-                self.flushes += 1;
-                None
-            }
-        };
-        let result = if failed { Err(MediaError::Io) } else { Ok(()) };
-        self.vssd.media_done(
-            self.now,
-            MediaDone {
-                id: op.id,
-                page,
-                result,
-            },
-        );
+        self.flushes += u32::from(op.kind == MediaKind::Flush);
+        let mut done = execute(&mut self.medium, op);
+        assert_eq!(done.result, Ok(()), "in range");
+        if failed {
+            done.result = Err(MediaError::Io);
+        }
+        self.vssd.media_done(self.now, done);
     }
 
     /// Plays until nothing is left; answers come in order.

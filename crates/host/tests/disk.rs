@@ -1,10 +1,11 @@
 //! A disk against a model of what it promised: any order of media operations, power cut at any instant, a clean stop, a
 //! medium that fails, and the wait behind collection.
 
+use base::device::execute;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{
-    BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaDone, MediaError,
-    MediaKind, MediaOp, Pages, Pool, Rng, VolumeId,
+    BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaError, MediaKind,
+    MediaOp, Pages, Pool, Rng, VolumeId,
 };
 use flash::{GcMode, Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry, DiskError, Input, Output};
@@ -240,31 +241,22 @@ impl Rig {
             return false;
         }
         let index = self.rng.below(self.media.len() as u64) as usize;
-        let (MediaOp { id, kind }, covers) = self.media.swap_remove(index);
-        let (mut page_back, mut result) = (None, Ok(()));
-        match kind {
-            MediaKind::Read { offset, page } => {
-                page.with_mut(|bytes| self.present.read_at(offset, bytes))
-                    .expect("inside");
-                page_back = Some(page);
-            }
-            MediaKind::Write { .. } | MediaKind::Flush if self.fails => result = Err(MediaError::Io),
-            MediaKind::Write { offset, page } => {
-                let bytes = page.with(<[u8]>::to_vec);
-                self.present.write_at(offset, &bytes).expect("inside");
-                self.log.push((self.written, offset, bytes));
+        let (op, covers) = self.media.swap_remove(index);
+        let done = match op.kind {
+            MediaKind::Write | MediaKind::Flush if self.fails => op.done(Err(MediaError::Io)),
+            MediaKind::Write => {
+                let bytes = op.pages[0].with(<[u8]>::to_vec);
+                self.log.push((self.written, op.offset, bytes));
                 self.written += 1;
+                execute(&mut self.present, op)
             }
             MediaKind::Flush => {
                 for (_, offset, bytes) in self.log.extract_if(.., |(number, ..)| *number < covers) {
                     self.durable.write_at(offset, &bytes).expect("inside");
                 }
+                op.done(Ok(()))
             }
-        }
-        let done = MediaDone {
-            id,
-            page: page_back,
-            result,
+            _ => execute(&mut self.present, op),
         };
         self.disk.handle(self.now, Input::Media(done));
         self.drain();
@@ -296,7 +288,7 @@ impl Rig {
     fn crash(&mut self) {
         let mut image = self.durable.clone();
         let under_way = self.media.drain(..).filter_map(|(op, _)| match op.kind {
-            MediaKind::Write { offset, page } => Some((0, offset, page.with(<[u8]>::to_vec))),
+            MediaKind::Write => Some((0, op.offset, op.pages[0].with(<[u8]>::to_vec))),
             _ => None,
         });
         let lost: Vec<_> = self.log.drain(..).chain(under_way).collect();

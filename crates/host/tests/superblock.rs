@@ -1,7 +1,8 @@
 //! A node whose superblock could not be written changes it no more, and tells so, until it starts again.
 
+use base::device::execute;
 use base::limits::SECTOR_BYTES;
-use base::{Addr, Device, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Pool, VssdId};
+use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::node::{Node, NodeConfig};
 use host::{Input, Output};
@@ -68,23 +69,17 @@ impl World {
     }
 
     fn carry_out(&mut self, op: MediaOp, fate: Fate) -> MediaDone {
-        let (page, flushes) = match op.kind {
-            MediaKind::Write { offset, page } => {
-                self.writes += 1;
-                if fate != Fate::Lost {
-                    page.with(|bytes| self.medium.write_at(offset, bytes))
-                        .expect("in range");
-                }
-                (Some(page), false)
-            }
-            MediaKind::Flush => (None, true),
-            MediaKind::Read { .. } => unreachable!("nothing is read"),
-        };
+        assert!(op.kind.changes(), "nothing is read");
+        let flushes = op.kind == MediaKind::Flush;
+        self.writes += usize::from(!flushes);
         let fails = fate == Fate::Lost || fate == Fate::Unflushed && flushes;
+        if fate == Fate::Lost {
+            return op.done(Err(MediaError::Io));
+        }
+        let done = execute(&mut self.medium, op);
         MediaDone {
-            id: op.id,
-            page,
-            result: if fails { Err(MediaError::Io) } else { Ok(()) },
+            result: if fails { Err(MediaError::Io) } else { done.result },
+            ..done
         }
     }
 

@@ -237,11 +237,12 @@ impl Loader {
         let page = self.pool.alloc().expect("the pool is larger than the depth");
         self.begun[id as usize] = now;
         let kind = if self.writes {
-            MediaKind::Write { offset, page }
+            MediaKind::Write
         } else {
-            MediaKind::Read { offset, page }
+            MediaKind::Read
         };
-        self.outputs.push_back(Output::Media(MediaOp { id, kind }));
+        self.outputs
+            .push_back(Output::Media(MediaOp::page(id, kind, offset, page)));
     }
 }
 
@@ -252,7 +253,7 @@ impl Machine for Loader {
     fn handle(&mut self, now: Instant, input: Input) {
         let Input::Media(done) = input else { return };
         done.result.expect("a healthy medium");
-        drop(done.page);
+        drop(done.pages);
         if self.latencies.len() < self.latencies.capacity() {
             self.latencies.push(now.nanos_since(self.begun[done.id as usize]));
             self.next(done.id, now);

@@ -27,18 +27,11 @@ const MERGE_PAGES_MAX: usize = 32;
 /// Largest single buffer that the kernel registers (io_uring_register(2)).
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Flush,
-}
-
 /// An operation that waits for a slot.
 struct Waiting {
     host: usize,
     fd: RawFd,
-    kind: Kind,
+    kind: MediaKind,
     id: u64,
     offset: u64,
     page: Option<Page>,
@@ -50,7 +43,7 @@ struct Waiting {
 struct Slot {
     host: usize,
     fd: RawFd,
-    kind: Kind,
+    kind: MediaKind,
     offset: u64,
     operations: Vec<(u64, Option<Page>)>,
     iovecs: [libc::iovec; MERGE_PAGES_MAX],
@@ -99,35 +92,21 @@ impl MediaQueue {
 
     /// Takes one operation of host `host` on its medium.
     pub fn submit(&mut self, host: usize, medium: &mut MediaFile, operation: MediaOp, counters: &Counters) {
-        let MediaOp { id, kind } = operation;
-        let (kind, offset, page) = match kind {
-            MediaKind::Read { offset, page } => {
-                counters.media_reads.bump();
-                assert!(page.is_unique(), "a page that is read into is nobody else's");
-                (Kind::Read, offset, Some(page))
-            }
-            MediaKind::Write { offset, page } => {
-                counters.media_writes.bump();
-                (Kind::Write, offset, Some(page))
-            }
-            MediaKind::Flush => {
-                counters.media_flushes.bump();
-                (Kind::Flush, 0, None)
-            }
-        };
+        match operation.kind {
+            MediaKind::Read => counters.media_reads.bump(),
+            MediaKind::Write => counters.media_writes.bump(),
+            MediaKind::Flush => counters.media_flushes.bump(),
+            kind => unreachable!("hosts do not ask for {kind:?}"),
+        }
+        let MediaOp { id, kind, offset, .. } = operation;
+        let page = operation.pages.into_iter().next();
         let page_bytes = self.page_bytes as u64;
         assert!(offset.is_multiple_of(page_bytes), "media offsets are whole pages");
         let end = offset.checked_add(page_bytes);
-        if kind != Kind::Flush && end.is_none_or(|end| end > medium.capacity_bytes()) {
+        if kind != MediaKind::Flush && end.is_none_or(|end| end > medium.capacity_bytes()) {
             counters.media_errors.bump();
-            self.done.push_back((
-                host,
-                MediaDone {
-                    id,
-                    page,
-                    result: Err(MediaError::OutOfRange),
-                },
-            ));
+            self.done
+                .push_back((host, done(id, kind, page, Err(MediaError::OutOfRange))));
             return;
         }
         match medium.fd() {
@@ -144,11 +123,11 @@ impl MediaQueue {
             }
             None => {
                 let result = match (kind, &page) {
-                    (Kind::Read, Some(page)) => page.with_mut(|bytes| medium.read_at(offset, bytes)),
-                    (Kind::Write, Some(page)) => page.with(|bytes| medium.write_at(offset, bytes)),
+                    (MediaKind::Read, Some(page)) => page.with_mut(|bytes| medium.read_at(offset, bytes)),
+                    (MediaKind::Write, Some(page)) => page.with(|bytes| medium.write_at(offset, bytes)),
                     _ => medium.flush(),
                 };
-                self.done.push_back((host, MediaDone { id, page, result }));
+                self.done.push_back((host, done(id, kind, page, result)));
             }
         }
     }
@@ -202,7 +181,7 @@ impl Ring {
         let slot = |_| Slot {
             host: 0,
             fd: -1,
-            kind: Kind::Flush,
+            kind: MediaKind::Flush,
             offset: 0,
             operations: Vec::with_capacity(MERGE_PAGES_MAX),
             iovecs: [libc::iovec {
@@ -231,7 +210,7 @@ impl Ring {
         };
         let slot = &mut self.slots[index as usize];
         let first = waiting.pop_front().expect("the caller has seen one");
-        let mut mergeable = !first.alone && first.kind != Kind::Flush;
+        let mut mergeable = !first.alone && first.kind != MediaKind::Flush;
         slot.host = first.host;
         slot.fd = first.fd;
         slot.kind = first.kind;
@@ -298,7 +277,7 @@ impl Slot {
     /// The kernel's form of the request.
     fn entry(&mut self, registered: Option<*const u8>) -> squeue::Entry {
         let fd = types::Fd(self.fd);
-        if self.kind == Kind::Flush {
+        if self.kind == MediaKind::Flush {
             return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
         }
         if let [only] = &self.operations[..] {
@@ -307,10 +286,10 @@ impl Slot {
             let buffer =
                 registered.map(|base| ((bytes as usize - base as usize) / REGISTERED_BYTES_MAX) as u16);
             return match (self.kind, buffer) {
-                (Kind::Read, Some(buffer)) => opcode::ReadFixed::new(fd, bytes, length, buffer)
+                (MediaKind::Read, Some(buffer)) => opcode::ReadFixed::new(fd, bytes, length, buffer)
                     .offset(self.offset)
                     .build(),
-                (Kind::Read, None) => opcode::Read::new(fd, bytes, length).offset(self.offset).build(),
+                (MediaKind::Read, None) => opcode::Read::new(fd, bytes, length).offset(self.offset).build(),
                 (_, Some(buffer)) => opcode::WriteFixed::new(fd, bytes, length, buffer)
                     .offset(self.offset)
                     .build(),
@@ -326,7 +305,7 @@ impl Slot {
         }
         let (iovecs, count) = (self.iovecs.as_ptr(), self.operations.len() as u32);
         match self.kind {
-            Kind::Read => opcode::Readv::new(fd, iovecs, count).offset(self.offset).build(),
+            MediaKind::Read => opcode::Readv::new(fd, iovecs, count).offset(self.offset).build(),
             _ => opcode::Writev::new(fd, iovecs, count).offset(self.offset).build(),
         }
     }
@@ -355,7 +334,7 @@ impl Slot {
             0
         };
         for (index, (id, page)) in self.operations.drain(..).enumerate() {
-            let is_done = if kind == Kind::Flush {
+            let is_done = if kind == MediaKind::Flush {
                 result == 0
             } else {
                 index < whole_pages
@@ -377,8 +356,17 @@ impl Slot {
                 counters.media_errors.bump();
             }
             let result = if is_done { Ok(()) } else { Err(MediaError::Io) };
-            done.push_back((host, MediaDone { id, page, result }));
+            done.push_back((host, self::done(id, kind, page, result)));
         }
+    }
+}
+
+fn done(id: u64, kind: MediaKind, page: Option<Page>, result: Result<(), MediaError>) -> MediaDone {
+    MediaDone {
+        id,
+        kind,
+        pages: page.into_iter().collect(),
+        result,
     }
 }
 
@@ -440,24 +428,12 @@ mod tests {
     fn write(id: u64, pool: &Pool) -> MediaOp {
         let page = pool.alloc().expect("a page is left");
         page.with_mut(|bytes| bytes.fill(id as u8 ^ 0x5a));
-        MediaOp {
-            id,
-            kind: MediaKind::Write {
-                offset: id * PAGE_BYTES as u64,
-                page,
-            },
-        }
+        MediaOp::write(id, id * PAGE_BYTES as u64, page)
     }
 
     fn read(id: u64, pool: &Pool) -> MediaOp {
         let page = pool.alloc_zeroed().expect("a page is left");
-        MediaOp {
-            id,
-            kind: MediaKind::Read {
-                offset: id * PAGE_BYTES as u64,
-                page,
-            },
-        }
+        MediaOp::read(id, id * PAGE_BYTES as u64, page)
     }
 
     fn collect(queue: &mut MediaQueue, count: usize, counters: &Counters) -> Vec<MediaDone> {
@@ -500,15 +476,7 @@ mod tests {
             );
             drop(done);
             assert_eq!(pool.available(), pool.capacity());
-            queue.submit(
-                3,
-                &mut medium,
-                MediaOp {
-                    id: 9,
-                    kind: MediaKind::Flush,
-                },
-                &counters,
-            );
+            queue.submit(3, &mut medium, MediaOp::flush(9), &counters);
             assert_eq!(collect(&mut queue, 1, &counters)[0].result, Ok(()));
             let mut bytes = [0; PAGE_BYTES];
             for id in 0..PAGES {
@@ -524,8 +492,7 @@ mod tests {
                 queue.submit(3, &mut medium, read(id, &pool), &counters);
             }
             for done in collect(&mut queue, PAGES as usize, &counters) {
-                let page = done.page.expect("a read returns its page");
-                page.with(|bytes| assert!(bytes.iter().all(|&byte| byte == done.id as u8 ^ 0xa5)));
+                done.pages[0].with(|bytes| assert!(bytes.iter().all(|&byte| byte == done.id as u8 ^ 0xa5)));
             }
         }
     }
@@ -553,7 +520,7 @@ mod tests {
             queue.submit(3, &mut medium, write(PAGES, &pool), &counters);
             let done = collect(&mut queue, 1, &counters);
             assert_eq!(done[0].result, Err(MediaError::OutOfRange));
-            assert!(done[0].page.is_some());
+            assert!(!done[0].pages.is_empty());
         }
     }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaKind, MediaOp, Pool, VssdId};
+use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, Pool, VssdId};
 use common::{ANY, Echo, Player, cast, small, spec, start_one};
 use host::{Input, Output};
 use runtime::{CoreConfig, HostSpec, MediaFile, RackHost, StartError, Stopped, start_core};
@@ -213,11 +213,8 @@ impl Scribe {
         for id in 0..pages {
             let page = pool.alloc().expect("the pool is large enough");
             page.with_mut(|bytes| bytes.fill(id as u8));
-            let kind = MediaKind::Write {
-                offset: id * PAGE_BYTES as u64,
-                page,
-            };
-            scribe.outputs.push_back(Output::Media(MediaOp { id, kind }));
+            let op = MediaOp::write(id, id * PAGE_BYTES as u64, page);
+            scribe.outputs.push_back(Output::Media(op));
         }
         scribe
     }
@@ -227,25 +224,18 @@ impl Scribe {
         if self.written < self.pages {
             self.written += 1;
             if self.written == self.pages {
-                self.outputs.push_back(Output::Media(MediaOp {
-                    id: u64::MAX,
-                    kind: MediaKind::Flush,
-                }));
+                self.outputs.push_back(Output::Media(MediaOp::flush(u64::MAX)));
             }
         } else if !self.flushed {
             self.flushed = true;
             for id in 0..self.pages {
                 let page = self.pool.alloc_zeroed().expect("all pages are back");
-                let kind = MediaKind::Read {
-                    offset: id * PAGE_BYTES as u64,
-                    page,
-                };
-                self.outputs.push_back(Output::Media(MediaOp { id, kind }));
+                let op = MediaOp::read(id, id * PAGE_BYTES as u64, page);
+                self.outputs.push_back(Output::Media(op));
             }
         } else {
             self.read += 1;
-            let page = done.page.expect("a read returns its page");
-            page.with(|bytes| assert!(bytes.iter().all(|&byte| byte == done.id as u8)));
+            done.pages[0].with(|bytes| assert!(bytes.iter().all(|&byte| byte == done.id as u8)));
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::run::{AtCut, Run, RunSpec};
 use crate::switch::figures;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
+use base::device::{LIMIT, LatencyModel};
 use flash::Timing;
 use rack::gc::TOR_LEASE;
 
@@ -196,8 +197,11 @@ pub(crate) fn run_spec(seed: u64, pages: u64) -> RunSpec {
             media: MediaModel {
                 page_bytes: SIM_PAGE_BYTES,
                 sector_bytes: SECTOR_BYTES,
-                io_ns: 0,
-                flush_ns: 0,
+                latency: LatencyModel {
+                    io_ns: 0,
+                    flush_ns: 0,
+                },
+                limit: LIMIT,
                 volatile: false,
                 loses_flushes: false,
             },

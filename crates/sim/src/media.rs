@@ -1,16 +1,17 @@
-//! A medium in memory with a volatile write cache, as the simulator's hosts use it.
+//! The simulator's medium: memory, under the wrappers that ship ([`base::device`]) and a write cache that a power cut
+//! empties ([`volatile`]).
 //!
-//! Invariants: a read sees the newest write issued before it. A write is durable once a flush that was issued after
-//! the write was done is itself done. At a crash each write that is not durable persists, vanishes or persists torn at
-//! sector granularity, drawn from the seed; writes to one sector keep their order (a later one is never overwritten by
-//! an earlier one).
-//!
-//! Assumption: operations of one medium are done in the order in which they were issued, as their latency is constant.
+//! From the host down: the deadline of the product; the cache; the time that operations take; the faults; memory. A
+//! medium whose model is not volatile leaves the cache out: every write is durable at once, and a run needs half the
+//! memory.
 
-use base::{Device, MediaDone, MediaError, MediaKind, MediaOp, Rng};
+mod volatile;
 
-/// Writes that wait for a flush before the drive starts to write the oldest back by itself.
-const CACHED_WRITES_MAX: usize = 1 << 14;
+pub use volatile::CutFate;
+
+use base::device::{Deadline, Faults, Inline, Latency, LatencyModel};
+use base::{Device, Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Queue, Rng};
+use volatile::{Keeps, Volatile};
 
 /// What a medium is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,50 +20,30 @@ pub struct MediaModel {
     pub page_bytes: usize,
     /// Bytes of a sector: the unit of atomic persistence.
     pub sector_bytes: usize,
-    /// Latency of a read or write, in ns.
-    pub io_ns: u64,
-    /// Latency of a flush, in ns.
-    pub flush_ns: u64,
-    /// Keep what a crash may lose. Without it every write is durable at once, and a run needs half the memory.
+    /// Latency of operations.
+    pub latency: LatencyModel,
+    /// An operation that takes longer is given up.
+    pub limit: Duration,
+    /// Keep what a crash may lose.
     pub volatile: bool,
     /// The canary: flushes are acknowledged and do nothing.
     pub loses_flushes: bool,
 }
 
-/// What becomes of the write or flush at which power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutFate {
-    /// It never reached the medium.
-    Lost,
-    /// It is durable, but nobody hears of it.
-    Persists,
-    /// A write is durable in some of its sectors; a flush, for the oldest of the writes that it covers.
-    Torn,
-}
+type Drive = Latency<Faults<Inline<Vec<u8>>>>;
 
-impl CutFate {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Lost, Self::Persists, Self::Torn];
+/// With the cache or without.
+#[derive(Debug)]
+enum Cached {
+    Volatile(Volatile<Drive>),
+    Durable(Drive),
 }
 
 /// A simulated medium.
 #[derive(Debug)]
 pub struct SimMedium {
+    stack: Deadline<Cached>,
     model: MediaModel,
-    current: Vec<u8>,
-    durable: Vec<u8>,
-    /// Offsets of the writes that are not durable, oldest first, and their bytes. `offsets[..head]` are gone.
-    offsets: Vec<u64>,
-    bytes: Vec<u8>,
-    head: usize,
-    /// Position after the last write that is done, counted since the start.
-    done: u64,
-    /// Positions that were removed from the front since the start.
-    retired: u64,
-    fail_writes: u32,
-    fail_flushes: u32,
-    /// At the next crash, the fate of the last write.
-    cut: Option<CutFate>,
     stats: MediaStats,
 }
 
@@ -79,281 +60,187 @@ pub struct MediaStats {
     pub writes_lost: u64,
 }
 
-/// An operation on its way: kept by the world until its time.
-#[derive(Debug)]
-pub struct Issued {
-    op: MediaOp,
-    /// For a write its own position, for a flush the position up to which it makes durable.
-    position: u64,
-    result: Result<(), MediaError>,
-}
-
 impl SimMedium {
-    /// A medium of zeros.
-    pub fn new(capacity_bytes: u64, model: MediaModel) -> Self {
+    /// A medium of zeros. The seed draws which failing writes take effect.
+    pub fn new(capacity_bytes: u64, model: MediaModel, seed: u64) -> Self {
         let capacity = usize::try_from(capacity_bytes).expect("a simulated medium fits memory");
+        let faults = Faults::new(Inline::new(vec![0; capacity]), Rng::new(seed));
+        let drive = Latency::new(faults, model.latency);
+        let keeps = Keeps {
+            page_bytes: model.page_bytes,
+            sector_bytes: model.sector_bytes,
+            loses_flushes: model.loses_flushes,
+        };
+        let cached = match model.volatile {
+            true => Cached::Volatile(Volatile::new(drive, keeps)),
+            false => Cached::Durable(drive),
+        };
         Self {
+            stack: Deadline::new(cached, model.limit),
             model,
-            current: vec![0; capacity],
-            durable: if model.volatile {
-                vec![0; capacity]
-            } else {
-                Vec::new()
-            },
-            offsets: Vec::new(),
-            bytes: Vec::new(),
-            head: 0,
-            done: 0,
-            retired: 0,
-            fail_writes: 0,
-            fail_flushes: 0,
-            cut: None,
             stats: MediaStats::default(),
         }
     }
 
     /// What it did so far.
     pub fn stats(&self) -> MediaStats {
-        self.stats
-    }
-
-    /// Makes the next `count` writes fail; each has taken effect or not, drawn from the seed.
-    pub fn fail_writes(&mut self, count: u32) {
-        self.fail_writes = count;
-    }
-
-    /// Makes the next `count` flushes fail.
-    pub fn fail_flushes(&mut self, count: u32) {
-        self.fail_flushes = count;
-    }
-
-    /// Takes an operation in and says how many nanoseconds it takes.
-    pub fn issue(&mut self, op: MediaOp, rng: &mut Rng) -> (Issued, u64) {
-        let mut result = Ok(());
-        let mut position = 0;
-        let mut latency_ns = self.model.io_ns;
-        match &op.kind {
-            MediaKind::Read { offset, page } => {
-                self.stats.reads += 1;
-                result = self.check(*offset, page.len());
-            }
-            MediaKind::Write { offset, page } => {
-                self.stats.writes += 1;
-                result = self.check(*offset, page.len());
-                let mut takes_effect = result.is_ok();
-                if self.fail_writes > 0 && result.is_ok() {
-                    self.fail_writes -= 1;
-                    result = Err(MediaError::Io);
-                    takes_effect = rng.chance(0.5);
-                }
-                if takes_effect {
-                    page.with(|bytes| self.apply(*offset, bytes));
-                }
-                position = self.retired + self.offsets.len() as u64;
-            }
-            MediaKind::Flush => {
-                self.stats.flushes += 1;
-                latency_ns = self.model.flush_ns;
-                position = self.done;
-                if self.fail_flushes > 0 {
-                    self.fail_flushes -= 1;
-                    result = Err(MediaError::Io);
-                }
-            }
+        MediaStats {
+            writes_lost: match self.stack.inner() {
+                Cached::Volatile(volatile) => volatile.lost,
+                Cached::Durable(_) => 0,
+            },
+            ..self.stats
         }
-        (Issued { op, position, result }, latency_ns)
     }
 
-    /// Completes an operation.
-    pub fn complete(&mut self, issued: Issued) -> MediaDone {
-        let Issued { op, position, result } = issued;
-        let page = match op.kind {
-            MediaKind::Read { offset, page } => {
-                if result.is_ok() {
-                    let start = offset as usize;
-                    page.with_mut(|bytes| bytes.copy_from_slice(&self.current[start..start + bytes.len()]));
-                }
-                Some(page)
-            }
-            MediaKind::Write { page, .. } => {
-                self.done = self.done.max(position);
-                Some(page)
-            }
-            MediaKind::Flush => {
-                if result.is_ok() && !self.model.loses_flushes {
-                    self.destage(position);
-                }
-                None
-            }
-        };
-        MediaDone {
-            id: op.id,
-            page,
-            result,
+    fn drive(&mut self) -> &mut Drive {
+        match self.stack.inner_mut() {
+            Cached::Volatile(volatile) => volatile.inner_mut(),
+            Cached::Durable(drive) => drive,
         }
+    }
+
+    /// Its failures, to cause some.
+    pub fn faults(&mut self) -> &mut Faults<Inline<Vec<u8>>> {
+        self.drive().inner_mut()
+    }
+
+    /// Takes an operation. Says when to [`poll`](Queue::poll) for its end; how it ends then is told by that call.
+    pub fn issue(&mut self, now: Instant, op: MediaOp) -> Instant {
+        let kind = op.kind;
+        self.submit(now, op);
+        let is_stuck = self.stack.overdue() > 0 || self.faults().hangs();
+        let model = self.model.latency;
+        match kind {
+            _ if is_stuck => self.stack.deadline().unwrap_or(now).max(now),
+            MediaKind::Flush => now + Duration::from_nanos(model.flush_ns),
+            _ => now + Duration::from_nanos(model.io_ns),
+        }
+    }
+
+    /// When to poll again although nothing ends by itself: while it hangs.
+    pub fn look_at(&mut self) -> Option<Instant> {
+        self.faults().hangs().then(|| self.stack.deadline()).flatten()
     }
 
     /// Takes the operation in at which power is cut: [`SimMedium::crash`] follows, and it is never completed.
     pub fn cut(&mut self, op: &MediaOp, fate: CutFate, rng: &mut Rng) {
-        let waiting = self.done.saturating_sub(self.retired + self.head as u64);
-        match (&op.kind, fate) {
-            (MediaKind::Read { .. }, _) => panic!("power is cut at writes and flushes"),
-            (_, CutFate::Lost) => {}
-            (MediaKind::Write { offset, page }, _) => {
-                if self.check(*offset, page.len()).is_ok() {
-                    page.with(|bytes| self.apply(*offset, bytes));
-                    self.cut = Some(fate);
-                }
-            }
-            (MediaKind::Flush, _) if self.model.loses_flushes => {}
-            (MediaKind::Flush, CutFate::Persists) => self.destage(self.done),
-            (MediaKind::Flush, CutFate::Torn) => {
-                let position = self.retired + self.head as u64 + rng.below(waiting + 1);
-                self.destage(position);
-            }
+        match self.stack.inner_mut() {
+            Cached::Volatile(volatile) => volatile.cut(op, fate, rng),
+            Cached::Durable(_) => panic!("power is cut where it takes something"),
         }
     }
 
-    /// Power is lost: what is not durable persists, vanishes or is torn.
+    /// Power is lost: what is in flight is never answered, and what is not durable persists, vanishes or is torn.
     pub fn crash(&mut self, rng: &mut Rng) {
-        if !self.model.volatile {
-            return;
+        self.stack.reset();
+        self.drive().reset();
+        self.faults().restart();
+        if let Cached::Volatile(volatile) = self.stack.inner_mut() {
+            volatile.crash(rng);
         }
-        let (page, sector) = (self.model.page_bytes, self.model.sector_bytes);
-        // One draw decides how the drive tends to behave, so that "all" and "nothing" are met often.
-        let keep = [0.0, 0.2, 0.5, 0.9, 1.0][rng.below(5) as usize];
-        let cut = self.cut.take();
-        for i in self.head..self.offsets.len() {
-            let last = i + 1 == self.offsets.len();
-            let fate = cut.filter(|_| last).unwrap_or_else(|| draw_fate(keep, rng));
-            let start = self.offsets[i] as usize;
-            let source = i * page;
-            self.stats.writes_lost += u64::from(fate != CutFate::Persists);
-            for at in (0..page).step_by(sector) {
-                let kept = match fate {
-                    CutFate::Lost => false,
-                    CutFate::Persists => true,
-                    CutFate::Torn => rng.chance(0.5),
-                };
-                if kept {
-                    self.durable[start + at..start + at + sector]
-                        .copy_from_slice(&self.bytes[source + at..source + at + sector]);
-                }
-            }
-        }
-        self.retired += self.offsets.len() as u64;
-        self.offsets.clear();
-        self.bytes.clear();
-        self.head = 0;
-        self.done = self.retired;
-        self.current.copy_from_slice(&self.durable);
     }
 
     /// Flips one bit of a stored page in `range` (bytes), skipping pages of zeros; false if it found none.
     pub fn corrupt(&mut self, range: core::ops::Range<u64>, rng: &mut Rng) -> bool {
-        let page = self.model.page_bytes as u64;
-        let pages = (range.end - range.start) / page;
+        let page = self.model.page_bytes;
+        let pages = (range.end - range.start) / page as u64;
+        let mut bytes = vec![0; page];
         for _ in 0..64.min(pages) {
-            let start = (range.start + rng.below(pages) * page) as usize;
-            if self.current[start..start + page as usize].iter().all(|&b| b == 0) {
+            let start = range.start + rng.below(pages) * page as u64;
+            self.stack.read_at(start, &mut bytes).expect("inside");
+            if bytes.iter().all(|&b| b == 0) {
                 continue;
             }
-            let (byte, bit) = (start + rng.below(page) as usize, rng.below(8));
-            self.current[byte] ^= 1 << bit;
-            if self.model.volatile {
-                self.durable[byte] ^= 1 << bit;
+            let (byte, bit) = (rng.below(page as u64) as usize, rng.below(8));
+            bytes[byte] ^= 1 << bit;
+            self.drive().write_at(start, &bytes).expect("inside");
+            if let Cached::Volatile(volatile) = self.stack.inner_mut() {
+                volatile.corrupt(start as usize + byte, bit);
             }
             return true;
         }
         false
     }
+}
 
-    fn check(&self, offset: u64, len: usize) -> Result<(), MediaError> {
-        assert_eq!(len, self.model.page_bytes, "run-time I/O is of whole pages");
-        assert_eq!(offset % len as u64, 0, "run-time I/O is page-aligned");
-        let inside = offset + len as u64 <= self.current.len() as u64;
-        if inside {
-            Ok(())
-        } else {
-            Err(MediaError::OutOfRange)
+impl Queue for SimMedium {
+    fn submit(&mut self, now: Instant, op: MediaOp) {
+        match op.kind {
+            MediaKind::Read => self.stats.reads += 1,
+            MediaKind::Flush => self.stats.flushes += 1,
+            _ => self.stats.writes += 1,
         }
+        self.stack.submit(now, op);
     }
 
-    fn apply(&mut self, offset: u64, bytes: &[u8]) {
-        let start = offset as usize;
-        self.current[start..start + bytes.len()].copy_from_slice(bytes);
-        if !self.model.volatile {
-            return;
-        }
-        if self.offsets.len() - self.head >= CACHED_WRITES_MAX && !self.model.loses_flushes {
-            self.destage(self.retired + (self.head + CACHED_WRITES_MAX / 2) as u64);
-        }
-        self.offsets.push(offset);
-        self.bytes.extend_from_slice(bytes);
+    fn poll(&mut self, now: Instant) -> Option<MediaDone> {
+        self.stack.poll(now)
     }
 
-    /// Makes the writes up to `position` durable, in order.
-    fn destage(&mut self, position: u64) {
-        let page = self.model.page_bytes;
-        let end = position
-            .saturating_sub(self.retired)
-            .min(self.offsets.len() as u64) as usize;
-        for i in self.head..end {
-            let start = self.offsets[i] as usize;
-            self.durable[start..start + page].copy_from_slice(&self.bytes[i * page..(i + 1) * page]);
-        }
-        self.head = self.head.max(end);
-        if self.head * 2 >= self.offsets.len() {
-            self.retired += self.head as u64;
-            self.bytes.copy_within(self.head * page.., 0);
-            self.bytes.truncate((self.offsets.len() - self.head) * page);
-            self.offsets.drain(..self.head);
-            self.head = 0;
-        }
+    fn deadline(&self) -> Option<Instant> {
+        self.stack.deadline()
     }
 }
 
-/// The fate of a write that was not durable, on a drive that keeps a share of about `keep` of them.
-fn draw_fate(keep: f64, rng: &mut Rng) -> CutFate {
-    if rng.chance(0.1) {
-        CutFate::Torn
-    } else if rng.chance(keep) {
-        CutFate::Persists
-    } else {
-        CutFate::Lost
+/// Passes a call on to whichever it is.
+macro_rules! either {
+    ($self:expr, $inner:ident => $call:expr) => {
+        match $self {
+            Cached::Volatile($inner) => $call,
+            Cached::Durable($inner) => $call,
+        }
+    };
+}
+
+impl Queue for Cached {
+    fn submit(&mut self, now: Instant, op: MediaOp) {
+        either!(self, inner => inner.submit(now, op));
+    }
+    fn poll(&mut self, now: Instant) -> Option<MediaDone> {
+        either!(self, inner => inner.poll(now))
+    }
+    fn deadline(&self) -> Option<Instant> {
+        either!(self, inner => inner.deadline())
+    }
+}
+
+impl Device for Cached {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        either!(self, inner => inner.read_at(offset, bytes))
+    }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        either!(self, inner => inner.write_at(offset, bytes))
+    }
+    fn flush(&mut self) -> Result<(), MediaError> {
+        either!(self, inner => inner.flush())
+    }
+    fn capacity_bytes(&self) -> u64 {
+        either!(self, inner => inner.capacity_bytes())
+    }
+    fn has_cache(&self) -> bool {
+        matches!(self, Self::Volatile(_))
     }
 }
 
 impl Device for SimMedium {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.current.read_at(offset, bytes)
+        self.stack.read_at(offset, bytes)
     }
-
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        let page = self.model.page_bytes;
-        assert!(
-            offset.is_multiple_of(page as u64) && bytes.len().is_multiple_of(page),
-            "cold writes are of whole pages too"
-        );
-        if offset + bytes.len() as u64 > self.current.len() as u64 {
-            return Err(MediaError::OutOfRange);
-        }
-        for (i, chunk) in bytes.chunks(page).enumerate() {
-            self.apply(offset + (i * page) as u64, chunk);
-        }
-        self.done = self.retired + self.offsets.len() as u64;
-        Ok(())
+        self.stack.write_at(offset, bytes)
     }
-
     fn flush(&mut self) -> Result<(), MediaError> {
-        if !self.model.loses_flushes {
-            self.destage(self.retired + self.offsets.len() as u64);
-        }
-        Ok(())
+        self.stack.flush()
     }
-
     fn capacity_bytes(&self) -> u64 {
-        self.current.len() as u64
+        self.stack.capacity_bytes()
+    }
+    fn atomic_bytes(&self) -> u32 {
+        self.model.sector_bytes as u32
+    }
+    fn has_cache(&self) -> bool {
+        self.model.volatile
     }
 }
 
@@ -361,35 +248,36 @@ impl Device for SimMedium {
 mod tests {
     use super::*;
     use base::Pool;
+    use base::device::suite;
 
     const MODEL: MediaModel = MediaModel {
         page_bytes: 128,
         sector_bytes: 16,
-        io_ns: 10,
-        flush_ns: 20,
+        latency: LatencyModel {
+            io_ns: 10,
+            flush_ns: 20,
+        },
+        limit: Duration::from_nanos(1000),
         volatile: true,
         loses_flushes: false,
     };
 
-    fn write(medium: &mut SimMedium, pool: &Pool, page_index: u64, fill: u8) -> Issued {
+    const NOW: Instant = Instant::ZERO;
+
+    /// Submits a write of a page; it ends when it is polled for.
+    fn write(medium: &mut SimMedium, pool: &Pool, page_index: u64, fill: u8) {
         let page = pool.alloc().expect("the pool is large enough");
         page.with_mut(|bytes| bytes.fill(fill));
-        let op = MediaOp {
-            id: page_index,
-            kind: MediaKind::Write {
-                offset: page_index * 128,
-                page,
-            },
-        };
-        medium.issue(op, &mut Rng::new(0)).0
+        medium.submit(NOW, MediaOp::write(page_index, page_index * 128, page));
     }
 
-    fn flush(medium: &mut SimMedium) -> Issued {
-        let op = MediaOp {
-            id: 0,
-            kind: MediaKind::Flush,
-        };
-        medium.issue(op, &mut Rng::new(0)).0
+    fn flush(medium: &mut SimMedium) {
+        medium.submit(NOW, MediaOp::flush(100));
+    }
+
+    fn end(medium: &mut SimMedium) -> MediaDone {
+        let at = medium.deadline().expect("something is in flight");
+        medium.poll(at).expect("it is due")
     }
 
     fn read(medium: &SimMedium, page_index: u64) -> Vec<u8> {
@@ -403,13 +291,13 @@ mod tests {
         let pool = Pool::new(8, 16);
         let (mut kept, mut lost, mut torn) = (0, 0, 0);
         for seed in 0..300 {
-            let mut medium = SimMedium::new(1024, MODEL);
-            let issued = write(&mut medium, &pool, 0, 1);
-            medium.complete(issued);
-            let issued = flush(&mut medium);
-            medium.complete(issued);
-            let issued = write(&mut medium, &pool, 1, 2);
-            medium.complete(issued);
+            let mut medium = SimMedium::new(1024, MODEL, 1);
+            write(&mut medium, &pool, 0, 1);
+            end(&mut medium);
+            flush(&mut medium);
+            end(&mut medium);
+            write(&mut medium, &pool, 1, 2);
+            end(&mut medium);
             medium.crash(&mut Rng::new(seed));
             assert_eq!(read(&medium, 0), [1; 128]);
             match read(&medium, 1).iter().filter(|&&b| b == 2).count() {
@@ -429,11 +317,11 @@ mod tests {
         let pool = Pool::new(8, 16);
         let mut lost = 0;
         for seed in 0..100 {
-            let mut medium = SimMedium::new(1024, MODEL);
-            let in_flight = write(&mut medium, &pool, 0, 1);
-            let barrier = flush(&mut medium);
-            medium.complete(in_flight);
-            medium.complete(barrier);
+            let mut medium = SimMedium::new(1024, MODEL, 1);
+            write(&mut medium, &pool, 0, 1);
+            flush(&mut medium);
+            assert_eq!(end(&mut medium).kind, MediaKind::Write);
+            assert_eq!(end(&mut medium).kind, MediaKind::Flush);
             medium.crash(&mut Rng::new(seed));
             lost += usize::from(read(&medium, 0) != [1; 128]);
         }
@@ -444,15 +332,15 @@ mod tests {
     fn a_later_write_is_never_overwritten_by_an_earlier_one() {
         let pool = Pool::new(8, 16);
         for seed in 0..200 {
-            let mut medium = SimMedium::new(1024, MODEL);
+            let mut medium = SimMedium::new(1024, MODEL, 1);
             for fill in [1, 2] {
-                let issued = write(&mut medium, &pool, 0, fill);
-                medium.complete(issued);
+                write(&mut medium, &pool, 0, fill);
+                end(&mut medium);
             }
-            let barrier = flush(&mut medium);
-            medium.complete(barrier);
-            let issued = write(&mut medium, &pool, 0, 3);
-            medium.complete(issued);
+            flush(&mut medium);
+            end(&mut medium);
+            write(&mut medium, &pool, 0, 3);
+            end(&mut medium);
             medium.crash(&mut Rng::new(seed));
             assert!(read(&medium, 0).iter().all(|&b| b == 2 || b == 3));
         }
@@ -461,17 +349,17 @@ mod tests {
     #[test]
     fn a_full_cache_is_written_back_by_itself_and_loses_nothing_it_flushed() {
         let pool = Pool::new(8, 16);
-        let mut medium = SimMedium::new(1024, MODEL);
-        for i in 0..CACHED_WRITES_MAX as u64 * 3 {
-            let issued = write(&mut medium, &pool, i % 8, i as u8);
-            medium.complete(issued);
+        let mut medium = SimMedium::new(1024, MODEL, 1);
+        for i in 0..volatile::CACHED_WRITES_MAX as u64 * 3 {
+            write(&mut medium, &pool, i % 8, i as u8);
+            end(&mut medium);
             if i % 5000 == 0 {
-                let issued = flush(&mut medium);
-                medium.complete(issued);
+                flush(&mut medium);
+                end(&mut medium);
             }
         }
-        let barrier = flush(&mut medium);
-        medium.complete(barrier);
+        flush(&mut medium);
+        end(&mut medium);
         let before: Vec<_> = (0..8).map(|i| read(&medium, i)).collect();
         medium.crash(&mut Rng::new(1));
         assert_eq!(before, (0..8).map(|i| read(&medium, i)).collect::<Vec<_>>());
@@ -482,13 +370,10 @@ mod tests {
         let pool = Pool::new(8, 16);
         let page = pool.alloc().expect("the pool is large enough");
         page.with_mut(|bytes| bytes.fill(7));
-        let op = MediaOp {
-            id: 0,
-            kind: MediaKind::Write { offset: 0, page },
-        };
+        let op = MediaOp::write(0, 0, page);
         for seed in 0..100 {
             let written = |fate| {
-                let mut medium = SimMedium::new(1024, MODEL);
+                let mut medium = SimMedium::new(1024, MODEL, 1);
                 let mut rng = Rng::new(seed);
                 medium.cut(&op, fate, &mut rng);
                 medium.crash(&mut rng);
@@ -503,14 +388,66 @@ mod tests {
     #[test]
     fn injected_failures_fail_once_each() {
         let pool = Pool::new(8, 16);
-        let mut medium = SimMedium::new(1024, MODEL);
-        medium.fail_writes(1);
-        medium.fail_flushes(1);
-        let failed = write(&mut medium, &pool, 0, 1);
-        assert_eq!(medium.complete(failed).result, Err(MediaError::Io));
-        let failed = flush(&mut medium);
-        assert_eq!(medium.complete(failed).result, Err(MediaError::Io));
-        let fine = write(&mut medium, &pool, 0, 1);
-        assert_eq!(medium.complete(fine).result, Ok(()));
+        let mut medium = SimMedium::new(1024, MODEL, 1);
+        medium.faults().fail_writes(1);
+        medium.faults().fail_flushes(1);
+        write(&mut medium, &pool, 0, 1);
+        assert_eq!(end(&mut medium).result, Err(MediaError::Io));
+        flush(&mut medium);
+        assert_eq!(end(&mut medium).result, Err(MediaError::Io));
+        write(&mut medium, &pool, 0, 1);
+        assert_eq!(end(&mut medium).result, Ok(()));
+    }
+
+    #[test]
+    fn a_simulated_medium_is_a_medium() {
+        for volatile in [false, true] {
+            let model = MediaModel { volatile, ..MODEL };
+            let capacity = suite::PAGES * 128;
+            let mut medium = SimMedium::new(capacity, model, 1);
+            suite::device(&mut medium);
+            let mut medium = SimMedium::new(capacity, model, 1);
+            suite::queue(&mut medium, 16, |medium| medium.deadline().unwrap_or_default());
+        }
+    }
+
+    #[test]
+    fn what_is_written_through_survives_every_crash_and_what_came_before_it_need_not() {
+        let pool = Pool::new(8, 16);
+        let mut lost = 0;
+        for seed in 0..200 {
+            let mut medium = SimMedium::new(1024, MODEL, 1);
+            for (place, fill) in [(0, 1), (1, 2)] {
+                write(&mut medium, &pool, place, fill);
+                end(&mut medium);
+            }
+            let page = pool.alloc().expect("the pool is large enough");
+            page.with_mut(|bytes| bytes.fill(3));
+            medium.submit(NOW, MediaOp::page(9, MediaKind::WriteThrough, 128, page));
+            end(&mut medium);
+            medium.crash(&mut Rng::new(seed));
+            assert_eq!(read(&medium, 1), [3; 128]);
+            lost += usize::from(read(&medium, 0) != [1; 128]);
+        }
+        assert!(lost > 40, "{lost}");
+    }
+
+    #[test]
+    fn a_medium_that_hangs_is_given_up_and_a_restart_brings_it_back() {
+        let pool = Pool::new(8, 16);
+        let mut medium = SimMedium::new(1024, MODEL, 1);
+        medium.faults().hang();
+        let page = || pool.alloc().expect("the pool is large enough");
+        let at = medium.issue(NOW, MediaOp::read(1, 0, page()));
+        assert_eq!(at, NOW + MODEL.limit);
+        assert_eq!(
+            medium.poll(at).map(|done| done.result),
+            Some(Err(MediaError::TimedOut))
+        );
+        assert_eq!(pool.available(), 7, "the drive has the page");
+        medium.crash(&mut Rng::new(1));
+        assert_eq!(pool.available(), 8);
+        let at = medium.issue(NOW, MediaOp::read(1, 0, page()));
+        assert_eq!(medium.poll(at).map(|done| done.result), Some(Ok(())));
     }
 }

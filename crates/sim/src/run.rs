@@ -606,8 +606,8 @@ impl<F: Fleet> Run<F> {
                 self.endanger(host, u64::MAX / 2);
                 if let Some(medium) = self.world.medium(host) {
                     match fault {
-                        Fault::FailWrite { .. } => medium.fail_writes(1),
-                        _ => medium.fail_flushes(1),
+                        Fault::FailWrite { .. } => medium.faults().fail_writes(1),
+                        _ => medium.faults().fail_flushes(1),
                     }
                 }
             }

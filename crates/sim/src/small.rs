@@ -8,6 +8,7 @@ use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::run::{AtCut, RunSpec};
 use crate::world::{Canary, WorldOptions};
 use base::Duration;
+use base::device::{LIMIT, LatencyModel};
 use flash::{GcMode, Geometry, Timing};
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
@@ -76,8 +77,11 @@ pub fn spec(fleet: &RackFleet, seed: u64, link: LinkModel, loads: Vec<LoadSpec>)
             media: MediaModel {
                 page_bytes: SIM_PAGE_BYTES,
                 sector_bytes: SECTOR_BYTES,
-                io_ns: 10_000,
-                flush_ns: 100_000,
+                latency: LatencyModel {
+                    io_ns: 10_000,
+                    flush_ns: 100_000,
+                },
+                limit: LIMIT,
                 volatile: true,
                 loses_flushes: false,
             },

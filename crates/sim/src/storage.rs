@@ -5,8 +5,9 @@
 //! without FUA: the blocks, then a flush. The checker keeps what was acknowledged outside of the engine: after a crash the
 //! area must hold exactly what was acknowledged, and beyond it a prefix, in the order of submission, of what was not.
 
-use crate::media::{Issued, MediaModel, SimMedium};
-use base::{Device, MediaError, MediaKind, MediaOp, Pool, Rng};
+use crate::media::{MediaModel, SimMedium};
+use base::device::{LIMIT, LatencyModel};
+use base::{Device, Instant, MediaError, MediaKind, MediaOp, Pool, Queue as _, Rng};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
@@ -16,6 +17,8 @@ use store::{
 
 const SECTOR_BYTES: usize = 64;
 const BLOCK_BYTES: usize = 8 * SECTOR_BYTES;
+/// Blocks of the longest record, and one more: the numbers that the operations of a write have.
+const BLOCKS_MAX: usize = 2048 / BLOCK_BYTES + 1;
 /// A seed's run ends after this many power cuts.
 const CUTS: u32 = 12;
 /// Keys of the map and tree: few, so that most are overwritten.
@@ -81,7 +84,7 @@ pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
 /// What happens at a time.
 enum Event {
     /// A block, or the flush, of a durable write is done.
-    Medium(usize, Issued),
+    Medium,
     /// A client has thought.
     Client(usize),
     /// The cleaner has read.
@@ -136,13 +139,16 @@ impl Run {
         let model = MediaModel {
             page_bytes: BLOCK_BYTES,
             sector_bytes: SECTOR_BYTES,
-            io_ns: 43_000,
-            flush_ns: 42_000,
+            latency: LatencyModel {
+                io_ns: 43_000,
+                flush_ns: 42_000,
+            },
+            limit: LIMIT,
             volatile: true,
             loses_flushes: faults.loses_flushes,
         };
         let capacity = layout.capacity_bytes().next_multiple_of(BLOCK_BYTES as u64);
-        let mut medium = Paged(SimMedium::new(capacity, model));
+        let mut medium = SimMedium::new(capacity, model, rng.next_u64());
         let options = Options {
             writes_in_flight_max: 1 + rng.below(4) as usize,
             ..Options::default()
@@ -152,7 +158,7 @@ impl Run {
         let clients = 1 + rng.below(8) as usize;
         Self {
             rng,
-            medium: medium.0,
+            medium,
             pool: Pool::new(256, SECTOR_BYTES),
             engine,
             options,
@@ -195,7 +201,7 @@ impl Run {
             self.after(think_ns, Event::Client(client));
         }
         if self.failing_media && self.rng.chance(0.2) {
-            self.medium.fail_writes(u32::from(self.rng.chance(0.5)));
+            self.medium.faults().fail_writes(u32::from(self.rng.chance(0.5)));
         }
         let end_ns = self.now_ns + self.rng.below(60_000_000);
         while let Some(&Reverse((time, number))) = self.queue.peek() {
@@ -207,7 +213,7 @@ impl Run {
             let event = self.events.remove(&number).expect("each comes once");
             self.hash = (self.hash ^ time ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             if self.failing_media && self.rng.chance(0.0005) {
-                self.medium.fail_flushes(1);
+                self.medium.faults().fail_flushes(1);
             }
             self.handle(event);
             self.pump();
@@ -222,15 +228,16 @@ impl Run {
         match event {
             Event::Client(client) => self.submit(client),
             Event::Cleaned(bytes) => self.engine.clean_read(bytes, Ok(())),
-            Event::Medium(index, issued) => {
-                let done = self.medium.complete(issued);
-                let is_flush = done.page.is_none();
+            Event::Medium => {
+                let done = self.medium.poll(self.now()).expect("it is due");
+                let index = done.id as usize / BLOCKS_MAX;
+                let is_flush = done.kind == MediaKind::Flush;
                 let write = &mut self.writes[index];
                 write.result = write.result.and(done.result);
                 if !is_flush {
                     write.blocks_left -= 1;
                     if write.blocks_left == 0 {
-                        self.issue(index, MediaKind::Flush);
+                        self.issue(MediaOp::flush((index * BLOCKS_MAX) as u64));
                     }
                     return;
                 }
@@ -242,13 +249,14 @@ impl Run {
         }
     }
 
-    fn issue(&mut self, index: usize, kind: MediaKind) {
-        let op = MediaOp {
-            id: index as u64,
-            kind,
-        };
-        let (issued, latency_ns) = self.medium.issue(op, &mut self.rng);
-        self.after(latency_ns, Event::Medium(index, issued));
+    fn issue(&mut self, op: MediaOp) {
+        let now = self.now();
+        let at = self.medium.issue(now, op);
+        self.after(at.nanos_since(now), Event::Medium);
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.now_ns)
     }
 
     /// Carries out what the engine has to do.
@@ -281,7 +289,7 @@ impl Run {
             let page = self.pool.alloc().expect("a few records are under way");
             page.with_mut(|page| page.copy_from_slice(&bytes));
             let offset = offset + (block * BLOCK_BYTES) as u64;
-            self.issue(index, MediaKind::Write { offset, page });
+            self.issue(MediaOp::write((index * BLOCKS_MAX + block) as u64, offset, page));
         }
     }
 
@@ -359,14 +367,10 @@ impl Run {
     /// Power is cut, and the area opened anew. False if what it holds is wrong.
     fn cut(&mut self) -> bool {
         self.writes.clear();
-        self.medium.fail_writes(0);
-        self.medium.fail_flushes(0);
+        self.medium.faults().fail_writes(0);
+        self.medium.faults().fail_flushes(0);
         self.medium.crash(&mut self.rng);
-        let placeholder = SimMedium::new(0, self.medium_model());
-        let mut medium = Paged(core::mem::replace(&mut self.medium, placeholder));
-        let opened = Engine::open(&mut medium, self.options);
-        self.medium = medium.0;
-        match opened {
+        match Engine::open(&mut self.medium, self.options) {
             Ok((engine, report)) => {
                 self.engine = engine;
                 self.resumed += u64::from(report.checkpoint > 0);
@@ -427,17 +431,6 @@ impl Run {
         }
         self.violation.is_none()
     }
-
-    fn medium_model(&self) -> MediaModel {
-        MediaModel {
-            page_bytes: BLOCK_BYTES,
-            sector_bytes: SECTOR_BYTES,
-            io_ns: 0,
-            flush_ns: 0,
-            volatile: false,
-            loses_flushes: false,
-        }
-    }
 }
 
 /// Everything that the area shows; `None` if a value is damaged.
@@ -491,32 +484,5 @@ fn apply(state: &mut State, (key, value): Change) {
     match value {
         Some(value) => drop(state.insert(key, value)),
         None => drop(state.remove(&key)),
-    }
-}
-
-/// The cold path writes a few bytes at a time; the medium takes whole blocks.
-struct Paged(SimMedium);
-
-impl Device for Paged {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.0.read_at(offset, bytes)
-    }
-
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        let block = BLOCK_BYTES as u64;
-        let start = offset / block * block;
-        let end = (offset + bytes.len() as u64).next_multiple_of(block);
-        let mut whole = vec![0; (end - start) as usize];
-        self.0.read_at(start, &mut whole)?;
-        whole[(offset - start) as usize..][..bytes.len()].copy_from_slice(bytes);
-        self.0.write_at(start, &whole)
-    }
-
-    fn flush(&mut self) -> Result<(), MediaError> {
-        self.0.flush()
-    }
-
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes()
     }
 }

@@ -12,6 +12,7 @@ use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::storage::{self, StorageOptions};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
+use base::device::LatencyModel;
 use base::{Duration, Instant, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
@@ -21,6 +22,8 @@ use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// The medium of a node is given up after this: long beside its latency, short beside a run.
+const MEDIUM_LIMIT: Duration = Duration::from_millis(20);
 const MILLISECOND: u64 = 1_000_000;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
@@ -349,8 +352,11 @@ fn draw_media(rng: &mut Rng) -> MediaModel {
     MediaModel {
         page_bytes: SIM_PAGE_BYTES,
         sector_bytes: SECTOR_BYTES,
-        io_ns: pick(rng, &[0, 1_000, 20_000]),
-        flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
+        latency: LatencyModel {
+            io_ns: pick(rng, &[0, 1_000, 20_000]),
+            flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
+        },
+        limit: MEDIUM_LIMIT,
         volatile: true,
         loses_flushes: false,
     }

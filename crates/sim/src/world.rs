@@ -6,11 +6,14 @@
 //!
 //! The world allocates nothing per event once its queues have grown to their working size.
 
-use crate::media::{CutFate, Issued, MediaModel, SimMedium};
+use crate::media::{CutFate, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
 use base::event::{Events, Kind, Source, Value};
-use base::{Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaKind, MediaOp, Pool, Rng, VssdId};
+use base::{
+    Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, Page, Pool,
+    Queue as _, Rng, VssdId,
+};
 use host::{Input, Output};
 use std::collections::VecDeque;
 use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
@@ -138,19 +141,9 @@ pub struct WorldStats {
 
 #[derive(Debug)]
 enum Event {
-    Packet {
-        from: u16,
-        to: u16,
-        packet: Packet,
-    },
-    Media {
-        host: u16,
-        incarnation: u32,
-        issued: Issued,
-    },
-    Wake {
-        token: u64,
-    },
+    Packet { from: u16, to: u16, packet: Packet },
+    Media { host: u16, incarnation: u32 },
+    Wake { token: u64 },
 }
 
 struct Core {
@@ -215,7 +208,8 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             Place {
                 addr: site.addr,
                 source: site.source,
-                medium: (site.medium_bytes > 0).then(|| SimMedium::new(site.medium_bytes, media)),
+                medium: (site.medium_bytes > 0)
+                    .then(|| SimMedium::new(site.medium_bytes, media, options.seed ^ index as u64)),
                 incarnation: 0,
                 session: 0,
             }
@@ -435,17 +429,14 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             Event::Wake { token } => {
                 return self.core.happenings.push_back(Happening::Wake { token });
             }
-            Event::Media {
-                host,
-                incarnation,
-                issued,
-            } => {
+            Event::Media { host, incarnation } => {
                 let place = &mut self.core.places[host as usize];
                 if place.incarnation != incarnation {
                     return;
                 }
-                let medium = place.medium.as_mut().expect("only a host with a medium asks it");
-                let done = medium.complete(issued);
+                let Some(done) = self.core.poll_medium(host as usize) else {
+                    return;
+                };
                 self.core.fold(u64::from(host), 0x3ed1, done.id);
                 (host, Input::Media(done))
             }
@@ -634,7 +625,7 @@ impl Core {
 
     /// Counts the boundary that a write or flush is; gives the operation back unless power is cut there.
     fn cut_power(&mut self, host: usize, op: MediaOp) -> Option<MediaOp> {
-        if matches!(op.kind, MediaKind::Read { .. }) {
+        if op.kind == MediaKind::Read {
             return Some(op);
         }
         let boundary = self.stats.boundaries;
@@ -656,21 +647,35 @@ impl Core {
             .medium
             .as_mut()
             .expect("only a host with a medium asks it for something");
-        if let MediaKind::Read { page, .. } = &op.kind {
-            assert!(page.is_unique(), "a page to be filled is its owner's alone");
+        if op.kind == MediaKind::Read {
+            let is_unique = op.pages.iter().all(Page::is_unique);
+            assert!(is_unique, "a page to be filled is its owner's alone");
         }
-        let (issued, latency_ns) = medium.issue(op, &mut self.rng);
+        let at = medium.issue(self.now, op);
+        self.poll_at(host, at);
+    }
+
+    /// The medium of a host has something to tell at `at`.
+    fn poll_at(&mut self, host: usize, at: Instant) {
         let event = Event::Media {
             host: host as u16,
-            incarnation: place.incarnation,
-            issued,
+            incarnation: self.places[host].incarnation,
         };
-        if latency_ns == 0 {
+        if at <= self.now {
             self.ready.push_back(event);
         } else {
-            let at = Instant::from_nanos(self.now.as_nanos() + latency_ns);
             self.queue.push(at, event);
         }
+    }
+
+    fn poll_medium(&mut self, host: usize) -> Option<MediaDone> {
+        let place = &mut self.places[host];
+        let medium = place.medium.as_mut().expect("only a host with a medium asks it");
+        let done = medium.poll(self.now);
+        if let Some(at) = medium.look_at() {
+            self.poll_at(host, at);
+        }
+        done
     }
 
     /// A packet at its next hop: logged, and shown to the driver if it is about garbage collection.

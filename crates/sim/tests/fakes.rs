@@ -1,11 +1,12 @@
 //! The simulator against small fake hosts: a server and a replicated pair that are right, and the same with one thing
 //! broken, which the checkers must catch.
 
+use base::device::{LIMIT, LatencyModel};
 use base::event::Source;
 use base::limits::SECTORS_PER_PAGE;
 use base::{
-    Addr, BlockOp, BlockReply, BlockRequest, Device, Instant, Machine, MediaKind, MediaOp, Page, Pages, Pool,
-    VolumeId, VssdId,
+    Addr, BlockOp, BlockReply, BlockRequest, Device, Instant, Machine, MediaOp, Page, Pages, Pool, VolumeId,
+    VssdId,
 };
 use host::{Input, Output};
 use sim::check::Violation;
@@ -100,11 +101,10 @@ impl Server {
         }));
     }
 
-    fn issue(&mut self, waiter: usize, kind: MediaKind) {
+    fn issue(&mut self, waiter: usize, op: impl FnOnce(u64) -> MediaOp) {
         self.next_id += 1;
         self.ids.push_back((self.next_id, waiter));
-        let id = self.next_id;
-        self.out.push_back(Output::Media(MediaOp { id, kind }));
+        self.out.push_back(Output::Media(op(self.next_id)));
     }
 
     fn request(&mut self, request: BlockRequest) {
@@ -121,7 +121,7 @@ impl Server {
             BlockOp::Flush if self.flaw == Flaw::FlushIsIgnored => self.answer(&request, Pages::new()),
             BlockOp::Flush => {
                 self.waiting.push((request, 1, false));
-                self.issue(self.waiting.len() - 1, MediaKind::Flush);
+                self.issue(self.waiting.len() - 1, MediaOp::flush);
             }
             _ => self.write(request),
         }
@@ -139,7 +139,7 @@ impl Server {
             self.lagging[index] = self.store[index].clone();
             self.store[index] = page.clone();
             let offset = (index * PAGE) as u64;
-            self.issue(waiter, MediaKind::Write { offset, page });
+            self.issue(waiter, |id| MediaOp::write(id, offset, page));
         }
     }
 
@@ -163,7 +163,7 @@ impl Server {
         if self.waiting[waiter].2 {
             self.waiting[waiter].2 = false;
             self.waiting[waiter].1 = 1;
-            return self.issue(waiter, MediaKind::Flush);
+            return self.issue(waiter, MediaOp::flush);
         }
         let (client, tag) = (self.waiting[waiter].0.client, self.waiting[waiter].0.tag);
         let write = !matches!(self.waiting[waiter].0.op, BlockOp::Flush);
@@ -414,8 +414,11 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
             media: MediaModel {
                 page_bytes: PAGE,
                 sector_bytes: SECTOR,
-                io_ns: 5_000,
-                flush_ns: 20_000,
+                latency: LatencyModel {
+                    io_ns: 5_000,
+                    flush_ns: 20_000,
+                },
+                limit: LIMIT,
                 volatile: true,
                 loses_flushes: false,
             },

@@ -2,6 +2,7 @@
 //! part: it carries blocks between the members and lets all of them collect when one must.
 
 use super::{Asked, Content, Known, SECTORS, content, fill, torn};
+use base::device::execute;
 use base::{
     Device, Duration, Instant, Lpn, MediaDone, MediaKind, MediaOp, NodeId, Pool, Rng, Version, VssdId,
 };
@@ -262,20 +263,20 @@ impl GroupRig {
 
     fn issued(&mut self, who: usize, op: MediaOp) {
         let mut cover = Vec::new();
-        if let MediaKind::Write { offset, page } = &op.kind {
+        if op.kind == MediaKind::Write {
             assert!(
-                !self.log.iter().any(|w| w.offset == *offset && !w.done),
+                !self.log.iter().any(|w| w.offset == op.offset && !w.done),
                 "two writes of one place are not in flight"
             );
             self.next += 1;
             self.log.push(Write {
                 id: self.next,
-                offset: *offset,
-                bytes: page.with(<[u8]>::to_vec),
+                offset: op.offset,
+                bytes: op.pages[0].with(<[u8]>::to_vec),
                 done: false,
             });
         }
-        if matches!(op.kind, MediaKind::Flush) {
+        if op.kind == MediaKind::Flush {
             cover.extend(self.log.iter().filter(|w| w.done).map(|w| w.id));
         }
         self.members[who].in_flight.push((op, cover));
@@ -312,29 +313,18 @@ impl GroupRig {
             who += 1;
         }
         let (op, cover) = self.members[who].in_flight.swap_remove(index);
-        let page = self.carry_out(op.kind, &cover);
+        let done = self.carry_out(op, &cover);
         self.now += Duration::from_micros(self.rng.below(20));
-        let done = MediaDone {
-            id: op.id,
-            page,
-            result: Ok(()),
-        };
         self.members[who].vssd.media_done(self.now, done);
         self.drain();
         true
     }
 
-    fn carry_out(&mut self, kind: MediaKind, cover: &[u64]) -> Option<base::Page> {
-        match kind {
-            MediaKind::Read { offset, page } => {
-                page.with_mut(|bytes| self.present.read_at(offset, bytes).expect("in range"));
-                Some(page)
-            }
-            MediaKind::Write { offset, page } => {
-                page.with(|bytes| self.present.write_at(offset, bytes).expect("in range"));
-                let write = self.log.iter_mut().find(|w| w.offset == offset && !w.done);
+    fn carry_out(&mut self, op: MediaOp, cover: &[u64]) -> MediaDone {
+        match op.kind {
+            MediaKind::Write => {
+                let write = self.log.iter_mut().find(|w| w.offset == op.offset && !w.done);
                 write.expect("it was issued").done = true;
-                Some(page)
             }
             MediaKind::Flush => {
                 for write in core::mem::take(&mut self.log) {
@@ -346,9 +336,10 @@ impl GroupRig {
                         self.log.push(write);
                     }
                 }
-                None
             }
+            _ => {}
         }
+        execute(&mut self.present, op)
     }
 
     pub fn settle(&mut self) {
@@ -448,16 +439,8 @@ impl GroupRig {
                     tag: u64::MAX,
                     result,
                 }) => break result,
-                Some(Event::Media(MediaOp {
-                    id,
-                    kind: MediaKind::Read { offset, page },
-                })) => {
-                    page.with_mut(|b| self.present.read_at(offset, b).expect("in range"));
-                    let done = MediaDone {
-                        id,
-                        page: Some(page),
-                        result: Ok(()),
-                    };
+                Some(Event::Media(op)) if op.kind == MediaKind::Read => {
+                    let done = execute(&mut self.present, op);
                     self.members[who].vssd.media_done(self.now, done);
                 }
                 Some(other) => panic!("only reads now: {other:?}"),

@@ -5,7 +5,8 @@
     reason = "shared by test binaries that each use a part"
 )]
 
-use base::{Device, Instant, Lpn, MediaDone, MediaKind, MediaOp, Page, Pool, Rng, Version, VssdId};
+use base::device::execute;
+use base::{Device, Instant, Lpn, MediaKind, MediaOp, Page, Pool, Rng, Version, VssdId};
 use flash::{Data, Event, GcMode, Geometry, RecoverError, Request, Ssd, Timing, Vssd, VssdConfig, VssdError};
 
 /// How many seeds a test tries: `SWITCHYARD_SEEDS` multiplies it.
@@ -326,20 +327,20 @@ impl Rig {
         while let Some(event) = self.vssd.poll() {
             match event {
                 Event::Media(op) => {
-                    if let MediaKind::Write { offset, page } = &op.kind {
-                        let bytes = page.with(<[u8]>::to_vec);
+                    if op.kind == MediaKind::Write {
+                        let bytes = op.pages[0].with(<[u8]>::to_vec);
                         assert!(
-                            !self.disk.log.iter().any(|w| w.offset == *offset && !w.done),
+                            !self.disk.log.iter().any(|w| w.offset == op.offset && !w.done),
                             "two writes of one place are not in flight"
                         );
                         self.disk.log.push(Volatile {
-                            offset: *offset,
+                            offset: op.offset,
                             bytes,
                             done: false,
                         });
                     }
                     // A flush covers what is done when it is issued.
-                    if matches!(op.kind, MediaKind::Flush) {
+                    if op.kind == MediaKind::Flush {
                         self.flush_cover = self.disk.log.iter().map(|w| w.done).collect();
                     }
                     self.in_flight.push(op);
@@ -371,31 +372,22 @@ impl Rig {
         }
         let index = self.rng.below(self.in_flight.len() as u64) as usize;
         let op = self.in_flight.swap_remove(index);
-        let page = match op.kind {
-            MediaKind::Read { offset, page } => {
-                page.with_mut(|bytes| self.disk.present.read_at(offset, bytes).expect("in range"));
-                Some(page)
-            }
-            MediaKind::Write { offset, page } => {
-                page.with(|bytes| self.disk.present.write_at(offset, bytes).expect("in range"));
-                let write = self.disk.log.iter_mut().find(|w| w.offset == offset && !w.done);
+        match op.kind {
+            MediaKind::Write => {
+                let write = self
+                    .disk
+                    .log
+                    .iter_mut()
+                    .find(|w| w.offset == op.offset && !w.done);
                 write.expect("it was issued").done = true;
-                Some(page)
             }
-            MediaKind::Flush => {
-                self.flush_done();
-                None
-            }
-        };
+            MediaKind::Flush => self.flush_done(),
+            _ => {}
+        }
+        let done = execute(&mut self.disk.present, op);
+        assert_eq!(done.result, Ok(()), "in range");
         self.now += base::Duration::from_micros(self.rng.below(20));
-        self.vssd.media_done(
-            self.now,
-            MediaDone {
-                id: op.id,
-                page,
-                result: Ok(()),
-            },
-        );
+        self.vssd.media_done(self.now, done);
         self.drain();
         true
     }
@@ -524,19 +516,9 @@ impl Rig {
                         tag: u64::MAX,
                         result,
                     } => found = Some(result),
-                    Event::Media(MediaOp {
-                        id,
-                        kind: MediaKind::Read { offset, page },
-                    }) => {
-                        page.with_mut(|b| self.disk.present.read_at(offset, b).expect("in range"));
-                        self.vssd.media_done(
-                            self.now,
-                            MediaDone {
-                                id,
-                                page: Some(page),
-                                result: Ok(()),
-                            },
-                        );
+                    Event::Media(op) if op.kind == MediaKind::Read => {
+                        let done = execute(&mut self.disk.present, op);
+                        self.vssd.media_done(self.now, done);
                     }
                     other => panic!("only reads now: {other:?}"),
                 }

@@ -16,8 +16,7 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
 use base::{
-    Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, NodeId, Pool, VssdId,
-    time::earliest,
+    Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
 };
 use flash::{
     GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig,
@@ -42,6 +41,8 @@ const UNIT_SHIFT: u32 = 48;
 const DELETED_MAX: usize = 256;
 /// Index of the node's own media operations.
 const NODE_UNIT: u64 = 0xffff;
+/// Of the operations that write the superblock.
+const SUPERBLOCK_ID: u64 = NODE_UNIT << UNIT_SHIFT;
 
 /// How a node is set up. The per-vSSD parts hold for each of its vSSDs.
 #[derive(Clone, Debug)]
@@ -657,15 +658,9 @@ impl Node {
                 .alloc()
                 .expect("a few pages are kept for the control path");
             page.with_mut(|target| target.copy_from_slice(&bytes));
-            self.media(MediaKind::Write { offset, page });
+            self.out
+                .push_back(Output::Media(MediaOp::write(SUPERBLOCK_ID, offset, page)));
         }
-    }
-
-    fn media(&mut self, kind: MediaKind) {
-        self.out.push_back(Output::Media(MediaOp {
-            id: NODE_UNIT << UNIT_SHIFT,
-            kind,
-        }));
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
@@ -689,7 +684,7 @@ impl Node {
             writing.left -= 1;
             if writing.left == 0 {
                 writing.flushing = true;
-                self.media(MediaKind::Flush);
+                self.out.push_back(Output::Media(MediaOp::flush(SUPERBLOCK_ID)));
             }
             return;
         }

@@ -1,8 +1,9 @@
 //! A node alone, driven by hand.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+use base::device::execute;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Addr, Device, Instant, Machine, MediaDone, MediaError, MediaKind, NodeId, Page, Pool, VssdId};
+use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Page, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open};
@@ -110,9 +111,7 @@ impl World {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Media(op) => {
-                    let (page, result) = self.carry_out(op.kind);
-                    let id = op.id;
-                    let done = MediaDone { id, page, result };
+                    let done = self.carry_out(op);
                     self.node.handle(Instant::ZERO, Input::Media(done));
                 }
                 Output::Send { packet, .. } => self.replies.push(packet.header),
@@ -122,18 +121,10 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, kind: MediaKind) -> (Option<Page>, Result<(), MediaError>) {
-        match kind {
-            MediaKind::Read { offset, page } => {
-                let read = page.with_mut(|bytes| self.medium.read_at(offset, bytes));
-                (Some(page), read)
-            }
-            MediaKind::Write { page, .. } if self.writes_fail => (Some(page), Err(MediaError::Io)),
-            MediaKind::Write { offset, page } => {
-                let written = page.with(|bytes| self.medium.write_at(offset, bytes));
-                (Some(page), written)
-            }
-            MediaKind::Flush => (None, Ok(())),
+    fn carry_out(&mut self, op: MediaOp) -> MediaDone {
+        match op.kind {
+            MediaKind::Write if self.writes_fail => op.done(Err(MediaError::Io)),
+            _ => execute(&mut self.medium, op),
         }
     }
 
