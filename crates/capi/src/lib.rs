@@ -6,8 +6,8 @@
 // Each function's contract is in the header, and the same for all: pointers are null or valid, lengths are theirs.
 #![allow(clippy::missing_safety_doc, missing_docs)]
 
-use runtime::area::{Area, AreaError, AreaOptions, Log, Map, Queue, SubmitError};
-use runtime::pool::{PoolClient, default_socket};
+use area::pool::{PoolClient, default_socket};
+use area::{Area, AreaError, AreaOptions, Log, Map, Queue, SubmitError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -27,9 +27,9 @@ mod real;
 mod sync;
 mod write;
 
+use area::NvmTiming;
+use area::files::{FileId, Journal, Source};
 use libc::{c_int, pid_t};
-use runtime::area::NvmTiming;
-use runtime::files::{FileId, Journal, Source};
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io;

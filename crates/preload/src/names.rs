@@ -1,8 +1,8 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
 use crate::{answer, inside, present, real};
+use area::files::{FileId, Journal};
 use libc::{c_char, c_int, c_uint};
-use runtime::files::{FileId, Journal};
 use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

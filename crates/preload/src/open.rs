@@ -4,8 +4,8 @@ use crate::{
     APPENDS, Followed, SYNCS, Settings, followed, inside, is_passive, journal, place, real, set_errno,
     settings, unfollow,
 };
+use area::files::{FileId, Journal, matches};
 use libc::{c_char, c_int, mode_t};
-use runtime::files::{FileId, Journal, matches};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Writing, and whatever else changes a file.
 
 use crate::{Followed, answer, followed, inside, names, present, real, set_errno};
+use area::files::At;
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
-use runtime::files::At;
 use std::io;
 use std::slice;
 

@@ -9,14 +9,12 @@
 
 mod moving;
 
-use crate::clock::now;
 use crate::counters::Counters;
 use crate::events::Teller;
 use crate::frontend::{Client, Frontend, Line, Speaks};
 use crate::handle::{StartError, Started};
 use crate::homes::{Homes, Order};
 use crate::local::{Local, Volume};
-use crate::media::MediaFile;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake};
 use crate::ring::MediaQueue;
@@ -30,6 +28,8 @@ use base::{Addr, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_B
 use blockswitch::{Class, Loads};
 use host::{Input, Output};
 use moving::{Arrival, Steering};
+use os::MediaFile;
+use os::now;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -25,37 +25,29 @@
 //! says why it holds.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
-pub mod area;
-mod clock;
 mod core;
 mod counters;
 pub mod cpu;
-mod entropy;
 mod events;
-pub mod files;
 mod frontend;
 mod handle;
 mod homes;
 mod hosts;
 mod local;
-mod media;
 mod nvme;
 mod poller;
-pub mod pool;
 mod ring;
 mod spans;
 mod spin;
 mod switch;
 mod udp;
 
-pub use clock::now;
 pub use counters::{MalformedStats, Stats};
-pub use entropy::seed;
 pub use events::{Teller, Told};
 pub use handle::{CoreHandle, StartError, Stopped, TargetSpec, start_core, start_target};
 pub use local::LocalVolume;
-pub use media::{MediaFile, MediaOpenError, MediaWarning};
 pub use nvme::{NvmeTarget, nvme_address};
+pub use os::{MediaFile, MediaOpenError, MediaWarning, now, seed};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use udp::socket_addr;
 

@@ -15,9 +15,9 @@
 //!   what fdatasync promises.
 
 use crate::counters::Counters;
-use crate::media::MediaFile;
 use base::{Device, MediaDone, MediaError, MediaKind, MediaOp, Page, Pool};
 use io_uring::{IoUring, opcode, squeue, types};
+use os::MediaFile;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, ptr};

@@ -10,7 +10,7 @@
 //!              clean_step ─► [medium] ─► clean_read ─► live entries are submitted again
 //! ```
 //!
-//! [`Engine`] is stepped by whoever owns the medium: threads and system calls (`runtime::area`), or the simulator. It has no
+//! [`Engine`] is stepped by whoever owns the medium: threads and system calls (the crate `area`), or the simulator. It has no
 //! clock, so it is no [`base::Machine`]: nothing happens in it but by a submission or a completion.
 //!
 //! Which program has which area of a medium is another matter, and the table of [`pool`].

@@ -4,10 +4,10 @@
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
+use area::AreaError;
+use area::files::{DEFAULT_PATTERNS, FilesError, Recovered, export as export_copies, restore};
 use clap::Args;
 use runtime::MediaOpenError;
-use runtime::area::AreaError;
-use runtime::files::{DEFAULT_PATTERNS, FilesError, Recovered, export as export_copies, restore};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Application steering between the cores of a target: deciding, sending connections away, and taking them in.
 
 use super::{Command, Core, Endpoint, Phase};
-use crate::clock::now;
 use crate::frontend::{Rested, Traveller};
 use crate::homes::{Homes, Order, Report};
 use crate::switch::App;
 use base::Instant;
+use os::now;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::mpsc::SendError;

@@ -8,11 +8,11 @@
 //! do so are written; what must be durable and has no flag for it is followed by a flush.
 
 use crate::counters::Counters;
-use crate::media::{MediaFile, MediaOpenError, MediaWarning};
 use crate::ring::submit;
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Device, Page, Pages, Pool};
 use io_uring::{IoUring, opcode, squeue, types};
+use os::{MediaFile, MediaOpenError, MediaWarning};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};

@@ -1,7 +1,7 @@
 //! Files of unmodified programs: which of their changes the log has, and what a sync of one takes (docs/format/files.md).
 //!
 //! [`Files`] decides and does no I/O: whoever owns the descriptors makes a change, logs what [`Files`] says, and carries a
-//! sync or a checkpoint out (`runtime::files`). [`Description`] and [`Change`] are what is in the area.
+//! sync or a checkpoint out (`area::files`). [`Description`] and [`Change`] are what is in the area.
 //!
 //! # Invariants
 //! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.

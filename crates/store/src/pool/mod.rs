@@ -17,6 +17,7 @@
 //! Bytes and steps: docs/format/areas.md.
 
 mod format;
+pub mod protocol;
 
 pub use base::{Rate, Readers};
 pub use format::{PoolError, SLOT_BYTES, TABLE_BYTES};

@@ -3,14 +3,14 @@
 //! The table's lock is held for moments, so that opening an area never waits for another's zeros; work on the medium is done by
 //! one thread at a time.
 
+use area::pool::{HandedOut, PoolMedia, WorkError};
 use runtime::MediaFile;
-use runtime::pool::{HandedOut, PoolMedia, WorkError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::pool::protocol::{AreaEntry, Code, ExportEntry};
 use store::pool::{
     AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Quota, Rate, Who, Work,
 };
-use wire::areas::{AreaEntry, Code, ExportEntry};
 
 /// What users may have of one thing.
 #[derive(Clone, Debug, Default)]

@@ -10,17 +10,17 @@ use crate::failure::Failure;
 use crate::launch;
 use crate::size::Size;
 use anyhow::{Context, bail};
+use area::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, WorkError, default_socket};
 use base::Device;
 use clap::{Args, Subcommand};
 use keeper::{Keeper, Quotas, Shares};
-use runtime::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, WorkError, default_socket};
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use store::pool::protocol::{OWN, Rate, Readers, Request};
 use store::pool::{AREA_BYTES_MIN, AreaState, Pool, PoolError, TABLE_BYTES};
-use wire::areas::{OWN, Rate, Readers, Request};
 
 /// How often the server looks after its areas.
 const TEND_EVERY: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@
 use super::store::{StoreArgs, key};
 use crate::failure::Failure;
 use anyhow::{Context, bail, ensure};
-use runtime::area::{Area, AreaOptions};
+use area::{Area, AreaOptions};
 use serde::Serialize;
 use std::ops::Bound;
 use std::process::Command;

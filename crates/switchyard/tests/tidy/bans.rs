@@ -41,7 +41,7 @@ const BANS: &[Ban] = &[
         names: &["io_uring"],
         within: &["crates/"],
         except: &[
-            "crates/runtime/src/area/awake.rs",
+            "crates/area/src/awake.rs",
             "crates/runtime/src/local/file.rs",
             "crates/runtime/src/ring.rs",
         ],

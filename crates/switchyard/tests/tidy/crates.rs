@@ -203,7 +203,7 @@ fn arrows(diagram: &str) -> BTreeMap<String, BTreeSet<String>> {
     arrows
 }
 
-/// To which sides a sign of a drawing leads: left, right, up, down.
+/// To which sides a sign of a drawing leads: left, right, up, down. `▲` is a line that leads upwards only.
 fn sides(sign: char) -> Option<[bool; 4]> {
     let sides = match sign {
         '─' => "lr",
@@ -217,6 +217,7 @@ fn sides(sign: char) -> Option<[bool; 4]> {
         '┬' => "lrd",
         '┴' => "lru",
         '┼' => "lrud",
+        '▲' => "u",
         _ => return None,
     };
     Some(['l', 'r', 'u', 'd'].map(|side| sides.contains(side)))
@@ -228,7 +229,8 @@ fn a_diagram_is_read_as_it_is_drawn() {
  pure                  worlds
  a ─┬─ b ── c ─┐
     ├─ d ──────┼─ e ─┬─ f (not g) ─┐
-    └─ h                ├─ i ──────┘
+    └─ h                ├─ i ──────▲
+                        k ─────────┼─ j
 ";
     let expected = [
         ("a", ""),
@@ -239,6 +241,8 @@ fn a_diagram_is_read_as_it_is_drawn() {
         ("f", "abcde"),
         ("h", "a"),
         ("i", ""),
+        ("j", "k"),
+        ("k", ""),
     ];
     let text = |used: &BTreeSet<String>| used.iter().map(String::as_str).collect::<String>();
     let found: Vec<_> = arrows(drawn)

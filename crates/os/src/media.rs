@@ -12,7 +12,7 @@
 //! The cold path and the hot path see the same bytes: both use the same file description. The cold path goes through
 //! an aligned bounce buffer because O_DIRECT asks for aligned memory, offsets and lengths.
 
-use crate::clock;
+use crate::clock::now;
 use base::{Device, Duration, MediaError, limits::PAGE_BYTES};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -34,14 +34,14 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// Opens by `open`, again and again while somebody may only seem to have it.
 #[allow(clippy::disallowed_methods, reason = "it waits, for a second at most")]
-pub(crate) fn after_last_write<T, E>(
+pub fn after_last_write<T, E>(
     open: impl Fn() -> Result<T, E>,
     is_taken: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let began = clock::now();
+    let began = now();
     loop {
         match open() {
-            Err(error) if is_taken(&error) && clock::now().since(began) < LAST_WRITE => {
+            Err(error) if is_taken(&error) && now().since(began) < LAST_WRITE => {
                 std::thread::sleep(LOOK_EVERY);
             }
             other => return other,
@@ -192,7 +192,7 @@ impl MediaFile {
     }
 
     /// A file or block device that somebody opened, and keeps others from.
-    pub(crate) fn from_file(file: File) -> io::Result<Self> {
+    pub fn from_file(file: File) -> io::Result<Self> {
         // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
         let is_device = file.metadata()?.file_type().is_block_device();
@@ -217,7 +217,7 @@ impl MediaFile {
     }
 
     /// The descriptor for the hot path; `None` for memory.
-    pub(crate) fn fd(&self) -> Option<RawFd> {
+    pub fn fd(&self) -> Option<RawFd> {
         match &self.backing {
             Backing::Memory(_) => None,
             Backing::File { file, .. } => Some(file.as_raw_fd()),
@@ -225,7 +225,7 @@ impl MediaFile {
     }
 
     /// The file; `None` for memory.
-    pub(crate) fn as_file(&self) -> Option<&File> {
+    pub fn as_file(&self) -> Option<&File> {
         match &self.backing {
             Backing::Memory(_) => None,
             Backing::File { file, .. } => Some(file),
@@ -233,7 +233,7 @@ impl MediaFile {
     }
 
     /// The file, still locked, for sharing it among cores.
-    pub(crate) fn into_file(self) -> Option<File> {
+    pub fn into_file(self) -> Option<File> {
         match self.backing {
             Backing::Memory(_) => None,
             Backing::File { file, .. } => Some(file),
@@ -394,7 +394,7 @@ fn size_of_file(mut file: &File) -> io::Result<u64> {
 
 /// Extends `file` to `bytes` and reserves their space, if the file system can. One that has no such space is not filled
 /// up to find out, and a file that could not be extended has its former length.
-pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     let data = file.metadata()?;
     if bytes.saturating_sub(data.blocks() * 512) > free_bytes(file)? {
         return Err(io::ErrorKind::StorageFull.into());

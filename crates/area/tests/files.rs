@@ -1,7 +1,7 @@
 //! Files that an area makes durable: what a journal leaves, and what is brought back after a machine's crash.
 
-use runtime::area::{Area, AreaOptions, Durability, Kind, Op};
-use runtime::files::{At, FilesError, Journal, Recovered, Source, export, restore};
+use area::files::{At, FilesError, Journal, Recovered, Source, export, restore};
+use area::{Area, AreaOptions, Durability, Kind, Op};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;

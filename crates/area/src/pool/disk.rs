@@ -207,7 +207,7 @@ impl Disk {
     /// Copies a range, durably. What a partition's holder wrote through the page cache has to be on the disk.
     pub(super) fn copy(&self, from: u64, to: u64, bytes: u64) -> io::Result<()> {
         use base::Device;
-        let mut medium = crate::MediaFile::from_file(self.file.try_clone()?)?;
+        let mut medium = os::MediaFile::from_file(self.file.try_clone()?)?;
         let mut buffer = vec![0; COPY_BYTES];
         for at in (0..bytes).step_by(COPY_BYTES) {
             let part = &mut buffer[..(bytes - at).min(COPY_BYTES as u64) as usize];

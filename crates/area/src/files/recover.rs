@@ -1,8 +1,10 @@
 //! After a crash: what the area has of files is brought back to them, or to copies (docs/format/files.md, "Recovery").
 
+use super::error::FilesError;
 use super::identity::look_up;
-use super::{FilesError, structures};
-use crate::area::{Area, AreaOptions, Log, Op, StructureId};
+use crate::area::{Area, AreaOptions};
+use crate::error::AreaError;
+use crate::structures::Log;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -11,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use store::files::{self, Description, Fate, FileId, Present};
+use store::{Durability, Kind, Op, StructureId};
 
 /// What was brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,13 @@ pub struct Recovered {
     pub replayed: usize,
     /// Bytes of these changes.
     pub bytes: u64,
+}
+
+/// The structures of an area that are about files.
+pub(super) fn structures(area: &Area) -> Result<(StructureId, Log), AreaError> {
+    let map = area.create(files::FILES_NAME, Kind::Map, Durability::Lazy)?;
+    area.create(files::WRITES_NAME, Kind::Log, Durability::Lazy)?;
+    Ok((map, area.log(files::WRITES_NAME)?))
 }
 
 fn path_of(description: &Description) -> &Path {

@@ -14,9 +14,9 @@
 //! A program that is killed leaves such a write to the kernel, which keeps the file open until it has ended. So whoever
 //! takes a medium over has to go by who has it open, and by no other file.
 
-use crate::clock;
 use base::Duration;
 use io_uring::{IoUring, opcode, types};
+use os::now;
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
@@ -98,12 +98,12 @@ pub(super) fn write(
             return None;
         }
         let stays = awake.choice.stays_awake();
-        let began = clock::now();
+        let began = now();
         let written = match stays {
             true => awake.write(file, offset, bytes)?,
             false => asleep.take()?(),
         };
-        awake.choice.took(began.as_nanos(), clock::now().as_nanos());
+        awake.choice.took(began.as_nanos(), now().as_nanos());
         Some(written)
     });
     match (outcome.ok().flatten(), asleep) {
@@ -232,13 +232,13 @@ impl Awake {
             std::mem::forget(self.ring.take());
             return None;
         }
-        let began = clock::now();
+        let began = now();
         let mut last = began;
         let mut pays = true;
         while ring.completion().is_empty() {
             if pays {
                 std::thread::yield_now();
-                let now = clock::now();
+                let now = now();
                 pays = now.since(last) < LONG_YIELD && now.since(began) < WATCH;
                 last = now;
             } else {

@@ -9,8 +9,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use store::pool::protocol::{Answer, AreaEntry, Code, ExportEntry, MESSAGE_BYTES_MAX, Request};
 use thiserror::Error;
-use wire::areas::{Answer, AreaEntry, Code, ExportEntry, MESSAGE_BYTES_MAX, Request};
 
 /// Where a server listens if nobody says: root's.
 const SYSTEM_SOCKET: &str = "/run/switchyard/areas.sock";

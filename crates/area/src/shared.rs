@@ -30,17 +30,17 @@
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
 //!   [`Group::serve`] ends the hold with it.
 
-use super::backend::Backend;
-use super::bell::Bell;
-use super::group::{Group, RECORDS, Turn};
-use super::{AreaError, Ticket};
-use crate::clock;
+use crate::backend::Backend;
+use crate::bell::Bell;
+use crate::error::AreaError;
+use crate::group::{Group, RECORDS, Turn};
 use base::MediaError;
+use os::now;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Write};
+use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Ticket, Write};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
@@ -145,7 +145,7 @@ impl Shared {
         let bell = &self.records[ticket.0 as usize % RECORDS];
         loop {
             let State { engine, group, .. } = &mut *guard;
-            let turn = group.turn(engine.has_write(), clock::now);
+            let turn = group.turn(engine.has_write(), now);
             match turn {
                 Turn::Write => {
                     let write = engine.next_write().expect("it has a write");
@@ -184,9 +184,9 @@ impl Shared {
     /// Makes a write, of a record or of a checkpoint, and wakes those who waited for it.
     fn carry_out(&self, guard: Guard<'_>, write: Write, is_record: bool) {
         drop(guard);
-        let began = clock::now();
+        let began = now();
         let result = self.backend.write(write.offset(), write.bytes());
-        let now = clock::now();
+        let now = now();
         let took_ns = now.as_nanos() - began.as_nanos();
         let mut guard = self.lock();
         let before = guard.engine.durable().0;

@@ -3,7 +3,7 @@
 use super::disk::Disk;
 use super::loops;
 use super::throttle::Throttle;
-use crate::media::{MediaFile, MediaOpenError};
+use os::{MediaFile, MediaOpenError};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -456,7 +456,7 @@ fn is_written(file: &File) -> io::Result<bool> {
 }
 
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    crate::media::reserve(file, bytes)
+    os::reserve(file, bytes)
 }
 
 /// True on persistent memory that can be mapped.

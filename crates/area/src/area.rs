@@ -1,53 +1,22 @@
-//! Storage areas of this process: the library `store` on files, block devices, persistent memory and memory.
-//!
-//! ```no_run
-//! # fn main() -> Result<(), runtime::area::AreaError> {
-//! use runtime::area::{Area, AreaOptions, Batch};
-//!
-//! let area = Area::open("app.area".as_ref(), &AreaOptions::new(256 << 20))?;
-//! let (jobs, done) = (area.queue("jobs")?, area.map("done")?);
-//! jobs.push(b"a job")?;                                    // durable when it returns
-//! while let Some((position, job)) = jobs.pop()? {
-//!     let batch = Batch::new().acknowledge(&jobs, position).put(&done, &job, b"yes");
-//!     batch.commit(&area)?;                                // both or neither
-//! }
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! What the engine decides is in the crate `store`; here are threads and system calls: who writes what (`shared`), and to
-//! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
-//! that was submitted and is awaited by nobody.
+//! Opening an area, and what is done to it as a whole.
 
-mod awake;
-mod backend;
-mod bell;
-mod group;
-mod shared;
-mod structures;
-
-pub(crate) use awake::never as never_awake;
-pub use backend::{NvmTiming, WriteCache};
-pub use store::{
-    Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
-};
-pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
-
-use crate::entropy;
-use crate::media::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
+use crate::awake;
+use crate::backend::{self, Backend, Direct, Mapped, NvmTiming, WriteCache};
+use crate::error::AreaError;
 use crate::pool::{ClientError, OpenedArea, PoolClient};
-use backend::{Backend, Direct, Mapped};
+use crate::shared::Shared;
 use base::{Device, MediaError, Rate};
-use shared::Shared;
+use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use std::fmt;
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use store::{Engine, LayoutError, Options};
-use thiserror::Error;
-use wire::areas::{Code, OWN, Request};
+use store::pool::protocol::{Code, OWN, Request};
+use store::{
+    Durability, Engine, Kind, Layout, LayoutError, Op, OpenError, Options, Receipt, RecoveryReport, Stats,
+    StructureId, Ticket,
+};
 
 /// Bytes that a cut leaves old or new on mapped memory.
 const ATOMIC_BYTES: u32 = 8;
@@ -85,41 +54,6 @@ impl AreaOptions {
             index_bytes_max: self.index_bytes_max,
         }
     }
-}
-
-/// Why an operation on an area failed.
-#[derive(Debug, Error)]
-pub enum AreaError {
-    /// The file cannot be opened.
-    #[error(transparent)]
-    Media(#[from] MediaOpenError),
-    /// The server of a pool.
-    #[error(transparent)]
-    Pool(#[from] ClientError),
-    /// What is in it cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A new area cannot be made.
-    #[error("the area cannot be made: {0}")]
-    Create(Box<dyn std::error::Error + Send + Sync>),
-    /// Refused: nothing was done.
-    #[error(transparent)]
-    Refused(#[from] SubmitError),
-    /// The write failed: whether the operation is durable shows when the area is opened anew.
-    #[error("the write failed: open the area anew to see whether it is there")]
-    Failed,
-    /// The medium cannot be read.
-    #[error("the area cannot be read: {0}")]
-    Read(io::ErrorKind),
-    /// A checksum does not match.
-    #[error("the area is damaged, at byte {offset}")]
-    Damaged {
-        /// In the area.
-        offset: u64,
-    },
-    /// The operating system refuses memory or a thread.
-    #[error("the system refuses the area's memory or thread: {0}")]
-    System(#[from] io::Error),
 }
 
 /// A storage area of this process; clones are the same area. It is closed when the last clone, and the last structure
@@ -281,7 +215,7 @@ impl Area {
         })))
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
 
@@ -313,36 +247,6 @@ impl Area {
     /// Counters and state.
     pub fn stats(&self) -> Stats {
         self.shared().lock().engine.stats()
-    }
-
-    /// The log called `name`; it is made, durably, if it is not there.
-    pub fn log(&self, name: &str) -> Result<Log, AreaError> {
-        Ok(Log::new(
-            self.clone(),
-            self.create(name, Log::KIND, Durability::Sync)?,
-        ))
-    }
-
-    /// The queue called `name`, as [`Area::log`].
-    pub fn queue(&self, name: &str) -> Result<Queue, AreaError> {
-        let id = self.create(name, Queue::KIND, Durability::Sync)?;
-        Ok(Queue::new(self.clone(), id))
-    }
-
-    /// The map called `name`, as [`Area::log`].
-    pub fn map(&self, name: &str) -> Result<Map, AreaError> {
-        Ok(Map::new(
-            self.clone(),
-            self.create(name, Map::KIND, Durability::Sync)?,
-        ))
-    }
-
-    /// The tree called `name`, as [`Area::log`].
-    pub fn tree(&self, name: &str) -> Result<Tree, AreaError> {
-        Ok(Tree::new(
-            self.clone(),
-            self.create(name, Tree::KIND, Durability::Sync)?,
-        ))
     }
 
     /// Makes a structure with a durability of its own, or finds it with the one that it has. Opening it by
@@ -411,6 +315,24 @@ impl Area {
     }
 }
 
+impl Pending {
+    /// What it waits for: compare with [`Area::durable`].
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// True when it is durable already.
+    pub fn is_durable(&self) -> bool {
+        self.area.durable() >= self.ticket
+    }
+
+    /// Waits until it is durable.
+    pub fn wait(self) -> Result<(), AreaError> {
+        let shared = self.area.shared();
+        shared.wait(shared.lock(), self.ticket)
+    }
+}
+
 impl fmt::Debug for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Area").field("stats", &self.stats()).finish()
@@ -436,8 +358,8 @@ fn create(
         layout.atomic_bytes = ATOMIC_BYTES;
     }
     let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(&entropy::seed().to_le_bytes());
-    uuid[8..].copy_from_slice(&entropy::seed().to_le_bytes());
+    uuid[..8].copy_from_slice(&os::seed().to_le_bytes());
+    uuid[8..].copy_from_slice(&os::seed().to_le_bytes());
     store::create(medium, layout, uuid).map_err(|error| AreaError::Create(error.into()))
 }
 

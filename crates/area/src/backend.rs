@@ -3,9 +3,9 @@
 //! A write is durable when it returns. On files that is `RWF_DSYNC`, by which the kernel sets FUA, or flushes the
 //! device's cache after the write if it has one and no FUA.
 
-use super::awake;
-use crate::clock;
+use crate::awake;
 use base::limits::PAGE_BYTES;
+use os::now;
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -242,7 +242,7 @@ impl Backend for Mapped {
 
     /// The first eight bytes are zeroed first and written last (docs/format/store.md).
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let began = self.timing.map(|_| clock::now());
+        let began = self.timing.map(|_| now());
         let at = self.place(offset, bytes.len())?;
         let (first, rest) = bytes.split_at(8);
         self.store(at, &[0; 8])?;
@@ -252,7 +252,7 @@ impl Backend for Mapped {
         if let (Some(began), Some(timing)) = (began, self.timing) {
             let transfer_ns = bytes.len() as u64 * 1_000_000_000 / timing.bandwidth.max(1);
             let end = began.as_nanos() + timing.latency_ns + transfer_ns;
-            while clock::now().as_nanos() < end {
+            while now().as_nanos() < end {
                 hint::spin_loop();
             }
         }

@@ -6,17 +6,21 @@
 //!
 //! Locks are taken in this order: rounds, state, the area's.
 
+mod error;
 mod identity;
 mod pattern;
 mod recover;
 
+pub use error::FilesError;
 pub use pattern::{DEFAULT_PATTERNS, matches};
 pub use recover::{Recovered, export, restore};
 pub use store::files::FileId;
 
-use crate::area::{
-    Area, AreaError, AreaOptions, Durability, Kind, Log, NvmTiming, Op, StructureId, never_awake,
-};
+use crate::area::{Area, AreaOptions};
+use crate::awake;
+use crate::backend::NvmTiming;
+use crate::error::AreaError;
+use crate::structures::Log;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,8 +30,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use store::files::{Change, FILES_NAME, FileLimits, Files, Settled, SyncBy, WRITES_NAME};
-use thiserror::Error;
+use store::files::{Change, FileLimits, Files, Settled, SyncBy};
+use store::{Op, StructureId};
 
 /// A file that changes by so much between two syncs is synced by the file system: its cost is that of the data then.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -43,28 +47,6 @@ pub enum Source {
     Path(PathBuf, u64),
     /// Memory of so many bytes that takes the time of NVM: for measuring. Nothing survives the process.
     Nvm(u64, NvmTiming),
-}
-
-/// Why files cannot be kept in an area.
-#[derive(Debug, Error)]
-pub enum FilesError {
-    /// The area.
-    #[error(transparent)]
-    Area(#[from] AreaError),
-    /// A file.
-    #[error("{}: {source}", .path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What the area has of files cannot be brought back to them.
-    #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
-    Refused(String),
-    /// The area has entries that make no sense.
-    #[error(transparent)]
-    Malformed(#[from] store::files::Malformed),
 }
 
 /// Where a write went.
@@ -108,13 +90,6 @@ fn failed() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-/// The structures of an area that are about files.
-fn structures(area: &Area) -> Result<(StructureId, Log), AreaError> {
-    let map = area.create(FILES_NAME, Kind::Map, Durability::Lazy)?;
-    area.create(WRITES_NAME, Kind::Log, Durability::Lazy)?;
-    Ok((map, area.log(WRITES_NAME)?))
-}
-
 impl Journal {
     /// Opens the area, and brings back to their files what it has of them after a crash.
     pub fn open(source: &Source) -> Result<(Self, Recovered), FilesError> {
@@ -122,7 +97,7 @@ impl Journal {
             Source::Path(path, bytes) => Area::open(path, &AreaOptions::new(*bytes))?,
             Source::Nvm(bytes, timing) => Area::memory(&AreaOptions::new(*bytes), Some(*timing))?,
         };
-        let (map, writes) = structures(&area)?;
+        let (map, writes) = recover::structures(&area)?;
         let recovered = recover::in_place(&area, map, &writes)?;
         let limits = FileLimits {
             unsynced_bytes_max: UNSYNCED_BYTES_MAX,
@@ -146,7 +121,7 @@ impl Journal {
         let thread = std::thread::Builder::new()
             .name("files".into())
             .spawn(move || {
-                never_awake();
+                awake::never();
                 runner.run();
             })
             .map_err(AreaError::from)?;

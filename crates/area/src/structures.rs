@@ -1,8 +1,9 @@
 //! Log, queue, map and tree as programs use them.
 
-use super::{Area, AreaError, Pending, Ticket};
+use crate::area::{Area, Pending};
+use crate::error::AreaError;
 use std::ops::{Bound, Range, RangeBounds};
-use store::{Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
+use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
 
 /// Entries of a tree that a range looks up at once.
 const RANGE_STEP_MAX: usize = 256;
@@ -63,6 +64,38 @@ structure!(
 /// The position of a batch's only append or push.
 fn position(receipt: &Receipt) -> u64 {
     receipt.positions[0]
+}
+
+impl Area {
+    /// The log called `name`; it is made, durably, if it is not there.
+    pub fn log(&self, name: &str) -> Result<Log, AreaError> {
+        Ok(Log::new(
+            self.clone(),
+            self.create(name, Log::KIND, Durability::Sync)?,
+        ))
+    }
+
+    /// The queue called `name`, as [`Area::log`].
+    pub fn queue(&self, name: &str) -> Result<Queue, AreaError> {
+        let id = self.create(name, Queue::KIND, Durability::Sync)?;
+        Ok(Queue::new(self.clone(), id))
+    }
+
+    /// The map called `name`, as [`Area::log`].
+    pub fn map(&self, name: &str) -> Result<Map, AreaError> {
+        Ok(Map::new(
+            self.clone(),
+            self.create(name, Map::KIND, Durability::Sync)?,
+        ))
+    }
+
+    /// The tree called `name`, as [`Area::log`].
+    pub fn tree(&self, name: &str) -> Result<Tree, AreaError> {
+        Ok(Tree::new(
+            self.clone(),
+            self.create(name, Tree::KIND, Durability::Sync)?,
+        ))
+    }
 }
 
 impl Log {
@@ -301,23 +334,5 @@ impl Keyed for Map {
 impl Keyed for Tree {
     fn number(&self) -> StructureId {
         self.id
-    }
-}
-
-impl Pending {
-    /// What it waits for: compare with [`Area::durable`].
-    pub fn ticket(&self) -> Ticket {
-        self.ticket
-    }
-
-    /// True when it is durable already.
-    pub fn is_durable(&self) -> bool {
-        self.area.durable() >= self.ticket
-    }
-
-    /// Waits until it is durable.
-    pub fn wait(self) -> Result<(), AreaError> {
-        let shared = self.area.shared();
-        shared.wait(shared.lock(), self.ticket)
     }
 }

@@ -1,6 +1,6 @@
 //! Storage areas on real files and in memory, by many threads.
 
-use runtime::area::{Area, AreaError, AreaOptions, Batch, Durability, Kind, NvmTiming, Op, SubmitError};
+use area::{Area, AreaError, AreaOptions, Batch, Durability, Kind, NvmTiming, Op, SubmitError};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -193,11 +193,11 @@ fn emulated_nvm_takes_its_time() {
     };
     let area = Area::memory(&options(), Some(timing)).expect("memory");
     let log = area.log("log").expect("a log");
-    let before = runtime::now();
+    let before = os::now();
     for _ in 0..10 {
         log.append(b"x").expect("room");
     }
-    let taken = runtime::now().as_nanos() - before.as_nanos();
+    let taken = os::now().as_nanos() - before.as_nanos();
     assert!(taken >= 20_000_000, "{taken} ns");
 }
 

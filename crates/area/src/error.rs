@@ -1,0 +1,42 @@
+//! Why an operation on an area failed.
+
+use crate::pool::ClientError;
+use os::MediaOpenError;
+use std::io;
+use store::{OpenError, SubmitError};
+use thiserror::Error;
+
+/// Why an operation on an area failed.
+#[derive(Debug, Error)]
+pub enum AreaError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    Media(#[from] MediaOpenError),
+    /// The server of a pool.
+    #[error(transparent)]
+    Pool(#[from] ClientError),
+    /// What is in it cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A new area cannot be made.
+    #[error("the area cannot be made: {0}")]
+    Create(Box<dyn std::error::Error + Send + Sync>),
+    /// Refused: nothing was done.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    /// The write failed: whether the operation is durable shows when the area is opened anew.
+    #[error("the write failed: open the area anew to see whether it is there")]
+    Failed,
+    /// The medium cannot be read.
+    #[error("the area cannot be read: {0}")]
+    Read(io::ErrorKind),
+    /// A checksum does not match.
+    #[error("the area is damaged, at byte {offset}")]
+    Damaged {
+        /// In the area.
+        offset: u64,
+    },
+    /// The operating system refuses memory or a thread.
+    #[error("the system refuses the area's memory or thread: {0}")]
+    System(#[from] io::Error),
+}

@@ -1,0 +1,28 @@
+//! Why files cannot be kept in an area.
+
+use crate::error::AreaError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why files cannot be kept in an area.
+#[derive(Debug, Error)]
+pub enum FilesError {
+    /// The area.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// A file.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What the area has of files cannot be brought back to them.
+    #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
+    Refused(String),
+    /// The area has entries that make no sense.
+    #[error(transparent)]
+    Malformed(#[from] store::files::Malformed),
+}

@@ -1,0 +1,40 @@
+//! Storage areas of this process: the library `store` on files, block devices, persistent memory and memory.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), area::AreaError> {
+//! use area::{Area, AreaOptions, Batch};
+//!
+//! let area = Area::open("app.area".as_ref(), &AreaOptions::new(256 << 20))?;
+//! let (jobs, done) = (area.queue("jobs")?, area.map("done")?);
+//! jobs.push(b"a job")?;                                    // durable when it returns
+//! while let Some((position, job)) = jobs.pop()? {
+//!     let batch = Batch::new().acknowledge(&jobs, position).put(&done, &job, b"yes");
+//!     batch.commit(&area)?;                                // both or neither
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the engine decides is in the crate `store`; here are threads and system calls: who writes what (`shared`), and to
+//! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
+//! that was submitted and is awaited by nobody.
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+mod area;
+mod awake;
+mod backend;
+mod bell;
+mod error;
+pub mod files;
+mod group;
+pub mod pool;
+mod shared;
+mod structures;
+
+pub use area::{Area, AreaOptions, Pending};
+pub use backend::{NvmTiming, WriteCache};
+pub use error::AreaError;
+pub use store::{
+    Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
+};
+pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
