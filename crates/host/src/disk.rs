@@ -12,6 +12,7 @@
 //! - After a failed write or flush of the medium nothing is written any more (latched); reads go on.
 //! - Versions of pages grow over restarts: they begin with the number of the start, which is durable before the first.
 
+use crate::buffered::{Buffered, Event, Limits, Marks};
 use crate::gateway::merge::{Merged, Part, merge};
 use crate::{Input, Output};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
@@ -21,10 +22,9 @@ use base::{
     Pool, Slab, Version, VssdId,
 };
 use flash::{
-    CreateError, Data, Event, GcMode, OpenError, RecoverError, RecoveryReport, Request, Ssd, Timing, Vssd,
-    VssdConfig, VssdError,
+    CreateError, GcMode, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdError,
 };
-use rack::cache::{Cache, Cached};
+use rack::cache::Cached;
 use std::collections::VecDeque;
 use thiserror::Error;
 
@@ -32,8 +32,6 @@ use thiserror::Error;
 pub const SPARE_RATIO: f64 = 0.25;
 /// Pages that one call begins or writes back at most.
 pub const STEP_PAGES: usize = 256;
-/// Data that nobody adds to any more is written back after this.
-const WRITE_BACK_IDLE: Duration = Duration::from_millis(200);
 /// Without requests for this long the time is used to collect (RackBlox's artifact: 30 ms).
 const GC_IDLE: Duration = Duration::from_millis(30);
 /// When to try again after the pool was empty.
@@ -45,16 +43,10 @@ const MARK: &[u8] = b"disk";
 /// A disk is the only vSSD of its medium.
 const VSSD: VssdId = VssdId(1);
 
-const KIND_SHIFT: u32 = 56;
-const TAG_READ: u64 = 1 << KIND_SHIFT;
-const TAG_FETCH: u64 = 2 << KIND_SHIFT;
-const TAG_WRITE: u64 = 3 << KIND_SHIFT;
-const TAG_FLUSH: u64 = 4 << KIND_SHIFT;
-const TAG_STOP_FLUSH: u64 = 5 << KIND_SHIFT;
-const TAG_STOP_CHECKPOINT: u64 = 6 << KIND_SHIFT;
-const TAG_VALUE: u64 = (1 << KIND_SHIFT) - 1;
-/// A read's tag is the request's slot above the page's place in it.
+/// The key of a client's read is the request's slot above the page's place in it.
 const PLACE_BITS: u32 = 20;
+/// The key of a read for a change is this and the page.
+const FETCH: u64 = 1 << 56;
 
 /// Why a disk cannot be started.
 #[derive(Debug, Error)]
@@ -191,7 +183,7 @@ struct Work {
     /// Pages not done.
     left: u32,
     /// With FUA, what has to be written back.
-    marks: Vec<u64>,
+    marks: Marks,
     error: Option<BlockError>,
 }
 
@@ -230,35 +222,15 @@ struct Line {
     old: Option<Option<Page>>,
 }
 
-/// A request that waits for the medium.
-#[derive(Debug)]
-struct Job {
-    slot: u32,
-    /// Everything below is to be written back first.
-    below: u64,
-    /// These are to be written back first.
-    marks: Vec<u64>,
-}
-
-/// How far a clean stop is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    No,
-    WriteBack,
-    Flush,
-    Checkpoint,
-    Done,
-}
-
 /// A vSSD, served to clients of its own machine.
 pub struct Disk {
     config: DiskConfig,
     gc: rack::gc::Config,
-    flash: Vssd,
+    /// A request that waits for the medium is its slot.
+    buffered: Buffered<u32>,
     report: RecoveryReport,
     pool: Pool,
     zero: Page,
-    cache: Cache,
     version: Version,
     works: Slab<Work>,
     /// Reads with pages to begin, and changes, in turns.
@@ -267,19 +239,9 @@ pub struct Disk {
     lines: Map<u32, Line>,
     /// Lines that wait for room in the cache or for memory.
     stuck: VecDeque<Lpn>,
-    jobs_waiting: Vec<Job>,
-    jobs_ready: Vec<Job>,
-    jobs_flushing: Vec<Job>,
-    flush_in_flight: bool,
     reads_in_flight: usize,
-    writes_in_flight: usize,
-    media_in_flight: usize,
     asked_at: Instant,
-    written_at: Instant,
-    written_since_gc: bool,
     collecting: bool,
-    latched: bool,
-    stop: Stop,
     /// Pages that this call may still do.
     budget: usize,
     starved: bool,
@@ -310,12 +272,16 @@ impl Disk {
             ssd.boot() >> (63 - START_SHIFT) == 0,
             "a disk starts less than 2^23 times"
         );
+        let limits = Limits {
+            cache_pages: config.cache_pages.clamp(16, (pool.capacity() / 8).max(16)),
+            write_depth: config.write_depth,
+            dirty_ratio_low: config.dirty_ratio_low,
+        };
         Ok(Self {
             gc: rack::gc::Config::for_spare(spare),
-            flash,
+            buffered: Buffered::new(now, flash, limits, 0),
             report,
             zero: pool.alloc_zeroed().ok_or(DiskError::Pool)?,
-            cache: Cache::new(config.cache_pages.clamp(16, (pool.capacity() / 8).max(16))),
             pool,
             config,
             version: Version(u64::from(ssd.boot()) << START_SHIFT),
@@ -324,19 +290,9 @@ impl Disk {
             changing: VecDeque::new(),
             lines: Map::new(),
             stuck: VecDeque::new(),
-            jobs_waiting: Vec::new(),
-            jobs_ready: Vec::new(),
-            jobs_flushing: Vec::new(),
-            flush_in_flight: false,
             reads_in_flight: 0,
-            writes_in_flight: 0,
-            media_in_flight: 0,
             asked_at: now,
-            written_at: now,
-            written_since_gc: true,
             collecting: false,
-            latched: false,
-            stop: Stop::No,
             budget: 0,
             starved: false,
             now,
@@ -351,22 +307,20 @@ impl Disk {
 
     /// The flash, to look at.
     pub fn flash(&self) -> &Vssd {
-        &self.flash
+        self.buffered.flash()
     }
 
     /// Stops cleanly: writes everything back, flushes, and ends with a checkpoint. Changes are refused from now on.
     /// [`is_quiet`](Disk::is_quiet) tells when it is done.
     pub fn drain(&mut self, now: Instant) {
-        if self.stop == Stop::No {
-            self.stop = Stop::WriteBack;
-        }
+        self.buffered.stop();
         self.pump(now);
     }
 
     /// True when, after [`drain`](Disk::drain), all of it is durable and nothing is in flight. A latched disk can do no
     /// more, and is quiet when nothing is in flight.
     pub fn is_quiet(&self) -> bool {
-        self.media_in_flight == 0 && (self.latched || self.stop == Stop::Done)
+        self.buffered.is_quiet()
     }
 
     fn request(&mut self, request: BlockRequest) {
@@ -386,7 +340,7 @@ impl Disk {
             found: Vec::new(),
             begun: 0,
             left: 0,
-            marks: Vec::new(),
+            marks: Marks::new(),
             error: None,
         };
         work.left = if work.length == 0 { 0 } else { work.pages() };
@@ -396,11 +350,7 @@ impl Disk {
         let (left, op) = (work.left, work.op);
         let slot = self.works.insert(work);
         match op {
-            BlockOp::Flush => self.add_job(Job {
-                slot,
-                below: self.cache.mark(),
-                marks: Vec::new(),
-            }),
+            BlockOp::Flush => self.buffered.flush(slot),
             _ if left == 0 => self.finish(slot),
             BlockOp::Read => self.reading.push_back(slot),
             _ => self.changing.push_back(slot),
@@ -412,13 +362,13 @@ impl Disk {
         let aligned =
             request.offset.is_multiple_of(sector) && u64::from(request.length).is_multiple_of(sector);
         let end = request.offset.checked_add(u64::from(request.length));
-        let size_bytes = u64::from(self.flash.logical_pages()) * PAGE_BYTES as u64;
+        let size_bytes = u64::from(self.flash().logical_pages()) * PAGE_BYTES as u64;
         if !aligned || end.is_none_or(|end| end > size_bytes) {
             return Err(BlockError::Invalid);
         }
         match () {
-            () if self.latched && request.op != BlockOp::Read => Err(BlockError::Io),
-            () if self.stop != Stop::No && changes => Err(BlockError::Shutdown),
+            () if self.buffered.is_latched() && request.op != BlockOp::Read => Err(BlockError::Io),
+            () if self.buffered.is_stopping() && changes => Err(BlockError::Shutdown),
             () => Ok(()),
         }
     }
@@ -445,14 +395,10 @@ impl Disk {
         let work = &mut self.works[slot];
         if work.fua && work.error.is_none() && work.length > 0 {
             let marks = core::mem::take(&mut work.marks);
-            if self.latched {
-                self.works[slot].error = Some(BlockError::Io);
+            if self.buffered.is_latched() {
+                work.error = Some(BlockError::Io);
             } else {
-                return self.add_job(Job {
-                    slot,
-                    below: 0,
-                    marks,
-                });
+                return self.buffered.persist(marks, slot);
             }
         }
         self.answer(slot);
@@ -470,24 +416,6 @@ impl Disk {
         self.reply(work.client, work.tag, result);
     }
 
-    /// A request that waited for the medium ends.
-    fn finish_job(&mut self, job: &Job, result: Result<(), BlockError>) {
-        self.works[job.slot].error = result.err();
-        self.answer(job.slot);
-    }
-
-    fn add_job(&mut self, job: Job) {
-        if self.is_due(&job) {
-            self.jobs_ready.push(job);
-        } else {
-            self.jobs_waiting.push(job);
-        }
-    }
-
-    fn is_due(&self, job: &Job) -> bool {
-        self.cache.is_written_below(job.below) && job.marks.iter().all(|&mark| self.cache.is_written_at(mark))
-    }
-
     /// Carries everything on that can go on now, within the budget.
     fn pump(&mut self, now: Instant) {
         self.now = now;
@@ -499,7 +427,8 @@ impl Disk {
             progress |= self.step_reads();
             self.issue();
             progress |= self.drain_flash();
-            progress |= self.step_stop();
+            let busy = !self.lines.is_empty() || !self.changing.is_empty();
+            progress |= self.buffered.step_stop(now, busy);
             progress |= self.collect();
             if !progress {
                 break;
@@ -525,7 +454,7 @@ impl Disk {
         {
             let work = &mut self.works[slot];
             let (place, lpn) = (work.begun, work.lpn(work.begun));
-            if !self.cache.has_room(lpn) && !self.lines.contains_key(&lpn.0) {
+            if !self.buffered.cache().has_room(lpn) && !self.lines.contains_key(&lpn.0) {
                 break;
             }
             self.changing.pop_front();
@@ -555,8 +484,8 @@ impl Disk {
         if let Some(line) = self.lines.get_mut(&lpn.0) {
             return line.parts.push(part);
         }
-        let never_written = part.page.is_none() && self.cache.get(lpn).is_none();
-        if never_written && self.flash.version(lpn) == Version::NONE {
+        let never_written = part.page.is_none() && self.buffered.version(lpn) == Version::NONE;
+        if never_written {
             // It reads as zeros already.
             return self.page_done(slot, Ok(()));
         }
@@ -575,11 +504,11 @@ impl Disk {
         let Some(line) = self.lines.get_mut(&lpn.0).filter(|line| !line.fetching) else {
             return;
         };
-        if !self.cache.has_room(lpn) {
+        if !self.buffered.cache().has_room(lpn) {
             return self.stuck.push_back(lpn);
         }
-        let fresh = self.flash.version(lpn) == Version::NONE;
-        let old = match (self.cache.get(lpn), &line.old) {
+        let fresh = self.buffered.flash().version(lpn) == Version::NONE;
+        let old = match (self.buffered.cache().get(lpn), &line.old) {
             (Some(cached), _) => Some(cached.page.as_ref()),
             (None, Some(old)) => Some(old.as_ref()),
             (None, None) => fresh.then_some(None),
@@ -593,8 +522,7 @@ impl Disk {
             }
             Merged::NeedsRead => {
                 line.fetching = true;
-                let tag = TAG_FETCH | u64::from(lpn.0);
-                return self.flash.submit(self.now, Request::Read { tag, lpn });
+                return self.buffered.read(self.now, FETCH | u64::from(lpn.0), lpn);
             }
         };
         self.version.0 += 1;
@@ -603,22 +531,19 @@ impl Disk {
             crc: page.as_ref().map_or(0, Page::crc),
             page,
         };
-        self.cache.put(lpn, cached);
-        self.written_at = self.now;
-        self.written_since_gc = true;
+        self.buffered.put(self.now, lpn, cached);
         let line = self.lines.remove(&lpn.0).expect("just seen");
         for part in line.parts {
             if part.durable {
-                let mark = self.cache.mark_of(lpn).expect("just put");
+                let mark = self.buffered.expedite(lpn).expect("just put");
                 self.works[part.request].marks.push(mark);
-                self.cache.expedite(lpn);
             }
             self.page_done(part.request, Ok(()));
         }
     }
 
     /// What a page holds is known, or will never be.
-    fn fetched(&mut self, lpn: Lpn, result: Result<Data, VssdError>) {
+    fn fetched(&mut self, lpn: Lpn, result: Result<Cached, VssdError>) {
         let Some(line) = self.lines.get_mut(&lpn.0) else {
             // Given up when the medium failed.
             return;
@@ -629,8 +554,7 @@ impl Disk {
             .iter()
             .any(|part| part.count == PAGE_BYTES / SECTOR_BYTES);
         match result {
-            Ok(Data::Page { page, .. }) => line.old = Some(Some(page)),
-            Ok(Data::Zero { .. } | Data::None) => line.old = Some(None),
+            Ok(cached) => line.old = Some(cached.page),
             // All of it is written anew.
             Err(_) if whole => {}
             Err(_) => {
@@ -659,14 +583,14 @@ impl Disk {
             if work.begun < work.pages() {
                 self.reading.push_back(slot);
             }
-            if let Some(cached) = self.cache.get(lpn) {
+            if let Some(cached) = self.buffered.cache().get(lpn) {
                 let page = cached.page.clone();
                 self.found(slot, place, Ok(page));
                 continue;
             }
             self.reads_in_flight += 1;
-            let tag = TAG_READ | u64::from(slot) << PLACE_BITS | u64::from(place);
-            self.flash.submit(self.now, Request::Read { tag, lpn });
+            let key = u64::from(slot) << PLACE_BITS | u64::from(place);
+            self.buffered.read(self.now, key, lpn);
         }
         progress
     }
@@ -679,129 +603,52 @@ impl Disk {
         self.page_done(slot, result);
     }
 
-    fn wants_write_back(&self) -> bool {
-        let waits = !self.jobs_waiting.is_empty() || !self.stuck.is_empty() || !self.changing.is_empty();
-        let is_full = self.cache.len() as f64 > self.config.dirty_ratio_low * self.cache.capacity() as f64;
-        !self.latched
-            && (self.stop != Stop::No || waits || is_full || self.now >= self.written_at + WRITE_BACK_IDLE)
-    }
-
     /// Issues write-backs and flushes to the flash.
     fn issue(&mut self) {
         while self.budget > 0
-            && self.writes_in_flight < self.config.write_depth
-            && self.wants_write_back()
-            && let Some((lpn, _)) = self.cache.next_write()
+            && let Some((lpn, _)) = self.buffered.next_write(self.now, self.waits_for_room())
         {
             self.budget -= 1;
-            self.writes_in_flight += 1;
-            let tag = TAG_WRITE | u64::from(lpn.0);
-            let Cached { version, crc, page } = self.cache.begin(lpn);
-            let request = match page {
-                Some(page) => Request::Write {
-                    tag,
-                    lpn,
-                    version,
-                    crc,
-                    page,
-                },
-                None => Request::Zero { tag, lpn, version },
-            };
-            self.flash.submit(self.now, request);
+            self.buffered.write(self.now, lpn);
         }
-        if !self.flush_in_flight && !self.jobs_ready.is_empty() {
-            self.flush_in_flight = true;
-            core::mem::swap(&mut self.jobs_flushing, &mut self.jobs_ready);
-            self.flash.submit(self.now, Request::Flush { tag: TAG_FLUSH });
-        }
+        self.buffered.start_flush(self.now);
+    }
+
+    fn waits_for_room(&self) -> bool {
+        !self.stuck.is_empty() || !self.changing.is_empty()
     }
 
     fn drain_flash(&mut self) -> bool {
         let mut progress = false;
-        while let Some(event) = self.flash.poll() {
+        while let Some(event) = self.buffered.poll(self.now) {
+            progress |= !matches!(event, Event::Media(_) | Event::Flash(_));
             match event {
-                Event::Media(op) => {
-                    self.media_in_flight += 1;
-                    self.out.push_back(Output::Media(op));
+                Event::Media(op) => self.out.push_back(Output::Media(op)),
+                Event::Read { key, result } if key & FETCH != 0 => self.fetched(Lpn(key as u32), result),
+                Event::Read { key, result } => {
+                    self.reads_in_flight -= 1;
+                    let place = key as u32 & ((1 << PLACE_BITS) - 1);
+                    let page = result.map(|cached| cached.page).map_err(|_| BlockError::Io);
+                    self.found((key >> PLACE_BITS) as u32, place, page);
                 }
-                Event::GcDone => self.collecting = false,
-                Event::GcForced if self.collecting => {}
-                Event::GcForced => self.start_collection(),
-                Event::Borrow | Event::Return => unreachable!("a disk has its channels for itself"),
-                Event::Done { tag, result } => {
-                    progress = true;
-                    self.flash_done(tag, result);
+                Event::Written(_) | Event::Stopping => {}
+                Event::Ended(slot, result) => {
+                    self.works[slot].error = result.err().map(|_| BlockError::Io);
+                    self.answer(slot);
                 }
+                Event::Latched => self.give_up(),
+                Event::Flash(flash::Event::GcDone) => self.collecting = false,
+                Event::Flash(flash::Event::GcForced) if self.collecting => {}
+                Event::Flash(flash::Event::GcForced) => self.start_collection(),
+                Event::Flash(_) => unreachable!("a disk has its channels for itself"),
             }
         }
         progress
     }
 
-    fn flash_done(&mut self, tag: u64, result: Result<Data, VssdError>) {
-        let value = tag & TAG_VALUE;
-        match tag & !TAG_VALUE {
-            TAG_READ => {
-                self.reads_in_flight -= 1;
-                let (slot, place) = (
-                    (value >> PLACE_BITS) as u32,
-                    value as u32 & ((1 << PLACE_BITS) - 1),
-                );
-                let page = match result {
-                    Ok(Data::Page { page, .. }) => Ok(Some(page)),
-                    Ok(Data::Zero { .. } | Data::None) => Ok(None),
-                    Err(_) => Err(BlockError::Io),
-                };
-                self.found(slot, place, page);
-            }
-            TAG_FETCH => self.fetched(Lpn(value as u32), result),
-            TAG_WRITE => self.write_done(Lpn(value as u32), result),
-            TAG_FLUSH => {
-                self.flush_in_flight = false;
-                if result.is_err() {
-                    return self.latch();
-                }
-                for job in core::mem::take(&mut self.jobs_flushing) {
-                    self.finish_job(&job, Ok(()));
-                }
-            }
-            TAG_STOP_FLUSH | TAG_STOP_CHECKPOINT if result.is_err() => self.latch(),
-            TAG_STOP_FLUSH => {
-                self.stop = Stop::Checkpoint;
-                self.flash.checkpoint(self.now, TAG_STOP_CHECKPOINT);
-            }
-            TAG_STOP_CHECKPOINT => self.stop = Stop::Done,
-            _ => unreachable!("the flash echoes tags"),
-        }
-    }
-
-    fn write_done(&mut self, lpn: Lpn, result: Result<Data, VssdError>) {
-        self.writes_in_flight -= 1;
-        if result.is_err() {
-            return self.latch();
-        }
-        self.cache.wrote(lpn);
-        let mut index = 0;
-        while index < self.jobs_waiting.len() {
-            if self.is_due(&self.jobs_waiting[index]) {
-                let job = self.jobs_waiting.swap_remove(index);
-                self.jobs_ready.push(job);
-            } else {
-                index += 1;
-            }
-        }
-    }
-
-    /// The medium failed: what waits for it fails, and so will every change and flush from now on.
-    fn latch(&mut self) {
-        if core::mem::replace(&mut self.latched, true) {
-            return;
-        }
-        let mut jobs = core::mem::take(&mut self.jobs_waiting);
-        jobs.append(&mut self.jobs_ready);
-        jobs.append(&mut self.jobs_flushing);
-        for job in jobs {
-            self.finish_job(&job, Err(BlockError::Io));
-        }
+    /// The medium failed: every change under way fails.
+    #[cold]
+    fn give_up(&mut self) {
         self.stuck.clear();
         for key in self.lines.sorted_keys() {
             let line = self.lines.remove(&key).expect("one of the keys");
@@ -824,7 +671,7 @@ impl Disk {
         let idle = self.now >= self.asked_at + GC_IDLE;
         let due = !self.collecting
             && self.wants_collection()
-            && (idle || self.flash.free_ratio() < self.gc.soft_ratio);
+            && (idle || self.flash().free_ratio() < self.gc.soft_ratio);
         if due {
             self.start_collection();
         }
@@ -833,30 +680,15 @@ impl Disk {
 
     fn start_collection(&mut self) {
         self.collecting = true;
-        self.written_since_gc = false;
-        self.flash.start_gc(self.now, self.gc.restore_ratio);
+        self.buffered.start_gc(self.now, self.gc.restore_ratio);
     }
 
     /// A full disk that nobody writes rests; a stop begins no collection: what it moved would follow the checkpoint.
     fn wants_collection(&self) -> bool {
-        self.written_since_gc
-            && self.stop == Stop::No
-            && !self.latched
-            && self.flash.free_ratio() < self.gc.background_ratio
-    }
-
-    /// Carries a clean stop on.
-    fn step_stop(&mut self) -> bool {
-        let waits = !self.lines.is_empty() || !self.changing.is_empty();
-        let jobs = !self.jobs_waiting.is_empty() || !self.jobs_ready.is_empty() || self.flush_in_flight;
-        let busy = waits || jobs || !self.cache.is_empty() || self.flash.gc_active();
-        if self.stop != Stop::WriteBack || self.latched || busy {
-            return false;
-        }
-        self.stop = Stop::Flush;
-        self.flash
-            .submit(self.now, Request::Flush { tag: TAG_STOP_FLUSH });
-        true
+        self.buffered.was_written_since_gc()
+            && !self.buffered.is_stopping()
+            && !self.buffered.is_latched()
+            && self.flash().free_ratio() < self.gc.background_ratio
     }
 
     /// True if the budget alone held something back.
@@ -864,11 +696,11 @@ impl Disk {
         let reads = !self.reading.is_empty() && self.reads_in_flight < self.config.read_depth;
         let room = |&slot: &u32| {
             let work = &self.works[slot];
-            self.cache.has_room(work.lpn(work.begun))
+            self.buffered.cache().has_room(work.lpn(work.begun))
         };
         let changes = self.changing.front().is_some_and(room);
-        let writes = self.writes_in_flight < self.config.write_depth && self.wants_write_back();
-        self.budget == 0 && (reads || changes || writes && !self.cache.is_empty())
+        let writes = self.buffered.may_write(self.now, self.waits_for_room());
+        self.budget == 0 && (reads || changes || writes && !self.buffered.cache().is_empty())
     }
 }
 
@@ -880,10 +712,7 @@ impl Machine for Disk {
         self.now = now;
         match input {
             Input::Request(request) => self.request(request),
-            Input::Media(done) => {
-                self.media_in_flight -= 1;
-                self.flash.media_done(now, done);
-            }
+            Input::Media(done) => self.buffered.media_done(now, done),
             Input::Packet(_) => {}
         }
         self.pump(now);
@@ -897,10 +726,7 @@ impl Machine for Disk {
         if self.is_unfinished() {
             return Some(self.now);
         }
-        let mut deadline = self.flash.deadline();
-        if !self.cache.is_empty() && self.writes_in_flight == 0 && !self.latched {
-            deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
-        }
+        let mut deadline = self.buffered.deadline();
         if !self.collecting && self.wants_collection() {
             deadline = earliest(deadline, Some(self.asked_at + GC_IDLE));
         }
@@ -908,7 +734,7 @@ impl Machine for Disk {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.flash.tick(now);
+        self.buffered.tick(now);
         self.pump(now);
     }
 }

@@ -4,6 +4,7 @@
 //! The worlds (`sim`, `runtime`) drive hosts through [`Input`] and [`Output`] only.
 #![forbid(unsafe_code)]
 
+mod buffered;
 pub mod controller;
 pub mod disk;
 pub mod gateway;

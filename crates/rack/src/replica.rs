@@ -52,7 +52,7 @@ pub trait Store {
     /// True if [`put`](Store::put) would be taken now.
     fn has_room(&self, lpn: Lpn) -> bool;
     /// Takes a newer value.
-    fn put(&mut self, lpn: Lpn, data: Cached);
+    fn put(&mut self, now: Instant, lpn: Lpn, data: Cached);
     /// Remembers that the page's newest version is this one and that its data is lost: what is here is out of date.
     fn lose(&mut self, lpn: Lpn, version: Version);
     /// True after a media failure: there will be no more room than there is.
@@ -407,7 +407,7 @@ impl Replica {
             crc,
             page: data,
         };
-        store.put(lpn, cached.clone());
+        store.put(now, lpn, cached.clone());
         let durable = header.has(flags::DURABLE);
         if self.peers.is_empty() && !durable {
             self.effects.push_back(Effect::Complete {
@@ -548,7 +548,7 @@ impl Replica {
                 crc: header.payload_crc,
                 page: packet.page().cloned(),
             };
-            store.put(lpn, data.clone());
+            store.put(now, lpn, data.clone());
             if !repairs {
                 self.take(now, lpn, data, &header);
             }

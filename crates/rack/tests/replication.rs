@@ -28,7 +28,7 @@ impl Store for Memory {
     fn has_room(&self, _lpn: Lpn) -> bool {
         true
     }
-    fn put(&mut self, lpn: Lpn, data: Cached) {
+    fn put(&mut self, _now: Instant, lpn: Lpn, data: Cached) {
         assert!(data.version >= self.newest(lpn));
         self.lost.remove(&lpn.0);
         self.volatile.insert(lpn.0, data);

@@ -6,10 +6,10 @@
 
 mod collector;
 mod groups;
+mod held;
 mod stages;
 mod timed;
 mod unit;
-mod view;
 
 pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
@@ -292,7 +292,7 @@ impl Node {
     pub fn is_quiet(&self) -> bool {
         let superblock = self.writing.is_some() || !self.jobs.is_empty();
         let mut slots = self.units.iter().flatten();
-        !superblock && slots.all(|slot| slot.unit.media_in_flight() == 0 && slot.unit.is_quiet())
+        !superblock && slots.all(|slot| slot.unit.is_quiet())
     }
 
     /// What a `status` packet tells.

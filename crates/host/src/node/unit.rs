@@ -5,31 +5,27 @@
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
 mod backlog;
-mod member;
-mod peers;
-mod stop;
 
 use crate::Output;
-use crate::node::collector::{Collector, Report};
+use crate::buffered::{Buffered, Event, Limits, Marks};
+use crate::node::collector::{self, Collector, Report};
+use crate::node::held::Held;
 use crate::node::stages::Stages;
-use crate::node::view::{View, newest};
 use backlog::Backlog;
-use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
-use flash::{Data, Event, Request, Vssd, VssdError};
-use rack::bucket::Bucket;
-use rack::cache::{Cache, Cached};
+use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
+use flash::{Loan, Vssd, VssdError};
+use rack::bucket::{Bucket, Rate};
+use rack::cache::Cached;
 use rack::control::Lead;
 use rack::dedup::{Admit, Dedup};
-use rack::gc::{Action, Agent};
+use rack::gc::{Action, Agent, Coordination};
 use rack::predictor::Predictor;
-use rack::replica::{Effect, Fetch, Incarnation, Membership, Persist, Readiness, Replica, lpn_of};
+use rack::replica::{
+    Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica, Store, lpn_of,
+};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
-use std::collections::{BTreeMap, VecDeque};
-use stop::Stop;
-use wire::rack::{Code, Header, Op, Packet};
-
-/// Data that nobody adds to any more is written back after this, so that little is lost and flushes are quick.
-const WRITE_BACK_IDLE: Duration = Duration::from_millis(200);
+use std::collections::VecDeque;
+use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// How a vSSD is served.
 #[derive(Clone, Debug)]
@@ -87,20 +83,11 @@ enum Reading {
     },
 }
 
+/// What waits for the medium.
 #[derive(Debug)]
 enum Then {
     Flushed(Header),
     Persisted(Persist),
-}
-
-/// Something that waits for the medium.
-#[derive(Debug)]
-struct Job {
-    /// Everything below is to be written back first.
-    below: Option<u64>,
-    /// This is to be written back first.
-    at: Option<u64>,
-    then: Then,
 }
 
 /// Counters of a vSSD.
@@ -120,20 +107,11 @@ pub struct UnitStats {
     pub damaged: u64,
 }
 
-const TAG_KIND_SHIFT: u32 = 32;
-const TAG_READ: u64 = 1 << TAG_KIND_SHIFT;
-const TAG_WRITE: u64 = 2 << TAG_KIND_SHIFT;
-const TAG_FLUSH: u64 = 3 << TAG_KIND_SHIFT;
-const TAG_STOP_FLUSH: u64 = 4 << TAG_KIND_SHIFT;
-const TAG_STOP_CHECKPOINT: u64 = 5 << TAG_KIND_SHIFT;
-const TAG_VALUE: u64 = (1 << TAG_KIND_SHIFT) - 1;
-
 /// One vSSD, served.
 pub struct Unit {
     identity: Identity,
     config: UnitConfig,
-    flash: Vssd,
-    cache: Cache,
+    held: Held<Then>,
     replica: Replica,
     dedup: Dedup,
     agent: Collector,
@@ -149,40 +127,10 @@ pub struct Unit {
     predict_write: Predictor,
     /// Writes that wait for room in the cache; more are dropped and come again.
     backlog: Backlog,
-    jobs_waiting: Vec<Job>,
-    jobs_ready: Vec<Job>,
-    jobs_flushing: Vec<Job>,
-    flush_in_flight: bool,
+    /// Clients' reads that the flash has.
     reads_in_flight: usize,
-    /// Write-backs that wait in the scheduler or are in flight.
-    writes_out: usize,
-    /// Reads and write-backs that the scheduler has let go.
-    in_flight: usize,
-    /// What the ids of its media operations carry above the flash's own, and how many the medium has.
-    media_tag: u64,
-    media_in_flight: u32,
-    /// Pages in the cache above which write-back starts.
-    dirty_low: usize,
-    written_at: Instant,
-    written_since_gc: bool,
-    latched: bool,
-    stop: Stop,
-    /// Pages whose newest data, of this version, is damaged here. What the flash has of them may be older.
-    damaged: BTreeMap<u32, Version>,
     stats: UnitStats,
     stages: Stages,
-}
-
-macro_rules! view {
-    ($unit:ident, $put:ident) => {
-        View {
-            cache: &mut $unit.cache,
-            flash: &$unit.flash,
-            damaged: &mut $unit.damaged,
-            latched: $unit.latched,
-            put: &mut $put,
-        }
-    };
 }
 
 impl Unit {
@@ -194,8 +142,12 @@ impl Unit {
             boot: identity.boot,
         };
         let replica = Replica::new(now, me, &identity.membership);
+        let limits = Limits {
+            cache_pages: config.cache_pages,
+            write_depth: config.write_depth,
+            dirty_ratio_low: config.dirty_ratio_low,
+        };
         Self {
-            cache: Cache::new(config.cache_pages),
             agent: Collector::Alone(Agent::new(config.gc)),
             share: None,
             gc_asked: 0,
@@ -205,34 +157,20 @@ impl Unit {
             predict_read: Predictor::default(),
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
-            jobs_waiting: Vec::new(),
-            jobs_ready: Vec::new(),
-            jobs_flushing: Vec::new(),
-            flush_in_flight: false,
             reads_in_flight: 0,
-            writes_out: 0,
-            in_flight: 0,
-            media_tag,
-            media_in_flight: 0,
-            dirty_low: (config.dirty_ratio_low * config.cache_pages as f64) as usize,
-            written_at: now,
-            written_since_gc: false,
-            latched: false,
-            stop: Stop::No,
-            damaged: BTreeMap::new(),
             stats: UnitStats::default(),
             stages: Stages::new(),
             dedup: Dedup::after(identity.lead.map_or(0, |lead| lead.session)),
+            held: Held::new(Buffered::new(now, flash, limits, media_tag)),
             identity,
             config,
-            flash,
             replica,
         }
     }
 
     /// The flash, to look at.
     pub fn flash(&self) -> &Vssd {
-        &self.flash
+        self.held.buffered.flash()
     }
 
     /// The identity.
@@ -252,12 +190,12 @@ impl Unit {
 
     /// Operations that the medium has.
     pub fn media_in_flight(&self) -> u32 {
-        self.media_in_flight
+        self.held.buffered.media_in_flight()
     }
 
     /// Pages in the write cache.
     pub fn dirty_pages(&self) -> usize {
-        self.cache.len()
+        self.held.buffered.cache().len()
     }
 
     /// True when clients may be served.
@@ -272,13 +210,25 @@ impl Unit {
 
     /// True after a media failure: writes and flushes are refused.
     pub fn is_latched(&self) -> bool {
-        self.latched
+        self.held.is_latched()
+    }
+
+    /// Stops cleanly: writes everything back, flushes, and ends with a checkpoint. [`is_quiet`](Unit::is_quiet) tells when
+    /// the stop is done. Reads and flushes are still served, and writes are not taken any more.
+    pub fn drain(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        self.held.buffered.stop();
+        self.pump(now, out);
+    }
+
+    /// True when a clean stop is complete. A latched vSSD can do no more and is quiet when nothing is in flight.
+    pub fn is_quiet(&self) -> bool {
+        (self.is_latched() || self.backlog.is_empty()) && self.held.buffered.is_quiet()
     }
 
     /// Takes a packet for this vSSD. Its payload's checksum is right.
     pub fn packet(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
-        if self.stop != Stop::No && matches!(header.op, Op::Write | Op::Zero | Op::Inv) {
+        if self.held.buffered.is_stopping() && matches!(header.op, Op::Write | Op::Zero | Op::Inv) {
             // To its senders a stopping node is one that is gone: else their writes would follow the checkpoint.
             return;
         }
@@ -317,19 +267,9 @@ impl Unit {
     }
 
     fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
-        let mut put = false;
-        let refused = self.replica.receive(now, peer, packet, &mut view!(self, put));
-        if put {
-            self.note_put(now);
-        }
-        if let Some(packet) = refused {
+        if let Some(packet) = self.replica.receive(now, peer, packet, &mut self.held) {
             self.push_backlog(now, Some(peer), packet);
         }
-    }
-
-    fn note_put(&mut self, now: Instant) {
-        self.written_at = now;
-        self.written_since_gc = true;
     }
 
     /// Lets a write wait for room, coordinated in order of end-to-end time.
@@ -353,35 +293,31 @@ impl Unit {
         }
     }
 
-    fn newest(&self, lpn: Lpn) -> Version {
-        newest(&self.cache, &self.flash, &self.damaged, lpn)
-    }
-
     fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
         let header = packet.header;
         let lpn = lpn_of(&header);
-        if self.replica.has_missed() || self.latched && !self.replica.is_serving() {
+        if self.replica.has_missed() || self.is_latched() && !self.replica.is_serving() {
             return self.answer(&header, Code::Damaged, out);
         }
         if !self.replica.is_serving() {
             return self.answer(&header, Code::Busy, out);
         }
-        if lpn.0 >= self.flash.logical_pages() {
+        if lpn.0 >= self.held.pages() {
             return self.answer(&header, Code::OutOfRange, out);
         }
         if self.replica.readiness(lpn) == Readiness::Undecided {
             return self.replica.wait(lpn, packet);
         }
-        if let Some(cached) = self.cache.get(lpn) {
+        if let Some(cached) = self.held.buffered.cache().get(lpn) {
             let cached = cached.clone();
             self.stats.cache_hits += 1;
             self.stages.record_hit(&header, now.since(arrived));
             return self.answer_read(&header, cached.page, cached.crc, out);
         }
-        let version = self.flash.version(lpn);
-        if self.damaged.get(&lpn.0).is_some_and(|&lost| lost > version) {
+        if self.held.is_lost(lpn) {
             return self.read_failed(&header, out);
         }
+        let version = self.flash().version(lpn);
         let predicted_ns = self.predict_read.predict_ns(header.lat_ns);
         let slot = self.readings.insert(Reading::Client {
             packet,
@@ -403,13 +339,17 @@ impl Unit {
     fn mutate(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
         if !self.replica.is_serving() {
-            let code = if self.latched { Code::Latched } else { Code::Busy };
+            let code = if self.is_latched() {
+                Code::Latched
+            } else {
+                Code::Busy
+            };
             return self.answer(&header, code, out);
         }
         if header.epoch != self.replica.epoch() {
             return self.answer(&header, Code::Stale, out);
         }
-        if lpn_of(&header).0 >= self.flash.logical_pages() {
+        if lpn_of(&header).0 >= self.held.pages() {
             return self.answer(&header, Code::OutOfRange, out);
         }
         let floor = header.request.saturating_sub(u64::from(header.floor));
@@ -417,7 +357,7 @@ impl Unit {
             .dedup
             .admit(header.source, header.session, header.request, floor)
         {
-            Admit::New if self.latched => {
+            Admit::New if self.is_latched() => {
                 self.dedup.forget(header.source, header.session, header.request);
                 self.answer(&header, Code::Latched, out);
             }
@@ -442,71 +382,42 @@ impl Unit {
         if self.replica.readiness(lpn) == Readiness::Undecided {
             return self.replica.wait(lpn, packet);
         }
-        if !self.cache.has_room(lpn) {
+        if !self.held.has_room(lpn) {
             return self.push_backlog(now, None, packet);
         }
-        let mut put = false;
         let page = packet.page().cloned();
         self.replica
-            .write(now, header, page, header.payload_crc, &mut view!(self, put));
-        self.note_put(now);
+            .write(now, header, page, header.payload_crc, &mut self.held);
     }
 
     fn flush(&mut self, header: &Header, out: &mut VecDeque<Output>) {
-        if self.latched {
+        if self.is_latched() {
             return self.answer(header, Code::Latched, out);
         }
         if !self.replica.is_serving() {
             return self.answer(header, Code::Busy, out);
         }
-        let same = |job: &Job| {
-            matches!(&job.then, Then::Flushed(known)
-            if known.source == header.source && known.session == header.session && known.request == header.request)
-        };
-        if [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing]
-            .into_iter()
-            .flatten()
-            .any(same)
-        {
+        let name = |header: &Header| (header.source, header.session, header.request);
+        let is_copy = |job: &Then| matches!(job, Then::Flushed(known) if name(known) == name(header));
+        if self.held.buffered.jobs().any(is_copy) {
             self.stats.duplicates += 1;
             return;
         }
-        let job = Job {
-            below: Some(self.cache.mark()),
-            at: None,
-            then: Then::Flushed(*header),
-        };
-        self.add_job(job);
-    }
-
-    fn add_job(&mut self, job: Job) {
-        if self.is_due(&job) {
-            self.jobs_ready.push(job)
-        } else {
-            self.jobs_waiting.push(job)
-        }
-    }
-
-    fn is_due(&self, job: &Job) -> bool {
-        job.below.is_none_or(|mark| self.cache.is_written_below(mark))
-            && job.at.is_none_or(|mark| self.cache.is_written_at(mark))
+        self.held.buffered.flush(Then::Flushed(*header));
     }
 
     fn persist(&mut self, what: Persist) {
         let (Persist::Own { lpn, .. } | Persist::Acknowledge { lpn, .. }) = what;
-        if self.latched {
+        if self.is_latched() {
             return self.replica.persisted(&what, Code::Latched);
         }
         if self.is_persisting(&what) {
             return;
         }
-        let at = self.cache.mark_of(lpn);
-        self.cache.expedite(lpn);
-        self.add_job(Job {
-            below: None,
-            at,
-            then: Then::Persisted(what),
-        });
+        let mark = self.held.buffered.expedite(lpn);
+        self.held
+            .buffered
+            .persist(Marks::from_iter(mark), Then::Persisted(what));
     }
 
     /// True if this is waited for already: an invalidation was sent again.
@@ -514,10 +425,7 @@ impl Unit {
         let Persist::Acknowledge { lpn, peer, header } = what else {
             return false;
         };
-        let mut jobs = [&self.jobs_waiting, &self.jobs_ready, &self.jobs_flushing]
-            .into_iter()
-            .flatten();
-        jobs.any(|job| match &job.then {
+        self.held.buffered.jobs().any(|job| match job {
             Then::Persisted(Persist::Acknowledge {
                 lpn: page,
                 peer: from,
@@ -529,31 +437,26 @@ impl Unit {
 
     /// The medium is done with an operation of this vSSD.
     pub fn media_done(&mut self, now: Instant, done: MediaDone, out: &mut VecDeque<Output>) {
-        self.media_in_flight -= 1;
-        self.flash.media_done(now, done);
+        self.held.buffered.media_done(now, done);
         self.pump(now, out);
     }
 
     /// Lets time pass.
     pub fn tick(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        self.flash.tick(now);
+        self.held.buffered.tick(now);
         self.agent.tick(now);
         self.share_allows(now);
         self.scheduler.tick(now);
-        let mut put = false;
-        self.replica.tick(now, &view!(self, put));
+        self.replica.tick(now, &self.held);
         self.pump(now, out);
     }
 
     /// When to [`tick`](Unit::tick).
     pub fn deadline(&self) -> Option<Instant> {
-        let mut deadline = earliest(self.flash.deadline(), self.replica.deadline());
+        let mut deadline = earliest(self.held.buffered.deadline(), self.replica.deadline());
         deadline = earliest(deadline, self.agent.deadline());
         if let Some(timer) = self.scheduler.deadline() {
             deadline = earliest(deadline, Some(timer));
-        }
-        if !self.cache.is_empty() && self.writes_out == 0 && !self.latched {
-            deadline = earliest(deadline, Some(self.written_at + WRITE_BACK_IDLE));
         }
         deadline = earliest(deadline, self.share_deadline());
         if self.wants_gc_check() {
@@ -569,15 +472,14 @@ impl Unit {
             let mut progress = self.drain_flash(now, out);
             progress |= self.drain_replica(now, out);
             progress |= self.drain_backlog(now, out);
-            progress |= self.step_stop(now);
+            progress |= self.held.buffered.step_stop(now, !self.backlog.is_empty());
             if !progress {
                 break;
             }
         }
         // A stop begins no collection: what it moved would follow the checkpoint.
-        if self.written_since_gc && self.stop == Stop::No {
-            self.agent
-                .check(now, self.flash.free_ratio(), self.written_since_gc);
+        if self.was_written_since_gc() && !self.is_stopping() {
+            self.agent.check(now, self.flash().free_ratio(), true);
         }
         while let Some(action) = self.agent.poll() {
             match action {
@@ -593,29 +495,17 @@ impl Unit {
                     self.send(Packet::bare(header), out);
                 }
                 Action::Start => {
-                    self.written_since_gc = false;
-                    self.flash.start_gc(now, self.config.gc.restore_ratio);
+                    self.held.buffered.start_gc(now, self.config.gc.restore_ratio);
                     self.drain_flash(now, out);
                 }
             }
         }
     }
 
-    fn wants_write_back(&self, now: Instant) -> bool {
-        !self.latched
-            && (self.stop != Stop::No
-                || !self.jobs_waiting.is_empty()
-                || !self.backlog.is_empty()
-                || self.cache.len() > self.dirty_low
-                || now >= self.written_at + WRITE_BACK_IDLE)
-    }
-
     /// Issues waiting reads, write-backs and flushes to the flash.
     fn issue(&mut self, now: Instant) {
-        while self.writes_out < self.config.write_depth
-            && self.wants_write_back(now)
-            && let Some((lpn, zero)) = self.cache.next_write()
-        {
+        let urgent = !self.backlog.is_empty();
+        while let Some((lpn, zero)) = self.held.buffered.next_write(now, urgent) {
             let request = sched::Request {
                 kind: if zero { Kind::Zero } else { Kind::Write },
                 page: lpn.0,
@@ -623,28 +513,28 @@ impl Unit {
                 predicted_ns: 0,
                 item: lpn.0,
             };
-            self.writes_out += 1;
             self.scheduler.push(now, request);
         }
-        while !self.scheduler.is_empty()
-            && self.in_flight < self.config.device_depth
-            && self.share_allows(now)
-        {
+        while !self.scheduler.is_empty() && self.has_place() && self.share_allows(now) {
             let room = Room {
                 read: self.reads_in_flight < self.config.read_depth,
-                write: !self.latched,
+                write: !self.is_latched(),
             };
             match self.scheduler.pop(now, room) {
                 Some((Kind::Read, slot)) => self.issue_read(now, slot),
-                Some((Kind::Write | Kind::Zero, lpn)) => self.issue_write(now, Lpn(lpn)),
+                Some((Kind::Write | Kind::Zero, lpn)) => {
+                    self.take_share();
+                    self.held.buffered.write(now, Lpn(lpn));
+                }
                 None => break,
             }
         }
-        if !self.flush_in_flight && !self.jobs_ready.is_empty() {
-            self.flush_in_flight = true;
-            core::mem::swap(&mut self.jobs_flushing, &mut self.jobs_ready);
-            self.flash.submit(now, Request::Flush { tag: TAG_FLUSH });
-        }
+        self.held.buffered.start_flush(now);
+    }
+
+    /// True if the flash takes one more of those that the scheduler orders.
+    fn has_place(&self) -> bool {
+        self.reads_in_flight + self.held.buffered.writes_in_flight() < self.config.device_depth
     }
 
     fn issue_read(&mut self, now: Instant, slot: u32) {
@@ -653,91 +543,57 @@ impl Unit {
         };
         *issued = now;
         let lpn = lpn_of(&packet.header);
-        let tag = TAG_READ | u64::from(slot);
         self.take_share();
         self.reads_in_flight += 1;
-        self.in_flight += 1;
-        self.flash.submit(now, Request::Read { tag, lpn });
-    }
-
-    fn issue_write(&mut self, now: Instant, lpn: Lpn) {
-        let Cached { version, crc, page } = self.cache.begin(lpn);
-        let tag = TAG_WRITE | u64::from(lpn.0);
-        self.take_share();
-        self.in_flight += 1;
-        let request = match page {
-            Some(page) => Request::Write {
-                tag,
-                lpn,
-                version,
-                crc,
-                page,
-            },
-            None => Request::Zero { tag, lpn, version },
-        };
-        self.flash.submit(now, request);
+        self.held.buffered.read(now, u64::from(slot), lpn);
     }
 
     fn drain_flash(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
-        while let Some(event) = self.flash.poll() {
+        while let Some(event) = self.held.buffered.poll(now) {
+            progress |= !matches!(event, Event::Media(_) | Event::Flash(_));
             match event {
-                Event::Media(mut op) => {
-                    op.id |= self.media_tag;
-                    self.media_in_flight += 1;
-                    out.push_back(Output::Media(op));
-                }
-                Event::GcDone => {
-                    self.away = None;
-                    self.agent.finished(now);
-                }
-                Event::GcForced => self.agent.forced(now),
-                Event::Borrow => self.agent.exchange(Report::Borrow),
-                Event::Return => self.agent.exchange(Report::Return),
-                Event::Done { tag, result } => {
-                    progress = true;
-                    match tag & !TAG_VALUE {
-                        TAG_READ => self.read_done(now, (tag & TAG_VALUE) as u32, result, out),
-                        TAG_WRITE => self.write_done(now, Lpn((tag & TAG_VALUE) as u32), result, out),
-                        TAG_FLUSH => self.flush_done(result, out),
-                        TAG_STOP_FLUSH | TAG_STOP_CHECKPOINT => self.stop_done(now, result, out),
-                        _ => unreachable!("the flash echoes tags"),
+                Event::Media(op) => out.push_back(Output::Media(op)),
+                Event::Read { key, result } => self.read_done(now, key as u32, result, out),
+                Event::Written(lpn) => self.scheduler.done(now, Kind::Write, lpn.0),
+                Event::Ended(then, result) => {
+                    let code = result.map_or(Code::Latched, |()| Code::SoftOrOk);
+                    match then {
+                        Then::Flushed(header) => self.answer(&header, code, out),
+                        Then::Persisted(what) => self.replica.persisted(&what, code),
                     }
                 }
+                Event::Latched | Event::Stopping => {}
+                Event::Flash(event) => self.collection(now, &event),
             }
         }
         progress
+    }
+
+    fn collection(&mut self, now: Instant, event: &flash::Event) {
+        match event {
+            flash::Event::GcDone => {
+                self.away = None;
+                self.agent.finished(now);
+            }
+            flash::Event::GcForced => self.agent.forced(now),
+            flash::Event::Borrow => self.agent.exchange(Report::Borrow),
+            flash::Event::Return => self.agent.exchange(Report::Return),
+            flash::Event::Media(_) | flash::Event::Done { .. } => unreachable!("the buffer keeps these"),
+        }
     }
 
     fn read_done(
         &mut self,
         now: Instant,
         slot: u32,
-        result: Result<Data, VssdError>,
+        data: Result<Cached, VssdError>,
         out: &mut VecDeque<Output>,
     ) {
         let reading = self.readings.remove(slot);
-        let data = match result {
-            Ok(Data::Page { page, crc, version }) => Ok(Cached {
-                version,
-                crc,
-                page: Some(page),
-            }),
-            Ok(Data::Zero { version }) => Ok(Cached {
-                version,
-                crc: 0,
-                page: None,
-            }),
-            Ok(Data::None) => Ok(Cached {
-                version: Version::NONE,
-                crc: 0,
-                page: None,
-            }),
-            Err(error) => Err(error),
-        };
         match reading {
             Reading::Fetch { lpn, why, version } => {
-                let newest = self.newest(lpn);
+                let newest = self.held.newest(lpn);
                 if newest != version {
                     // Written meanwhile.
                     return self.fetch(now, lpn, why);
@@ -754,7 +610,6 @@ impl Unit {
                 predicted_ns,
             } => {
                 self.reads_in_flight -= 1;
-                self.in_flight -= 1;
                 self.scheduler.done(now, Kind::Read, slot);
                 let header = packet.header;
                 match data {
@@ -781,77 +636,17 @@ impl Unit {
     #[cold]
     fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
         let lpn = lpn_of(header);
-        if self.cache.get(lpn).is_none() && !self.damaged.contains_key(&lpn.0) {
-            self.damaged.insert(lpn.0, self.flash.version(lpn));
-            self.stats.damaged += 1;
-        }
+        self.stats.damaged += u64::from(self.held.note_damage(lpn));
         for peer in 0..self.identity.membership.peers.len() {
             self.replica.pull(peer, lpn);
         }
         self.answer(header, Code::Damaged, out);
     }
 
-    fn write_done(
-        &mut self,
-        now: Instant,
-        lpn: Lpn,
-        result: Result<Data, VssdError>,
-        out: &mut VecDeque<Output>,
-    ) {
-        self.writes_out -= 1;
-        self.in_flight -= 1;
-        self.scheduler.done(now, Kind::Write, lpn.0);
-        if result.is_err() {
-            return self.latch(out);
-        }
-        self.cache.wrote(lpn);
-        let mut index = 0;
-        while index < self.jobs_waiting.len() {
-            if self.is_due(&self.jobs_waiting[index]) {
-                let job = self.jobs_waiting.swap_remove(index);
-                self.jobs_ready.push(job);
-            } else {
-                index += 1;
-            }
-        }
-    }
-
-    fn flush_done(&mut self, result: Result<Data, VssdError>, out: &mut VecDeque<Output>) {
-        self.flush_in_flight = false;
-        if result.is_err() {
-            return self.latch(out);
-        }
-        let mut jobs = core::mem::take(&mut self.jobs_flushing);
-        for job in jobs.drain(..) {
-            self.finish_job(job, Code::SoftOrOk, out);
-        }
-        self.jobs_flushing = jobs;
-    }
-
-    fn finish_job(&mut self, job: Job, code: Code, out: &mut VecDeque<Output>) {
-        match job.then {
-            Then::Flushed(header) => self.answer(&header, code, out),
-            Then::Persisted(what) => self.replica.persisted(&what, code),
-        }
-    }
-
-    /// The medium failed: nothing more can be promised, so everything that waits for it fails, once and for all.
-    #[cold]
-    fn latch(&mut self, out: &mut VecDeque<Output>) {
-        self.latched = true;
-        let mut jobs = core::mem::take(&mut self.jobs_waiting);
-        jobs.append(&mut self.jobs_ready);
-        jobs.append(&mut self.jobs_flushing);
-        for job in jobs {
-            self.finish_job(job, Code::Latched, out);
-        }
-    }
-
     fn drain_replica(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
         if !self.replica.is_serving() {
-            let mut put = false;
-            self.replica.sync_step(&view!(self, put));
+            self.replica.sync_step(&self.held);
         }
         while let Some(effect) = self.replica.poll() {
             progress = true;
@@ -874,7 +669,7 @@ impl Unit {
 
     #[cold]
     fn fetch(&mut self, now: Instant, lpn: Lpn, why: Fetch) {
-        if let Some(cached) = self.cache.get(lpn) {
+        if let Some(cached) = self.held.buffered.cache().get(lpn) {
             let cached = cached.clone();
             return self.replica.fetched(now, lpn, why, Ok(cached));
         }
@@ -883,29 +678,23 @@ impl Unit {
         if self.readings.iter().any(|(_, reading)| is_same(reading)) {
             return;
         }
-        let version = self.newest(lpn);
+        let version = self.held.newest(lpn);
         let slot = self.readings.insert(Reading::Fetch { lpn, why, version });
-        self.flash.submit(
-            now,
-            Request::Read {
-                tag: TAG_READ | u64::from(slot),
-                lpn,
-            },
-        );
+        self.held.buffered.read(now, u64::from(slot), lpn);
     }
 
     /// Takes requests that waited for room, in order, while there is some.
     fn drain_backlog(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
         while let Some(packet) = self.backlog.front() {
-            if !self.latched && !self.cache.has_room(lpn_of(&packet.header)) {
+            if !self.is_latched() && !self.held.has_room(lpn_of(&packet.header)) {
                 break;
             }
             let (peer, packet) = self.backlog.pop().expect("there is a front");
             progress = true;
             match peer {
                 Some(peer) => self.peer_packet(now, peer, packet),
-                None if self.latched => {
+                None if self.is_latched() => {
                     let header = packet.header;
                     self.dedup.forget(header.source, header.session, header.request);
                     self.answer(&header, Code::Latched, out);
@@ -946,6 +735,158 @@ impl Unit {
 
     /// Newest version of a page, for probes.
     pub fn version(&self, lpn: Lpn) -> Version {
-        self.newest(lpn)
+        self.held.newest(lpn)
+    }
+}
+
+/// What the vSSD knows of other servers: its replicas', and who decides about collection.
+impl Unit {
+    /// Where a client is to read instead while this vSSD collects, if the controller named a replica (RackBlox
+    /// (Software), RackBlox §4.1). What is in the write cache is read here, and nobody is sent on twice.
+    pub(super) fn elsewhere(&self, header: &Header) -> Option<VssdId> {
+        let stays = header.flags & (flags::PINNED | flags::REPLY) != 0;
+        if header.op != Op::Read
+            || stays
+            || !self.agent.is_collecting()
+            || self.held.buffered.cache().get(lpn_of(header)).is_some()
+        {
+            return None;
+        }
+        let is_peer = |vssd: &VssdId| {
+            self.identity
+                .membership
+                .peers
+                .iter()
+                .any(|peer| peer.vssd == *vssd)
+        };
+        self.away.filter(is_peer)
+    }
+
+    /// Who decides about collection instead of the ToR.
+    fn arbiter(&self) -> Option<Addr> {
+        let decides = self.config.gc.coordination == Coordination::Controller;
+        self.identity.controller.filter(|_| decides)
+    }
+
+    fn wants_gc_check(&self) -> bool {
+        self.was_written_since_gc()
+            && !self.is_stopping()
+            && self.flash().free_ratio() < self.config.gc.background_ratio
+    }
+
+    /// The peers are at other addresses; false if they are other peers.
+    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
+        let known = &mut self.identity.membership.peers;
+        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
+        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
+            return false;
+        }
+        known.copy_from_slice(peers);
+        self.replica.move_peers(peers);
+        true
+    }
+
+    /// The replica set has other members from now on; see [`Replica::change_members`].
+    pub fn change_members(
+        &mut self,
+        now: Instant,
+        membership: Membership,
+        again: bool,
+        out: &mut VecDeque<Output>,
+    ) {
+        self.replica.change_members(now, &membership, again);
+        self.identity.membership = membership;
+        self.pump(now, out);
+    }
+
+    /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
+    /// if it is the gateway that is superseded.
+    pub fn fence(&mut self, header: &Header) -> bool {
+        self.dedup.fence(header.session)
+    }
+
+    /// True if a gateway of a higher session has the vSSD.
+    pub fn is_superseded(&self, header: &Header) -> bool {
+        !self.dedup.is_current(header.session)
+    }
+
+    /// The superblock says so.
+    pub fn set_lead(&mut self, lead: Lead) {
+        self.identity.lead = Some(lead);
+    }
+}
+
+/// As a member of a channel group: what its node, which carries blocks and orders between the members, asks.
+impl Unit {
+    /// From now on its group decides when it collects, and `rate` bounds what it asks of its channels.
+    pub(super) fn join_group(&mut self, now: Instant, rate: Option<Rate>) {
+        self.agent = Collector::Member(collector::Member::default());
+        self.share = rate.map(|rate| Bucket::new(now, rate));
+    }
+
+    /// What its group has not heard yet.
+    pub(super) fn report(&mut self) -> Option<Report> {
+        self.agent.report()
+    }
+
+    /// Does what its group decided.
+    pub(super) fn obey(&mut self, now: Instant, action: Action, out: &mut VecDeque<Output>) {
+        if action == Action::Start && self.flash().latched() {
+            // It never collects again, and the others do not wait for it.
+            return self.agent.finished(now);
+        }
+        self.agent.order(action);
+        self.pump(now, out);
+    }
+
+    pub(super) fn set_collecting(&mut self, collecting: bool) {
+        self.agent.set_collecting(collecting);
+    }
+
+    /// True if something was written since its last collection began.
+    pub(super) fn was_written_since_gc(&self) -> bool {
+        self.held.buffered.was_written_since_gc()
+    }
+
+    /// True from [`drain`](Unit::drain) on.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.held.buffered.is_stopping()
+    }
+
+    pub(super) fn lend_blocks(&mut self, count: u32) -> Vec<Loan> {
+        self.held.buffered.flash_mut().lend(count)
+    }
+
+    pub(super) fn take_returns(&mut self) -> Vec<Loan> {
+        self.held.buffered.flash_mut().take_returns()
+    }
+
+    pub(super) fn accept_blocks(&mut self, now: Instant, loans: Vec<Loan>, out: &mut VecDeque<Output>) {
+        self.held.buffered.flash_mut().accept(now, loans);
+        self.pump(now, out);
+    }
+
+    pub(super) fn write_off(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        self.held.buffered.flash_mut().write_off(now);
+        self.pump(now, out);
+    }
+
+    /// True if its share of the channels allows one more page; what has gathered since is counted.
+    fn share_allows(&mut self, now: Instant) -> bool {
+        self.share.as_mut().is_none_or(|share| share.has_token(now))
+    }
+
+    /// A page was asked of the channels.
+    fn take_share(&mut self) {
+        if let Some(share) = self.share.as_mut() {
+            share.take();
+        }
+    }
+
+    /// When its share allows a page that waits for it.
+    fn share_deadline(&self) -> Option<Instant> {
+        let share = self.share.as_ref()?;
+        let waits = !self.scheduler.is_empty() && self.has_place();
+        (waits && share.is_empty()).then(|| share.ready_at())
     }
 }

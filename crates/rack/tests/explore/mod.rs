@@ -32,7 +32,7 @@ impl Store for Memory {
     fn has_room(&self, _lpn: Lpn) -> bool {
         true
     }
-    fn put(&mut self, _lpn: Lpn, data: Cached) {
+    fn put(&mut self, _now: Instant, _lpn: Lpn, data: Cached) {
         assert!(data.version >= self.newest(PAGE), "a page never goes back");
         self.volatile = Some(data);
     }
