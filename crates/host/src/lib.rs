@@ -9,6 +9,7 @@ pub mod controller;
 pub mod disk;
 pub mod gateway;
 pub mod node;
+pub mod operator;
 pub mod tor;
 
 pub use controller::{Central, Controller, ControllerConfig};
@@ -20,6 +21,9 @@ pub use tor::{Egress, Tor, TorConfig};
 use base::event::Kind;
 use base::{Addr, BlockReply, BlockRequest, MediaDone, MediaOp};
 use wire::rack::Packet;
+
+/// The client of requests that the control plane makes: nobody reads the answer.
+pub const NOBODY: u32 = u32::MAX;
 
 /// What a world tells a host.
 #[derive(Debug)]

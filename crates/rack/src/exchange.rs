@@ -67,7 +67,11 @@ impl Snapshot {
         })
     }
 
-    fn sets(&mut self) -> impl Iterator<Item = &mut SetRecord> {
+    fn sets(&self) -> impl Iterator<Item = &SetRecord> {
+        self.volumes.iter().flat_map(|volume| &volume.sets)
+    }
+
+    fn sets_mut(&mut self) -> impl Iterator<Item = &mut SetRecord> {
         self.volumes.iter_mut().flat_map(|volume| &mut volume.sets)
     }
 
@@ -122,7 +126,7 @@ impl Snapshot {
 
     /// The joining vSSDs take the places that they were made for.
     pub fn commit_exchange(&mut self) {
-        for set in self.sets() {
+        for set in self.sets_mut() {
             let Some(joining) = set.joining.take() else {
                 continue;
             };
@@ -148,7 +152,7 @@ impl Snapshot {
     /// The joining vSSDs, as far as they were made, are not wanted. True if there were any.
     pub fn undo_exchange(&mut self) -> bool {
         let mut any = false;
-        for set in self.sets() {
+        for set in self.sets_mut() {
             let Some(joining) = set.joining.take() else {
                 continue;
             };
@@ -184,22 +188,23 @@ pub enum Next {
     Over(bool),
 }
 
-/// An exchange under way. Whoever drives it stores snapshots and hands records on, as [`Next`] says; if a snapshot cannot
-/// be stored, the exchange stays where it is until the next start.
+/// An exchange under way. The records say how far it is, so a driver that is not sure what was stored asks again with
+/// what the registry has. The driver stores snapshots and hands records on, as [`Next`] says.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     volumes: Vec<VolumeId>,
-    /// Decided: true if the places are exchanged.
-    decided: Option<bool>,
+    /// The vSSDs that take the places.
+    made: Vec<u32>,
 }
 
 impl Exchange {
     /// Plans an exchange; the snapshot is to be stored, and the records handed on.
     pub fn plan(snapshot: &mut Snapshot, a: VssdId, b: VssdId) -> Result<Self, ExchangeError> {
+        let first = snapshot.next_vssd + 1;
         snapshot.plan_exchange(a, b)?;
         Ok(Self {
             volumes: snapshot.exchanging().map(VolumeRecord::volume).collect(),
-            decided: None,
+            made: (first..=snapshot.next_vssd).collect(),
         })
     }
 
@@ -208,9 +213,15 @@ impl Exchange {
     pub fn resume(snapshot: &mut Snapshot) -> Option<(Self, bool)> {
         let undone = snapshot.undo_exchange();
         let volumes: Vec<VolumeId> = snapshot.exchanging().map(VolumeRecord::volume).collect();
+        // Numbers grow: what a decision put in the place of the vSSD that leaves has a higher one than that.
+        let made = snapshot.sets().filter_map(|set| {
+            let leaving = set.leaving?;
+            let newest = set.replicas.iter().map(|replica| replica.vssd).max()?;
+            (newest > leaving.vssd).then_some(newest)
+        });
         let exchange = Self {
+            made: made.collect(),
             volumes,
-            decided: Some(!undone),
         };
         (!exchange.volumes.is_empty()).then_some((exchange, undone))
     }
@@ -220,42 +231,50 @@ impl Exchange {
         &self.volumes
     }
 
+    fn sets<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a SetRecord> {
+        let mine = |volume: &&VolumeRecord| self.volumes.contains(&volume.volume());
+        let volumes = snapshot.volumes.iter().filter(mine);
+        volumes.flat_map(|volume| &volume.sets)
+    }
+
+    /// True if these records know of it.
+    pub fn is_in(&self, snapshot: &Snapshot) -> bool {
+        let known = |set: &SetRecord| set.vssds().any(|(vssd, _)| self.made.contains(&vssd.0));
+        self.sets(snapshot).any(known)
+    }
+
     /// True if it cannot be undone any more, or is undone.
-    pub fn is_decided(&self) -> bool {
-        self.decided.is_some()
+    pub fn is_decided(&self, snapshot: &Snapshot) -> bool {
+        self.sets(snapshot).all(|set| set.joining.is_none())
     }
 
     /// What to do next, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.
     pub fn next(
-        &mut self,
+        &self,
         snapshot: &mut Snapshot,
         hurry: bool,
         state: impl Fn(VolumeId) -> ChangeState,
     ) -> Next {
         let mut states = self.volumes.iter().map(|&volume| state(volume));
-        match self.decided {
-            Some(exchanged) => {
-                if !states.all(|state| state == ChangeState::Done) {
-                    return Next::Wait;
-                }
-                snapshot.finish_exchange(&self.volumes);
-                Next::Over(exchanged)
+        if self.is_decided(snapshot) {
+            let left = self.sets(snapshot).any(|set| set.leaving.is_some());
+            if left && !states.all(|state| state == ChangeState::Done) {
+                return Next::Wait;
             }
-            None if hurry
-                || states
-                    .clone()
-                    .any(|state| matches!(state, ChangeState::Failed(..))) =>
-            {
-                snapshot.undo_exchange();
-                self.decided = Some(false);
-                Next::Store
-            }
-            None if states.all(|state| state == ChangeState::Joined) => {
-                snapshot.commit_exchange();
-                self.decided = Some(true);
-                Next::Store
-            }
-            None => Next::Wait,
+            snapshot.finish_exchange(&self.volumes);
+            let replicas = self.sets(snapshot).flat_map(|set| &set.replicas);
+            let mut made = replicas.filter(|replica| self.made.contains(&replica.vssd));
+            return Next::Over(made.next().is_some());
+        }
+        let failed = |state| matches!(state, ChangeState::Failed(..));
+        if hurry || states.clone().any(failed) {
+            snapshot.undo_exchange();
+            Next::Store
+        } else if states.all(|state| state == ChangeState::Joined) {
+            snapshot.commit_exchange();
+            Next::Store
+        } else {
+            Next::Wait
         }
     }
 }
@@ -302,7 +321,7 @@ mod tests {
     #[test]
     fn a_committed_exchange_swaps_two_nodes_and_nothing_else() {
         let mut now = snapshot();
-        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        let exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
         assert_eq!(exchange.volumes(), [VolumeId(1), VolumeId(2)]);
         assert_eq!(places(&now), places(&snapshot()), "planned is not done");
         assert_eq!(exchange.next(&mut now, false, |_| ChangeState::Busy), Next::Wait);
@@ -354,14 +373,14 @@ mod tests {
     #[test]
     fn a_restart_after_the_decision_completes_it() {
         let mut now = snapshot();
-        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        let exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
         assert_eq!(
             exchange.next(&mut now, false, |_| ChangeState::Joined),
             Next::Store
         );
         let committed = places(&now);
-        let (mut resumed, undone) = Exchange::resume(&mut now).unwrap();
-        assert!(!undone && resumed.is_decided());
+        let (resumed, undone) = Exchange::resume(&mut now).unwrap();
+        assert!(!undone && resumed.is_decided(&now));
         assert_eq!(
             resumed.next(&mut now, false, |_| ChangeState::Done),
             Next::Over(true)
@@ -373,7 +392,7 @@ mod tests {
     #[test]
     fn the_end_of_an_exchange_is_noted_for_its_own_volumes() {
         let mut now = snapshot();
-        let mut exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
+        let exchange = Exchange::plan(&mut now, VssdId(1), VssdId(8)).unwrap();
         exchange.next(&mut now, false, |_| ChangeState::Joined);
         let leaving = |now: &mut Snapshot| now.sets().filter(|set| set.leaving.is_some()).count();
         assert_eq!(leaving(&mut now), 2);

@@ -123,6 +123,15 @@ impl VolumeRecord {
     }
 }
 
+/// vSSDs that nodes make for a volume that is to grow. They are no part of it yet: nothing is in them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrowthRecord {
+    /// The volume's number.
+    pub volume: u32,
+    /// The sets that it is to get behind those it has.
+    pub sets: Vec<SetRecord>,
+}
+
 /// A storage server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
@@ -181,6 +190,12 @@ pub struct Snapshot {
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
+    /// What volumes are to grow by. A start deletes these vSSDs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub growing: Vec<GrowthRecord>,
+    /// Numbers of volumes whose vSSDs are being deleted. A start goes on with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleting: Vec<u32>,
 }
 
 impl Snapshot {
@@ -188,10 +203,36 @@ impl Snapshot {
     pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|volume| volume.name == name)
     }
+
+    /// The volume of this number.
+    pub fn volume_of(&self, id: VolumeId) -> Option<&VolumeRecord> {
+        self.volumes.iter().find(|volume| volume.volume() == id)
+    }
+
+    /// As [`volume_of`](Snapshot::volume_of), to change it.
+    pub fn volume_mut(&mut self, id: VolumeId) -> Option<&mut VolumeRecord> {
+        self.volumes.iter_mut().find(|volume| volume.volume() == id)
+    }
+
+    /// What a volume is to grow by.
+    pub fn growth_of(&self, id: VolumeId) -> Option<&GrowthRecord> {
+        self.growing.iter().find(|growth| growth.volume == id.0)
+    }
+
+    /// True for a volume that is being deleted.
+    pub fn is_deleting(&self, id: VolumeId) -> bool {
+        self.deleting.contains(&id.0)
+    }
+
+    /// The volumes that clients see.
+    pub fn served(&self) -> impl Iterator<Item = &VolumeRecord> {
+        let shown = |volume: &&VolumeRecord| volume.ready && !self.is_deleting(volume.volume());
+        self.volumes.iter().filter(shown)
+    }
 }
 
 /// Why the registry refused.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RegistryError {
     /// Somebody else changed it first.
     #[error("the registry changed meanwhile; try again")]

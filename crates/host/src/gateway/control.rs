@@ -19,6 +19,8 @@ pub enum Owner {
     Volume(VolumeId),
     /// A change of a volume's set of this index.
     Change(VolumeId, usize),
+    /// vSSDs that the volume is to grow by.
+    Growth(VolumeId),
 }
 
 /// One request to a node.

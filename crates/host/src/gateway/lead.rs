@@ -21,6 +21,25 @@ impl Gateway {
         self.leads
     }
 
+    /// The session in which it serves, unless it stands by.
+    pub fn session(&self) -> Option<u32> {
+        self.leads.then_some(self.config.session)
+    }
+
+    /// The gateway that was asked last whether it is there, and when it answered, if it ever did.
+    pub fn peer(&self) -> Option<(Addr, Option<Instant>)> {
+        self.peer
+    }
+
+    /// Stands by while the gateway at `peer` leads: asks that gateway and the nodes whether they are there.
+    pub fn stand_by_for(&mut self, now: Instant, peer: Addr) {
+        if self.leads {
+            self.stand_by(now);
+        }
+        self.ask_peer(peer);
+        self.ask_status(now);
+    }
+
     /// Looks who leads. After `Take`, store the snapshot and [`serve`](Gateway::serve); the rest is done here.
     pub fn look(
         &mut self,

@@ -8,6 +8,7 @@
 
 mod change;
 mod control;
+mod growth;
 mod lead;
 pub(crate) mod merge;
 mod overdue;

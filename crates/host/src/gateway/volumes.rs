@@ -92,6 +92,7 @@ impl Gateway {
     /// Deletes a volume's vSSDs on their nodes; [`volume_state`](Gateway::volume_state) is `None` when it is done.
     pub fn delete_volume(&mut self, now: Instant, record: &VolumeRecord) {
         self.close_volume(record.volume());
+        self.control.cancel(Owner::Growth(record.volume()));
         for (vssd, node, _) in record.vssds() {
             if let Some(addr) = self.control.addr(node) {
                 self.control

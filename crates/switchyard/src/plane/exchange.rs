@@ -37,7 +37,7 @@ impl Plane {
         let mut registry = self.registry()?;
         self.finish_exchange(&mut registry)?;
         let mut snapshot = registry.load()?;
-        let mut exchange = Exchange::plan(&mut snapshot, a, b)?;
+        let exchange = Exchange::plan(&mut snapshot, a, b)?;
         for &volume in exchange.volumes() {
             if self.gateway(move |gateway, _| gateway.volume_state(volume))? != Some(VolumeState::Ready) {
                 return Err(Refusal::Failed(
@@ -49,11 +49,11 @@ impl Plane {
         // Under the same lock: a volume that grew in between would take the new record for one that is in hand.
         self.hand_on(&snapshot)?;
         drop(registry);
-        self.drive(&mut exchange)
+        self.drive(&exchange)
     }
 
     /// Follows an exchange to its end.
-    fn drive(&self, exchange: &mut Exchange) -> Result<api::Exchanged, Refusal> {
+    fn drive(&self, exchange: &Exchange) -> Result<api::Exchanged, Refusal> {
         let began = Instant::now();
         let mut until = began + JOINED_WITHIN;
         let mut refused = None;
@@ -84,7 +84,7 @@ impl Plane {
             // With one of its volumes deleted an exchange makes no sense.
             let lost = states.len() < exchange.volumes().len();
             let late = Instant::now() >= until;
-            if late && exchange.is_decided() {
+            if late && exchange.is_decided(&snapshot) {
                 return Err(Refusal::Failed(
                     "decided, but some nodes do not answer, and writes to these vSSDs wait for them: `switchyard \
                      status` shows which; it is completed when they are back"
@@ -155,7 +155,7 @@ impl Plane {
             // One is being prepared by another request, or there is none.
             return Ok(());
         }
-        let Some((mut exchange, _)) = Exchange::resume(&mut snapshot) else {
+        let Some((exchange, _)) = Exchange::resume(&mut snapshot) else {
             return Ok(());
         };
         let states = self.change_states(exchange.volumes(), &snapshot)?;
@@ -201,7 +201,7 @@ mod tests {
         let mut snapshot = registry.load().unwrap();
         snapshot.volumes = vec![volume(1), volume(2)];
         snapshot.next_vssd = 2;
-        let mut exchange = Exchange::plan(&mut snapshot, VssdId(1), VssdId(2)).unwrap();
+        let exchange = Exchange::plan(&mut snapshot, VssdId(1), VssdId(2)).unwrap();
         registry.store(&snapshot).unwrap();
         let undone = load_decided(&mut registry).unwrap();
         assert_eq!(undone, registry.load().unwrap(), "durably");

@@ -1,0 +1,45 @@
+//! vSSDs that a volume is to grow by: nodes make them before the volume has them, so that clients see the new size only
+//! when the registry has it.
+
+use super::Gateway;
+use super::control::Owner;
+use base::{Instant, VolumeId, VssdId};
+use rack::control::Intent;
+use rack::registry::SetRecord;
+use wire::rack::Code;
+
+impl Gateway {
+    /// Has nodes make the vSSDs of these sets, which the volume does not have yet.
+    pub fn make_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
+        let owner = Owner::Growth(id);
+        self.control.cancel(owner);
+        for set in sets {
+            for member in set.vssds() {
+                self.open(now, owner, set, member, Intent::Prepare);
+            }
+        }
+        self.send_control(now);
+    }
+
+    /// Has nodes delete the vSSDs of these sets again.
+    pub fn delete_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
+        let owner = Owner::Growth(id);
+        self.control.cancel(owner);
+        for (vssd, node) in sets.iter().flat_map(SetRecord::vssds) {
+            if let Some(addr) = self.control.addr(node) {
+                self.control.delete(now, owner, vssd, addr);
+            }
+        }
+        self.send_control(now);
+    }
+
+    /// True while a node has not answered what the growth of this volume asks of it.
+    pub fn growth_is_pending(&self, id: VolumeId) -> bool {
+        self.control.is_pending(Owner::Growth(id))
+    }
+
+    /// What a node refused of the growth of this volume.
+    pub fn growth_failure(&self, id: VolumeId) -> Option<(VssdId, Code)> {
+        self.control.failure(Owner::Growth(id))
+    }
+}

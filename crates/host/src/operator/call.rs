@@ -1,0 +1,158 @@
+//! What the operator asks of the gateway on its machine, and what it sees of it.
+//!
+//! Calls change the gateway in the order in which the operator makes them. Only a [`Call::Look`] has an answer.
+
+use crate::gateway::{Gateway, NodeAnswer, VolumeState};
+use crate::{Input, NOBODY};
+use base::{Addr, BlockOp, BlockRequest, Instant, Machine, Pages, VolumeId, VssdId};
+use rack::exchange::ChangeState;
+use rack::registry::{SetRecord, Snapshot, VolumeRecord};
+use wire::rack::Code;
+
+/// A call of the gateway's methods.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Serve the volumes of these records in this session.
+    Serve {
+        /// Higher than that of any gateway before.
+        session: u32,
+        /// What to serve.
+        records: Box<Snapshot>,
+    },
+    /// Stand by, and ask that gateway and the nodes whether they are there.
+    StandBy(Addr),
+    /// Ask every node for its status.
+    AskNodes,
+    /// Have a volume's vSSDs made, and open it.
+    Open(VolumeRecord),
+    /// Close a volume, and have its vSSDs deleted.
+    Delete(VolumeRecord),
+    /// Have vSSDs made that the volume is to grow by.
+    Make(VolumeId, Vec<SetRecord>),
+    /// Have these deleted.
+    Unmake(VolumeId, Vec<SetRecord>),
+    /// Show clients the size of this record, which the registry has.
+    Grow(VolumeRecord),
+    /// Do what the `joining` and `leaving` of these records ask for.
+    Change(Vec<VolumeRecord>),
+    /// Flush every volume, and close it.
+    Close,
+    /// Tell how these volumes are, and the nodes' answers if they are wanted.
+    Look {
+        /// To tell the answer of this look from that of an earlier one.
+        number: u64,
+        /// The volumes.
+        volumes: Vec<VolumeId>,
+        /// Include the nodes' answers.
+        nodes: bool,
+    },
+}
+
+/// What a [`Call::Look`] saw.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Of the look.
+    pub number: u64,
+    /// The session in which the gateway serves, unless it stands by.
+    pub session: Option<u32>,
+    /// Requests that are not answered yet.
+    pub in_flight: usize,
+    /// The gateway that was asked last whether it is there, and when it answered.
+    pub peer: Option<(Addr, Option<Instant>)>,
+    /// When each node answered last.
+    pub heard: Vec<Option<Instant>>,
+    /// The nodes' answers, if they were wanted.
+    pub nodes: Vec<NodeAnswer>,
+    /// The volumes that were asked for.
+    pub volumes: Vec<VolumeView>,
+}
+
+/// How a volume is.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeView {
+    /// Its number.
+    pub id: VolumeId,
+    /// `None` if it is not open.
+    pub state: Option<VolumeState>,
+    /// It is closed, and no node is asked for anything of it.
+    pub is_gone: bool,
+    /// How far a change of its members is.
+    pub change: ChangeState,
+    /// A node has not answered what the volume's growth asks for.
+    pub growth_is_pending: bool,
+    /// What a node refused of the growth.
+    pub growth_failure: Option<(VssdId, Code)>,
+}
+
+/// Carries a call out.
+pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View> {
+    match call {
+        Call::Serve { session, records } => {
+            let mut records = *records;
+            let deleting = core::mem::take(&mut records.deleting);
+            records.volumes.retain(|volume| !deleting.contains(&volume.id));
+            gateway.serve(now, session, &records);
+        }
+        Call::StandBy(peer) => gateway.stand_by_for(now, peer),
+        Call::AskNodes => gateway.ask_status(now),
+        Call::Open(record) => gateway.open_volume(now, record, true),
+        Call::Delete(record) => gateway.delete_volume(now, &record),
+        Call::Make(id, sets) => gateway.make_growth(now, id, &sets),
+        Call::Unmake(id, sets) => gateway.delete_growth(now, id, &sets),
+        Call::Grow(record) => gateway.grow_volume(now, record),
+        Call::Change(records) => {
+            for record in &records {
+                gateway.change_sets(now, record);
+            }
+        }
+        Call::Close => flush_and_close(gateway, now),
+        Call::Look {
+            number,
+            volumes,
+            nodes,
+        } => return Some(look(gateway, number, &volumes, nodes)),
+    }
+    None
+}
+
+fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> View {
+    let known = gateway.nodes();
+    let volume = |&id: &VolumeId| VolumeView {
+        id,
+        state: gateway.volume_state(id),
+        is_gone: gateway.is_gone(id),
+        change: gateway.change_state(id),
+        growth_is_pending: gateway.growth_is_pending(id),
+        growth_failure: gateway.growth_failure(id),
+    };
+    View {
+        number,
+        session: gateway.session(),
+        in_flight: gateway.in_flight(),
+        peer: gateway.peer(),
+        heard: known
+            .iter()
+            .map(|node| node.last.as_ref().map(|(at, _)| *at))
+            .collect(),
+        nodes: if nodes { known.to_vec() } else { Vec::new() },
+        volumes: volumes.iter().map(volume).collect(),
+    }
+}
+
+/// Requests that come later are refused; those in flight are answered.
+fn flush_and_close(gateway: &mut Gateway, now: Instant) {
+    for export in gateway.exports() {
+        let request = BlockRequest {
+            client: NOBODY,
+            tag: 0,
+            volume: export.volume,
+            op: BlockOp::Flush,
+            offset: 0,
+            length: 0,
+            fua: false,
+            pages: Pages::new(),
+        };
+        gateway.handle(now, Input::Request(request));
+        gateway.close_volume(export.volume);
+    }
+}

@@ -1,0 +1,106 @@
+//! Asking the nodes how they are, and what they have room for.
+
+use super::call::Call;
+use super::command::Refusal;
+use super::job::{SOON, Sight, Step};
+use crate::gateway::NodeAnswer;
+use base::{Duration, Instant};
+use rack::placement::{Isolation, Offer, PlacementError, place, place_rows};
+use rack::registry::SetRecord;
+
+/// Nodes that have not answered after this are silent.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Nodes that are being asked.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    asked: Option<Instant>,
+}
+
+impl Census {
+    /// The nodes' answers when all have answered or the time is up; before that, what to do. A node that is silent has
+    /// no last answer.
+    pub fn ask(&mut self, sight: &Sight) -> Result<Vec<NodeAnswer>, Step> {
+        let Some(asked) = self.asked else {
+            self.asked = Some(sight.now);
+            return Err(Step::Call(Call::AskNodes));
+        };
+        let view = sight.view.ok_or(Step::Look)?;
+        let is_fresh = |node: &NodeAnswer| node.last.as_ref().is_some_and(|(at, _)| *at >= asked);
+        if !view.nodes.iter().all(is_fresh) && sight.now < asked + ANSWER_WITHIN {
+            return Err(Step::Wait(SOON));
+        }
+        let mut nodes = view.nodes.clone();
+        for node in nodes.iter_mut().filter(|node| !is_fresh(node)) {
+            node.last = None;
+        }
+        Ok(nodes)
+    }
+
+    /// Asks anew.
+    pub fn again(&mut self) {
+        self.asked = None;
+    }
+}
+
+/// A part of a volume to place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    /// What its vSSDs share.
+    pub isolation: Isolation,
+    /// Pages that clients see.
+    pub pages: u64,
+    /// Copies.
+    pub replicas: usize,
+}
+
+/// Places replica sets on the nodes that have answered.
+pub(super) fn place_on(
+    nodes: &[NodeAnswer],
+    space: Space,
+    next_vssd: &mut u32,
+) -> Result<Vec<SetRecord>, PlacementError> {
+    let answers = || {
+        nodes
+            .iter()
+            .filter_map(|node| Some((node.node, &node.last.as_ref()?.1)))
+    };
+    if space.isolation == Isolation::Hardware {
+        let offers: Vec<Offer> = answers()
+            .map(|(node, status)| Offer {
+                node: node.0,
+                free_channels: status.free_channels,
+                pages_per_channel: status.pages_per_channel,
+            })
+            .collect();
+        return place(&offers, space.pages, space.replicas, next_vssd);
+    }
+    // Replicas have the same shape: SSDs of other shapes than the first are left out.
+    let channels = answers().next().map_or(0, |(_, status)| status.channels);
+    let offers: Vec<Offer> = answers()
+        .filter(|(_, status)| status.channels == channels)
+        .map(|(node, status)| Offer {
+            node: node.0,
+            free_channels: status.free_rows,
+            pages_per_channel: status.pages_per_row,
+        })
+        .collect();
+    place_rows(&offers, channels, space.pages, space.replicas, next_vssd)
+}
+
+/// Places replica sets; too few nodes may be there a moment later, if there is time.
+pub(super) fn place_within(
+    census: &mut Census,
+    nodes: &[NodeAnswer],
+    space: Space,
+    next_vssd: &mut u32,
+    has_time: bool,
+) -> Result<Vec<SetRecord>, Step> {
+    place_on(nodes, space, next_vssd).map_err(|error| match error {
+        PlacementError::TooFewNodes { .. } if has_time => {
+            census.again();
+            Step::Wait(super::job::LATER)
+        }
+        error => Step::Finish(Err(Refusal::NoRoom(error))),
+    })
+}

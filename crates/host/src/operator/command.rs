@@ -1,0 +1,316 @@
+//! Commands to the operator, and the answers to them.
+
+use crate::gateway::NodeAnswer;
+use base::limits::{REPLICAS_MAX, SECTOR_BYTES};
+use base::{Duration, NodeId, VssdId};
+use rack::exchange::ExchangeError;
+use rack::placement::{Isolation, PlacementError};
+use rack::registry::{
+    Durability, NAME_BYTES_MAX, RegistryError, SetRecord, Snapshot, VolumeRecord, name_is_valid,
+};
+use thiserror::Error;
+use wire::rack::Code;
+
+/// What is asked of the operator.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Create a volume; answered when it is ready.
+    Create(NewVolume),
+    /// Grow a volume.
+    Resize {
+        /// Its name.
+        name: String,
+        /// Its new size.
+        size_bytes: u64,
+    },
+    /// Delete a volume and its data.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+    /// Let two vSSDs of different replica sets exchange their nodes; answered when it is over.
+    Exchange {
+        /// The one.
+        a: VssdId,
+        /// The other one.
+        b: VssdId,
+    },
+    /// Tell the registry's records.
+    Records,
+    /// Ask every node how it is.
+    Nodes,
+    /// Answer what is under way, flush and close every volume, and let another gateway lead.
+    Stop,
+}
+
+/// A volume to create.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Copies.
+    pub replicas: u8,
+    /// When writes are acknowledged.
+    pub durability: Durability,
+    /// What its vSSDs share.
+    pub isolation: Isolation,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// How long to wait for enough nodes to be there.
+    pub nodes_within: Duration,
+}
+
+/// A command was carried out.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// The volume as it is now.
+    Volume(VolumeRecord),
+    /// The volume is gone.
+    Deleted,
+    /// The exchange took so long.
+    Exchanged(Duration),
+    /// The registry's records.
+    Records(Box<Snapshot>),
+    /// The nodes; those that did not answer have no last answer.
+    Nodes(Vec<NodeAnswer>),
+    /// Every volume is closed.
+    Stopped {
+        /// All requests were answered in time.
+        clean: bool,
+    },
+}
+
+/// Why a command was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// No name for a volume.
+    #[error(
+        "`{0}` is not a volume name: letters, digits, `-`, `_` and `.`, at most {NAME_BYTES_MAX}, not starting with `-` \
+         or `.`"
+    )]
+    Name(String),
+    /// No size for a new volume.
+    #[error("size {0}: a volume is a multiple of 512 bytes and not empty")]
+    Size(u64),
+    /// No number of copies.
+    #[error("replicas {0}: ask for 1 to {REPLICAS_MAX}")]
+    Replicas(u8),
+    /// The new size is smaller.
+    #[error(
+        "volume `{name}` has {have} bytes and cannot shrink to {asked}: create a smaller one and copy, for example with \
+         nbdcopy"
+    )]
+    Shrinks {
+        /// Of the volume.
+        name: String,
+        /// Its size.
+        have: u64,
+        /// The size asked for.
+        asked: u64,
+    },
+    /// There is no such volume.
+    #[error("there is no volume `{0}`: `switchyard volume list` names those there are")]
+    Unknown(String),
+    /// The name is taken.
+    #[error("a volume `{0}` exists already: choose another name or delete it first")]
+    Exists(String),
+    /// It does not fit.
+    #[error(transparent)]
+    NoRoom(#[from] PlacementError),
+    /// Two vSSDs cannot exchange their places.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// A vSSD of the volume does not serve.
+    #[error("volume `{0}` is not ready: `switchyard volume show {0}` tells why")]
+    NotReady(String),
+    /// A volume that would take part in an exchange is not ready.
+    #[error("a volume of these vSSDs is not ready: `switchyard volume list` tells which")]
+    ExchangeNotReady,
+    /// Nodes did not answer in time.
+    #[error("some nodes of volume `{0}` do not answer: `switchyard status` shows which")]
+    Silent(String),
+    /// A node refused its part of a volume.
+    #[error("{0}")]
+    Vssd(VssdProblem),
+    /// Nodes did not answer in time, and the rest is deleted when they do.
+    #[error(
+        "some nodes of volume `{0}` do not answer, so it is not deleted completely: `switchyard status` shows which; the \
+         rest is deleted when they are back"
+    )]
+    NotDeleted(String),
+    /// An earlier attempt to grow is still being undone.
+    #[error(
+        "volume `{0}` gives back what an earlier resize took: some nodes do not answer, `switchyard status` shows which"
+    )]
+    Growing(String),
+    /// An exchange was undone.
+    #[error("nothing was exchanged: {0}")]
+    NotExchanged(NotExchanged),
+    /// An exchange was decided, and is not over in time.
+    #[error(
+        "decided, but some nodes do not answer, and writes to these vSSDs wait for them: `switchyard status` shows which; \
+         it is completed when they are back"
+    )]
+    ExchangeUnfinished,
+    /// The process is about to end.
+    #[error("the rack stops; what was begun is undone or completed at its next start")]
+    Stops,
+    /// Another gateway took over meanwhile.
+    #[error("another gateway has taken over, and undoes or completes what was begun")]
+    Replaced,
+    /// Another gateway leads.
+    #[error("the gateway at {0} leads: ask that one, with --control")]
+    Elsewhere(String),
+    /// The registry cannot be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// Why an exchange was undone.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotExchanged {
+    /// A node refused.
+    #[error("vSSD {}: {}", .0.0, reason(*.1))]
+    Refused(VssdId, Code),
+    /// One of its volumes was deleted.
+    #[error("a volume was deleted")]
+    Deleted,
+    /// It took too long.
+    #[error("the nodes did not copy in time")]
+    Late,
+}
+
+/// A node that does not do its part of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "node {} does not serve vSSD {}: {}. Put the node's own medium back and restart it, or give the volume up with \
+     `switchyard volume delete {volume}`",
+    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code)
+)]
+pub struct VssdProblem {
+    /// Its node, if the volume's record has it.
+    pub node: Option<NodeId>,
+    /// The vSSD.
+    pub vssd: VssdId,
+    /// What the node answered.
+    pub code: Code,
+    /// The volume's name.
+    pub volume: String,
+}
+
+impl VssdProblem {
+    /// Of a vSSD of these sets.
+    pub fn new(volume: &str, sets: &[SetRecord], vssd: VssdId, code: Code) -> Self {
+        let mut members = sets.iter().flat_map(SetRecord::vssds);
+        Self {
+            node: members.find(|(id, _)| *id == vssd).map(|(_, node)| node),
+            vssd,
+            code,
+            volume: volume.to_owned(),
+        }
+    }
+}
+
+fn reason(code: Code) -> &'static str {
+    match code {
+        Code::NoVssd => "it is not there: the node's medium was replaced or lost",
+        Code::NoSpace => "the node has no free channels or flash for it",
+        Code::Latched => "the node's medium failed",
+        Code::Refused => "the node has it with another size or other replicas",
+        _ => "the node refuses it",
+    }
+}
+
+impl NewVolume {
+    /// Refuses what no rack can create.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        if !name_is_valid(&self.name) {
+            return Err(Refusal::Name(self.name.clone()));
+        }
+        if self.size_bytes == 0 || !self.size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
+            return Err(Refusal::Size(self.size_bytes));
+        }
+        if !(1..=REPLICAS_MAX as u8).contains(&self.replicas) {
+            return Err(Refusal::Replicas(self.replicas));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a size that a volume cannot get.
+pub(super) fn check_growth(old: &VolumeRecord, size_bytes: u64) -> Result<(), Refusal> {
+    if !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
+        return Err(Refusal::Size(size_bytes));
+    }
+    if size_bytes < old.size_bytes {
+        return Err(Refusal::Shrinks {
+            name: old.name.clone(),
+            have: old.size_bytes,
+            asked: size_bytes,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rack::registry::ReplicaRecord;
+
+    fn sets() -> Vec<SetRecord> {
+        vec![SetRecord {
+            pages: 2,
+            channels: 1,
+            replicas: vec![ReplicaRecord { vssd: 4, node: 2 }],
+            ..SetRecord::default()
+        }]
+    }
+
+    #[test]
+    fn bad_requests_are_refused_with_a_remedy() {
+        let new = |name: &str, size_bytes, replicas| NewVolume {
+            name: name.into(),
+            size_bytes,
+            replicas,
+            durability: Durability::Memory,
+            isolation: Isolation::Hardware,
+            read_only: false,
+            nodes_within: Duration::ZERO,
+        };
+        assert!(new("db", 512, 2).check().is_ok());
+        for (name, size, replicas, part) in [
+            ("a b", 512, 2, "letters"),
+            ("db", 100, 2, "512"),
+            ("db", 0, 2, "not empty"),
+            ("db", 512, 4, "1 to 3"),
+        ] {
+            let error = new(name, size, replicas).check().unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let record = VolumeRecord {
+            id: 1,
+            name: "db".into(),
+            size_bytes: 8192,
+            durability: Durability::Memory,
+            read_only: false,
+            ready: true,
+            sets: sets(),
+        };
+        let error = check_growth(&record, 4096).unwrap_err().to_string();
+        assert!(
+            error.contains("cannot shrink") && error.contains("nbdcopy"),
+            "{error}"
+        );
+        assert!(check_growth(&record, 8192).is_ok());
+    }
+
+    #[test]
+    fn a_failed_volume_names_node_vssd_and_remedy() {
+        let text = VssdProblem::new("db", &sets(), VssdId(4), Code::NoVssd).to_string();
+        for part in ["node 2", "vSSD 4", "medium", "volume delete db"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

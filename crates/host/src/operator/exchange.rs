@@ -1,0 +1,155 @@
+//! Two vSSDs exchange their nodes while clients go on (`rack::exchange`). A start undoes what was not decided, and
+//! completes what was.
+
+use super::call::Call;
+use super::command::{Done, NotExchanged, Refusal};
+use super::job::{BACKGROUND, LATER, Sight, Step};
+use crate::gateway::VolumeState;
+use base::{Duration, Instant, VolumeId, VssdId};
+use rack::exchange::{ChangeState, Exchange, Next};
+
+/// A copy that is not complete after this is given up.
+const JOINED_WITHIN: Duration = Duration::from_secs(60 * 60);
+/// Once decided it takes a moment, unless a node is away.
+const OVER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Two vSSDs that exchange their nodes.
+#[derive(Debug)]
+pub(super) struct Swap {
+    /// Which, if it was not begun by an earlier start.
+    pair: Option<(VssdId, VssdId)>,
+    exchange: Option<Exchange>,
+    /// The records know of it.
+    is_planned: bool,
+    is_decided: bool,
+    /// The epoch of the records that the gateway has.
+    handed_on: u64,
+    began: Option<Instant>,
+    until: Option<Instant>,
+    /// How long copying may take.
+    joined_within: Duration,
+    refused: Option<NotExchanged>,
+}
+
+impl Swap {
+    /// Two vSSDs that are to exchange their nodes.
+    pub fn new(a: VssdId, b: VssdId, joined_within: Option<Duration>) -> Self {
+        Self {
+            pair: Some((a, b)),
+            exchange: None,
+            is_planned: false,
+            is_decided: false,
+            handed_on: 0,
+            began: None,
+            until: None,
+            joined_within: joined_within.unwrap_or(JOINED_WITHIN),
+            refused: None,
+        }
+    }
+
+    /// A decided exchange that an earlier start has left.
+    pub fn resume(exchange: Exchange) -> Self {
+        Self {
+            pair: None,
+            exchange: Some(exchange),
+            is_planned: true,
+            ..Self::new(VssdId(0), VssdId(0), None)
+        }
+    }
+
+    /// The volumes that it concerns.
+    pub fn volumes(&self) -> &[VolumeId] {
+        self.exchange.as_ref().map_or(&[], Exchange::volumes)
+    }
+
+    /// What to do next.
+    pub fn advance(&mut self, sight: &Sight) -> Step {
+        let began = *self.began.get_or_insert(sight.now);
+        self.is_planned |= self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.is_in(sight.records));
+        if !self.is_planned {
+            return self.plan(sight).unwrap_or_else(|step| step);
+        }
+        let exchange = self.exchange.as_ref().expect("it is planned");
+        let until = *self.until.get_or_insert(sight.now + self.joined_within);
+        if exchange.is_decided(sight.records) && !self.is_decided {
+            self.is_decided = true;
+            self.until = Some(sight.now + OVER_WITHIN);
+        }
+        if self.handed_on != sight.records.epoch {
+            self.handed_on = sight.records.epoch;
+            let known = exchange.volumes().iter();
+            let records = known.filter_map(|&id| sight.records.volume_of(id).cloned());
+            return Step::Call(Call::Change(records.collect()));
+        }
+        self.follow(sight, began, until)
+    }
+
+    /// Stores what is to be made.
+    fn plan(&mut self, sight: &Sight) -> Result<Step, Step> {
+        let (a, b) = self.pair.expect("it has just begun");
+        if !sight.is_awaited {
+            return Err(Step::Finish(Err(Refusal::Replaced)));
+        }
+        let mut next = sight.records.clone();
+        let exchange =
+            Exchange::plan(&mut next, a, b).map_err(|error| Step::Finish(Err(Refusal::Exchange(error))))?;
+        let volumes = exchange.volumes().to_vec();
+        self.exchange = Some(exchange);
+        for id in volumes {
+            let seen = sight.volume(id).ok_or(Step::Look)?;
+            if seen.state != Some(VolumeState::Ready) || sight.records.is_deleting(id) {
+                return Err(Step::Finish(Err(Refusal::ExchangeNotReady)));
+            }
+        }
+        Ok(Step::Store(Box::new(next)))
+    }
+
+    /// Goes on when all vSSDs are as far.
+    fn follow(&mut self, sight: &Sight, began: Instant, until: Instant) -> Step {
+        let exchange = self.exchange.as_ref().expect("it is planned");
+        let mut states = Vec::new();
+        // With one of its volumes deleted an exchange makes no sense.
+        let mut is_lost = false;
+        for &id in exchange.volumes() {
+            if sight.records.volume_of(id).is_none() || sight.records.is_deleting(id) {
+                is_lost = true;
+                continue;
+            }
+            match sight.volume(id) {
+                Some(seen) => states.push((id, seen.change)),
+                None => return Step::Look,
+            }
+        }
+        let is_late = sight.now >= until;
+        let decided = exchange.is_decided(sight.records);
+        if !decided && self.refused.is_none() {
+            self.refused = states.iter().find_map(|(_, state)| match state {
+                ChangeState::Failed(vssd, code) => Some(NotExchanged::Refused(*vssd, *code)),
+                _ if is_lost => Some(NotExchanged::Deleted),
+                _ if is_late => Some(NotExchanged::Late),
+                _ => None,
+            });
+        }
+        let state = |id| {
+            let known = states.iter().find(|(volume, _)| *volume == id);
+            known.map_or(ChangeState::Done, |(_, state)| *state)
+        };
+        let mut next = sight.records.clone();
+        let hurry = is_late || is_lost || !sight.is_awaited;
+        match exchange.next(&mut next, hurry, state) {
+            Next::Wait if decided && is_late && sight.is_awaited => Step::Answer(Refusal::ExchangeUnfinished),
+            Next::Wait if sight.is_awaited => Step::Wait(LATER),
+            Next::Wait => Step::Wait(BACKGROUND),
+            Next::Over(exchanged) if next == *sight.records => Step::Finish(if exchanged {
+                Ok(Done::Exchanged(sight.now.since(began)))
+            } else {
+                let why = self.refused.take().unwrap_or(NotExchanged::Late);
+                Err(Refusal::NotExchanged(why))
+            }),
+            Next::Store | Next::Over(_) => Step::Store(Box::new(next)),
+        }
+    }
+}

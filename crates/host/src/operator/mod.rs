@@ -1,0 +1,509 @@
+//! The control plane of a rack: creating, growing, deleting and exchanging volumes, and deciding which of several
+//! gateways serves them. One machine beside each gateway.
+//!
+//! A world carries its outputs out: it asks the registry, calls the gateway on the same machine ([`carry_out`]), tells
+//! frontends what there is to offer, and answers commands. Nothing here blocks; a registry that does not answer delays
+//! what needs it, and no more.
+//!
+//! Invariants:
+//! - Every step is noted in the registry before nodes and clients see it, and the registry alone says how far a change
+//!   is. So a crash between any two steps leaves records from which the next start goes on, and a store whose outcome
+//!   is unknown is settled by loading again.
+//! - A command is answered with success when the registry has all of it, and clients can see it.
+//! - Creating, growing and deleting go on one after the other in the order of the commands; an exchange goes on beside
+//!   them, and so does what waits for nodes that are away.
+//!
+//! | command | steps | after a crash |
+//! | --- | --- | --- |
+//! | create | record, not ready · vSSDs made · ready | completed |
+//! | resize | sets noted as growing · vSSDs made · record has them and the size · shown to clients | undone before the size is stored |
+//! | delete | noted as deleting · vSSDs deleted · record removed | completed |
+//! | exchange | [`rack::exchange`] | undone before the decision, then completed |
+
+mod call;
+mod census;
+mod command;
+mod create;
+mod delete;
+mod exchange;
+mod job;
+mod leadership;
+mod records;
+mod resize;
+mod stop;
+
+pub use call::{Call, View, VolumeView, carry_out};
+pub use command::{Command, Done, NewVolume, NotExchanged, Refusal, VssdProblem};
+pub use leadership::{Role, Shared};
+pub use records::RegistryCall;
+
+use base::{Duration, Instant, Machine, VolumeId, time::earliest};
+use census::Census;
+use create::Create;
+use delete::Delete;
+use exchange::Swap;
+use job::{Sight, Step};
+use leadership::Leadership;
+use rack::exchange::Exchange;
+use rack::registry::{RegistryError, Snapshot};
+use records::Records;
+use resize::Resize;
+use std::collections::VecDeque;
+use stop::Stop;
+
+/// How an operator is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct OperatorConfig {
+    /// How its gateway comes to serve.
+    pub role: Role,
+    /// An exchange whose copies are not complete after this is undone; an hour if unset.
+    pub exchange_within: Option<Duration>,
+}
+
+/// What a world tells an operator.
+#[derive(Debug)]
+pub enum Input {
+    /// A command, with a number by which it is answered.
+    Command(u64, Command),
+    /// The answer to [`RegistryCall::Load`].
+    Loaded(Result<Box<Snapshot>, RegistryError>),
+    /// The answer to [`RegistryCall::Store`]. Any error but a conflict leaves open whether it is stored, or will be.
+    Stored(Result<(), RegistryError>),
+    /// The answer to [`Call::Look`].
+    Seen(Box<View>),
+}
+
+/// What an operator asks of its world.
+#[derive(Debug)]
+pub enum Output {
+    /// Ask the registry. The next call comes after the answer.
+    Registry(RegistryCall),
+    /// Call the gateway.
+    Gateway(Call),
+    /// Offer clients what these records serve, if this gateway serves; else refer them to the others.
+    Offer {
+        /// The stored records.
+        records: Box<Snapshot>,
+        /// This gateway serves.
+        serves: bool,
+    },
+    /// Answer a command.
+    Reply(u64, Result<Done, Refusal>),
+}
+
+#[derive(Debug)]
+enum Work {
+    Create(Create),
+    Resize(Resize),
+    Delete(Delete),
+    Exchange(Swap),
+    Records,
+    Nodes(Census),
+    Stop(Stop),
+}
+
+#[derive(Debug)]
+struct Job {
+    /// The command that waits for it.
+    command: Option<u64>,
+    work: Work,
+}
+
+impl Work {
+    fn new(command: Command, config: &OperatorConfig) -> Self {
+        match command {
+            Command::Create(new) => Self::Create(Create::new(new)),
+            Command::Resize { name, size_bytes } => Self::Resize(Resize::new(name, size_bytes)),
+            Command::Delete { name } => Self::Delete(Delete::new(name)),
+            Command::Exchange { a, b } => Self::Exchange(Swap::new(a, b, config.exchange_within)),
+            Command::Records => Self::Records,
+            Command::Nodes => Self::Nodes(Census::default()),
+            Command::Stop => Self::Stop(Stop::default()),
+        }
+    }
+
+    /// True for what only a gateway that serves may do.
+    fn changes(&self) -> bool {
+        !matches!(self, Self::Records | Self::Nodes(_) | Self::Stop(_))
+    }
+
+    /// True for what goes on one after the other.
+    fn takes_turns(&self) -> bool {
+        matches!(self, Self::Create(_) | Self::Resize(_) | Self::Delete(_))
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        match self {
+            Self::Create(create) => create.volume().into_iter().collect(),
+            Self::Resize(resize) => resize.volume().into_iter().collect(),
+            Self::Delete(delete) => delete.volume().into_iter().collect(),
+            Self::Exchange(swap) => swap.volumes().to_vec(),
+            Self::Records | Self::Nodes(_) | Self::Stop(_) => Vec::new(),
+        }
+    }
+
+    fn wants_nodes(&self) -> bool {
+        matches!(self, Self::Create(_) | Self::Resize(_) | Self::Nodes(_))
+    }
+
+    fn advance(&mut self, sight: &Sight, leadership: &mut Leadership) -> Step {
+        match self {
+            Self::Create(create) => create.advance(sight),
+            Self::Resize(resize) => resize.advance(sight),
+            Self::Delete(delete) => delete.advance(sight),
+            Self::Exchange(swap) => swap.advance(sight),
+            Self::Records => Step::Finish(Ok(Done::Records(Box::new(sight.records.clone())))),
+            Self::Nodes(census) => match census.ask(sight) {
+                Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
+                Err(step) => step,
+            },
+            Self::Stop(stop) => stop.advance(sight, leadership),
+        }
+    }
+}
+
+/// The control plane beside a gateway.
+#[derive(Debug)]
+pub struct Operator {
+    config: OperatorConfig,
+    records: Records,
+    leadership: Leadership,
+    jobs: Vec<Job>,
+    /// Changes of volumes that wait for their turn.
+    waiting: VecDeque<(u64, Command)>,
+    /// The gateway as it is since the last change and the last call.
+    view: Option<Box<View>>,
+    looks: u64,
+    /// A look is under way.
+    is_looking: bool,
+    look_at: Option<Instant>,
+    /// Epoch of the records that were offered last, and whether this gateway served then.
+    offered: Option<(u64, bool)>,
+    stops: bool,
+    out: VecDeque<Output>,
+}
+
+impl Operator {
+    /// Beside a gateway that has just started and stands by.
+    pub fn new(now: Instant, config: OperatorConfig) -> Self {
+        let mut this = Self {
+            config,
+            records: Records::default(),
+            leadership: Leadership::new(config.role),
+            jobs: Vec::new(),
+            waiting: VecDeque::new(),
+            view: None,
+            looks: 0,
+            is_looking: false,
+            look_at: None,
+            offered: None,
+            stops: false,
+            out: VecDeque::new(),
+        };
+        this.go_on(now);
+        this
+    }
+
+    /// True if its gateway serves the volumes, as far as it knows.
+    pub fn serves(&self) -> bool {
+        self.leadership.serves()
+    }
+
+    /// True when nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.waiting.is_empty()
+    }
+
+    fn command(&mut self, id: u64, command: Command) {
+        if self.stops {
+            return self.reply(id, Err(Refusal::Stops));
+        }
+        if matches!(command, Command::Stop) {
+            self.stops = true;
+            self.abandon(|| Refusal::Stops);
+            self.out.push_back(Output::Gateway(Call::Close));
+        }
+        self.records.refresh();
+        self.waiting.push_back((id, command));
+    }
+
+    /// Begins commands whose turn it is.
+    fn admit(&mut self) {
+        let mut later = VecDeque::new();
+        let mut busy = self
+            .jobs
+            .iter()
+            .any(|job| job.command.is_some() && job.work.takes_turns());
+        for (id, command) in core::mem::take(&mut self.waiting) {
+            let work = Work::new(command.clone(), &self.config);
+            let undecided = work.changes() && self.leadership.is_undecided();
+            if undecided || work.takes_turns() && busy {
+                later.push_back((id, command));
+                continue;
+            }
+            busy |= work.takes_turns();
+            self.jobs.push(Job {
+                command: Some(id),
+                work,
+            });
+        }
+        self.waiting = later;
+    }
+
+    fn reply(&mut self, id: u64, result: Result<Done, Refusal>) {
+        self.out.push_back(Output::Reply(id, result));
+    }
+
+    /// Answers what changes volumes, and forgets it: the registry tells whoever serves next.
+    fn abandon(&mut self, why: impl Fn() -> Refusal) {
+        let (left, stay): (Vec<Job>, Vec<Job>) = core::mem::take(&mut self.jobs)
+            .into_iter()
+            .partition(|job| job.work.changes());
+        self.jobs = stay;
+        let waiting = core::mem::take(&mut self.waiting).into_iter().map(|(id, _)| id);
+        for id in left.into_iter().filter_map(|job| job.command).chain(waiting) {
+            self.reply(id, Err(why()));
+        }
+    }
+
+    /// The registry cannot be used: everybody who waits for it is told.
+    fn tell_failure(&mut self) {
+        let Some(error) = self.records.take_failure() else {
+            return;
+        };
+        self.admit_all();
+        for at in 0..self.jobs.len() {
+            if let Some(id) = self.jobs[at].command.take() {
+                let answer = match &self.jobs[at].work {
+                    Work::Stop(stop) => Ok(stop.done()),
+                    _ => Err(Refusal::Registry(error.clone())),
+                };
+                self.reply(id, answer);
+            }
+        }
+        self.jobs.retain(|job| job.work.changes());
+    }
+
+    /// Answers what has not begun, too.
+    fn admit_all(&mut self) {
+        for (id, command) in core::mem::take(&mut self.waiting) {
+            let work = Work::new(command, &self.config);
+            self.jobs.push(Job {
+                command: Some(id),
+                work,
+            });
+        }
+    }
+
+    /// Goes on as far as it can without another answer.
+    fn go_on(&mut self, now: Instant) {
+        self.records.load();
+        self.tell_failure();
+        while self.records.settled().is_some() && self.turn(now) {}
+        self.look();
+        self.offer();
+        while let Some(call) = self.records.poll() {
+            self.out.push_back(Output::Registry(call));
+        }
+    }
+
+    /// One step of whoever can take one; false if nobody can.
+    fn turn(&mut self, now: Instant) -> bool {
+        let records = self.records.settled().expect("asked before");
+        if self.leadership.is_lost(records, self.view.as_deref()) {
+            self.abandon(|| Refusal::Replaced);
+            self.view = None;
+            return true;
+        }
+        let sight = Sight {
+            now,
+            records,
+            view: self.view.as_deref(),
+            is_awaited: false,
+        };
+        if !self.stops
+            && let Some(step) = self.leadership.advance(&sight)
+        {
+            return self.take(now, None, step);
+        }
+        self.adopt();
+        self.admit();
+        for at in 0..self.jobs.len() {
+            let records = self.records.settled().expect("no step was taken");
+            let job = &mut self.jobs[at];
+            if job.work.changes() && !self.leadership.serves() {
+                let step = Step::Finish(Err(elsewhere(records)));
+                return self.take(now, Some(at), step);
+            }
+            let sight = Sight {
+                now,
+                records,
+                view: self.view.as_deref(),
+                is_awaited: job.command.is_some(),
+            };
+            let step = job.work.advance(&sight, &mut self.leadership);
+            if self.take(now, Some(at), step) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a step; false if it was only to look.
+    fn take(&mut self, now: Instant, job: Option<usize>, step: Step) -> bool {
+        match step {
+            Step::Look => {
+                self.view = None;
+                return false;
+            }
+            Step::Wait(after) => {
+                self.look_at = earliest(self.look_at, Some(now + after));
+                return false;
+            }
+            Step::Store(snapshot) => {
+                self.view = None;
+                self.records.store(*snapshot);
+            }
+            Step::Call(call) => {
+                self.view = None;
+                self.is_looking = false;
+                self.out.push_back(Output::Gateway(call));
+            }
+            Step::Answer(refusal) => {
+                let job = &mut self.jobs[job.expect("a job is answered")];
+                if let Some(id) = job.command.take() {
+                    self.reply(id, Err(refusal));
+                }
+            }
+            Step::Finish(result) => {
+                let job = self.jobs.remove(job.expect("a job is over"));
+                if let Some(id) = job.command {
+                    self.reply(id, result);
+                }
+            }
+            Step::GiveUp(id, refusal) => {
+                let job = &mut self.jobs[job.expect("a job is given up")];
+                job.work = Work::Delete(Delete::undo(id, refusal));
+            }
+        }
+        true
+    }
+
+    /// Goes on with what the records say and nobody is at: an earlier start has left it.
+    fn adopt(&mut self) {
+        let adopts = self.leadership.serves() && !self.stops;
+        let Some(records) = self.records.settled().filter(|_| adopts) else {
+            return;
+        };
+        let is_at = |id: VolumeId| {
+            let mut turns = self.jobs.iter().filter(|job| job.work.takes_turns());
+            turns.any(|job| job.work.volumes().contains(&id))
+        };
+        let begun = records.volumes.iter().filter(|volume| !volume.ready);
+        let created = begun
+            .map(|volume| volume.volume())
+            .filter(|&id| !records.is_deleting(id) && !is_at(id))
+            .map(|id| Work::Create(Create::resume(id)));
+        let deleted = records.deleting.iter().map(|&id| VolumeId(id));
+        let deleted = deleted
+            .filter(|&id| !is_at(id))
+            .map(|id| Work::Delete(Delete::resume(id)));
+        let grown = records.growing.iter().map(|growth| VolumeId(growth.volume));
+        let grown = grown
+            .filter(|&id| !records.is_deleting(id) && !is_at(id))
+            .map(|id| Work::Resize(Resize::undo(id)));
+        let mut found: Vec<Work> = created.chain(deleted).chain(grown).collect();
+        let mut works = self.jobs.iter().map(|job| &job.work);
+        if !works.any(|work| matches!(work, Work::Exchange(_)))
+            && let Some((exchange, _)) = Exchange::resume(&mut records.clone())
+        {
+            found.push(Work::Exchange(Swap::resume(exchange)));
+        }
+        let job = |work| Job { command: None, work };
+        self.jobs.extend(found.into_iter().map(job));
+    }
+
+    /// Looks at the gateway if somebody has to see it.
+    fn look(&mut self) {
+        let wanted = self.leadership.looks() || !self.jobs.is_empty();
+        if self.is_looking || self.view.is_some() || !wanted || self.records.settled().is_none() {
+            return;
+        }
+        self.looks += 1;
+        self.is_looking = true;
+        self.look_at = None;
+        let works = || self.jobs.iter().map(|job| &job.work);
+        self.out.push_back(Output::Gateway(Call::Look {
+            number: self.looks,
+            volumes: works().flat_map(Work::volumes).collect(),
+            nodes: works().any(Work::wants_nodes),
+        }));
+    }
+
+    /// Offers what is stored now, if that is news.
+    fn offer(&mut self) {
+        let Some(records) = self.records.settled() else {
+            return;
+        };
+        let serves = self.leadership.serves() && !self.stops;
+        let news = (records.epoch, serves);
+        if self.leadership.is_undecided() || self.offered == Some(news) {
+            return;
+        }
+        self.offered = Some(news);
+        let records = Box::new(records.clone());
+        self.out.push_back(Output::Offer { records, serves });
+    }
+}
+
+/// The refusal of a gateway that stands by.
+fn elsewhere(records: &Snapshot) -> Refusal {
+    let lead = records.lead.as_ref().map(|lead| lead.gateway.as_str());
+    let mut gateways = records.gateways.iter();
+    let known = gateways.find(|known| Some(known.addr.as_str()) == lead);
+    Refusal::Elsewhere(known.map_or("?", |known| known.control.as_str()).to_owned())
+}
+
+impl Machine for Operator {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Command(id, command) => self.command(id, command),
+            Input::Loaded(result) => self.records.loaded(now, result),
+            Input::Stored(result) => self.records.stored(now, result),
+            Input::Seen(view) => {
+                if self.is_looking && view.number == self.looks {
+                    self.is_looking = false;
+                    self.view = Some(view);
+                }
+            }
+        }
+        self.go_on(now);
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let looks = earliest(self.look_at, self.leadership.deadline());
+        earliest(looks, self.records.deadline())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        self.records.tick(now);
+        if self.look_at.take_if(|at| now >= *at).is_some() {
+            self.view = None;
+        }
+        if self.leadership.tick(now) {
+            self.records.refresh();
+            self.view = None;
+        }
+        self.go_on(now);
+    }
+}

@@ -1,0 +1,223 @@
+//! The registry as the operator uses it: one load or compare-and-swap at a time.
+//!
+//! Invariant: [`settled`](Records::settled) tells records only while they are known to be the stored ones. A store
+//! whose outcome is unknown may still happen later; so the operator loads, and if the old epoch is still there it stores
+//! the old records again, under a new epoch. From then on the late store conflicts.
+
+use base::{Duration, Instant};
+use rack::registry::{RegistryError, Snapshot};
+use std::collections::VecDeque;
+
+/// A registry that failed is asked again after this.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// What is asked of the registry.
+#[derive(Clone, Debug)]
+pub enum RegistryCall {
+    /// Load the records.
+    Load,
+    /// Replace the stored records if they have the same epoch; the new ones get the next epoch.
+    Store(Box<Snapshot>),
+}
+
+#[derive(Debug)]
+enum Asked {
+    Load,
+    /// Loads, as the outcome of a store is unknown.
+    Resolve(u64),
+    Store(Box<Snapshot>),
+    /// Stores what was loaded, to keep a late store of the same epoch from happening.
+    Fence(Box<Snapshot>),
+}
+
+/// The registry's records, as far as they are known.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    known: Option<Box<Snapshot>>,
+    asked: Option<Asked>,
+    /// What to do at that time, after a failure.
+    again: Option<(Instant, Option<u64>)>,
+    failure: Option<RegistryError>,
+    calls: VecDeque<RegistryCall>,
+}
+
+impl Records {
+    /// The stored records, unless the registry is at work on them.
+    pub fn settled(&self) -> Option<&Snapshot> {
+        let settled = self.asked.is_none() && self.again.is_none();
+        self.known.as_deref().filter(|_| settled)
+    }
+
+    /// Forgets what is known, so that it is loaded.
+    pub fn refresh(&mut self) {
+        if self.asked.is_none() && self.again.is_none() {
+            self.known = None;
+        }
+    }
+
+    /// Loads if nothing is known.
+    pub fn load(&mut self) {
+        if self.known.is_none() && self.asked.is_none() && self.again.is_none() {
+            self.ask(Asked::Load);
+        }
+    }
+
+    /// Stores new records in the place of the settled ones.
+    pub fn store(&mut self, snapshot: Snapshot) {
+        assert!(
+            self.settled().is_some(),
+            "one change at a time, of what is stored"
+        );
+        self.ask(Asked::Store(Box::new(snapshot)));
+    }
+
+    /// Why the registry could not be used, once.
+    pub fn take_failure(&mut self) -> Option<RegistryError> {
+        self.failure.take()
+    }
+
+    /// What to ask of the registry next.
+    pub fn poll(&mut self) -> Option<RegistryCall> {
+        self.calls.pop_front()
+    }
+
+    /// When to [`tick`](Records::tick).
+    pub fn deadline(&self) -> Option<Instant> {
+        self.again.map(|(at, _)| at)
+    }
+
+    /// Asks a registry again that failed.
+    pub fn tick(&mut self, now: Instant) {
+        if let Some((_, doubt)) = self.again.take_if(|(at, _)| now >= *at) {
+            self.ask(doubt.map_or(Asked::Load, Asked::Resolve));
+        }
+    }
+
+    fn ask(&mut self, asked: Asked) {
+        self.calls.push_back(match &asked {
+            Asked::Load | Asked::Resolve(_) => RegistryCall::Load,
+            Asked::Store(snapshot) | Asked::Fence(snapshot) => RegistryCall::Store(snapshot.clone()),
+        });
+        self.asked = Some(asked);
+    }
+
+    fn fail(&mut self, now: Instant, error: RegistryError, doubt: Option<u64>) {
+        self.failure = Some(error);
+        self.again = Some((now + RETRY_AFTER, doubt));
+    }
+
+    /// The answer to a load.
+    pub fn loaded(&mut self, now: Instant, result: Result<Box<Snapshot>, RegistryError>) {
+        let doubt = match self.asked.take() {
+            Some(Asked::Load) => None,
+            Some(Asked::Resolve(epoch)) => Some(epoch),
+            other => {
+                // Nobody asked for it.
+                self.asked = other;
+                return;
+            }
+        };
+        self.known = None;
+        match result {
+            Err(error) => self.fail(now, error, doubt),
+            Ok(snapshot) if doubt == Some(snapshot.epoch) => self.ask(Asked::Fence(snapshot)),
+            Ok(snapshot) => self.known = Some(snapshot),
+        }
+    }
+
+    /// The answer to a store. An error other than a conflict leaves open whether the records are stored, or will be.
+    pub fn stored(&mut self, now: Instant, result: Result<(), RegistryError>) {
+        let (mut snapshot, fenced) = match self.asked.take() {
+            Some(Asked::Store(snapshot)) => (snapshot, false),
+            Some(Asked::Fence(snapshot)) => (snapshot, true),
+            other => {
+                self.asked = other;
+                return;
+            }
+        };
+        self.known = None;
+        match result {
+            Ok(()) => {
+                snapshot.epoch += 1;
+                self.known = Some(snapshot);
+            }
+            Err(RegistryError::Conflict) => self.ask(Asked::Load),
+            Err(error) if fenced => self.fail(now, error, Some(snapshot.epoch)),
+            Err(_) => self.ask(Asked::Resolve(snapshot.epoch)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled() -> Records {
+        let mut records = Records::default();
+        records.load();
+        assert!(matches!(records.poll(), Some(RegistryCall::Load)));
+        records.loaded(Instant::ZERO, Ok(Box::default()));
+        records
+    }
+
+    fn unknown() -> RegistryError {
+        RegistryError::Unavailable("no answer".into())
+    }
+
+    fn change(records: &mut Records) -> Box<Snapshot> {
+        let mut next = records.settled().unwrap().clone();
+        next.next_vssd += 1;
+        records.store(next);
+        match records.poll() {
+            Some(RegistryCall::Store(snapshot)) => snapshot,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_unknown_store_is_loaded_again_before_anything_else() {
+        let mut records = settled();
+        let mut stored = change(&mut records);
+        records.stored(Instant::ZERO, Err(unknown()));
+        assert!(records.settled().is_none());
+        assert!(matches!(records.poll(), Some(RegistryCall::Load)));
+        stored.epoch += 1;
+        records.loaded(Instant::ZERO, Ok(stored.clone()));
+        assert_eq!(records.settled(), Some(&*stored), "it was stored");
+    }
+
+    #[test]
+    fn a_store_that_may_still_happen_is_fenced_off() {
+        let mut records = settled();
+        let late = change(&mut records);
+        records.stored(Instant::ZERO, Err(unknown()));
+        records.poll();
+        records.loaded(Instant::ZERO, Ok(Box::default()));
+        assert!(records.settled().is_none(), "it may still be stored");
+        let Some(RegistryCall::Store(fence)) = records.poll() else {
+            panic!("no fence");
+        };
+        assert_eq!((fence.epoch, fence.next_vssd), (late.epoch, 0));
+        records.stored(Instant::ZERO, Ok(()));
+        assert_eq!(records.settled().map(|known| known.epoch), Some(late.epoch + 1));
+    }
+
+    #[test]
+    fn a_registry_that_is_away_is_asked_again_and_told_of_once() {
+        let mut records = settled();
+        change(&mut records);
+        records.stored(Instant::ZERO, Err(unknown()));
+        records.poll();
+        records.loaded(Instant::ZERO, Err(unknown()));
+        assert_eq!(records.take_failure(), Some(unknown()));
+        assert_eq!(records.take_failure(), None);
+        records.refresh();
+        records.load();
+        assert!(records.poll().is_none() && records.settled().is_none());
+        let at = records.deadline().unwrap();
+        records.tick(at);
+        assert!(matches!(records.poll(), Some(RegistryCall::Load)));
+        records.loaded(at, Ok(Box::default()));
+        assert!(records.settled().is_none(), "the store is still in doubt");
+    }
+}

@@ -1,0 +1,114 @@
+//! Gateways that share a registry: each enters itself, has controller ids of its own, and refers NVMe/TCP hosts to the
+//! others.
+
+use crate::failure::Failure;
+use crate::registry::FileRegistry;
+use base::Duration;
+use host::operator::Role;
+use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot};
+use std::net::SocketAddr;
+
+/// Gateways of a rack: each has controller ids of its own, of which the protocol has 65,519.
+const GATEWAYS_MAX: usize = 15;
+/// Controller ids of each.
+const CNTLIDS: u16 = 4096;
+/// A lead that does not answer for this long is taken for gone. Longer than a ToR takes to start again.
+pub const SILENT_AFTER: Duration = Duration::from_secs(3);
+/// Between two looks at who leads.
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Attempts to enter a registry in which others write, too.
+const TRIES: u32 = 10;
+
+/// Enters a gateway, and whatever else `note` changes; returns the records and the gateway's number.
+pub fn enter(
+    registry: &mut FileRegistry,
+    record: &GatewayRecord,
+    note: impl Fn(&mut Snapshot),
+) -> anyhow::Result<(Snapshot, usize)> {
+    let mut left = TRIES;
+    loop {
+        let mut snapshot = registry.load()?;
+        let before = snapshot.clone();
+        note(&mut snapshot);
+        let known = snapshot
+            .gateways
+            .iter()
+            .position(|known| known.addr == record.addr);
+        let number = known.unwrap_or(snapshot.gateways.len());
+        if number >= GATEWAYS_MAX {
+            let text = format!("the registry has {GATEWAYS_MAX} gateways already, as many as there may be");
+            anyhow::bail!(Failure::Usage(text));
+        }
+        match known {
+            Some(number) => snapshot.gateways[number] = record.clone(),
+            None => snapshot.gateways.push(record.clone()),
+        }
+        if snapshot == before {
+            return Ok((snapshot, number));
+        }
+        match registry.store(&snapshot) {
+            Ok(()) => return Ok((registry.load()?, number)),
+            Err(RegistryError::Conflict) if left > 0 => left -= 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The controller ids of a gateway of this number.
+pub fn cntlids(number: usize) -> core::ops::RangeInclusive<u16> {
+    let first = number as u16 * CNTLIDS;
+    first + 1..=first + CNTLIDS - 1
+}
+
+/// Where the other gateways serve NVMe/TCP hosts.
+pub(super) fn others(snapshot: &Snapshot, role: Role) -> Vec<SocketAddr> {
+    let Role::Shared(shared) = role else { return Vec::new() };
+    let me = shared.me.to_string();
+    let others = snapshot.gateways.iter().filter(|record| record.addr != me);
+    others
+        .filter_map(|record| record.nvme.as_ref()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::operator::Shared;
+
+    fn record(port: u16) -> GatewayRecord {
+        GatewayRecord {
+            addr: format!("10.0.0.1:{port}"),
+            nvme: Some(format!("10.0.0.1:{}", port + 1)),
+            control: "127.0.0.1:1".into(),
+        }
+    }
+
+    #[test]
+    fn gateways_keep_their_numbers_and_name_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = FileRegistry::open(dir.path()).unwrap();
+        for (port, number) in [(10, 0), (20, 1), (10, 0)] {
+            assert_eq!(enter(&mut registry, &record(port), |_| {}).unwrap().1, number);
+        }
+        let snapshot = registry.load().unwrap();
+        let role = Role::Shared(Shared {
+            me: base::Addr::new([10, 0, 0, 1], 10),
+            silent_after: SILENT_AFTER,
+            lead_looks_every: LOOK_EVERY,
+            others_look_every: LOOK_EVERY,
+            session_min: 0,
+        });
+        assert_eq!(others(&snapshot, role), ["10.0.0.1:21".parse().unwrap()]);
+        for port in 30..43 {
+            enter(&mut registry, &record(port), |_| {}).unwrap();
+        }
+        assert!(enter(&mut registry, &record(50), |_| {}).is_err());
+    }
+
+    #[test]
+    fn controller_ids_are_apart() {
+        let ranges: Vec<_> = (0..GATEWAYS_MAX).map(cntlids).collect();
+        assert!(ranges.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        assert!(*ranges[0].start() == 1 && *ranges[GATEWAYS_MAX - 1].end() < 0xfff0);
+    }
+}

@@ -1,0 +1,121 @@
+//! A rack's volumes as NVMe subsystems: one per volume, changed with it.
+
+use rack::registry::{Snapshot, VolumeRecord};
+use runtime::NvmeTarget;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::nvme::{Access, AnaState, Subsystem, Target, TargetOptions};
+
+/// What a gateway offers to NVMe/TCP hosts, and where, if it does.
+#[derive(Clone, Debug, Default)]
+pub struct Offer(Option<(SocketAddr, Arc<NvmeTarget>)>);
+
+/// The ANA group of every volume: one gateway serves all of them.
+const GROUP: u32 = 1;
+
+/// A volume's subsystem.
+fn subsystem(record: &VolumeRecord) -> Subsystem {
+    Subsystem {
+        read_only: record.read_only,
+        ana_group: GROUP,
+        ..Subsystem::new(&record.name, record.volume(), record.size_bytes)
+    }
+}
+
+impl Offer {
+    /// Of the volumes there are; `None` for nothing.
+    pub fn new(address: Option<SocketAddr>, snapshot: &Snapshot) -> Self {
+        let this = Self::empty(address, TargetOptions::default());
+        for record in snapshot.volumes.iter().filter(|record| record.ready) {
+            this.add(record);
+        }
+        this
+    }
+
+    /// Of nothing yet, for a gateway that [`follow`](Offer::follow)s the registry.
+    pub fn empty(address: Option<SocketAddr>, options: TargetOptions) -> Self {
+        Self(address.map(|address| (address, NvmeTarget::new(Target::new(options)))))
+    }
+
+    /// Offers the volumes that the registry has, in this state, and refers to other gateways; hosts are told of changes.
+    pub fn follow(&self, snapshot: &Snapshot, state: AnaState, others: &[SocketAddr]) {
+        let ready = || snapshot.volumes.iter().filter(|record| record.ready);
+        let referrals: Vec<_> = others.iter().copied().map(runtime::nvme_address).collect();
+        self.change(|target| {
+            let offered: Vec<Subsystem> = target.subsystems().cloned().collect();
+            for old in &offered {
+                // They are there, and the registry's sizes were checked.
+                let _ = match ready().find(|record| record.volume() == old.volume) {
+                    None => target.remove(&old.nqn),
+                    Some(record) if record.size_bytes != old.size_bytes => {
+                        target.resize(&old.nqn, record.size_bytes)
+                    }
+                    Some(_) => Ok(()),
+                };
+            }
+            for record in ready().filter(|record| offered.iter().all(|old| old.volume != record.volume())) {
+                let _ = target.add(Subsystem {
+                    ana_state: state,
+                    ..subsystem(record)
+                });
+            }
+            if target.referrals() != referrals {
+                target.set_referrals(referrals.clone());
+            }
+        });
+        self.set_state(state);
+    }
+
+    /// How this path stands to every volume.
+    pub fn set_state(&self, state: AnaState) {
+        self.change(|target| {
+            if target.subsystems().any(|known| known.ana_state != state) {
+                target.set_ana_state(GROUP, state);
+            }
+        });
+    }
+
+    /// For the gateway's core.
+    pub fn listen(&self) -> Option<(SocketAddr, Arc<NvmeTarget>)> {
+        self.0.clone()
+    }
+
+    fn change(&self, mut f: impl FnMut(&mut Target)) {
+        if let Some((_, target)) = &self.0 {
+            target.with(&mut f);
+        }
+    }
+
+    /// The gateway listens here: hosts are told so by discovery.
+    pub fn listening(&self, address: Option<SocketAddr>) {
+        let addresses: Vec<_> = address.into_iter().map(runtime::nvme_address).collect();
+        self.change(|target| target.set_addresses(addresses.clone()));
+    }
+
+    /// A volume is ready.
+    pub fn add(&self, record: &VolumeRecord) {
+        // It may be there already; the registry's names, and the sizes it has checked, are good ones.
+        self.change(|target| {
+            let _ = target.add(subsystem(record));
+        });
+    }
+
+    /// A volume has grown.
+    pub fn resize(&self, record: &VolumeRecord) {
+        self.change(|target| {
+            let _ = target.resize(&subsystem(record).nqn, record.size_bytes);
+        });
+    }
+
+    /// A volume goes: its hosts are disconnected.
+    pub fn remove(&self, record: &VolumeRecord) {
+        self.change(|target| {
+            let _ = target.remove(&subsystem(record).nqn);
+        });
+    }
+
+    /// A volume's name among NVMe subsystems, if it is offered.
+    pub fn nqn(&self, record: &VolumeRecord) -> Option<String> {
+        self.0.as_ref().map(|_| subsystem(record).nqn)
+    }
+}

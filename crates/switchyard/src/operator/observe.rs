@@ -1,0 +1,231 @@
+//! Looking at a running part: what [`api::Status`] tells.
+
+use super::{Plane, Refusal};
+use crate::control::api;
+use base::{Addr, NodeId};
+use hdrhistogram::Histogram;
+use host::node::{Stages, Unit};
+use host::{Gateway, Node};
+use rack::control::NodeStatus;
+use std::time::{Duration, Instant};
+
+/// Nodes of other processes are waited for this long.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// A histogram of nanoseconds as the API tells it.
+pub trait Quantiles {
+    /// The figures under a name.
+    fn latency(&self, name: &str) -> api::Latency;
+}
+
+impl Quantiles for Histogram<u64> {
+    fn latency(&self, name: &str) -> api::Latency {
+        let us = |quantile| self.value_at_quantile(quantile) as f64 / 1000.0;
+        api::Latency {
+            name: name.to_owned(),
+            count: self.len(),
+            mean_us: if self.is_empty() {
+                0.0
+            } else {
+                self.mean() / 1000.0
+            },
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: self.max() as f64 / 1000.0,
+        }
+    }
+}
+
+/// Where the reads of a node spent their time: a copy per vSSD, to be merged off the core.
+pub fn stages_of(node: &Node) -> Vec<Stages> {
+    node.units().map(|unit| unit.stages().clone()).collect()
+}
+
+fn merged(stages: Vec<Stages>) -> Stages {
+    let mut all = Stages::new();
+    for one in &stages {
+        all.merge(one);
+    }
+    all
+}
+
+/// One vSSD.
+fn vssd(unit: &Unit) -> api::Vssd {
+    let (stats, flash) = (unit.stats(), unit.flash().stats());
+    api::Vssd {
+        id: unit.identity().vssd.0,
+        serving: unit.is_serving(),
+        collecting: unit.is_collecting(),
+        latched: unit.is_latched(),
+        reads: stats.reads,
+        writes: stats.writes,
+        cache_hits: stats.cache_hits,
+        duplicates: stats.duplicates,
+        dropped: stats.dropped,
+        damaged: stats.damaged,
+        dirty_pages: unit.dirty_pages() as u64,
+        free_ratio: unit.flash().free_ratio(),
+        write_amplification: flash.write_amplification(),
+        user_programs: flash.user_programs,
+        gc_programs: flash.gc_programs,
+        record_programs: flash.record_programs,
+        erases: flash.erases,
+        erase_count_min: flash.erase_count_min,
+        erase_count_max: flash.erase_count_max,
+        flushes: flash.flushes,
+        checkpoints: flash.checkpoints,
+        live_pages: u64::from(flash.live_pages),
+        damaged_pages: u64::from(flash.damaged_pages),
+    }
+}
+
+/// Everything there is to see.
+pub fn status(plane: &Plane) -> Result<api::Status, Refusal> {
+    let mut status = api::Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        role: plane.about.role.to_owned(),
+        pid: std::process::id(),
+        uptime_s: plane.uptime_s(),
+        dir: plane
+            .about
+            .dir
+            .as_ref()
+            .map(|dir| dir.display().to_string())
+            .unwrap_or_default(),
+        timing: plane.about.timing.clone(),
+        nbd: plane.nbd_address().map(|address| address.to_string()),
+        tor: plane.tor(|tor, _| tor_counters(tor))?,
+        cores: plane.core_stats().map(core).collect(),
+        ..api::Status::default()
+    };
+    if plane.gateway.is_some() {
+        status.gateway = Some(plane.gateway(|gateway, _| gateway_counters(gateway))?);
+        status.volumes = plane.volumes()?;
+        status.nodes = plane.ask_nodes()?;
+    } else {
+        for id in plane.local_nodes() {
+            let addr = plane
+                .node(id, |node, _| node.config().addr)?
+                .unwrap_or(Addr::NONE);
+            status.nodes.push(api::Node {
+                id: id.0,
+                addr: addr.to_string(),
+                ..api::Node::default()
+            });
+        }
+    }
+    for node in &mut status.nodes {
+        let seen = plane.node(NodeId(node.id), |node, _| {
+            (
+                node.status(),
+                stages_of(node),
+                node.units().map(vssd).collect::<Vec<_>>(),
+            )
+        })?;
+        if let Some((seen, stages, vssds)) = seen {
+            node.answers = true;
+            node.status = seen;
+            node.stages = merged(stages)
+                .iter()
+                .map(|(name, histogram)| histogram.latency(name))
+                .collect();
+            node.vssds = vssds;
+        }
+    }
+    Ok(status)
+}
+
+fn tor_counters(tor: &host::Tor) -> api::TorCounters {
+    let stats = tor.stats();
+    api::TorCounters {
+        forwarded: stats.forwarded,
+        redirected: stats.redirected,
+        unroutable: stats.unroutable,
+        gc_accepted: stats.gc_accepted,
+        gc_delayed: stats.gc_delayed,
+    }
+}
+
+fn gateway_counters(gateway: &Gateway) -> api::GatewayCounters {
+    let stats = gateway.stats();
+    api::GatewayCounters {
+        requests: stats.requests,
+        errors: stats.errors,
+        in_flight: gateway.in_flight() as u64,
+        retransmissions: stats.retransmissions,
+        redirected: stats.redirected,
+        merged: stats.merged,
+        corrupt_packets: stats.corrupt_packets,
+    }
+}
+
+/// A core's counters.
+pub fn core(stats: runtime::Stats) -> api::Core {
+    api::Core {
+        packets_in: stats.packets_in,
+        packets_out: stats.packets_out,
+        packets_malformed: stats.malformed.total(),
+        packets_dropped: stats.packets_dropped_pool
+            + stats.packets_dropped_full
+            + stats.packets_dropped_unsendable
+            + stats.packets_dropped_kernel,
+        syscalls: stats.syscalls,
+        polls: stats.polls,
+        sleeps: stats.sleeps,
+        ticks: stats.ticks,
+        media_reads: stats.media_reads,
+        media_writes: stats.media_writes,
+        media_flushes: stats.media_flushes,
+        media_errors: stats.media_errors,
+        nbd_connections: stats.clients_accepted.saturating_sub(stats.clients_closed),
+        nbd_refused: stats.clients_refused,
+        nbd_requests: stats.requests,
+        nbd_bytes_in: stats.client_bytes_in,
+        nbd_bytes_out: stats.client_bytes_out,
+    }
+}
+
+/// A node as the gateway knows it, and whether it answered after a given time.
+type Heard = (NodeId, Addr, Option<NodeStatus>);
+
+impl Plane {
+    /// Asks every node through the rack's network; those that do not answer in time are reported as silent.
+    pub(super) fn ask_nodes(&self) -> Result<Vec<api::Node>, Refusal> {
+        let asked = self.gateway(|gateway, now| {
+            gateway.ask_status(now);
+            now
+        })?;
+        let until = Instant::now() + ANSWER_WITHIN;
+        loop {
+            let heard: Vec<Heard> = self.gateway(move |gateway, _| {
+                let fresh = |node: &host::gateway::NodeAnswer| {
+                    node.last
+                        .as_ref()
+                        .filter(|(at, _)| *at >= asked)
+                        .map(|(_, status)| status.clone())
+                };
+                gateway
+                    .nodes()
+                    .iter()
+                    .map(|node| (node.node, node.addr, fresh(node)))
+                    .collect()
+            })?;
+            let all = heard.iter().all(|(.., status)| status.is_some());
+            if all || Instant::now() >= until {
+                return Ok(heard.into_iter().map(node).collect());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn node((id, addr, status): Heard) -> api::Node {
+    api::Node {
+        id: id.0,
+        addr: addr.to_string(),
+        answers: status.is_some(),
+        status: status.unwrap_or_default(),
+        ..api::Node::default()
+    }
+}

@@ -1,0 +1,149 @@
+//! Volumes as the control API asks for them and tells of them.
+
+use super::{Part, Refusal};
+use crate::config;
+use crate::control::api::{self, Create};
+use crate::operator::observe::Quantiles;
+use base::{Duration, VssdId};
+use host::gateway::VolumeState;
+use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
+use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
+
+impl Part {
+    /// Has the operator carry a command out.
+    pub(super) fn ask(&self, command: Command) -> Result<Done, Refusal> {
+        self.operator.as_ref().ok_or(Refusal::NoGateway)?.ask(command)
+    }
+
+    fn records(&self) -> Result<(Box<Snapshot>, bool), Refusal> {
+        match self.ask(Command::Records)? {
+            Done::Records { records, serves } => Ok((records, serves)),
+            other => unreachable!("the operator answers what was asked: {other:?}"),
+        }
+    }
+
+    /// True if this gateway serves the volumes.
+    pub fn serves(&self) -> Result<bool, Refusal> {
+        Ok(self.records()?.1)
+    }
+
+    fn describe(&self, records: &Snapshot, record: &VolumeRecord) -> Result<api::Volume, Refusal> {
+        let id = record.volume();
+        let (state, latency) =
+            self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
+        let (state, problem) = match state {
+            _ if records.is_deleting(id) => ("deleting", None),
+            Some(VolumeState::Ready) if record.ready => ("ready", None),
+            Some(VolumeState::Ready | VolumeState::Opening) => ("opening", None),
+            Some(VolumeState::Failed(vssd, code)) => {
+                let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
+                ("failed", Some(problem.to_string()))
+            }
+            None => ("closed", None),
+        };
+        let names = ["read", "write", "flush"];
+        let latency = latency
+            .iter()
+            .flatten()
+            .zip(names)
+            .map(|(histogram, name)| histogram.latency(name));
+        Ok(api::Volume {
+            name: record.name.clone(),
+            id: record.id,
+            size_bytes: record.size_bytes,
+            uri: self.uri(&record.name),
+            nqn: self.nvme.nqn(record),
+            state: state.to_owned(),
+            problem,
+            durability: match record.durability {
+                Durability::Memory => "memory",
+                Durability::Media => "media",
+            }
+            .to_owned(),
+            read_only: record.read_only,
+            replicas: record.sets.first().map_or(0, |set| set.replicas.len()),
+            sets: record.sets.iter().map(set_place).collect(),
+            latency: latency.collect(),
+        })
+    }
+
+    /// Every volume.
+    pub fn volumes(&self) -> Result<Vec<api::Volume>, Refusal> {
+        let (records, _) = self.records()?;
+        let volumes = records.volumes.iter();
+        volumes.map(|record| self.describe(&records, record)).collect()
+    }
+
+    /// One volume.
+    pub fn volume(&self, name: &str) -> Result<api::Volume, Refusal> {
+        let (records, _) = self.records()?;
+        let record = records
+            .volume(name)
+            .ok_or_else(|| Refused::Unknown(name.to_owned()))?;
+        self.describe(&records, record)
+    }
+
+    /// Creates a volume; returns when it is ready. Enough nodes may be there only after a while.
+    pub fn create_volume(&self, create: &Create, nodes_within: Duration) -> Result<api::Volume, Refusal> {
+        let invalid = |error: anyhow::Error| Refusal::Invalid(error.to_string());
+        let durability = match create.durability.as_deref() {
+            None => self.about.durability,
+            text => config::durability("durability", text).map_err(invalid)?,
+        };
+        let isolation = match create.isolation.as_deref() {
+            None => self.about.isolation,
+            text => config::isolation("isolation", text).map_err(invalid)?,
+        };
+        self.ask(Command::Create(NewVolume {
+            name: create.name.clone(),
+            size_bytes: create.size.0,
+            replicas: create.replicas.unwrap_or(self.about.replicas),
+            durability,
+            isolation,
+            read_only: create.read_only,
+            nodes_within,
+        }))?;
+        self.volume(&create.name)
+    }
+
+    /// Grows a volume.
+    pub fn resize_volume(&self, name: String, size_bytes: u64) -> Result<api::Volume, Refusal> {
+        self.ask(Command::Resize {
+            name: name.clone(),
+            size_bytes,
+        })?;
+        self.volume(&name)
+    }
+
+    /// Deletes a volume and its data.
+    pub fn delete_volume(&self, name: String) -> Result<(), Refusal> {
+        self.ask(Command::Delete { name }).map(|_| ())
+    }
+
+    /// Lets two vSSDs of different replica sets exchange their nodes; returns when it is over.
+    pub fn exchange(&self, vssds: api::Exchange) -> Result<api::Exchanged, Refusal> {
+        let (a, b) = (VssdId(vssds.a), VssdId(vssds.b));
+        match self.ask(Command::Exchange { a, b })? {
+            Done::Exchanged(took) => Ok(api::Exchanged {
+                seconds: took.as_secs_f64(),
+            }),
+            other => unreachable!("the operator answers what was asked: {other:?}"),
+        }
+    }
+}
+
+fn set_place(set: &SetRecord) -> api::SetPlace {
+    api::SetPlace {
+        pages: set.pages,
+        channels: set.channels,
+        rows: set.rows,
+        replicas: set
+            .replicas
+            .iter()
+            .map(|replica| api::Place {
+                vssd: replica.vssd,
+                node: replica.node,
+            })
+            .collect(),
+    }
+}
