@@ -20,13 +20,13 @@ pub struct Told {
 /// Where cores, and other threads of the process, tell of events.
 #[derive(Clone, Debug)]
 pub struct Teller {
-    sender: SyncSender<Told>,
+    sender: SyncSender<Option<Told>>,
     lost: Arc<AtomicU64>,
 }
 
 impl Teller {
-    /// A way with room for `capacity` events, reserved now, and its end.
-    pub fn new(capacity: usize) -> (Self, Receiver<Told>) {
+    /// A way with room for `capacity` events, reserved now, and its end. Nothing comes after `None`.
+    pub fn new(capacity: usize) -> (Self, Receiver<Option<Told>>) {
         let (sender, receiver) = sync_channel(capacity);
         let lost = Arc::default();
         (Self { sender, lost }, receiver)
@@ -36,9 +36,15 @@ impl Teller {
     #[cold]
     pub fn tell(&self, source: Source, kind: Kind) {
         let at = crate::now();
-        if self.sender.try_send(Told { at, source, kind }).is_err() {
+        if self.sender.try_send(Some(Told { at, source, kind })).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Nobody tells of anything any more; waits for room.
+    pub fn end(&self) {
+        // An end that is gone needs not to be told.
+        let _ = self.sender.send(None);
     }
 
     /// Events that found no room, or nobody at the end.
@@ -60,7 +66,7 @@ mod tests {
             teller.tell(Source::Gateway(0), event(node));
         }
         assert_eq!(teller.lost(), 1);
-        let kinds: Vec<Kind> = end.try_iter().map(|told| told.kind).collect();
+        let kinds: Vec<Kind> = end.try_iter().flatten().map(|told| told.kind).collect();
         assert_eq!(kinds, [event(1), event(2)]);
     }
 }

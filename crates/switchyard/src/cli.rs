@@ -3,6 +3,7 @@
 use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::config::{Collecting, GcPolicy, Options, Scheduler, Scheduling};
+use crate::events;
 use crate::profiling::ProfileArgs;
 use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
@@ -60,6 +61,8 @@ enum Command {
     Status(StatusArgs),
     /// Show a running rack, refreshed each second
     Top(TopArgs),
+    /// Show what happened in a running rack, and why
+    Events(EventsArgs),
     /// Measure latency and rate of a volume, any NBD export, a file or a device
     Bench(BenchArgs),
     /// Run experiments in the deterministic simulator
@@ -317,6 +320,19 @@ pub struct TopArgs {
     pub interval: f64,
 }
 
+/// `switchyard events`.
+#[derive(Args)]
+#[command(
+    after_help = "docs/events.md says of each event what it means and what to do.\n\nExamples:\n  switchyard events\n  \
+    switchyard events --follow --level debug\n  switchyard events --json | jq 'select(.name == \"lease-lapsed\")'"
+)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    pub wanted: events::Wanted,
+}
+
 /// `switchyard sim`.
 #[derive(Args)]
 pub struct SimArgs {
@@ -362,6 +378,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Volume(args) => volume::run(args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Events(args) => events::run(&args.target.control, args.target.json, &args.wanted),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => simulate::run(args.command),
         Command::Profile(args) => profiling::run(&args),

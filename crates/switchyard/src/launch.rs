@@ -3,10 +3,12 @@
 
 use crate::control::api;
 use crate::control::server::Server;
+use crate::events;
 use crate::failure::Failure;
 use crate::plane::Plane;
 use crate::size::Size;
 use anyhow::{Context, bail};
+use base::event::{Kind, RegistryTrouble, Source};
 use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, StartError};
 use std::sync::Arc;
@@ -96,6 +98,10 @@ pub fn node_spec(config: NodeConfig, medium: MediaFile) -> HostSpec {
 
 /// Starts a core; errors name the host and what to do.
 pub fn start_core(config: CoreConfig, specs: Vec<HostSpec>, names: &[String]) -> anyhow::Result<CoreHandle> {
+    let config = CoreConfig {
+        events: Some(events::teller()),
+        ..config
+    };
     runtime::start_core(config, specs).map_err(|error| match error {
         StartError::Build { host, source } => {
             let name = &names[host];
@@ -230,7 +236,11 @@ pub fn serve(
                 says.note(if leads { "serves the volumes" } else { "stands by" });
             }
             Ok(_) => {}
-            Err(error) => says.note(&format!("who leads is not known: {error}")),
+            Err(error) => {
+                let why = RegistryTrouble::Unreachable;
+                events::tell(Source::Operator, Kind::RegistryFailed { why });
+                says.note(&format!("who leads is not known: {error}"));
+            }
         }
         if !plane.is_running() {
             bail!("a core stopped because of a bug: see its message above");

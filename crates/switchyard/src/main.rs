@@ -32,6 +32,7 @@ mod config;
 mod control;
 mod datadir;
 mod emulated;
+mod events;
 mod failure;
 mod launch;
 mod metrics;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             Some(failure::code_of(&error))
         }
     };
+    events::end();
     let printed = out::end();
     match code.or((!printed).then_some(failure::FAILED)) {
         None => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! nodes' (`net`, `queue`, `gc_wait`, `device`, `return`), `node` and `vssd` for flash.
 
 use crate::control::api;
+use crate::events;
 use crate::plane::{Plane, Refusal, stages_of};
 use hdrhistogram::Histogram;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
@@ -165,6 +166,7 @@ pub fn text(plane: &Plane) -> Result<String, Refusal> {
         &Vec::new(),
         status.uptime_s,
     );
+    event_counters(&mut page);
     if let Some(gateway) = &status.gateway {
         gateway_counters(&mut page, gateway);
     }
@@ -181,6 +183,15 @@ pub fn text(plane: &Plane) -> Result<String, Refusal> {
         node_series(&mut page, plane, node)?;
     }
     Ok(page.text())
+}
+
+fn event_counters(page: &mut Page) {
+    for (source, event, count) in events::counts() {
+        let labels = vec![("source", source.to_string()), ("event", event.to_owned())];
+        page.count("events", "Events, see docs/events.md", &labels, count);
+    }
+    let help = "Events that found no room on their way out of a core";
+    page.count("events_lost", help, &Vec::new(), events::lost());
 }
 
 fn gateway_counters(page: &mut Page, gateway: &api::GatewayCounters) {

@@ -3,6 +3,7 @@
 use crate::config;
 use crate::control::server::Server;
 use crate::datadir;
+use crate::events;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
 use crate::size::Size;
@@ -462,6 +463,7 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
         connections_max: args.connections,
         requests_max: args.requests,
         spans: args.control.is_some(),
+        events: Some(events::teller()),
         ..CoreConfig::default()
     };
     let configs = match &args.cores {

@@ -2,6 +2,7 @@
 
 use crate::control::api::{SpanTimes, Spans, Status, Volume};
 use crate::control::server::{Server, bind};
+use crate::events;
 use crate::plane::core_counters;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -28,8 +29,9 @@ pub fn tell(
         async { Json(status) }
     };
     let routes = Router::new()
-        .route("/", get(async || "Switchyard: /v1/status\n"))
-        .route("/v1/status", get(status));
+        .route("/", get(async || "Switchyard: /v1/status, /v1/events\n"))
+        .route("/v1/status", get(status))
+        .merge(events::routes());
     Server::with(listener, routes)
 }
 

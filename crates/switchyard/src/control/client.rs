@@ -52,6 +52,11 @@ impl Client {
         self.ask(Method::GET, "/v1/status", ())
     }
 
+    /// The events after number `since`; waits so many seconds if there are none.
+    pub fn events<T: DeserializeOwned>(&self, since: u64, wait: u64) -> anyhow::Result<T> {
+        self.ask(Method::GET, &format!("/v1/events?since={since}&wait={wait}"), ())
+    }
+
     /// The volumes.
     pub fn volumes(&self) -> anyhow::Result<Vec<Volume>> {
         self.ask(Method::GET, "/v1/volumes", ())

@@ -4,6 +4,7 @@
 //! | request | answer |
 //! | --- | --- |
 //! | `GET /v1/status` | [`api::Status`] |
+//! | `GET /v1/events` | [`crate::events`] |
 //! | `GET /v1/volumes` | list of [`api::Volume`] |
 //! | `POST /v1/volumes` with [`api::Create`] | [`api::Volume`], when it is ready |
 //! | `GET /v1/volumes/{name}` | [`api::Volume`] |

@@ -2,6 +2,7 @@
 //! nodes, so each request's work runs on tokio's blocking threads.
 
 use super::api::{Create, Exchange, Problem, Resize};
+use crate::events;
 use crate::failure::Failure;
 use crate::metrics;
 use crate::plane::{Plane, Refusal};
@@ -51,6 +52,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
+            .enable_time()
             .max_blocking_threads(8)
             .build()
             .context("cannot start the thread of the control server")?;
@@ -105,7 +107,7 @@ fn routes(plane: Arc<Plane>) -> Router {
     Router::new()
         .route(
             "/",
-            get(async || "Switchyard: /v1/status, /v1/volumes, /v1/exchanges, /metrics\n"),
+            get(async || "Switchyard: /v1/status, /v1/events, /v1/volumes, /v1/exchanges, /metrics\n"),
         )
         .route(
             "/v1/status",
@@ -116,9 +118,11 @@ fn routes(plane: Arc<Plane>) -> Router {
         .route("/v1/exchanges", post(exchange))
         .route("/metrics", get(scrape))
         .fallback(async || {
-            let error = "no such resource: see /v1/status, /v1/volumes, /v1/exchanges, /metrics".to_owned();
+            let error = "no such resource: see /v1/status, /v1/events, /v1/volumes, /v1/exchanges, /metrics"
+                .to_owned();
             (StatusCode::NOT_FOUND, Json(Problem { error }))
         })
+        .merge(events::routes())
         .with_state(plane)
 }
 

@@ -1,0 +1,127 @@
+//! `switchyard events`: what happened in a running part of a rack, and why.
+
+use super::api::{Event, Page};
+use super::serve::WAIT_MAX;
+use crate::control::client::Client;
+use crate::out;
+use clap::{Args, ValueEnum};
+
+/// What is wanted of them.
+#[derive(Args)]
+pub struct Wanted {
+    /// Go on with what happens from now on, until Ctrl-C
+    #[arg(long)]
+    pub follow: bool,
+    /// Only events after the one with this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub since: u64,
+    /// The least that an event has to matter
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub level: Level,
+}
+
+/// How much an event matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Level {
+    /// Everything, also what happens all the time
+    Debug,
+    /// Changes of state
+    Info,
+    /// What is not as it should be
+    Warn,
+    /// What somebody has to act on
+    Error,
+}
+
+/// Prints the events of the part at `control`.
+pub fn run(control: &str, json: bool, wanted: &Wanted) -> anyhow::Result<()> {
+    let client = Client::new(control);
+    let (mut since, mut wait, mut began) = (wanted.since, 0, None);
+    loop {
+        let page: Page = client.events(since, wait)?;
+        let is_other = began.is_some_and(|began| began != page.began_ms);
+        began = Some(page.began_ms);
+        if is_other {
+            note(
+                json,
+                "this part of the rack has started anew: its events begin anew",
+            );
+            since = 0;
+            continue;
+        }
+        if page.missed > 0 && since > 0 {
+            note(
+                json,
+                &format!(
+                    "{} events were dropped: newer ones took their places",
+                    page.missed
+                ),
+            );
+        }
+        for event in &page.events {
+            let level = Level::from_str(&event.level, false).unwrap_or(Level::Error);
+            if level >= wanted.level {
+                print(json, event)?;
+            }
+        }
+        out::flush();
+        let is_last = page.events.is_empty() || page.next == since;
+        since = page.next;
+        if out::is_lost() || is_last && !wanted.follow {
+            return Ok(());
+        }
+        wait = if wanted.follow { WAIT_MAX / 2 } else { 0 };
+    }
+}
+
+fn note(json: bool, text: &str) {
+    match json {
+        true => eprintln!("switchyard: {text}"),
+        false => println!("      {text}"),
+    }
+}
+
+fn print(json: bool, event: &Event) -> anyhow::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string(event)?),
+        false => println!("{}", line(event)),
+    }
+    Ok(())
+}
+
+fn line(event: &Event) -> String {
+    let again = match (event.repeats, &event.last_time) {
+        (0, _) | (_, None) => String::new(),
+        (repeats, Some(last)) => format!(" ({repeats} times more, last at {last})"),
+    };
+    format!(
+        "{:<5} {} {:<5} {} {}: {}{again}",
+        event.sequence, event.time, event.level, event.source, event.name, event.text
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_when_who_what_and_how_often() {
+        let event = Event {
+            sequence: 7,
+            time: "2026-11-22T20:18:41.123Z".into(),
+            level: "warn".into(),
+            source: "tor".into(),
+            name: "lease-lapsed".into(),
+            text: "Nobody knows why.".into(),
+            repeats: 2,
+            last_time: Some("2026-11-22T20:18:42.000Z".into()),
+            ..Event::default()
+        };
+        assert_eq!(
+            line(&event),
+            "7     2026-11-22T20:18:41.123Z warn  tor lease-lapsed: Nobody knows why. (2 times more, last at \
+             2026-11-22T20:18:42.000Z)"
+        );
+        assert!(Level::Debug < Level::Info && Level::Warn < Level::Error);
+    }
+}

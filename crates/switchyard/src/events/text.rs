@@ -1,0 +1,349 @@
+//! What an event means, in a sentence for people.
+
+use base::event::{
+    Collection, Grant, Kind, Lapse, Lead, Leave, MediumOperation, Obstacle, Protocol, Refusal,
+    RegistryTrouble, Step, Wait,
+};
+use std::time::Duration;
+
+/// One sentence.
+pub fn sentence(kind: &Kind) -> String {
+    switch(kind)
+        .or_else(|| node(kind))
+        .or_else(|| vssd(kind))
+        .or_else(|| gateway(kind))
+        .or_else(|| control(kind))
+        .or_else(|| client(kind))
+        .unwrap_or_else(|| kind.name().to_owned())
+}
+
+/// A time in the unit that a person would choose.
+fn time(time: Duration) -> String {
+    match time.as_nanos() {
+        0..1_000 => format!("{} ns", time.as_nanos()),
+        1_000..1_000_000 => format!("{} µs", time.as_micros()),
+        1_000_000..1_000_000_000 => format!("{} ms", time.as_millis()),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
+
+const fn collection(collection: Collection) -> &'static str {
+    match collection {
+        Collection::Soft => "soft",
+        Collection::Regular => "regular",
+        Collection::Background => "background",
+    }
+}
+
+/// What a ToR or a controller tells.
+fn switch(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::VssdRegistered { vssd, server } => {
+            format!("The switch learnt of vSSD {} on {server}.", vssd.0)
+        }
+        Kind::VssdUnregistered { vssd, server } => {
+            format!(
+                "The switch has no room for vSSD {} on {server}: its tables are full.",
+                vssd.0
+            )
+        }
+        Kind::LeaseGranted { vssd, collection: of } => format!(
+            "vSSD {} holds the lease of its GC bit for a {} collection; reads go to its replica.",
+            vssd.0,
+            collection(of)
+        ),
+        Kind::LeaseRenewed { vssd } => format!("vSSD {} goes on collecting and renews its lease.", vssd.0),
+        Kind::LeaseEnded { vssd, held } => {
+            format!("vSSD {} gave its lease back after {}.", vssd.0, time(held))
+        }
+        Kind::LeaseLapsed {
+            vssd,
+            server,
+            why,
+            held,
+        } => {
+            let why = match why {
+                Lapse::NodeSilent => {
+                    format!("the node {server} has sent nothing since: it is dead, stopped or cut off")
+                }
+                Lapse::NodeRestarted => format!("the node {server} started anew while the vSSD collected"),
+                Lapse::FinishLate => format!("the node {server} said too late that it is done"),
+                Lapse::RenewalLate => format!("the node {server} renewed it too late and still collects"),
+                Lapse::FinishLost => {
+                    format!("the node {server} lives and collects no more: its last word was lost")
+                }
+            };
+            format!(
+                "The lease of vSSD {} lapsed {} after it was granted: {why}.",
+                vssd.0,
+                time(held)
+            )
+        }
+        Kind::CollectionDelayed { vssd, why } => {
+            let why = match why {
+                Obstacle::Collects => "its replica collects",
+                Obstacle::Unknown => "the switch does not know yet whether its replica collects",
+            };
+            format!("vSSD {} has to wait with its collection: {why}.", vssd.0)
+        }
+        _ => return None,
+    })
+}
+
+/// What a node tells of itself and of replicas.
+fn node(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::NodeStarted { node, boot, vssds } => {
+            format!(
+                "Node {} started for the {boot}. time, with {vssds} vSSDs.",
+                node.0
+            )
+        }
+        Kind::NodeStopping { node } => format!("Node {} writes back and stops.", node.0),
+        Kind::VssdCreated { vssd, pages } => format!("vSSD {} was made, with {pages} pages.", vssd.0),
+        Kind::VssdClosed { vssd } => format!("vSSD {} was deleted.", vssd.0),
+        Kind::ReplicaServing { vssd, epoch, took } => format!(
+            "vSSD {} holds everything that its peers hold and serves, after {}, in epoch {epoch:08x}.",
+            vssd.0,
+            time(took)
+        ),
+        Kind::MemberGreeted { vssd, peer, boot } => format!(
+            "vSSD {} met its peer {}, whose node has started {boot} times: a new epoch begins.",
+            vssd.0, peer.0
+        ),
+        Kind::MemberLost { vssd, peer, waited } => format!(
+            "vSSD {} waits for its peer {}, which has answered nothing for {}; writes wait, too.",
+            vssd.0,
+            peer.0,
+            time(waited)
+        ),
+        Kind::MemberBack { vssd, peer } => format!("The peer {} of vSSD {} answers again.", peer.0, vssd.0),
+        Kind::MembersChanged {
+            vssd,
+            generation,
+            members,
+        } => format!(
+            "The replica set of vSSD {} has {members} members from generation {generation} on.",
+            vssd.0
+        ),
+        _ => return None,
+    })
+}
+
+/// What a node or a disk tells of one vSSD.
+fn vssd(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::CollectionBegun {
+            vssd,
+            collection: of,
+            grant,
+        } => {
+            let leave = match grant {
+                Grant::Accepted => "the switch accepted",
+                Grant::Unanswered => "the switch did not answer, and it cannot wait",
+                Grant::Unasked => "nobody has to be asked",
+                Grant::Forced => "no free block was left",
+            };
+            format!("vSSD {} begins a {} collection: {leave}.", vssd.0, collection(of))
+        }
+        Kind::CollectionEnded {
+            vssd,
+            took,
+            moved,
+            erased,
+        } => format!(
+            "vSSD {} collected for {}: it moved {moved} pages and erased {erased} blocks.",
+            vssd.0,
+            time(took)
+        ),
+        Kind::SwitchSilent { vssd, asked } => {
+            format!(
+                "The switch answered none of {asked} requests of vSSD {} to collect.",
+                vssd.0
+            )
+        }
+        Kind::MediumLatched { vssd, operation } => {
+            let operation = match operation {
+                MediumOperation::Write => "a write failed",
+                MediumOperation::Flush => "a flush failed",
+                MediumOperation::Superblock => "its superblock could not be written",
+                MediumOperation::Deadline => "an operation did not come back in time",
+            };
+            format!(
+                "The medium of vSSD {} takes no more writes before the next start: {operation}.",
+                vssd.0
+            )
+        }
+        Kind::PageDamaged { vssd, page } => {
+            format!(
+                "Page {page} of vSSD {} cannot be read; it is fetched from a peer.",
+                vssd.0
+            )
+        }
+        _ => return None,
+    })
+}
+
+/// What a gateway tells.
+fn gateway(kind: &Kind) -> Option<String> {
+    let lead = |why| match why {
+        Lead::Vacant => "no gateway led",
+        Lead::Silent => "the gateway that led is silent",
+        Lead::Superseded => "a node told of a gateway with a higher session",
+        Lead::Named => "the registry names another gateway",
+    };
+    Some(match *kind {
+        Kind::LeadTaken { session, why } => {
+            format!(
+                "This gateway serves the volumes from session {session} on: {}.",
+                lead(why)
+            )
+        }
+        Kind::LeadLeft { session, why } => {
+            format!("This gateway stands by after session {session}: {}.", lead(why))
+        }
+        Kind::RequestOverdue {
+            volume,
+            vssd,
+            wait,
+            waited,
+            requests,
+        } => {
+            let wait = match wait {
+                Wait::Answer => format!("vSSD {} does not answer", vssd.0),
+                Wait::Window => format!("the window of vSSD {} is full", vssd.0),
+                Wait::Page => "another change of the same page is under way".to_owned(),
+                Wait::Memory => "no memory is free".to_owned(),
+            };
+            format!(
+                "{requests} requests of volume {} are overdue, the oldest by {}: {wait}.",
+                volume.0,
+                time(waited)
+            )
+        }
+        Kind::RequestFailed { volume, vssd } => format!(
+            "A request of volume {} failed: vSSD {} did not answer in time.",
+            volume.0, vssd.0
+        ),
+        Kind::WritesLost { volume, vssd } => format!(
+            "Every replica beside vSSD {} lost its memory with writes of volume {}: the next flush fails.",
+            vssd.0, volume.0
+        ),
+        Kind::VolumeReady { volume } => format!("Volume {} can be used.", volume.0),
+        Kind::VolumeFailed { volume, vssd } => {
+            format!("Volume {} cannot be used: vSSD {} refuses.", volume.0, vssd.0)
+        }
+        _ => return None,
+    })
+}
+
+/// What the control plane tells.
+fn control(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::VolumeCreated { volume, bytes } => format!("Volume {} was made, with {bytes} bytes.", volume.0),
+        Kind::VolumeResized { volume, bytes } => format!("Volume {} has {bytes} bytes now.", volume.0),
+        Kind::VolumeDeleted { volume } => format!("Volume {} was deleted.", volume.0),
+        Kind::MemberReplaced {
+            volume,
+            leaves,
+            joins,
+            step,
+        } => {
+            let step = match step {
+                Step::Joining => "the new one joins",
+                Step::Decided => "the registry names the new one",
+                Step::Done => "the old one is deleted",
+                Step::Undone => "the change is undone",
+            };
+            format!(
+                "vSSD {} takes the place of vSSD {} in volume {}: {step}.",
+                joins.0, leaves.0, volume.0
+            )
+        }
+        Kind::RegistryFailed { why } => match why {
+            RegistryTrouble::Conflict => "Another process wrote the registry first; this one looks again.",
+            RegistryTrouble::Unreachable => "The registry does not answer; nothing can be changed meanwhile.",
+        }
+        .to_owned(),
+        _ => return None,
+    })
+}
+
+/// What a core that takes clients tells.
+fn client(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::ClientConnected { client, protocol } => {
+            let protocol = match protocol {
+                Protocol::Nbd => "NBD",
+                Protocol::Nvme => "NVMe/TCP",
+            };
+            format!("{client} connected by {protocol}.")
+        }
+        Kind::ClientRefused { client, why } => {
+            let why = match why {
+                Refusal::Limit => "as many connections as there may be are open",
+                Refusal::Descriptors => "the process may open no more files",
+                Refusal::Setup => "the connection could not be set up",
+            };
+            format!("{client} was refused: {why}.")
+        }
+        Kind::ClientLeft { client, why } => {
+            let why = match why {
+                Leave::Closed => "it closed the connection",
+                Leave::Protocol => "it broke the protocol",
+                Leave::Stopping => "this server stops",
+            };
+            format!("{client} left: {why}.")
+        }
+        Kind::ClientMoved { client, to } => format!("A connection of {client} went to core {to}."),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::event::{Level, Source};
+    use base::{Addr, VssdId};
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn a_lapse_names_the_vssd_the_node_and_the_reason() {
+        let kind = Kind::LeaseLapsed {
+            vssd: VssdId(3),
+            server: Addr::new([10, 0, 0, 2], 8888),
+            why: Lapse::NodeSilent,
+            held: Duration::from_millis(1240),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "The lease of vSSD 3 lapsed 1.2 s after it was granted: the node 10.0.0.2:8888 has sent nothing since: it is \
+             dead, stopped or cut off."
+        );
+        assert_eq!(Source::Tor.to_string(), "tor");
+    }
+
+    #[test]
+    fn every_kind_is_in_the_documents_with_its_level_and_fields() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");
+        let page = fs::read_to_string(path).unwrap();
+        for kind in Kind::ALL {
+            let fields: Vec<String> = kind.fields.iter().map(|field| format!("`{field}`")).collect();
+            let row = format!(
+                "| `{}` | {} | {} |",
+                kind.name,
+                kind.level.name(),
+                fields.join(", ")
+            );
+            assert!(page.contains(&row), "docs/events.md has no row `{row}`");
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(
+            rows,
+            Kind::COUNT,
+            "docs/events.md has a row for each kind, and no more"
+        );
+        assert!(Level::Debug < Level::Error);
+    }
+}

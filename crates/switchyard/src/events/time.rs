@@ -1,0 +1,54 @@
+//! Times of events as people write them.
+
+use base::Instant;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The wall clock's time of an instant, to the millisecond: `2026-11-22T20:18:41.123Z`.
+pub fn rfc3339(at: Instant) -> String {
+    let ago = runtime::now().since(at);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    text(unix.saturating_sub(ago))
+}
+
+fn text(unix: Duration) -> String {
+    let (days, second) = (unix.as_secs() / 86_400, unix.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let milli = unix.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// Year, month and day, so many days after 1970-01-01 (H. Hinnant, *chrono-compatible low-level date algorithms*,
+/// `civil_from_days`).
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let first = (153 * month + 2) / 5;
+    let (year, month) = match month {
+        0..10 => (era * 400 + year, month + 3),
+        _ => (era * 400 + year + 1, month - 9),
+    };
+    (year, month, day - first + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00.005Z"),
+            (951_782_399, "2000-02-28T23:59:59.005Z"),
+            (951_782_400, "2000-02-29T00:00:00.005Z"),
+            (951_868_800, "2000-03-01T00:00:00.005Z"),
+            (1_798_761_599, "2026-12-31T23:59:59.005Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.005Z"),
+        ] {
+            assert_eq!(text(Duration::new(seconds, 5_000_000)), expected);
+        }
+    }
+}
