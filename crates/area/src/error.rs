@@ -15,7 +15,7 @@ pub enum AreaError {
     /// The server of a pool.
     #[error(transparent)]
     Pool(#[from] ClientError),
-    /// What is in it cannot be opened.
+    /// The area inside cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A new area cannot be made.

@@ -159,7 +159,7 @@ fn two_journals_do_not_share_an_area() {
     Journal::open(&source).expect("it is free");
 }
 
-/// What the area would bring back if the machine crashed now.
+/// Files as the area would bring them back after a crash now.
 fn after_a_crash(area: &Path, image: &Path) -> Recovered {
     fs::copy(area, image).expect("copied");
     {

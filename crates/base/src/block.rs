@@ -5,7 +5,7 @@ use crate::id::VolumeId;
 use crate::page::Pages;
 use thiserror::Error;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOp {
     /// Read `length` bytes.

@@ -18,7 +18,7 @@ pub struct NodeId(pub u8);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lpn(pub u32);
 
-/// Where a host of the rack listens: IPv4 address and UDP port.
+/// Address of a host of the rack: IPv4 address and UDP port.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr {
     /// IPv4 address, host byte order.

@@ -8,9 +8,9 @@ use crate::time::Instant;
 /// [`poll`](Machine::poll) to `None`, carries the outputs out, and calls `tick` again no later than
 /// [`deadline`](Machine::deadline) (late and spurious calls are harmless).
 pub trait Machine {
-    /// What the world tells it.
+    /// News from the world.
     type Input;
-    /// What it asks of the world.
+    /// Requests to the world.
     type Output;
     /// Takes one input: bounded work, never blocks.
     fn handle(&mut self, now: Instant, input: Self::Input);

@@ -237,7 +237,7 @@ impl Page {
         self.with(|bytes| bytes.iter().all(|&b| b == 0))
     }
 
-    /// Where the bytes are, for the kernel to read or fill while a handle is held. Only the runtime dereferences it.
+    /// Address of the bytes, for the kernel to read or fill while a handle is held. Only the runtime dereferences it.
     pub fn as_ptr(&self) -> *mut u8 {
         self.pool.base.wrapping_add(self.range().start)
     }

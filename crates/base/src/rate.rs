@@ -1,6 +1,6 @@
 //! How fast something may be read and written.
 
-/// What may be moved in a second, by reading and by writing each. 0 stands for no limit.
+/// Operations and bytes allowed in a second, for reading and for writing each. 0 stands for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Operations a second.

@@ -1,4 +1,4 @@
-//! Who may read what somebody else has.
+//! Readers of a resource that another user owns.
 
 /// The users that may read something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ struct Switch {
     egress: Vec<Egress>,
     steering: Vec<Steering>,
     classifiers: Vec<Classifier>,
-    /// What is charged, by tag.
+    /// Charges of requests, by tag.
     charges: Vec<Option<Charge>>,
     now: Instant,
     slices: u64,

@@ -83,19 +83,19 @@ pub struct Move {
     pub to: usize,
 }
 
-/// What is remembered of an application.
+/// The balancer's memory of an application.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     present: bool,
     work: u64,
     /// Decayed share of a core, in parts per million.
     load_ppm: u64,
-    /// Where it was before anything moved it.
+    /// Its core before any move.
     origin: usize,
     moved_at: Option<Instant>,
 }
 
-/// What is remembered of a core.
+/// The balancer's memory of a core.
 #[derive(Clone, Copy, Debug, Default)]
 struct Core {
     spent_ns: [u64; 2],

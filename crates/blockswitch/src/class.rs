@@ -30,7 +30,7 @@ impl Class {
     }
 }
 
-/// What is known of an application beforehand: by volume, port or host name.
+/// The class known of an application beforehand: by volume, port or host name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClassHint {
     /// It is of this class, within the L budget.

@@ -1,7 +1,7 @@
 //! The egress queue of one core: which waiting request is worked on next, and for how many bytes.
 //!
 //! The core that owns it pushes what its own applications and other cores send it, and pops a [`Slice`] whenever it is
-//! free. What is pushed is popped exactly once: the slices of a request come in order, cover its bytes without gap, and
+//! free. A pushed request is popped exactly once. Its slices come in order, cover its bytes without gap, and
 //! the last one says so.
 //!
 //! The order is `policy::Order`:
@@ -27,7 +27,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u32);
 
-/// What a request does, as far as batching asks.
+/// The kind of a request, as far as batching asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Its bytes leave.
@@ -64,7 +64,7 @@ pub struct Slice {
     pub tag: u64,
     /// Of the request.
     pub kind: Kind,
-    /// Where the slice starts within the request.
+    /// Start of the slice within the request.
     pub from_byte: u32,
     /// Length of the slice.
     pub bytes: u32,
@@ -109,7 +109,7 @@ pub enum Refused {
 
 /// Bytes of a command on the wire (NVMe/TCP: an 8-byte common header and a 64-byte entry).
 const COMMAND_BYTES: u32 = 72;
-/// What an L application may send before the next one's turn: one request of the largest size learned as small.
+/// Bytes that an L application may send before the next one's turn: one request of the largest size learned as small.
 const LATENCY_QUANTUM_BYTES: u32 = 16 << 10;
 
 /// blk-switch's T batch: how many of the waiting T requests may go, and what waits for the doorbell.
@@ -440,7 +440,7 @@ impl Egress {
         Some((ring, at, bytes_max))
     }
 
-    /// What a queue may send before the next one's turn.
+    /// Bytes that a queue may send before the next queue's turn.
     fn quantum(&self, ring: usize) -> u32 {
         [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring]
     }

@@ -44,7 +44,7 @@ pub struct Loads {
     linger: Duration,
 }
 
-/// What was added to a core's load for one request. To be given back to [`Loads::release`].
+/// The load that one request added to a core. To be given back to [`Loads::release`].
 #[must_use = "what is charged is released"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Charge {

@@ -36,7 +36,7 @@ impl Policy {
         Self::Switchyard,
     ];
 
-    /// What users call it.
+    /// The name that users write.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",

@@ -47,7 +47,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop::sample::select(Policy::ALL.to_vec())
 }
 
-/// What the model knows of a waiting request: bytes, bytes seen so far, whose.
+/// The model's view of a waiting request: bytes, bytes seen so far, application.
 type Waiting = BTreeMap<u64, (u32, u32, u32)>;
 
 /// Takes a slice off the model; false if it does not fit.

@@ -56,7 +56,7 @@ fn answer(result: Result<c_int>) -> c_int {
     })
 }
 
-/// What a handle points at.
+/// The object behind a handle.
 fn target<'a, T>(handle: *const T) -> Result<&'a T> {
     // SAFETY: null, or a handle that this library gave out and that is not closed yet.
     unsafe { handle.as_ref() }.ok_or_else(|| invalid("a handle is null"))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the library is that cargo built for this test: beside it.
+/// The library that cargo built for this test lies beside it.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().expect("it runs");
     test.parent().expect("a file is in a directory").to_path_buf()

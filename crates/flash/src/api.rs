@@ -20,7 +20,7 @@ pub enum GcMode {
     Free,
 }
 
-/// What a [`crate::Vssd`] is made of.
+/// Parameters of a [`crate::Vssd`].
 #[derive(Clone, Debug)]
 pub struct VssdConfig {
     /// Unique in the rack.
@@ -77,7 +77,7 @@ impl VssdConfig {
     }
 }
 
-/// What a node asks of a vSSD. The tag is echoed in [`Event::Done`].
+/// Requests of a node to a vSSD. The tag is echoed in [`Event::Done`].
 #[derive(Debug)]
 pub enum Request {
     /// Read one page.
@@ -116,7 +116,7 @@ pub enum Request {
     },
 }
 
-/// What a vSSD tells its node.
+/// News of a vSSD to its node.
 #[derive(Debug)]
 pub enum Event {
     /// Do this on the medium and answer with [`crate::Vssd::media_done`]. Ids are below 2⁴⁸.
@@ -139,7 +139,7 @@ pub enum Event {
     Return,
 }
 
-/// What a request returns.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Data {
     /// Of a write, zero, flush or checkpoint.
@@ -227,7 +227,7 @@ impl VssdStats {
     }
 }
 
-/// What recovery found.
+/// Findings of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Number of the checkpoint it started from; 0 for none.

@@ -75,7 +75,7 @@ struct List {
     tail: u32,
 }
 
-/// Who asks for a page.
+/// Purpose of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     User,
@@ -693,7 +693,7 @@ impl Blocks {
         self.borrowed.iter().map(erased).collect()
     }
 
-    /// What was lent does not come back.
+    /// Lent blocks do not come back.
     pub(crate) fn write_off(&mut self) {
         self.lent = 0;
     }

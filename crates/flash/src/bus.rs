@@ -1,4 +1,4 @@
-//! What a vSSD asks the timing model: its own, or the one of its channel group.
+//! The timing model of a vSSD: its own, or its channel group's.
 
 use crate::nand::{Nand, NandKind};
 use crate::timing::Timing;

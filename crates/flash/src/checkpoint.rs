@@ -25,7 +25,7 @@ enum Phase {
     Idle,
     /// Pieces are being written.
     Pieces,
-    /// What the pieces name is being made durable.
+    /// Programs that the pieces name are being made durable.
     Settling,
     /// The header is being written.
     Header,

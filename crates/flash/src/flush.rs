@@ -117,7 +117,7 @@ impl Buffers {
     }
 }
 
-/// Where a round stands.
+/// Progress of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Idle,

@@ -160,7 +160,7 @@ impl Vssd {
         self.pump();
     }
 
-    /// Collection begins: what is borrowed goes back. What is being filled of it is closed.
+    /// Collection begins: what is borrowed goes back. Blocks that it is filling are closed.
     pub(crate) fn call_in_borrowed(&mut self) {
         if !self.is_shared() || self.blocks.borrowed() == 0 {
             return;

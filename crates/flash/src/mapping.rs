@@ -14,7 +14,7 @@ pub(crate) const RECORD: u32 = u32::MAX - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) version: Version,
-    /// Where the data is, [`NONE`] when zeroed or never written.
+    /// Place of the data, [`NONE`] when zeroed or never written.
     pub(crate) ppn: u32,
     pub(crate) crc: u32,
 }
@@ -92,7 +92,7 @@ impl Mapping {
         Some(old.ppn)
     }
 
-    /// What lives at a physical page: a logical page, [`RECORD`] or [`NONE`].
+    /// Content of a physical page: a logical page, [`RECORD`] or [`NONE`].
     pub(crate) fn owner(&self, ppn: u32) -> u32 {
         self.owner[ppn as usize]
     }

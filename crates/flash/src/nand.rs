@@ -15,7 +15,7 @@ use std::collections::BinaryHeap;
 
 const NONE: u32 = u32::MAX;
 
-/// What the flash is asked.
+/// An operation of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NandKind {
     Read,
@@ -106,7 +106,7 @@ pub(crate) struct Nand {
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
     inserted: u64,
     until_ns: u64,
-    /// What [`next_ns`](Self::next_ns) says; `None` when that has to be found out again.
+    /// The result of [`next_ns`](Self::next_ns); `None` when that has to be found out again.
     next_ns: Cell<Option<u64>>,
 }
 

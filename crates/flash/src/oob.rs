@@ -26,7 +26,7 @@ fn mask(bytes: &mut [u8], salt: u32) {
     }
 }
 
-/// What a page holds.
+/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Data a user wrote.
@@ -62,7 +62,7 @@ pub(crate) struct Entry {
     pub(crate) ppn: u32,
 }
 
-/// What 64 bytes turned out to be.
+/// Meaning of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decoded {
     /// All zeros: never written.

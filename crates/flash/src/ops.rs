@@ -3,7 +3,7 @@
 use crate::mapping::NONE;
 use base::{Page, Version};
 
-/// What an operation is for.
+/// Purpose of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
     /// A user's read.

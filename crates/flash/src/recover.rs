@@ -35,7 +35,7 @@ struct Candidate {
     crc: u32,
 }
 
-/// What the entries say of a block.
+/// A block, by its entries.
 #[derive(Clone, Debug, Default)]
 struct Scanned {
     generation: u32,
@@ -64,7 +64,7 @@ pub(crate) enum Finding {
     Damaged { lpn: u32, ppn: u32 },
 }
 
-/// What the medium says of a vSSD.
+/// A vSSD, by its medium.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) pages: Vec<Mapped>,
@@ -220,7 +220,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// What the entries of a block are, by page, and the newest generation of other members of the group.
+    /// Entries of a block, by page, and the newest generation of other members of the group.
     fn entries(&mut self, block: u32, bytes: &mut [u8]) -> (Vec<Decoded>, Option<u32>) {
         let mut theirs = None;
         let (per_page, per_block) = (self.share.entries_per_page(), self.share.pages_per_block());

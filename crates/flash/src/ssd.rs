@@ -146,7 +146,7 @@ pub struct Ssd {
     vssds: Vec<VssdEntry>,
 }
 
-/// What a superblock slot holds.
+/// Content of a superblock slot.
 #[derive(Debug)]
 pub(crate) enum Slot {
     /// All zeros.

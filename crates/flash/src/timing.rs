@@ -23,7 +23,7 @@ const TIME_US_MAX: f64 = 1e7;
 /// How long the flash takes, in nanoseconds. All zero: no timing at all, no timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// What users call it.
+    /// The name that users write.
     pub name: String,
     /// Array to page register, lower page.
     pub read_lower_ns: u64,

@@ -18,7 +18,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Where a problem is.
+/// Place of a problem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Where {
     /// Which vSSD, if it belongs to one.
@@ -49,7 +49,7 @@ pub struct VerifyReport {
     pub vssds: u32,
     /// Live pages whose data was checked.
     pub live_pages: u64,
-    /// What is wrong, empty when nothing is.
+    /// The problems; empty for a clean medium.
     pub problems: Vec<Problem>,
 }
 

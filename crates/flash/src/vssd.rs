@@ -70,7 +70,7 @@ pub struct Vssd {
     pub(crate) sequence: Sequence,
     /// Every program up to this is durable.
     pub(crate) flushed: u64,
-    /// What entries say of that: it lags after a recovery, until a checkpoint has settled which programs of the time
+    /// The same by the entries: it lags after a recovery, until a checkpoint has settled which programs of the time
     /// before were cut.
     pub(crate) claimed: u64,
     pub(crate) settled: bool,

@@ -58,7 +58,7 @@ struct Job<J> {
     then: J,
 }
 
-/// What a buffer tells its owner.
+/// News of a buffer to its owner.
 #[derive(Debug)]
 pub enum Event<J> {
     /// Do this on the medium.
@@ -67,7 +67,7 @@ pub enum Event<J> {
     Read {
         /// Of the read.
         key: u64,
-        /// What the flash has.
+        /// Content of the flash.
         result: Result<Cached, VssdError>,
     },
     /// The write-back of a page ended.
@@ -104,7 +104,7 @@ pub struct Buffered<J> {
     write_depth: usize,
     /// Pages in the cache above which write-back starts.
     dirty_low: usize,
-    /// What the ids of media operations carry above the flash's own, and how many the medium has.
+    /// Ids of media operations above the flash's own, and the number of operations at the medium.
     media_tag: u64,
     media_in_flight: u32,
     waiting: Vec<Job<J>>,
@@ -225,7 +225,7 @@ impl<J> Buffered<J> {
         });
     }
 
-    /// What waits for the medium.
+    /// Work that waits for the medium.
     pub fn jobs(&self) -> impl Iterator<Item = &J> {
         let jobs = [&self.waiting, &self.ready, &self.flushing];
         jobs.into_iter().flatten().map(|job| &job.then)
@@ -468,7 +468,7 @@ impl<J> Buffered<J> {
     }
 }
 
-/// What the flash has, in the words of the cache.
+/// Content of the flash, in the words of the cache.
 fn cached(data: Data) -> Cached {
     let (version, crc, page) = match data {
         Data::Page { page, crc, version } => (version, crc, Some(page)),

@@ -18,12 +18,12 @@ const BURST: Duration = Duration::from_millis(10);
 /// Bytes a second of a link without a limit, as the controller sees it: 50 Gb/s, RackBlox's testbed (§3.7).
 const LINK_BYTES: u64 = 6_250_000_000;
 
-/// What a central controller does.
+/// Work of a central controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Central {
     /// Shape the gateways' flows.
     pub vdc: vdc::Config,
-    /// What each server can do.
+    /// Capacity of each server.
     pub capacity: Capacity,
 }
 
@@ -54,7 +54,7 @@ impl Central {
 /// How a controller is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct ControllerConfig {
-    /// Where it listens.
+    /// Its address.
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
@@ -62,7 +62,7 @@ pub struct ControllerConfig {
     pub gc_lease: Duration,
     /// Time between two reports of a client host.
     pub interval: Duration,
-    /// What each server can do.
+    /// Capacity of each server.
     pub capacity: Capacity,
 }
 

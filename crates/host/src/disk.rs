@@ -38,7 +38,7 @@ const GC_IDLE: Duration = Duration::from_millis(30);
 const STARVED_RETRY: Duration = Duration::from_micros(100);
 /// Bits of a version below the number of the start: 2^40 changes of pages between two starts.
 const START_SHIFT: u32 = 40;
-/// What the superblock says of a disk's vSSD, in place of the replicas of a node's.
+/// Record of a disk's vSSD in the superblock, in place of the replicas of a node's vSSD.
 const MARK: &[u8] = b"disk";
 /// A disk is the only vSSD of its medium.
 const VSSD: VssdId = VssdId(1);
@@ -133,7 +133,7 @@ impl DiskEntry {
 pub struct DiskConfig {
     /// Emulated device time.
     pub timing: Timing,
-    /// What collection does to other work.
+    /// Effect of collection on other work.
     pub gc_mode: GcMode,
     /// Pages of the write cache.
     pub cache_pages: usize,
@@ -176,7 +176,7 @@ struct Work {
     length: u64,
     /// Data of a write.
     pages: Pages,
-    /// What a read has found.
+    /// Result of a read.
     found: Vec<Option<Page>>,
     /// Pages begun.
     begun: u32,
@@ -216,9 +216,9 @@ impl Work {
 #[derive(Debug, Default)]
 struct Line {
     parts: Vec<Part>,
-    /// What the page holds is being read.
+    /// The content of the page is being read.
     fetching: bool,
-    /// What it holds: nothing yet, zeros, or a page.
+    /// Content: nothing yet, zeros, or a page.
     old: Option<Option<Page>>,
 }
 
@@ -300,7 +300,7 @@ impl Disk {
         })
     }
 
-    /// What recovery found.
+    /// Findings of recovery.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
@@ -542,7 +542,7 @@ impl Disk {
         }
     }
 
-    /// What a page holds is known, or will never be.
+    /// The content of a page is known, or will never be known.
     fn fetched(&mut self, lpn: Lpn, result: Result<Cached, VssdError>) {
         let Some(line) = self.lines.get_mut(&lpn.0) else {
             // Given up when the medium failed.

@@ -10,7 +10,7 @@ use wire::rack::{HEADER_BYTES, Op, Packet, Payload};
 /// How a ToR is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct TorConfig {
-    /// Where it listens.
+    /// Its address.
     pub addr: Addr,
     /// GC bits lapse this long after they were last set.
     pub gc_lease: Duration,
@@ -21,7 +21,7 @@ pub struct TorConfig {
 /// A ToR's ports towards servers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Egress {
-    /// Who goes first.
+    /// Order of packets.
     pub discipline: Discipline,
     /// Nanoseconds that a kilobyte (1000 bytes) occupies a link.
     pub ns_per_kilobyte: u32,

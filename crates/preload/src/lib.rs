@@ -64,7 +64,7 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `switchyard run` says, in the environment.
+/// Settings from `switchyard run`, in the environment.
 struct Settings {
     source: Source,
     patterns: Vec<CString>,
@@ -153,7 +153,7 @@ fn place(fd: c_int) -> Option<&'static AtomicU64> {
     FOLLOWED.get(usize::try_from(fd).ok()?)
 }
 
-/// What is followed by this descriptor.
+/// The file that the library follows by this descriptor.
 fn followed(fd: c_int) -> Option<Followed> {
     let value = place(fd)?.load(Ordering::Relaxed);
     if value == 0 {

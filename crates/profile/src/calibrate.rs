@@ -1,4 +1,4 @@
-//! What a probe costs here: a cheap system call with its two events recorded and without, in turns.
+//! The cost of a probe here: a cheap system call with and without its two events recorded, in turns.
 //!
 //! The cost of every event is taken to be that of these: the records of system calls (24 and 64 bytes) lie around those of
 //! bios and requests (48 to 64). The error that this leaves is measured too, on another null workload.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 5;
 /// More than this of a null workload, as a share, is no correction.
 pub const ERROR_MAX: f64 = 0.25;
 
-/// What the probes cost on this machine.
+/// Cost of the probes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
     /// An event, ns.
@@ -35,7 +35,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// What the correction leaves of a null workload, as a share of it.
+    /// The rest of a null workload after the correction, as a share of the workload.
     pub fn error(&self) -> f64 {
         (self.null_corrected_ns - self.null_ns) / self.null_ns
     }

@@ -47,7 +47,7 @@ const BUFFER_KIB: usize = 24 * 1024;
 /// And for all of them: machines with hundreds have less for each.
 const BUFFERS_KIB: usize = 1024 * 1024;
 
-/// What a collection has cost and missed.
+/// Cost and losses of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events that were recorded and decoded.
@@ -104,7 +104,7 @@ impl Collector {
         self.instance.start()
     }
 
-    /// Ends recording. What was recorded is given by the next [`Collector::poll`].
+    /// Ends recording. The next [`Collector::poll`] returns the recorded events.
     pub fn stop(&self) -> Result<(), TraceError> {
         self.instance.stop()
     }
@@ -143,7 +143,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What was collected and what was not.
+    /// Collected events and losses.
     pub fn losses(&self) -> Result<Losses, TraceError> {
         Ok(Losses {
             lost: self.instance.lost()?,

@@ -13,7 +13,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// The scheduler in use, `none` if there is none.
     pub scheduler: String,
-    /// What it stands on: other devices, or the file of a loop device.
+    /// The base of the device: other devices, or the file of a loop device.
     pub backed_by: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ fn chosen(text: &str) -> String {
 }
 
 impl Devices {
-    /// Reads sysfs. What cannot be read is not there.
+    /// Reads sysfs. Unreadable entries count as missing.
     pub fn read() -> Self {
         let mut devices = Self::default();
         let root = Path::new("/sys/block");
@@ -97,7 +97,7 @@ impl Devices {
         }
     }
 
-    /// What a device is called.
+    /// The name of a device.
     pub fn name(&self, dev: Dev) -> String {
         match self.all.get(&dev) {
             Some(info) => info.name.clone(),

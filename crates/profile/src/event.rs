@@ -1,4 +1,4 @@
-//! What the tracepoints tell, decoded.
+//! Decoded events of the tracepoints.
 
 use crate::tracefs::format::{Field, Format};
 
@@ -52,7 +52,7 @@ impl Span {
     }
 }
 
-/// What a bio or a request does.
+/// The action of a bio or a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Reads.
@@ -134,7 +134,7 @@ pub enum What {
     Exit {
         /// Its number.
         number: u32,
-        /// What it returned, bytes or a negated errno.
+        /// Its result: bytes or a negated errno.
         result: i64,
     },
     /// Direct I/O of a file begins below the file system.
@@ -148,7 +148,7 @@ pub enum What {
     },
     /// A file system begins to make a file durable.
     SyncBegin {
-        /// What it is mounted from; of some file systems a number of their own.
+        /// The device that the file system is mounted from; some file systems have a number of their own.
         dev: Dev,
     },
     /// io_uring takes a request.
@@ -183,9 +183,9 @@ pub enum What {
     BioSplit {
         /// The device.
         dev: Dev,
-        /// Where the bio began.
+        /// Start of the bio.
         sector: u64,
-        /// Where the rest begins.
+        /// Start of the rest.
         at: u64,
     },
     /// A bio joins a request.

@@ -15,7 +15,7 @@ fn times() -> Times {
     Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("valid bounds")
 }
 
-/// What a row of the table is about.
+/// Subject of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowKey {
     /// How it was asked for.

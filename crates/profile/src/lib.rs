@@ -1,4 +1,4 @@
-//! Where the time of an I/O goes: application, system call, file system, block layer, scheduler, device, completion.
+//! The time of an I/O, layer by layer: application, system call, file system, block layer, scheduler, device, completion.
 //!
 //! | module | its job |
 //! | --- | --- |

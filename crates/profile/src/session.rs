@@ -27,7 +27,7 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 /// How long a program that is told to end may take.
 const TERMINATE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is profiled.
+/// Subject of the profile.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A program that is started for it, with its arguments, and what it starts.
@@ -81,16 +81,16 @@ pub enum ProfileError {
     Stopped,
 }
 
-/// What a session found.
+/// Findings of a session.
 #[derive(Debug)]
 pub struct Profile {
     /// The tables.
     pub tables: Tables,
-    /// What the probes cost.
+    /// Cost of the probes.
     pub calibration: Calibration,
     /// Events, and those lost.
     pub losses: Losses,
-    /// What could not be told.
+    /// Doubts: counts of things that the attribution could not decide.
     pub unclear: Unclear,
     /// Latencies of the target's operations over time.
     pub heat: HeatMap,

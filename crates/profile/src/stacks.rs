@@ -41,7 +41,7 @@ const PERF_EVENT_IOC_ENABLE: u64 = 0x2400;
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// What was found, by stack of names from the outermost function to the innermost. The empty one is the program itself.
+/// Samples, by stack of names from the outermost function to the innermost. The empty one is the program itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
     /// Samples of each stack.
@@ -121,7 +121,7 @@ impl Sampler {
         }
     }
 
-    /// What was sampled, with the kernel's names for its addresses.
+    /// Samples, with the kernel's names for their addresses.
     pub fn finish(self) -> Stacks {
         let symbols = Symbols::read();
         let mut stacks = Stacks {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of this description.
 pub const VERSION: u32 = 1;
-/// What a stack without the kernel's functions is called.
+/// Name of a stack without the kernel's functions.
 pub const USER: &str = "program";
 /// Above this share of what was measured, the probes' cost makes the rest a guess.
 pub const PROBE_SHARE_MAX: f64 = 0.5;
@@ -22,7 +22,7 @@ pub const PROBE_SHARE_MAX: f64 = 0.5;
 pub struct Summary {
     /// [`VERSION`].
     pub version: u32,
-    /// What was profiled.
+    /// Subject of the profile.
     pub target: String,
     /// The kernel's release.
     pub kernel: String,
@@ -37,7 +37,7 @@ pub struct Summary {
     /// Latencies over time.
     #[serde(default)]
     pub heat: Heat,
-    /// Where the processor's time went, if stacks were sampled.
+    /// The processor's time by function, if stacks were sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stacks: Option<StackSummary>,
 }
@@ -106,12 +106,12 @@ impl StackSummary {
     }
 }
 
-/// What the probes cost and missed.
+/// Cost and losses of the probes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProbeSummary {
     /// An event, ns.
     pub event_ns: f64,
-    /// What the correction leaves of a null workload, as a share of it.
+    /// The rest of a null workload after the correction, as a share of the workload.
     pub null_error: f64,
     /// Share of the measured time that was subtracted.
     pub share: f64,
@@ -195,7 +195,7 @@ pub struct DeviceSummary {
     pub device: String,
     /// Its scheduler.
     pub scheduler: String,
-    /// What it stands on.
+    /// The base of the device.
     pub backed_by: Vec<String>,
     /// `read`, `write`, …
     pub action: String,
@@ -237,7 +237,7 @@ pub enum Refused {
     Unsure(f64),
 }
 
-/// What users call an action.
+/// The user-visible name of an action.
 pub fn action_name(action: Action) -> &'static str {
     match action {
         Action::Read => "read",

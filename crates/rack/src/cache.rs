@@ -6,7 +6,7 @@
 use base::{Lpn, Map, Page, Version};
 use std::collections::VecDeque;
 
-/// What the cache holds of one page.
+/// The cache's part of one page.
 #[derive(Clone, Debug)]
 pub struct Cached {
     /// Version of the data.

@@ -4,7 +4,7 @@ use crate::replica::{Member, Membership, PEERS_MAX};
 use base::{Addr, NodeId, VssdId};
 use serde::{Deserialize, Serialize};
 
-/// What is wanted of a vSSD.
+/// The wish for a vSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// Serve; answered when it does. One that does not exist is an error, as its data is gone.
@@ -27,7 +27,7 @@ impl Intent {
     }
 }
 
-/// What an `open` packet carries: make sure that the vSSD exists, with these peers.
+/// Content of an `open` packet: make sure that the vSSD exists, with these peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     /// What is wanted.
@@ -44,7 +44,7 @@ pub struct Open {
 
 const MEMBER_BYTES: usize = 11;
 const GENERATION_BYTES: usize = 4;
-/// Where the rows are in the number of channels: a node that knows nothing of them has too few channels.
+/// Place of the rows in the number of channels: a node that does not know rows has too few channels.
 const ROWS_SHIFT: u32 = 16;
 
 impl Open {
@@ -130,7 +130,7 @@ pub struct Lead {
 
 const LEAD_BYTES: usize = 10;
 
-/// What a node's superblock keeps of a vSSD: the membership, and behind it who has it, if that is known.
+/// A vSSD in a node's superblock: the membership, and behind it the gateway that has the vSSD, if known.
 pub fn emit_config(membership: &Membership, lead: Option<Lead>) -> Vec<u8> {
     let mut bytes = membership.emit();
     if let Some(lead) = lead {
@@ -177,11 +177,11 @@ pub struct NodeStatus {
     pub pages_per_row: u32,
     /// vSSDs here.
     pub vssds: u32,
-    /// Of these, how many serve clients.
+    /// vSSDs of these that serve clients.
     pub serving: u32,
-    /// Of these, how many collect garbage now.
+    /// vSSDs of these that collect garbage now.
     pub collecting: u32,
-    /// Of these, how many refuse writes after a media failure.
+    /// vSSDs of these that refuse writes after a media failure.
     pub latched: u32,
     /// Reads answered.
     pub reads: u64,

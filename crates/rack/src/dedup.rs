@@ -16,7 +16,7 @@ pub const WINDOW: u64 = 1024;
 /// Requesters remembered for one vSSD; the one heard of longest ago is forgotten for the next.
 pub const SOURCES_MAX: usize = 16;
 
-/// What to do with an arriving request.
+/// Verdict on an arriving request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Execute it.

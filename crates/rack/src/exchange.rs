@@ -167,7 +167,7 @@ impl Snapshot {
         any
     }
 
-    /// What was to leave of these volumes is gone.
+    /// Leaving vSSDs of these volumes are gone.
     pub fn finish_exchange(&mut self, volumes: &[VolumeId]) {
         let finished = |volume: &&mut VolumeRecord| volumes.contains(&volume.volume());
         let volumes = self.volumes.iter_mut().filter(finished);
@@ -177,7 +177,7 @@ impl Snapshot {
     }
 }
 
-/// What to do next in an exchange.
+/// Next step of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Look again when something has happened.
@@ -208,7 +208,7 @@ impl Exchange {
         })
     }
 
-    /// What an earlier start has left, `None` if nothing. One that was not decided is undone: then the snapshot is changed
+    /// The exchange that an earlier start has left, if any. An undecided exchange is undone: then the snapshot is changed
     /// and is to be stored before anything else, which the flag says.
     pub fn resume(snapshot: &mut Snapshot) -> Option<(Self, bool)> {
         let undone = snapshot.undo_exchange();

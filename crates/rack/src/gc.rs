@@ -23,7 +23,7 @@ pub enum Coordination {
 /// Thresholds and times of one vSSD's agent. Ratios are free blocks over all blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Who decides.
+    /// The decider.
     pub coordination: Coordination,
     /// Below this a soft request is sent (paper: 0.35).
     pub soft_ratio: f64,
@@ -70,7 +70,7 @@ impl Config {
 /// GC bits at the ToR lapse this long after they were last set; servers renew well before.
 pub const TOR_LEASE: Duration = Duration::from_millis(200);
 
-/// What the host does for the agent.
+/// Work of the host for the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a `gc_op` with this code to the ToR.

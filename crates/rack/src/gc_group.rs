@@ -23,7 +23,7 @@ struct Member {
     collecting: bool,
 }
 
-/// What the ToR is being asked.
+/// The pending question to the ToR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asking {
     Nothing,
@@ -195,7 +195,7 @@ impl GroupAgent {
         }
     }
 
-    /// What was asked is not wanted any more: bits that were set for it are cleared.
+    /// The request is obsolete: bits that were set for it are cleared.
     fn withdraw(&mut self) {
         if matches!(self.asking, Asking::Soft { .. }) {
             self.tell_all(Code::Finish);

@@ -8,7 +8,7 @@
 use crate::registry::{LeadRecord, Snapshot};
 use base::{Addr, Duration, Instant};
 
-/// What a gateway knows when it looks.
+/// A gateway's knowledge when it looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
     /// It serves in this session.

@@ -4,7 +4,7 @@
 use crate::registry::{ReplicaRecord, SetRecord};
 use thiserror::Error;
 
-/// What a node has left.
+/// Free channels and space of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The node.
@@ -15,7 +15,7 @@ pub struct Offer {
     pub pages_per_channel: u32,
 }
 
-/// What a volume's vSSDs share (RackBlox §3.2).
+/// Isolation of a volume's vSSDs (RackBlox §3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// Nothing: each has channels of its own.

@@ -29,7 +29,7 @@ pub enum Discipline {
     TokenBucket {
         /// Nanoseconds that a kilobyte (1000 bytes) of a flow takes from its bucket.
         ns_per_kilobyte: u32,
-        /// What an idle flow saves up.
+        /// Tokens that an idle flow saves up.
         burst: Duration,
     },
 }

@@ -104,14 +104,14 @@ struct DestinationRow {
     server: Addr,
 }
 
-/// What both tables have of one vSSD.
+/// One vSSD in both tables.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     replica: ReplicaRow,
     destination: DestinationRow,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it, as changed, to this address.
@@ -135,7 +135,7 @@ pub struct Stats {
     pub unroutable: u64,
     /// GC requests accepted, of any kind.
     pub gc_accepted: u64,
-    /// Of these, soft ones.
+    /// Soft requests of these.
     pub gc_soft: u64,
     /// Soft GC requests delayed.
     pub gc_delayed: u64,

@@ -21,7 +21,7 @@ const FLOW_BYTES: usize = 4 + 8 * RESOURCES;
 /// Flows in one packet at most.
 pub const FLOWS_MAX: usize = base::limits::PAGE_BYTES / FLOW_BYTES;
 
-/// What requests cost.
+/// Costs of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Device time of a page's read.
@@ -50,11 +50,11 @@ pub struct Config {
     pub interval: Duration,
     /// A bucket holds as many tokens as come in this time.
     pub burst: Duration,
-    /// What requests cost.
+    /// Costs of requests.
     pub costs: Costs,
 }
 
-/// What one server can do in a second.
+/// Capacity of one server in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Device time of all its planes.
@@ -196,7 +196,7 @@ impl<T: Copy + PartialEq> Flow<T> {
         self.waiting.front().map(|(_, cost)| self.bucket.ready_at(cost))
     }
 
-    /// What was used since the last report, and what waits.
+    /// Use since the last report, and waiting work.
     pub fn report(&mut self) -> Tokens {
         let mut demand = core::mem::take(&mut self.used);
         for (_, cost) in &self.waiting {

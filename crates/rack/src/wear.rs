@@ -19,7 +19,7 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Permitted imbalance γ: λ is to be at most 1 + γ (RackBlox §3.6).
 pub const GAMMA: f64 = 0.1;
 
-/// What wears.
+/// A place that wears.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     /// Mean erases of its blocks to date (φ of RackBlox §3.6).

@@ -31,7 +31,7 @@ const NEW_PRIMARY: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Budget {
-    /// Who leaves.
+    /// The leaving member.
     leaves: usize,
     writes: usize,
     losses: u32,
@@ -126,7 +126,7 @@ impl World {
         server.is_none_or(|server| server.generation == self.target().0)
     }
 
-    /// Where a gateway sends writes now, if it sends any.
+    /// The present target of a gateway's writes, if any.
     fn coordinator(&self) -> Option<usize> {
         if self.budget.leaves != OLD_PRIMARY {
             return Some(OLD_PRIMARY);
@@ -152,7 +152,7 @@ impl World {
         self.serves(index) && self.servers[index].as_ref().is_some_and(ready)
     }
 
-    /// What the page has at a replica.
+    /// State of the page at a replica.
     fn content(&self, index: usize) -> u8 {
         let server = self.servers[index]
             .as_ref()

@@ -36,7 +36,7 @@ enum Action {
     Pass(Duration),
 }
 
-/// What may happen, and how often.
+/// Possible events, and how often.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     writes: usize,

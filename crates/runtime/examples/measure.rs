@@ -1,4 +1,4 @@
-//! What the runtime costs, with hosts that do nothing: the floor under every rack figure.
+//! The cost of the runtime, with hosts that do nothing: the floor under every rack figure.
 //!
 //! ```text
 //! cargo run --release -p switchyard-runtime --example measure -- udp        datagram round trips, one core

@@ -1,4 +1,4 @@
-//! What a core counts. The core is the only writer; any thread may read at any time, without a lock and without
+//! Counters of a core. The core is the only writer; any thread may read at any time, without a lock and without
 //! slowing the core. The counters of one snapshot are read one after another: their sums may be off by what happened
 //! meanwhile.
 

@@ -204,7 +204,7 @@ struct Load {
     /// Of an open loop, when the next request would be due without bursts, in ns from the start.
     steady_ns: u64,
     last: Option<Action>,
-    /// Where the requests come from, if they are not drawn from the mix, and the next one.
+    /// Source of the requests, if not the mix, and the next request.
     stream: Option<Box<dyn Stream>>,
     upcoming: Option<Request>,
     /// Requests to make again, as another gateway has the volume.

@@ -59,12 +59,12 @@ impl Default for CutsOptions {
     }
 }
 
-/// What all cuts came to.
+/// Result of all cuts.
 #[derive(Clone, Debug)]
 pub struct CutsOutcome {
     /// Writes and flushes in the run without cuts.
     pub boundaries: u64,
-    /// What the flash did in it.
+    /// Work of the flash in it.
     pub flash: VssdStats,
     /// By what fails and what becomes of the write.
     pub cases: Vec<CutCase>,
@@ -73,9 +73,9 @@ pub struct CutsOutcome {
 /// The runs of one kind.
 #[derive(Clone, Debug)]
 pub struct CutCase {
-    /// What loses power.
+    /// Parts that lose power.
     pub at_cut: AtCut,
-    /// What becomes of the operation at the boundary.
+    /// Fate of the operation at the boundary.
     pub fate: CutFate,
     /// Runs made.
     pub runs: u64,
@@ -88,7 +88,7 @@ pub struct CutCase {
 }
 
 impl CutCase {
-    /// What users call it.
+    /// The name that users write.
     pub fn label(&self) -> String {
         let what = match self.at_cut {
             AtCut::Rack => "rack",

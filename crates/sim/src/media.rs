@@ -13,7 +13,7 @@ use base::device::{Deadline, Faults, Inline, Latency, LatencyModel};
 use base::{Device, Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Queue, Rng};
 use volatile::{Keeps, Volatile};
 
-/// What a medium is like.
+/// Properties of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaModel {
     /// Bytes of a page: the unit of run-time I/O.
@@ -47,7 +47,7 @@ pub struct SimMedium {
     stats: MediaStats,
 }
 
-/// What a medium did.
+/// Work of a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MediaStats {
     /// Pages read.
@@ -82,7 +82,7 @@ impl SimMedium {
         }
     }
 
-    /// What it did so far.
+    /// Its work so far.
     pub fn stats(&self) -> MediaStats {
         MediaStats {
             writes_lost: match self.stack.inner() {

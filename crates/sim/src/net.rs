@@ -72,7 +72,7 @@ impl Delay {
     pub const SLOW: Self = Self::Trace(4.0);
 }
 
-/// What a link does to every packet.
+/// Effects of a link on every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct LinkModel {
     /// Propagation and queueing.
@@ -111,7 +111,7 @@ impl NetFaults {
     }
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It does not arrive.
@@ -151,7 +151,7 @@ impl Link {
     }
 }
 
-/// Where a path is in its delay's segments.
+/// Place of a path in its delay's segments.
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
     level_us: f64,
@@ -223,7 +223,7 @@ impl Network {
         self.cut_last = self.cut_last.max(until.as_nanos());
     }
 
-    /// What becomes of a packet of `bytes` bytes sent now. Requests of equal number take the same path.
+    /// Fate of a packet of `bytes` bytes sent now. Requests of equal number take the same path.
     pub fn carry(&mut self, now: Instant, from: usize, to: usize, bytes: u32, request: u64) -> Fate {
         let now_ns = now.as_nanos();
         if now_ns < self.cut_last && self.is_cut(now_ns, from, to) {

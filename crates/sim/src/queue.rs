@@ -51,7 +51,7 @@ pub struct Queue<E> {
     free: u32,
     /// The time of the last event taken, in widths: lists hold what is due less than a turn later.
     turn: u64,
-    /// What is due later, by (time, order of insertion), with its place.
+    /// Later events, by (time, order of insertion), with their places.
     later: BinaryHeap<Reverse<(u64, u64, u32)>>,
     /// Events added to `later` so far.
     sequence: u64,

@@ -13,7 +13,7 @@ use base::limits::SECTORS_PER_PAGE;
 use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
 
-/// What a host is for, as far as faults and checks differ.
+/// Role of a host, as far as faults and checks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The rack's switch.
@@ -92,7 +92,7 @@ pub trait Fleet {
     }
 }
 
-/// What became of a gateway's look at the others.
+/// Result of a gateway's look at the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// It has begun to serve.
@@ -144,7 +144,7 @@ pub enum Fault {
     },
 }
 
-/// What loses power at the boundary of [`WorldOptions::cut`]. The loads end there: what is read back is what the cut
+/// Parts that lose power at the boundary of [`WorldOptions::cut`]. The loads end there: what is read back is what the cut
 /// left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AtCut {
@@ -187,7 +187,7 @@ pub struct RunSpec {
     pub exam: bool,
     /// No fault excuses an error: every one is a violation.
     pub errors_are_violations: bool,
-    /// What [`WorldOptions::cut`] takes down.
+    /// Parts that [`WorldOptions::cut`] takes down.
     pub at_cut: AtCut,
 }
 

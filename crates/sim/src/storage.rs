@@ -24,7 +24,7 @@ const CUTS: u32 = 12;
 /// Keys of the map and tree: few, so that most are overwritten.
 const KEYS: u64 = 12;
 
-/// What a seed's run came to.
+/// Result of a seed's run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageReport {
     /// The seed.
@@ -45,7 +45,7 @@ pub struct StorageReport {
     pub flips: (u64, u64),
 }
 
-/// What the seed does not decide.
+/// Options that the seed does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageOptions {
     /// Flushes do nothing: the canary, which must be found.
@@ -81,7 +81,7 @@ pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
     }
 }
 
-/// What happens at a time.
+/// Event at a time.
 enum Event {
     /// A block, or the flush, of a durable write is done.
     Medium,
@@ -111,9 +111,9 @@ struct Run {
     events: BTreeMap<u64, Event>,
     next_event: u64,
     writes: Vec<Durable>,
-    /// What each client waits for.
+    /// Wait of each client.
     clients: Vec<Option<Ticket>>,
-    /// What is acknowledged for certain, and what was submitted after it, by ticket.
+    /// Operations that are certainly acknowledged, and operations submitted after them, by ticket.
     base: State,
     submitted: Vec<(Ticket, Vec<Change>)>,
     violation: Option<String>,
@@ -468,7 +468,7 @@ fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
     }
 }
 
-/// What an operation changes, once it has its position. A trim goes up by one position at a time, so it removes one entry.
+/// Effect of an operation, once it has its position. A trim goes up by one position at a time, so it removes one entry.
 fn change(op: &OwnedOp, position: impl FnOnce() -> u64) -> Option<Change> {
     let key = |id: &StructureId, position: u64| (id.0, position.to_be_bytes().to_vec());
     Some(match op {

@@ -47,7 +47,7 @@ pub enum Canary {
 /// One host's place in the world.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
-    /// Where it listens.
+    /// Its address.
     pub addr: Addr,
     /// Bytes of its medium, 0 for none.
     pub medium_bytes: u64,
@@ -71,7 +71,7 @@ pub struct WorldOptions {
     pub seed: u64,
     /// Links between all hosts, unless set one by one.
     pub link: LinkModel,
-    /// What the media are like.
+    /// Properties of the media.
     pub media: MediaModel,
     /// Emit and parse every header on its way.
     pub wire_check: bool,
@@ -81,7 +81,7 @@ pub struct WorldOptions {
     pub cut: Option<Cut>,
 }
 
-/// What the driver of a world gets to see.
+/// Events that the driver of a world sees.
 #[derive(Debug)]
 pub enum Happening {
     /// A gateway answers a client.
@@ -113,7 +113,7 @@ pub enum Happening {
     Gc {
         /// Its header.
         header: Header,
-        /// Who sent it.
+        /// Its sender.
         from: usize,
         /// The next hop.
         to: usize,
@@ -133,7 +133,7 @@ pub struct WorldStats {
     pub packets_lost: u64,
     /// Packets to an address where nobody listens.
     pub packets_astray: u64,
-    /// What the canary broke.
+    /// Promise that the canary broke.
     pub sabotaged: u64,
     /// Writes and flushes that hosts issued to their media.
     pub boundaries: u64,
@@ -154,7 +154,7 @@ struct Core {
     net: Network,
     places: Vec<Place>,
     by_addr: Map<Addr, u16>,
-    /// What hosts told, also those that are down by now.
+    /// Events of hosts, also of hosts that are down by now.
     events: Events,
     happenings: VecDeque<Happening>,
     hash: u64,
@@ -258,7 +258,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         self.core.hash
     }
 
-    /// What hosts told last.
+    /// Last events of hosts.
     pub fn events(&self) -> &Events {
         &self.core.events
     }
@@ -698,7 +698,7 @@ impl Core {
         }
     }
 
-    /// What the canary leaves of a packet.
+    /// Rest of a packet after the canary.
     #[cold]
     fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
         match self.canary {

@@ -1,4 +1,4 @@
-//! What Figures 13 and 14 are to show, on fixed seeds.
+//! The claims of Figures 13 and 14, on fixed seeds.
 
 use sim::eval::apps::plan;
 use sim::eval::{Row, System};

@@ -67,7 +67,7 @@ fn stored(pool: &Pool, medium: Option<&SimMedium>) -> Vec<Page> {
     (0..PAGES).map(load).collect()
 }
 
-/// What a fake does wrong.
+/// Mistake of a fake.
 #[derive(Clone, Copy, PartialEq)]
 enum Flaw {
     None,

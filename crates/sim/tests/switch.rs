@@ -20,7 +20,7 @@ fn case(label: &str) -> &'static OrderCase {
         .expect("a case of this name")
 }
 
-/// What each of `systems` does in a case.
+/// Result of each of `systems` in a case.
 fn order<const N: usize>(seed: u64, label: &str, systems: [&str; N]) -> [Figures; N] {
     let all = order_systems();
     systems.map(|name| {

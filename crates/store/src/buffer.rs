@@ -1,6 +1,6 @@
 //! Memory for records on their way: aligned as O_DIRECT asks, reserved once and used again.
 
-/// What every direct-I/O device takes.
+/// The alignment that every direct-I/O device takes.
 const ALIGN_BYTES: usize = 4096;
 
 /// Bytes that begin at a multiple of 4096.

@@ -111,10 +111,10 @@ struct Walk {
     left: VecDeque<StructureId>,
     cursor: Cursor,
     items: u64,
-    /// What is not written yet.
+    /// Bytes that are not written yet.
     stream: Vec<u8>,
     slots: Vec<(u32, u64)>,
-    /// Where the next piece goes in the last of them.
+    /// Place of the next piece in the last of them.
     at: u32,
     /// It ends when this is durable.
     seen: Option<Ticket>,

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Bytes of entries that are moved by one record: what users' records may wait behind.
 const MOVE_BYTES: usize = 64 << 10;
 
-/// What the cleaner needs next. After each step [`Engine::next_write`] may have work.
+/// The cleaner's next need. After each step [`Engine::next_write`] may have work.
 #[derive(Debug)]
 pub enum CleanStep {
     /// Nothing, until more is written.
@@ -155,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// What [`CleanStep::Read`] asked for.
+    /// The data that [`CleanStep::Read`] asked for.
     pub fn clean_read(&mut self, bytes: Vec<u8>, result: Result<(), MediaError>) {
         let Phase::Reading(used) = core::mem::take(&mut self.cleaning.phase) else {
             panic!("nothing was to be read");
@@ -273,7 +273,7 @@ impl Engine {
         CleanStep::Wait
     }
 
-    /// What the operations that wait concern: a key or position of a structure, or, of a trim, all of it.
+    /// Subjects of the waiting operations: a key or position of a structure, or, of a trim, all of it.
     fn concerned(&self) -> BTreeSet<(StructureId, Option<Key>)> {
         let mut concerned = BTreeSet::new();
         for pending in self.unapplied() {

@@ -7,7 +7,7 @@ use crate::index::{Key, Location, Usage};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role};
 
-/// What becomes of an entry when its record is durable.
+/// The change in the index when an entry's record is durable.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// It is applied. Until then the usage is counted as expected.
@@ -34,7 +34,7 @@ pub(crate) struct Draft {
     pub number: u64,
     /// The segment's header, if the record is its first: both are one write.
     segment: Option<SegmentHeader>,
-    /// Where the record begins in the segment, in bytes.
+    /// Start of the record in the segment, in bytes.
     start: u32,
     /// The next byte of the segment's payload, and where the record must end.
     cursor: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Draft {
     pub pending: Vec<Pending>,
 }
 
-/// Where a draft goes.
+/// Place of a draft.
 pub(crate) struct Place {
     pub slot: u32,
     pub generation: u64,

@@ -48,7 +48,7 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What became of a ticket.
+/// State of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketState {
     /// Durable, with everything before it.
@@ -59,7 +59,7 @@ pub enum TicketState {
     Failed,
 }
 
-/// What a batch was given.
+/// Receipt of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// Its record.
@@ -125,7 +125,7 @@ impl Write {
         self.offset
     }
 
-    /// What: whole blocks, aligned to 4096 bytes of memory.
+    /// The bytes: whole blocks, aligned to 4096 bytes of memory.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer.bytes()[..self.length]
     }
@@ -174,7 +174,7 @@ pub struct Stats {
     pub free_segments: u32,
 }
 
-/// Who asks for room.
+/// Purpose of the room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     User,
@@ -191,7 +191,7 @@ pub struct Engine {
     pub(crate) structures: BTreeMap<StructureId, Structure>,
     pub(crate) next_structure: u32,
     pub(crate) usage: Tally,
-    /// What the entries that wait will add.
+    /// Bytes that the waiting entries will add.
     pending_usage: Usage,
     draft: Option<Draft>,
     sealed: VecDeque<Sealed>,
@@ -208,7 +208,7 @@ pub struct Engine {
     pub(crate) stats: Stats,
 }
 
-/// What recovery found: the parts of an engine.
+/// Result of recovery: the parts of an engine.
 pub(crate) struct Parts {
     pub layout: Layout,
     pub epoch: u64,
@@ -264,7 +264,7 @@ impl Engine {
         Ticket(self.next_number - 1)
     }
 
-    /// What became of a ticket.
+    /// State of a ticket.
     pub fn state(&self, ticket: Ticket) -> TicketState {
         match self.failed {
             _ if ticket.0 <= self.durable => TicketState::Durable,
@@ -472,7 +472,7 @@ impl Engine {
         Ok(ticket)
     }
 
-    /// Where the log is: offset and length of each segment's part, oldest first, in bytes of the area.
+    /// Place of the log: offset and length of each segment's part, oldest first, in bytes of the area.
     pub fn log_ranges(&self) -> Vec<(u64, u64)> {
         let ranges = self.space.chain();
         let range = |used: &crate::space::Used| (self.layout.segment_offset(used.slot), u64::from(used.end));

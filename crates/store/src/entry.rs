@@ -1,4 +1,4 @@
-//! What users submit, and how it is written down (docs/format/store.md, "Record").
+//! Operations of users, and their form in records (docs/format/store.md, "Record").
 
 use crate::format::u32_at;
 
@@ -15,7 +15,7 @@ pub(crate) const DESCRIPTION_BYTES: usize = 18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StructureId(pub u32);
 
-/// What a structure is.
+/// The kind of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Append, read by position, trim from the front.

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::sector::{self, Role};
 use thiserror::Error;
 
-/// Where a value is.
+/// Place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// Here.

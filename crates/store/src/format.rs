@@ -106,7 +106,7 @@ enum SlotState {
     Blank,
 }
 
-/// What the superblocks say.
+/// Content of the superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Superblocks {
     /// The newest valid one, and how many of the two slots are damaged.
@@ -143,7 +143,7 @@ pub(crate) fn superblocks(medium: &dyn Device) -> Result<Superblocks, MediaError
 }
 
 /// Makes an empty area: zeros everywhere, so that later writes change no metadata of a file system, then superblocks.
-/// What was there is lost. Durable on return.
+/// Earlier content is lost. Durable on return.
 pub fn create(medium: &mut dyn Device, layout: Layout, uuid: [u8; 16]) -> Result<(), CreateError> {
     let layout = layout.checked()?;
     if layout.capacity_bytes() > medium.capacity_bytes() {

@@ -1,10 +1,10 @@
-//! What is in memory of a structure: where its live entries are. Positions and keys, no data.
+//! The part of a structure in memory: the places of its live entries. Positions and keys, no data.
 
 use crate::entry::{Description, Durability, EntryKind, Kind, entry_bytes};
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Where the value of an entry is: slot, byte of the segment's payload, bytes.
+/// Place of an entry's value: slot, byte of the segment's payload, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Location {
     pub slot: u32,
@@ -101,7 +101,7 @@ impl Key {
     }
 }
 
-/// What all structures together take.
+/// Memory of all structures together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Bytes of live entries on the medium.
@@ -387,7 +387,7 @@ impl Structure {
         }
     }
 
-    /// Where the live entry of a key or position is.
+    /// Place of the live entry of a key or position.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Location> {
         match &self.body {
             Body::Map(map) => map.get(key).copied(),
@@ -426,7 +426,7 @@ impl Structure {
         }
     }
 
-    /// What the structure takes, to be given back when it is dropped.
+    /// Memory of the structure, which a drop gives back.
     pub(crate) fn give_back(&self, usage: &mut Tally) {
         match &self.body {
             Body::Log { entries, .. } => entries

@@ -16,7 +16,7 @@ const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 /// The sizes of an area, chosen when it is made (docs/format/store.md, "Layout").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What the medium writes as a whole or not at all: 512; less in the simulator.
+    /// Bytes that the medium writes as a whole or not at all: 512; less in the simulator.
     pub sector_bytes: u32,
     /// Writes are of whole blocks: at least a sector.
     pub block_bytes: u32,

@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! - Records are acknowledged in order; one write that fails latches the engine, and nothing after it is acknowledged.
-//! - What the log holds from its tail to its end, replayed, is the state of all structures.
+//! - A replay of the log from its tail to its end gives the state of all structures.
 //! - Nothing is allocated for payload but a bounded number of buffers; the index grows with keys and positions, up to
 //!   [`Options::index_bytes_max`].
 #![forbid(unsafe_code)]

@@ -74,7 +74,7 @@ pub enum OpenError {
     },
 }
 
-/// What opening found.
+/// Findings of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// How often the area was opened, this time included.

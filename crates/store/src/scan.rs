@@ -8,7 +8,7 @@ use crate::index::Location;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role, State};
 
-/// What is in the place where a record should begin.
+/// Content of the place where a record should begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// A whole record, up to `end`.
@@ -21,7 +21,7 @@ pub(crate) enum Next {
     Damaged(u32),
 }
 
-/// What is in the first sector of a slot.
+/// Content of the first sector of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Blank,
@@ -95,7 +95,7 @@ impl Segment<'_> {
         torn
     }
 
-    /// What is at byte `at`, where a record should begin.
+    /// Content at byte `at`, where a record should begin.
     pub(crate) fn next(&self, at: u32) -> Next {
         if at >= self.layout.segment_bytes {
             return Next::End;

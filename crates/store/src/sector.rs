@@ -2,7 +2,7 @@
 
 use crate::layout::SECTOR_HEADER_BYTES;
 
-/// What a sector begins. Not stored, but part of its checksum.
+/// The structure that a sector begins. Not stored, but part of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Role {
@@ -12,7 +12,7 @@ pub(crate) enum Role {
     Checkpoint = 3,
 }
 
-/// What is in the place of a sector.
+/// Content of the place of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Written in this generation of the segment.

@@ -10,7 +10,7 @@ pub(crate) struct Used {
     pub generation: u64,
     /// Number of its last record; of the newest segment, of the last one so far.
     pub last: u64,
-    /// Where the log ends in it; of the newest segment, so far.
+    /// End of the log in the segment; of the newest segment, so far.
     pub end: u32,
 }
 
@@ -96,7 +96,7 @@ impl Space {
         Some((used.slot, used.generation))
     }
 
-    /// What was taken aside is free again.
+    /// Segments that were taken aside are free again.
     pub(crate) fn give_back(&mut self, slot: u32) {
         self.generations[slot as usize] = 0;
         self.free.push_back(slot);

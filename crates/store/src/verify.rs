@@ -6,7 +6,7 @@ use crate::recover::{OpenError, Replayed, identify, read_segment, survey};
 use crate::scan::{self, Head, Next, Segment};
 use base::Device;
 
-/// What a check found in a sound area.
+/// Findings in a sound area.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Of the area.
@@ -54,7 +54,7 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
 pub struct DumpEntry {
     /// Number of its record.
     pub record: u64,
-    /// What it does: the names of docs/format/store.md.
+    /// Its action, by the names of docs/format/store.md.
     pub kind: &'static str,
     /// Its structure.
     pub structure: StructureId,

@@ -1,4 +1,4 @@
-//! What cleaning costs: bytes written for each byte that users write, beside the closed form for a log that is cleaned
+//! The cost of cleaning: bytes written for each byte that users write, beside the closed form for a log that is cleaned
 //! from its oldest end (docs/format/store.md, "What cleaning costs").
 
 use base::{Device, Rng};

@@ -21,7 +21,7 @@ struct Inode {
     kept: Vec<u8>,
 }
 
-/// What a file held at each moment; `None`: there was none.
+/// The content of a file at each moment; `None`: there was none.
 type History = Vec<Option<Vec<u8>>>;
 
 struct World {
@@ -306,7 +306,7 @@ impl World {
         self.syncs[2] += 1;
     }
 
-    /// What the kernel does by itself: pages of any file, or all names.
+    /// Write-back by the kernel: pages of any file, or all names.
     fn write_back(&mut self) {
         if self.rng.chance(0.3) {
             self.names_kept = self.names.clone();

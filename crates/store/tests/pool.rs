@@ -76,7 +76,7 @@ impl World {
         (offset / SLOT_BYTES) as usize * KEPT + (offset % SLOT_BYTES) as usize
     }
 
-    /// Where the units of an extent are: without places each area has its own.
+    /// Places of an extent's units: without places each area has its own.
     fn units_of(&self, id: AreaId, extent: Extent) -> impl Iterator<Item = u64> + use<> {
         let base = if self.is_placed { 0 } else { id.0 << 32 };
         (extent.offset / UNIT..extent.end() / UNIT).map(move |unit| base + unit)

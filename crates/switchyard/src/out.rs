@@ -1,4 +1,4 @@
-//! What commands write for whoever calls them: standard output and error, and files that arguments name.
+//! Output of commands: standard output and error, and files that arguments name.
 //!
 //! The standard library's `println!` panics where nothing can be written: at a pipe whose reader has left
 //! (`switchyard … | head -1`), on a full disk. The macros here stand in its place in the whole crate. What cannot be
@@ -36,7 +36,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::write_error(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// What standard output failed with first.
+/// First error of standard output.
 static FAILED: OnceLock<ErrorKind> = OnceLock::new();
 
 /// Writes to standard output, unless that has failed before.

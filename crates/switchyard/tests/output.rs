@@ -1,4 +1,4 @@
-//! What becomes of a command whose output cannot be written. Bug: `println!` panics then; cause: the standard library
+//! Commands whose output cannot be written. Bug: `println!` panics then; cause: the standard library
 //! ignores SIGPIPE and unwraps; fix: the macros of `out`.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 

@@ -1,4 +1,4 @@
-//! What the NVMe/TCP session itself costs per command, sockets and media aside.
+//! The cost of the NVMe/TCP session per command, without sockets and media.
 //!
 //! `cargo run --release -p switchyard-wire --example cost [-- BATCHES [read|write]]`: all kinds of queues, or one kind of
 //! command on a queue with flow control, for counting instructions.

@@ -159,15 +159,15 @@ pub struct Header {
     pub session: u32,
     /// `request` less the oldest request that its sender still waits for on this vSSD: older ones are duplicates.
     pub floor: u32,
-    /// Who sent it; the answer goes there.
+    /// The sender; the answer goes there.
     pub source: Addr,
-    /// Who gets it; `Addr::NONE` when the ToR finds it by vSSD.
+    /// The receiver; `Addr::NONE` when the ToR finds it by vSSD.
     pub target: Addr,
     /// CRC32C of the payload, 0 without one.
     pub payload_crc: u32,
 }
 
-/// Why bytes are not a rack packet. Such packets are counted and dropped.
+/// Why bytes are not a rack packet. The receiver counts and drops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub enum Malformed {
     /// Shorter than a header.
@@ -336,7 +336,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(*bytes[at..].first_chunk().expect("at is inside the header"))
 }
 
-/// What lies behind a header.
+/// Content behind a header.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What a protocol session has to send, piece by piece, without copying payload.
+//! Output of a protocol session, piece by piece, without copying payload.
 
 use core::ops::Range;
 

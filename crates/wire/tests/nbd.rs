@@ -743,7 +743,7 @@ fn conversation(structured: bool, picks: &[(u8, u8, u8)]) -> Vec<u8> {
 /// Cookie, reply, and the data behind a simple reply.
 type Answer = (u64, Reply, Vec<u8>);
 
-/// What was sent, as the handshake and the replies by cookie: replies may overtake one another.
+/// Sent bytes, as the handshake and the replies by cookie: replies may overtake one another.
 fn by_cookie(out: &[u8], picks: &[(u8, u8, u8)]) -> (Vec<OptionReply>, Vec<Answer>) {
     let mut rest = &out[GREETING_BYTES..];
     let options = core::iter::from_fn(|| parse_option_reply(&mut rest)).collect();

@@ -19,7 +19,7 @@ pub enum FilesError {
         /// Why.
         source: io::Error,
     },
-    /// What the area has of files cannot be brought back to them.
+    /// The area's changes of files cannot be brought back to the files.
     #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
     Refused(String),
     /// The area has entries that make no sense.

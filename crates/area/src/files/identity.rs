@@ -17,7 +17,7 @@ pub(super) struct Found {
     pub is_regular: bool,
 }
 
-/// What the descriptor's file is called, and its size; `None` unless it is a regular file with a name.
+/// Name and size of the descriptor's file; `None` unless it is a regular file with a name.
 pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>> {
     let fd = file.as_fd().as_raw_fd();
     let found = statx(fd, c"", libc::AT_EMPTY_PATH)?;

@@ -40,7 +40,7 @@ const CHECKPOINT_BYTES_MAX: u64 = 512 << 20;
 /// Descriptors of ours are above those that programs expect to get.
 const DESCRIPTOR_MIN: libc::c_int = 512;
 
-/// Where the area is.
+/// Path of the area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file or block device, made with so many bytes if it is not there.
@@ -49,7 +49,7 @@ pub enum Source {
     Nvm(u64, NvmTiming),
 }
 
-/// Where a write went.
+/// Place of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// To the descriptor's cursor, which is behind it now.

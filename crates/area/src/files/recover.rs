@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use store::files::{self, Description, Fate, FileId, Present};
 use store::{Durability, Kind, Op, StructureId};
 
-/// What was brought back.
+/// Recovered changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Files that were complete: the kernel still had all of their pages.
@@ -61,7 +61,7 @@ fn fate(description: &Description) -> Result<Fate, FilesError> {
     Ok(description.fate(present, cache))
 }
 
-/// What the area has of files.
+/// The area's changes of files.
 fn described(area: &Area) -> Result<Vec<(FileId, Description)>, FilesError> {
     let map = area.map(files::FILES_NAME)?;
     let mut all = Vec::new();

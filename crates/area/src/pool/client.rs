@@ -12,14 +12,14 @@ use std::time::Duration;
 use store::pool::protocol::{Answer, AreaEntry, Code, ExportEntry, MESSAGE_BYTES_MAX, Request};
 use thiserror::Error;
 
-/// Where a server listens if nobody says: root's.
+/// Default socket of root's server.
 const SYSTEM_SOCKET: &str = "/run/switchyard/areas.sock";
 /// A user's own, in `$XDG_RUNTIME_DIR`.
 const USER_SOCKET: &str = "switchyard-areas.sock";
 /// Longest wait for an answer: a new area of a disk is zeroed first.
 const ANSWER_WAIT: Duration = Duration::from_secs(3600);
 
-/// Where the server listens: `$SWITCHYARD_AREAS`, or the user's own socket if it is there (or `is_server` and no root), or the
+/// Socket of the server: `$SWITCHYARD_AREAS`, or the user's own socket if it is there (or `is_server` and no root), or the
 /// system's.
 pub fn default_socket(is_server: bool) -> PathBuf {
     if let Some(path) = std::env::var_os("SWITCHYARD_AREAS") {
@@ -65,7 +65,7 @@ impl From<rustix::io::Errno> for ClientError {
     }
 }
 
-/// What a name stood for.
+/// Meaning of a name.
 #[derive(Debug)]
 pub enum OpenedArea {
     /// An area: read and write it, or map it.

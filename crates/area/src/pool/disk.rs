@@ -204,7 +204,7 @@ impl Disk {
         }
     }
 
-    /// Copies a range, durably. What a partition's holder wrote through the page cache has to be on the disk.
+    /// Copies a range, durably. Writes of a partition's holder through the page cache must be on the disk.
     pub(super) fn copy(&self, from: u64, to: u64, bytes: u64) -> io::Result<()> {
         use base::Device;
         let mut medium = os::MediaFile::from_file(self.file.try_clone()?)?;

@@ -42,7 +42,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// What a collection was asked for as (RackBlox §3.5.1).
+    /// The kind of a requested collection (RackBlox §3.5.1).
     Collection {
         /// The replica can wait.
         Soft "soft",
@@ -82,7 +82,7 @@ reasons! {
         /// The node lives and does not collect: its last word was lost on the way.
         FinishLost "finish-lost",
     }
-    /// What a medium was doing when it failed.
+    /// The failed operation of a medium.
     MediumOperation {
         /// A write of data, or of what describes it.
         Write "write",
@@ -93,7 +93,7 @@ reasons! {
         /// It did not come back in time.
         Deadline "deadline",
     }
-    /// What a client speaks.
+    /// The protocol of a client.
     Protocol {
         /// NBD.
         Nbd "nbd",
@@ -118,7 +118,7 @@ reasons! {
         /// The server stops.
         Stopping "stopping",
     }
-    /// What an overdue request waits for.
+    /// The layer where an overdue request waits.
     Wait {
         /// An answer of the vSSD's node.
         Answer "answer",
@@ -151,7 +151,7 @@ reasons! {
         /// The change is undone.
         Undone "undone",
     }
-    /// What is wrong with the registry.
+    /// The fault of the registry.
     RegistryTrouble {
         /// Somebody else wrote first.
         Conflict "conflict",

@@ -12,7 +12,7 @@ pub struct Event {
     pub sequence: u64,
     /// When it happened first.
     pub at: Instant,
-    /// Who tells of it.
+    /// The source of the event.
     pub source: Source,
     /// What happened.
     pub kind: Kind,

@@ -1,4 +1,4 @@
-//! What events are made of.
+//! Types that events consist of.
 
 use crate::{Addr, Duration, NodeId, VolumeId, VssdId};
 use core::fmt;

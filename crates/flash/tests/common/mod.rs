@@ -48,7 +48,7 @@ pub fn torn<'a>(durable: &[u8], writes: impl Iterator<Item = (u64, &'a [u8])>, r
     image
 }
 
-/// What survives a crash, what reads see, and what lies between.
+/// A model: the state that survives a crash, the state that reads see, and the states between.
 pub struct Disk {
     pub durable: Vec<u8>,
     pub present: Vec<u8>,
@@ -77,14 +77,14 @@ impl Disk {
     }
 }
 
-/// What one write put into a page.
+/// Content that one write put into a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Nothing,
     Nonce(u64),
 }
 
-/// What the owner of the data knows of one logical page.
+/// The data owner's view of one logical page.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Submitted since the last certainty, the certain one first.

@@ -1,11 +1,11 @@
-//! Who decides when a vSSD collects: its own agent, or that of its channel group.
+//! The decider of a vSSD's collection: its own agent, or its channel group's.
 
 use base::Instant;
 use rack::gc::{Action, Agent};
 use std::collections::VecDeque;
 use wire::rack::Code;
 
-/// What a member tells its group.
+/// News of a member to its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A client's request arrived.
@@ -126,7 +126,7 @@ impl Collector {
         }
     }
 
-    /// What the group has not heard yet.
+    /// News that the group has not heard yet.
     pub fn report(&mut self) -> Option<Report> {
         match self {
             Self::Alone(_) => None,

@@ -1,4 +1,4 @@
-//! What a replica holds of its vSSD: the buffered flash, and which pages' newest data is lost.
+//! A replica's part of its vSSD: the buffered flash, and the pages with lost newest data.
 
 use crate::buffered::Buffered;
 use base::{Instant, Lpn, Version};

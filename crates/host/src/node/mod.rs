@@ -49,7 +49,7 @@ const SUPERBLOCK_ID: u64 = NODE_UNIT << UNIT_SHIFT;
 pub struct NodeConfig {
     /// Its number.
     pub id: NodeId,
-    /// Where it listens.
+    /// Its address.
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
@@ -145,7 +145,7 @@ struct Slot {
     group: Option<usize>,
 }
 
-/// What the superblock knows of a vSSD beyond its shape.
+/// Facts of the superblock about a vSSD beyond its shape.
 type UnitOf = (Membership, Option<Lead>);
 
 /// The gateway that a request to open comes from.
@@ -295,7 +295,7 @@ impl Node {
         !superblock && slots.all(|slot| slot.unit.is_quiet())
     }
 
-    /// What a `status` packet tells.
+    /// Content of a `status` packet.
     pub fn status(&self) -> NodeStatus {
         let mut status = NodeStatus {
             node: self.config.id.0,
@@ -502,7 +502,7 @@ impl Node {
         }
     }
 
-    /// What the superblock is to know of a vSSD that is here. A gateway that opens it has it.
+    /// Facts for the superblock about a vSSD that is here. A gateway that opens it has it.
     fn config_of(&self, vssd: VssdId, lead: Option<Lead>) -> Option<Vec<u8>> {
         let slot = self.units[*self.index.get(&vssd.0)? as usize].as_ref()?;
         let identity = slot.unit.identity();

@@ -46,7 +46,7 @@ pub struct UnitConfig {
     pub gc: rack::gc::Config,
 }
 
-/// Who a unit is and whom it talks to.
+/// Identity and peers of a unit.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The vSSD.
@@ -83,7 +83,7 @@ enum Reading {
     },
 }
 
-/// What waits for the medium.
+/// Work that waits for the medium.
 #[derive(Debug)]
 enum Then {
     Flushed(Header),
@@ -762,7 +762,7 @@ impl Unit {
         self.away.filter(is_peer)
     }
 
-    /// Who decides about collection instead of the ToR.
+    /// Decider of collection instead of the ToR.
     fn arbiter(&self) -> Option<Addr> {
         let decides = self.config.gc.coordination == Coordination::Controller;
         self.identity.controller.filter(|_| decides)
@@ -824,7 +824,7 @@ impl Unit {
         self.share = rate.map(|rate| Bucket::new(now, rate));
     }
 
-    /// What its group has not heard yet.
+    /// News that its group has not heard yet.
     pub(super) fn report(&mut self) -> Option<Report> {
         self.agent.report()
     }

@@ -49,7 +49,7 @@ pub struct BioPath {
     pub depth: u32,
 }
 
-/// What comes out.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// An operation has ended.
@@ -58,7 +58,7 @@ pub enum Finding {
     Bio(BioPath),
 }
 
-/// What could not be told.
+/// Doubts: counts of things that the attribution could not decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unclear {
     /// Bios whose completion was never seen, or that were not seen to begin.
@@ -92,7 +92,7 @@ struct Open {
     syncs: Option<Dev>,
 }
 
-/// What a thread is doing.
+/// The work of a thread.
 #[derive(Default)]
 struct Thread {
     /// The system call that it is in.
@@ -107,7 +107,7 @@ struct Thread {
     stint: Option<Stint>,
 }
 
-/// What a worker of io_uring does for one request. Nothing tells which that is until it completes, unless only one is with
+/// The work of an io_uring worker for one request. Nothing tells which that is until it completes, unless only one is with
 /// the workers.
 #[derive(Clone, Copy)]
 struct Stint {
@@ -125,7 +125,7 @@ pub struct Attribution {
     devices: BTreeMap<Dev, Device>,
     /// The whole device of a partition.
     wholes: BTreeMap<Dev, Dev>,
-    /// Who stands on a device.
+    /// Users that stand on a device.
     uppers: BTreeMap<Dev, Vec<Dev>>,
     threads: BTreeMap<u32, Thread>,
     open: BTreeMap<OpId, Open>,
@@ -184,7 +184,7 @@ impl Attribution {
         }
     }
 
-    /// What could not be told so far. Operations that wait for a device are among it until that answers.
+    /// Doubts so far. Operations that wait for a device are among it until that answers.
     pub fn unclear(&self) -> Unclear {
         let abandoned: u64 = self.devices.values().map(|device| device.abandoned).sum();
         let waiting = self

@@ -24,7 +24,7 @@ pub enum Interface {
 }
 
 impl Interface {
-    /// What users call it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Call => "call",
@@ -71,7 +71,7 @@ pub const LAYERS: [Layer; 6] = [
 ];
 
 impl Layer {
-    /// What users call it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Call => "system call",

@@ -32,7 +32,7 @@ impl Field {
 /// An event of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Format {
-    /// What a record of it begins with (`common_type`).
+    /// First field of its records (`common_type`).
     pub id: u16,
     fields: BTreeMap<String, Field>,
 }
@@ -57,11 +57,11 @@ impl Format {
 /// The layout of a page of the ring buffer (`header_page`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLayout {
-    /// Where the time of the page lies.
+    /// Offset of the page's time.
     pub timestamp: Field,
-    /// Where the number of bytes in use lies, with flags above it.
+    /// Offset of the number of bytes in use, with flags above it.
     pub commit: Field,
-    /// Where the records lie.
+    /// Offset of the records.
     pub data: Field,
 }
 

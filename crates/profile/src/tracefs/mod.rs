@@ -13,7 +13,7 @@ use thiserror::Error;
 
 /// Where tracefs is found, in order.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// What our instances are called; the process follows.
+/// Prefix of our instances' names; the process follows.
 const PREFIX: &str = "switchyard-";
 
 /// Why nothing can be traced.
@@ -27,7 +27,7 @@ pub enum TraceError {
         "{path}: permission denied; profiling needs root (or CAP_SYS_ADMIN, CAP_DAC_OVERRIDE) and a kernel that is not locked down"
     )]
     Denied {
-        /// What was refused.
+        /// The refused action.
         path: PathBuf,
     },
     /// Somebody traces functions: what that costs would count as the kernel's time.
@@ -36,7 +36,7 @@ pub enum TraceError {
          echo nop > {path}"
     )]
     Busy {
-        /// Where it is set.
+        /// The file that sets it.
         path: PathBuf,
         /// Which.
         tracer: String,
@@ -44,7 +44,7 @@ pub enum TraceError {
     /// Anything else.
     #[error("{path}: {source}")]
     Io {
-        /// What failed.
+        /// The failed action.
         path: PathBuf,
         /// How.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum TraceError {
     /// The kernel describes something that this program does not understand.
     #[error("{path}: the kernel's description is not understood")]
     Description {
-        /// What describes it.
+        /// The file that describes it.
         path: PathBuf,
     },
     /// The trace itself.

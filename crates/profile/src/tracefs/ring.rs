@@ -29,7 +29,7 @@ const TIME_STAMP: u32 = 31;
 #[error("a page of the trace buffer is malformed at byte {0}")]
 pub struct Malformed(pub usize);
 
-/// What a page told beside its records.
+/// Facts of a page beside its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageSummary {
     /// Records.

@@ -42,7 +42,7 @@ impl Policy {
     }
 }
 
-/// What a scheduler aims at: latency targets (Kyber), or how long a request may wait before the order of pages is left
+/// Aims of a scheduler: latency targets (Kyber), or how long a request may wait before the order of pages is left
 /// for its sake (Deadline). Coordinated, times count from the key and so include the network's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targets {
@@ -80,7 +80,7 @@ impl Targets {
     }
 }
 
-/// What a request does.
+/// The action of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Reads a page.
@@ -106,7 +106,7 @@ pub struct Request {
     pub item: u32,
 }
 
-/// What the flash has room for.
+/// Room in the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// A read.

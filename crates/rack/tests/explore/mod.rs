@@ -50,9 +50,9 @@ impl Store for Memory {
     }
 }
 
-/// What is explored.
+/// Subject of the exploration.
 pub trait World: Sized {
-    /// What may happen, and how often.
+    /// Possible events, and how often.
     type Budget: Copy + Debug;
     /// Something that happens.
     type Action: Copy + Debug;

@@ -12,7 +12,7 @@ use wire::rack::{Code, Header, flags};
 #[derive(Debug, Default)]
 pub struct GcChecker {
     set_of: Map<u32, u32>,
-    /// What each vSSD asked for last, to tell what an accept is for.
+    /// The last request of each vSSD, to match an accept with it.
     asked: Map<u32, Asked>,
     collectors: Vec<Collector>,
     lease_ns: u64,

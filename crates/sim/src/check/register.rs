@@ -27,18 +27,18 @@ const NEVER: u64 = u64::MAX;
 /// Id of the cluster whose value the first read after a loss of power decides.
 const UNDECIDED: u64 = u64::MAX;
 
-/// What a block lost with power.
+/// Writes that a block lost with power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing: a replica that holds everything keeps its memory.
     None,
     /// Perhaps what was not flushed: the replica that keeps its memory may not hold everything yet.
     Possible,
-    /// What was not flushed, as far as no medium had it: every replica is down.
+    /// Unflushed writes that no medium has: every replica is down.
     Certain,
 }
 
-/// What a sector of the simulator holds instead of data: which write wrote it, and where to. Zeros: never written.
+/// Stamp of a simulated sector instead of data: its write, and its place. Zeros: never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Id of the write, unique in the run, 0 for zeros.

@@ -14,7 +14,7 @@ pub(super) const CACHED_WRITES_MAX: usize = 1 << 14;
 /// The place of a write that a later one has made meaningless.
 const VOID: u64 = u64::MAX;
 
-/// What becomes of the write or flush at which power is cut.
+/// Fate of the write or flush at a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutFate {
     /// It never reached the medium.
@@ -89,7 +89,7 @@ impl<D: Device> Volatile<D> {
         }
     }
 
-    /// What is cached.
+    /// Cached writes.
     pub fn inner_mut(&mut self) -> &mut D {
         &mut self.inner
     }

@@ -1,4 +1,4 @@
-//! What the papers say of a figure beside what came out, and the targets that this project has set itself. All of ours
+//! The papers' numbers beside ours, and the targets of this project. All of ours
 //! is computed from the tables; the papers' numbers are written down here, with where they stand.
 
 use super::number::{exact, plain};
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 pub struct Paper {
     /// The number.
     pub value: f64,
-    /// What it is made of, if the paper says.
+    /// Its computation, if the paper states it.
     pub of: &'static str,
-    /// Where it stands.
+    /// Its place in the paper.
     pub source: &'static str,
 }
 
-/// What a number is to be.
+/// Target of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
     /// This or more.
@@ -49,13 +49,13 @@ impl Target {
 pub struct Claim {
     /// What it is.
     pub what: String,
-    /// What it is in this run; not a number if the run does not tell.
+    /// Its value in this run; not a number if the run has none.
     pub ours: f64,
     /// Where in the figure, and of what numbers.
     pub place: String,
-    /// What it is in the paper.
+    /// Its value in the paper.
     pub paper: Option<Paper>,
-    /// What it is to be.
+    /// Its target.
     pub target: Option<Target>,
 }
 
@@ -212,7 +212,7 @@ const IDEAL: [&str; 2] = ["switchyard", "ideal"];
 const SCHEDULING: [&str; 2] = ["vdc-unshaped", "rackblox-coord-io"];
 const OURS: [&str; 2] = ["switchyard", "rackblox"];
 
-/// What is claimed of this table.
+/// Claims about this table.
 pub fn claims(table: &Table) -> Vec<Claim> {
     match table.name.as_str() {
         "fig9" => sweep(table),

@@ -12,9 +12,9 @@ use std::fmt::Write;
 pub struct Line {
     /// The policy, system or balancer.
     pub policy: String,
-    /// What it met.
+    /// Its workload.
     pub workload: String,
-    /// What the figure varies, by name.
+    /// Parameters that the figure varies, by name.
     pub parameters: Map<String, Value>,
     /// What it has in common with the other policies' rows beside it in a figure: its parameters, with its workload if
     /// these do not tell it from another row of its policy.
@@ -55,13 +55,13 @@ impl Line {
 pub struct Table {
     /// The experiment.
     pub name: String,
-    /// What it shows, in one sentence.
+    /// Its message, in one sentence.
     pub about: String,
     /// The seed.
     pub seed: u64,
-    /// What all rows share.
+    /// Values that all rows share.
     pub parameters: Map<String, Value>,
-    /// What the numbers are; a name ends with its unit.
+    /// Names of the numbers; a name ends with its unit.
     pub columns: Vec<String>,
     /// The rows.
     pub lines: Vec<Line>,

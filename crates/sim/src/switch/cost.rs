@@ -1,4 +1,4 @@
-//! What work costs on a modelled core, in ns. The same for every policy, but for [`change_ns`]: blk-switch has a thread
+//! Costs of work on a modelled core, in ns. The same for every policy, but for [`change_ns`]: blk-switch has a thread
 //! for each class.
 //!
 //! Processor costs are fitted to what SPDK 26.05's NVMe/TCP target does on one core of a small server, in memory:

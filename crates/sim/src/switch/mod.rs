@@ -9,7 +9,7 @@
 //!
 //! Policies differ in `blockswitch::Config`, and in two things that are part of the systems: in what order a core takes
 //! in what has arrived, and what it costs to turn from one class to the other. Sizes, depths and all other costs are the
-//! same for every one. What is not modelled: processors of the clients, caches, interrupts, packet loss.
+//! same for every one. The model leaves out processors of the clients, caches, interrupts and packet loss.
 
 pub mod cost;
 pub mod figures;

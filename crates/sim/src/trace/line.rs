@@ -21,7 +21,7 @@ pub enum LineError {
     Fields {
         /// How many; more than eight count as eight.
         found: usize,
-        /// What it should be.
+        /// Its expected form.
         expected: Format,
     },
     /// A field does not hold what it should.
@@ -29,9 +29,9 @@ pub enum LineError {
     Value {
         /// Which.
         field: &'static str,
-        /// What it holds, the beginning of it.
+        /// Its content, cut.
         value: String,
-        /// What it should hold.
+        /// Its expected content.
         expected: &'static str,
     },
     /// Its time is too far from that of the request before it.
@@ -77,7 +77,7 @@ fn wrong(field: &'static str, value: &[u8], expected: &'static str) -> LineError
     }
 }
 
-/// What the stamps of a trace count, where its format leaves that open: MQSim writes whole nanoseconds, DiskSim, in the
+/// Unit of a trace's stamps, if its format leaves the unit open: MQSim writes whole nanoseconds, DiskSim, in the
 /// same columns, milliseconds with a decimal point. The first stamp decides for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
@@ -91,7 +91,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// What it is after this stamp.
+    /// The unit after this stamp.
     fn after(self, stamp: &[u8]) -> Self {
         match self {
             Self::Open if stamp.contains(&b'.') => Self::Milliseconds,

@@ -31,7 +31,7 @@ impl Format {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Msr, Self::Alibaba, Self::Tencent, Self::Systor, Self::Mqsim];
 
-    /// What users call it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Msr => "msr",
@@ -47,7 +47,7 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// What a line looks like.
+    /// Form of a line.
     pub fn form(self) -> &'static str {
         match self {
             Self::Msr => {

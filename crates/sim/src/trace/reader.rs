@@ -24,7 +24,7 @@ pub enum TraceError {
         name: String,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Its mistake.
         what: LineError,
         /// Another format, in which it is right, if this is the first request.
         hint: Option<Format>,
@@ -63,7 +63,7 @@ fn remedy(what: &LineError, is_cut: bool) -> &'static str {
     }
 }
 
-/// What was read so far.
+/// Lines and requests read so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines, all of them.
@@ -76,7 +76,7 @@ pub struct Counts {
     pub bad: u64,
     /// Gaps of more than [`GAP_NS_MAX`] that were cut out.
     pub gaps: u64,
-    /// What the stamps count, where the format leaves it open.
+    /// Unit of the stamps, if the format leaves the unit open.
     pub clock: Clock,
     /// The last line has no end: if the source was cut there, what it says may be wrong.
     pub is_cut: bool,
@@ -198,7 +198,7 @@ impl<R: BufRead> TraceReader<R> {
         }
     }
 
-    /// What the buffer holds.
+    /// Unread bytes of the buffer.
     fn line(&mut self) -> Result<Line, LineError> {
         if self.buffer.len() > LINE_BYTES_MAX {
             return Err(LineError::TooLong(LINE_BYTES_MAX));

@@ -6,7 +6,7 @@
 //! - **Size**: a range is widened to whole blocks of 512 bytes and cut into pieces of at most [`PIECE_BYTES`], each at a
 //!   multiple of that, as a block layer does. All pieces of a request are due when it was; each counts.
 //! - **Time**: from the first request on, divided by the speed. A request whose stamp lies before that of the one ahead
-//!   of it comes with that one. Where the clock's step is a second, the requests of one step are spread over it evenly.
+//!   of it comes with that one. If the clock's step is a second, the requests of one step are spread over it evenly.
 
 use super::{Format, Record, TraceError};
 use crate::workload::stream::{Request, Stream};
@@ -52,7 +52,7 @@ impl ReplayOptions {
     }
 }
 
-/// What a replay has done; shared, as the stream itself belongs to the run.
+/// Progress of a replay; shared, because the stream itself belongs to the run.
 #[derive(Debug, Default)]
 pub struct ReplayStatus {
     /// Requests of the trace.
@@ -67,7 +67,7 @@ pub struct ReplayStatus {
     pub out_of_order: u64,
     /// Time from the first request to the last, at the speed of the replay, in ns.
     pub span_ns: u64,
-    /// What ended it early.
+    /// Cause of an early end.
     pub error: Option<TraceError>,
 }
 
@@ -95,7 +95,7 @@ impl<I> fmt::Debug for Replay<I> {
 }
 
 impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
-    /// Of these records. What it has done is seen in what [`Replay::status`] returns.
+    /// Of these records. [`Replay::status`] shows its progress.
     ///
     /// # Panics
     /// If the volume has no pages, or the speed is not positive.
@@ -117,7 +117,7 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         }
     }
 
-    /// What it has done, also after it was given away.
+    /// Its progress, also after it was given away.
     pub fn status(&self) -> Rc<RefCell<ReplayStatus>> {
         Rc::clone(&self.status)
     }

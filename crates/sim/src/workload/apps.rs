@@ -56,7 +56,7 @@ pub struct Part {
 /// When an application asks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Whatever is answered: a Poisson process.
+    /// A Poisson process, independent of answers.
     Open {
         /// Its rate, in relation to that of single zipfian pages on the same rack.
         rate: f64,
@@ -71,9 +71,9 @@ pub enum Arrivals {
 /// An application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct App {
-    /// What rows call it.
+    /// Its name in rows.
     pub name: &'static str,
-    /// What it is, and why its model looks as it does.
+    /// Description, and reasons for the model.
     pub about: &'static str,
     /// Share of writes among its requests (RackBlox, Table 2).
     pub write_share: f64,
@@ -82,9 +82,9 @@ pub struct App {
     pub write_run: Option<f64>,
     /// When it asks.
     pub arrivals: Arrivals,
-    /// What it reads.
+    /// Its reads.
     pub reads: &'static [Part],
-    /// What it writes.
+    /// Its writes.
     pub writes: &'static [Part],
 }
 
@@ -237,7 +237,7 @@ pub fn find(name: &str) -> Option<&'static App> {
     APPS.iter().find(|app| app.name == name)
 }
 
-/// Where a part of an application is.
+/// Place of a part of an application.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     part: Part,

@@ -4,7 +4,7 @@ use super::{Change, Description, FileId, Identity};
 use core::ops::Range;
 use thiserror::Error;
 
-/// What is at a file's path now.
+/// The present file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
     /// Nothing.
@@ -15,7 +15,7 @@ pub enum Present {
     Other,
 }
 
-/// What is to become of a file.
+/// The fate of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It has everything; to be synced.
@@ -28,7 +28,7 @@ pub enum Fate {
     Replay,
     /// Its changes are all that is in it.
     Rewrite,
-    /// What is at its path is not what it was: why.
+    /// Another file is at its path: why.
     Refuse(&'static str),
 }
 

@@ -60,7 +60,7 @@ enum Slot {
 }
 
 impl Pool {
-    /// Writes an empty table. What was there is lost. Durable on return.
+    /// Writes an empty table. Earlier content is lost. Durable on return.
     pub fn format(&mut self, medium: &mut dyn Device) -> Result<(), MediaError> {
         self.save(medium)
     }

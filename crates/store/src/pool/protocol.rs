@@ -1,4 +1,4 @@
-//! What programs say to the server of a pool of areas (docs/format/areas.md, "Socket"): one packet, one message.
+//! Messages between programs and the server of a pool of areas (docs/format/areas.md, "Socket"): one packet each.
 //!
 //! Names, sizes and modes are the pool's to judge; here a message is whole, or it is malformed.
 
@@ -25,7 +25,7 @@ pub enum MessageError {
     OtherVersion(u8),
 }
 
-/// What a program asks for.
+/// A request of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of docs/format/areas.md")]
 pub enum Request {
@@ -131,7 +131,7 @@ impl Code {
     ];
 }
 
-/// What the server answers.
+/// An answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of docs/format/areas.md")]
 pub enum Answer {

@@ -112,7 +112,7 @@ pub fn apply(state: &mut State, op: &Owned) {
     }
 }
 
-/// What an engine shows, values read from `image`.
+/// State of an engine, with values read from `image`.
 pub fn contents(engine: &Engine, image: &dyn Device) -> State {
     let mut state = State::new();
     let all: Vec<_> = engine
@@ -166,7 +166,7 @@ pub struct Rig {
     pub flying: Vec<Flying>,
     pub rng: Rng,
     pub options: Options,
-    /// What is durable for certain, and what was submitted after it, by record.
+    /// Operations that are certainly durable, and operations submitted after them, by record.
     pub base: State,
     pub log: Vec<(u64, Owned)>,
     popped: Vec<(StructureId, u64)>,

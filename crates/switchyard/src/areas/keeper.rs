@@ -12,7 +12,7 @@ use store::pool::{
     AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Quota, Rate, Who, Work,
 };
 
-/// What users may have of one thing.
+/// Quota of users for one resource.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     /// Those that are not named; no limit if there is none. Root and the server's own user have no limit.
@@ -28,7 +28,7 @@ impl Shares {
     }
 }
 
-/// What users may have.
+/// Quotas of users.
 #[derive(Clone, Debug)]
 pub struct Quotas {
     /// Bytes of areas.
@@ -85,7 +85,7 @@ impl From<WorkError> for Refusal {
     }
 }
 
-/// What a name was opened as.
+/// Result of opening a name.
 pub enum Given {
     /// An area.
     Area(AreaId, u64, HandedOut),
@@ -250,7 +250,7 @@ impl Keeper {
         Err(error.into())
     }
 
-    /// What has to be done again and again: changes that could not be completed, and areas whose holders changed their size.
+    /// Repeated work: changes that could not be completed, and areas with sizes that their holders changed.
     pub fn tend(&self) {
         if let Err(error) = self.media.tend_rates() {
             eprintln!("switchyard: rates of areas: {error}");

@@ -47,7 +47,7 @@ pub struct AreasArgs {
     command: AreasCommand,
 }
 
-/// What to do with areas.
+/// Commands for areas.
 #[derive(Subcommand)]
 enum AreasCommand {
     /// Serve areas until Ctrl-C
@@ -179,7 +179,7 @@ fn parse_readers(text: &str) -> Result<Readers, String> {
     }
 }
 
-/// What follows the user, if one is named.
+/// The value after the user, if the text names a user.
 fn of_user(text: &str) -> Result<(Option<u32>, &str), String> {
     let Some((user, what)) = text.split_once('=') else {
         return Ok((None, text));
@@ -557,7 +557,7 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// What is wrong with the files of a directory.
+/// Problems of the files of a directory.
 fn files_of(pool: &Pool, dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     let file_of = |id: u64| dir.join(format!("area-{id}"));

@@ -1,9 +1,9 @@
-//! What a measurement was made on, and how much processor time a process takes.
+//! The machine of a measurement, and the processor time of a process.
 
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Where a measurement comes from.
+/// Origin of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
     /// Model of the processor.

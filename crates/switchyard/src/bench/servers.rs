@@ -19,10 +19,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// The volume on flash: small, since it is filled at the speed of the flash.
 const FLASH: &str = "vssd:mem,size=32MiB,timing=p-ssd";
 
-/// What SPDK's target takes for itself, in MiB.
+/// Memory that SPDK's target takes for itself, in MiB.
 const SPDK_OWN_MIB: u64 = 768;
 
-/// What clients speak to it.
+/// Protocol of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// NVMe/TCP.
@@ -78,7 +78,7 @@ pub struct Server {
     child: Child,
     /// Where its volume is.
     pub uri: String,
-    /// Where a volume on flash is, if it has one.
+    /// Place of its volume on flash, if any.
     pub flash_uri: Option<String>,
     /// Files to delete.
     files: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! What goes over the control API, in both directions. Times are in the unit of the field's name.
+//! Messages of the control API, in both directions. Times are in the unit of the field's name.
 
 use crate::size::Size;
 use rack::control::NodeStatus;
@@ -15,7 +15,7 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since its start.
     pub uptime_s: f64,
-    /// Where it keeps its files, empty for none.
+    /// Directory of its files, empty for none.
     pub dir: String,
     /// Name of the device timing profile.
     pub timing: String,
@@ -31,7 +31,7 @@ pub struct Status {
     pub nodes: Vec<Node>,
     /// The threads.
     pub cores: Vec<Core>,
-    /// Where the requests of a target spent their time, for each core and kind.
+    /// Time of a target's requests by layer, for each core and kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<Spans>,
 }
@@ -159,7 +159,7 @@ pub struct Node {
     pub addr: String,
     /// It answered the last time it was asked.
     pub answers: bool,
-    /// What it answered.
+    /// Its answer.
     pub status: NodeStatus,
     /// Where its reads spent their time, if it runs in this process.
     pub stages: Vec<Latency>,

@@ -1,7 +1,7 @@
 //! One host of an emulated rack: a host as the simulator builds it, with the simulator's clients at a gateway, behind
 //! links that take the modelled time.
 //!
-//! What the host sends is held back for as long as the model says, and then handed to its real socket. The time held
+//! A packet of the host is held back for the model's delay, and then handed to its real socket. The time held
 //! is added to the packet's LAT, as every hop does (RackBlox §3.4).
 
 use base::{Addr, BlockRequest, Instant, Machine, Pool, VolumeId, time::earliest};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex};
 use wire::rack::{HEADER_BYTES, Packet};
 
-/// What a packet's way through the loopback takes anyway, about: it is held so much less.
+/// Time of a packet through the loopback, about: it is held back so much less.
 const LOOPBACK_NS: u64 = 10_000;
 
 /// The links between the hosts of a rack.
@@ -180,7 +180,7 @@ impl Place {
         self.clients.are_done()
     }
 
-    /// What a gateway's clients have seen so far.
+    /// Latencies that a gateway's clients have seen so far.
     pub fn seen(&self) -> (ClientStats, Latencies) {
         (self.clients.stats(), self.clients.latencies().clone())
     }

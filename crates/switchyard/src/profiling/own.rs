@@ -2,7 +2,7 @@
 //! kernel, from what its gateway and nodes count.
 //!
 //! A read's layers are of its pages: network, queue and scheduler, waiting for collection, flash translation and media, the
-//! way back. What a client's read takes beyond these is the gateway: frontend, block switch, reply. Means are of the time
+//! way back. The rest of a client's read is the gateway: frontend, block switch, reply. Means are of the time
 //! that was watched; percentiles of all time since the rack's start.
 //!
 //! A target (`switchyard serve --control`) times each request itself: all figures are of the time that was watched.

@@ -70,7 +70,7 @@ pub fn render(summary: &Summary) -> String {
     text
 }
 
-/// What it ran on.
+/// Its machine.
 pub fn on(summary: &Summary) -> String {
     let name = if summary.probes.events > 0 {
         "Linux"
@@ -107,7 +107,7 @@ fn unclear(summary: &Summary) -> String {
     }
 }
 
-/// What users call a kind of operation.
+/// User-visible name of a kind of operation.
 pub fn title(row: &OperationSummary) -> String {
     let size = match row.bytes_max {
         0 => String::new(),
@@ -161,7 +161,7 @@ fn times(text: &mut String, name: &str, times: &TimeSummary, share: f64, probes_
     );
 }
 
-/// What did not need the device, in a line each for reads, writes and syncs.
+/// Operations without the device, in a line each for reads, writes and syncs.
 fn cached(text: &mut String, summary: &Summary) {
     for action in ["read", "write", "sync"] {
         let rows = summary.operations.iter();

@@ -1,4 +1,4 @@
-//! What is drawn of each experiment, as the papers draw it.
+//! Drawings of each experiment, as in the papers.
 
 use super::chart::{Chart, Marks, Scale};
 use sim::experiment::SWITCH;
@@ -21,7 +21,7 @@ pub fn is_switch(name: &str) -> bool {
     name.starts_with(SWITCH)
 }
 
-/// Where a figure stands in the report: the rack's by number, then what has none, then the block switch's.
+/// Order of figures in the report: the rack's by number, then unnumbered figures, then the block switch's.
 pub fn place(name: &str) -> (bool, u32) {
     let number = |name: &str| -> Option<u32> {
         let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
@@ -186,7 +186,7 @@ fn devices(table: &Table) -> Vec<Chart> {
     texts(table, "device").into_iter().map(of).collect()
 }
 
-/// What RackBlox gains over VDC by device and network, a chart for each workload.
+/// RackBlox's gain over VDC by device and network, a chart for each workload.
 fn gains(table: &Table) -> Vec<Chart> {
     let mut charts = Vec::new();
     for workload in distinct(table.lines.iter().map(|line| line.workload.clone())) {
@@ -215,7 +215,7 @@ fn gains(table: &Table) -> Vec<Chart> {
     charts
 }
 
-/// What the groups of these rows are.
+/// Groups of these rows.
 fn across(lines: &[Line]) -> String {
     let names = lines.first().map(|line| line.parameters.keys());
     let names = names.into_iter().flatten().map(|name| match name.as_str() {
@@ -329,7 +329,7 @@ fn wear(table: &Table, title: &str, column: &str) -> Chart {
     }
 }
 
-/// What L applications wait, and what T applications get.
+/// Waits of L applications, and throughput of T applications.
 fn switch(table: &Table) -> Vec<Chart> {
     let latency = |title, column| Chart {
         scale: Scale::Logarithmic,

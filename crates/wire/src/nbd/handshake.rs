@@ -275,7 +275,7 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     (wanted.len() == 2 * count).then_some((name, wanted))
 }
 
-/// What the queries of a metadata option ask for.
+/// Contexts that the queries of a metadata option ask for.
 enum Queries {
     /// There are no queries.
     None,

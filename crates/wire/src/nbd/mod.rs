@@ -59,7 +59,7 @@ pub struct Export {
     pub read_only: bool,
 }
 
-/// What one connection may hold.
+/// Limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Requests accepted and not yet completely answered; at the limit the socket is not read.
@@ -86,7 +86,7 @@ impl Default for SessionLimits {
     }
 }
 
-/// What a session asks of its world.
+/// Requests of a session to its world.
 #[derive(Debug)]
 pub enum Event {
     /// Hand this to the gateway; its answer goes to [`Session::complete`].
@@ -156,7 +156,7 @@ impl CloseReason {
     }
 }
 
-/// What the next bytes of the client are.
+/// Meaning of the client's next bytes.
 #[derive(Debug)]
 enum Phase {
     ClientFlags,

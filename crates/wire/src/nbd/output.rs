@@ -1,4 +1,4 @@
-//! What a session has to send: first the handshake's bytes, then replies, each a small head and pages by handle.
+//! Output of a session: first the handshake's bytes, then replies, each a small head and pages by handle.
 //!
 //! Invariants: at most `replies_max` replies are queued (the session counts before it accepts a request), so the
 //! queue never grows after start; the payload of a reply stays in its pages until its last byte is sent.
@@ -22,7 +22,7 @@ pub(super) struct Reply {
     head: [u8; HEAD_BYTES_MAX],
     head_bytes: usize,
     pages: Pages,
-    /// Where the data starts in the first page.
+    /// Start of the data in the first page.
     skip: usize,
     body_bytes: usize,
     /// Payload bytes that stop counting against the session's limit once the reply is sent.

@@ -28,7 +28,7 @@ pub struct Parked {
 
 impl Session {
     /// Takes no more bytes, the payload of a write that has begun aside: the session is blocked until
-    /// [`Session::resume`]. What is under way goes on.
+    /// [`Session::resume`]. Requests under way go on.
     pub fn pause(&mut self) {
         self.paused = true;
         self.blocked |= !self.is_receiving();

@@ -39,7 +39,7 @@ pub mod handshake_flags {
     pub const FIXED_NEWSTYLE: u16 = 1;
     /// No padding behind the answer to `NBD_OPT_EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 2;
-    /// What this server offers.
+    /// Offers of this server.
     pub const ALL: u16 = FIXED_NEWSTYLE | NO_ZEROES;
 }
 

@@ -106,7 +106,7 @@ impl Session {
         }
     }
 
-    /// What a request is, or the exact error it deserves (proto.md "Error values"). In this order: shutdown, unknown
+    /// A checked request, or the exact error for it (proto.md "Error values"). In this order: shutdown, unknown
     /// command or flag, read-only export, length and alignment, range.
     fn judge(&self, header: &RequestHeader, opened: &Opened) -> Result<Kind, Errno> {
         if self.stopping {

@@ -160,7 +160,7 @@ impl Session {
         self.output.push(reply);
     }
 
-    /// What the target says of the controller after a command; a reset takes the event requests along.
+    /// The target's verdict on the controller after a command; a reset takes the event requests along.
     fn take_view(&mut self, view: View) {
         let Some(queue) = &mut self.queue else {
             return;
@@ -261,7 +261,7 @@ fn returns_data(sqe: &Sqe) -> bool {
     matches!(sqe.opcode(), admin::GET_LOG_PAGE | admin::IDENTIFY)
 }
 
-/// What the target does for a command.
+/// Work of the target for a command.
 fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape) -> Outcome {
     match (sqe.opcode(), sqe.fabrics_type()) {
         (fabrics::OPCODE, fabrics::PROPERTY_GET) => Outcome::of(target.property(handle, sqe, shape)),

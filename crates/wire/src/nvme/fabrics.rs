@@ -8,7 +8,7 @@ use super::proto::{
 use super::reserve::Notices;
 use super::target::{Controller, Handle, Target};
 
-/// Where the fields of Connect's data are (Fabrics §3.3, figure 20).
+/// Offsets of the fields of Connect's data (Fabrics §3.3, figure 20).
 const CNTLID_AT: usize = 16;
 const SUBNQN_AT: usize = 256;
 const HOSTNQN_AT: usize = 512;
@@ -22,7 +22,7 @@ const ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
 /// The fields of CC that have to be `ENTRY_SIZES` or 0: both sizes, arbitration, page size, command set.
 const FIXED_FIELDS: u32 = 0xff << 16 | 7 << 11 | 0xf << 7 | 7 << 4;
 
-/// What a session becomes by Connect.
+/// The role of a session after Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connected {
     pub handle: Handle,

@@ -10,7 +10,7 @@ enum Select {
     Current,
     /// The default, also the saved value: nothing is saved.
     Default,
-    /// What the feature can do.
+    /// Capabilities of the feature.
     Capabilities,
 }
 

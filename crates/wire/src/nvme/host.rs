@@ -27,7 +27,7 @@ use super::proto::{
 /// Outgoing bytes that are sent are cut off when there are this many.
 const SENT_BYTES_MAX: usize = 1 << 20;
 
-/// What a connection is made with.
+/// Parameters of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
     /// The subsystem to connect to.
@@ -137,7 +137,7 @@ pub enum HostError {
     Refused {
         /// Why.
         status: Status,
-        /// Where the mistake is.
+        /// Place of the mistake.
         result: u32,
     },
 }
@@ -716,7 +716,7 @@ fn whole_header(gathered: usize, bytes: &[u8], digested: bool) -> Option<usize> 
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// What Identify Controller says of limits (Base §5.17.2.1).
+/// Limits in Identify Controller (Base §5.17.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The largest transfer in bytes (`MDTS`), `u32::MAX` for any.

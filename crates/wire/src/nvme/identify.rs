@@ -110,7 +110,7 @@ impl Target {
         }
     }
 
-    /// What only a controller with a namespace says.
+    /// Fields that only a controller with a namespace has.
     fn identify_io_controller(&self, subsystem: &Subsystem, data: &mut [u8]) {
         // CMIC: several ports, several controllers, ANA.
         data[76] = 0x0b;

@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Control,
 }
 
-/// What a command is, as it was judged.
+/// A checked command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub cid: u16,
@@ -78,16 +78,16 @@ pub(super) struct Work {
     pub preempted: Option<u64>,
     /// Bytes of data that have come.
     pub filled: u32,
-    /// Of these, what the host was asked for; a capsule brings its own.
+    /// Bytes of these that the host was asked for; a capsule brings its own.
     pub asked_bytes: u32,
     /// Bytes that count against the session's limit.
     pub counted_bytes: u32,
-    /// Where the data goes, of writes and compares.
+    /// Destination of the data of writes and compares.
     pub pages: Pages,
     pub extra: Option<Box<Extra>>,
 }
 
-/// What only commands of the control path and Dataset Management need.
+/// Fields that only commands of the control path and Dataset Management need.
 #[derive(Debug)]
 pub(super) struct Extra {
     pub sqe: Sqe,
@@ -233,7 +233,7 @@ impl Session {
         Ok(view)
     }
 
-    /// What a command is, or the exact status it deserves. In this order: the queue's state, the form of the command,
+    /// A checked command, or the exact status for it. In this order: the queue's state, the form of the command,
     /// the namespace and the path to it, reservations, permission, range, length, data pointer.
     fn judge(&self, sqe: &Sqe, capsule_bytes: u32) -> Result<Plan, Status> {
         let view = self.judge_form(sqe)?;

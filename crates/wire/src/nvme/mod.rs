@@ -91,7 +91,7 @@ impl Access for RefCell<Target> {
     }
 }
 
-/// What one connection may hold.
+/// Limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Entries of a queue, 2 to 65,535: commands that a host may have under way. Hosts are told; one that has more is
@@ -125,7 +125,7 @@ impl Default for SessionLimits {
     }
 }
 
-/// What a session announces, worked out from its limits.
+/// Announcements of a session, derived from its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// `MDTS` in bytes, a power of two and at least a page.

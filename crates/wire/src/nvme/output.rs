@@ -1,4 +1,4 @@
-//! What a session has to send: PDUs, each a small head, data by handle, and a small tail.
+//! Output of a session: PDUs, each a small head, data by handle, and a small tail.
 //!
 //! Invariants: no command is taken while the queue is crowded, so its length is bounded, and with a host that keeps to
 //! the protocol it never grows after start; the payload of a reply stays in its pages until its last byte is sent.
@@ -17,10 +17,10 @@ use crate::Segment;
 const HEAD_BYTES_MAX: usize = 24 + DIGEST_BYTES;
 /// Largest tail: the data's digest and a response.
 const TAIL_BYTES_MAX: usize = DIGEST_BYTES + RESPONSE_PDU_BYTES + DIGEST_BYTES;
-/// What padding, and the end of a log page that is shorter than asked for, is made of.
+/// Zeros for padding, and for the end of a log page that is shorter than asked for.
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// What both sides agreed on for the PDUs of this direction.
+/// Agreements of both sides for the PDUs of this direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Framing {
     pub header_digest: bool,
@@ -72,7 +72,7 @@ pub(super) struct Reply {
     tail_bytes: u8,
     /// It ends a command.
     ends: bool,
-    /// Where the data starts in the first page.
+    /// Start of the data in the first page.
     skip: u16,
     body_bytes: u32,
     body: Body,

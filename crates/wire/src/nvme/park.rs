@@ -73,7 +73,7 @@ impl Slot {
 
 impl Session {
     /// Begins no more commands and takes no more bytes, but for data that the host was asked for: the session is blocked
-    /// until [`Session::resume`]. What is under way goes on.
+    /// until [`Session::resume`]. Requests under way go on.
     pub fn pause(&mut self) {
         self.paused = true;
         self.blocked |= !self.is_receiving();

@@ -232,7 +232,7 @@ pub mod sgl {
     pub const FUSE_MASK: u8 = 3;
 }
 
-/// What Identify is asked for (Base §5.17, figure 273).
+/// Selector of Identify (Base §5.17, figure 273).
 pub mod cns {
     /// A namespace.
     pub const NAMESPACE: u8 = 0x00;
@@ -453,7 +453,7 @@ pub struct Common {
     pub flags: u8,
     /// Bytes of the header, without digest (`HLEN`).
     pub header_bytes: u8,
-    /// Where the data starts (`PDO`), 0 if there is none.
+    /// Start of the data (`PDO`), 0 without data.
     pub data_offset: u8,
     /// Bytes of the whole PDU, digests included (`PLEN`).
     pub total_bytes: u32,

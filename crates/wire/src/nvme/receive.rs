@@ -32,7 +32,7 @@ const DATA_LENGTH_AT: u32 = 16;
 /// Largest `HPDA`, 0's based in dwords (TCP §3.6.2.2).
 const ALIGNMENT_MAX: u8 = 31;
 
-/// What is wrong with a header, and where.
+/// Mistake of a header, and its place.
 type Wrong = (Fatal, u32);
 
 impl Session {

@@ -67,7 +67,7 @@ impl Type {
     }
 }
 
-/// What a host may do (Base §8.19.1). Flush counts as a write.
+/// Rights of a host (Base §8.19.1). Flush counts as a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Read and compare.
@@ -105,7 +105,7 @@ pub(super) enum Refusal {
     Full,
 }
 
-/// What a command did to others than the host that sent it.
+/// Effects of a command on other hosts than its sender.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
     pub notices: Vec<(HostId, Notice)>,
@@ -124,7 +124,7 @@ pub(super) enum Registration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     kind: Type,
-    /// Who acquired it; without meaning for those of all registrants.
+    /// The host that acquired it; without meaning for reservations of all registrants.
     by: HostId,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Reservations {
 }
 
 impl Reservations {
-    /// What a host may do; `None` for a client that has no identifier.
+    /// Rights of a host; `None` for a client that has no identifier.
     pub fn rights(&self, host: Option<&HostId>) -> Rights {
         let Some(held) = &self.held else {
             return Rights::ALL;

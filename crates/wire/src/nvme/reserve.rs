@@ -87,7 +87,7 @@ pub(super) struct Attached {
     passed: u64,
 }
 
-/// What the command of a host that preempts waits for. The command has it, so that it ends with its connection.
+/// Fence that the command of a preempting host waits for. The command has it, so that it ends with its connection.
 #[derive(Debug)]
 pub(super) struct Fence {
     id: u64,
@@ -115,7 +115,7 @@ impl Late {
 }
 
 impl Target {
-    /// What a host may do with a subsystem's namespace; `None` for a client without identifier.
+    /// Rights of a host to a subsystem's namespace; `None` for a client without identifier.
     pub(super) fn rights(&self, nqn: &str, host: Option<&HostId>) -> Rights {
         let reservations = self.reservations.get(nqn);
         reservations.map_or(Rights::ALL, |reservations| reservations.rights(host))
@@ -256,7 +256,7 @@ impl Target {
     }
 }
 
-/// What a command does to a namespace's reservations, by its fields (Base §7.2 to §7.4).
+/// Effect of a command on a namespace's reservations, by its fields (Base §7.2 to §7.4).
 fn change(rules: &mut Reservations, host: &HostId, sqe: &Sqe, data: &[u8]) -> Result<Effect, Refusal> {
     let dw10 = sqe.dword(10);
     let (action, ignores_key) = (dw10 & 7, dw10 & IGNORE_KEY != 0);

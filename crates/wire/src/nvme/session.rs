@@ -21,12 +21,12 @@ use super::{Access, CloseReason, Late, Segment, SessionLimits, Shape};
 const CONNECT_TIME: Duration = Duration::from_secs(30);
 /// A connection that is terminated waits this long for its last words to be sent.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// What was read and written is told to the target this long after it happened.
+/// Delay before the session tells the target its counts of reads and writes.
 const USAGE_TIME: Duration = Duration::from_secs(1);
 /// A discovery controller without a keep-alive time ends after this long without a command (Fabrics §5.2).
 const DISCOVERY_TIME_MS: u32 = 120_000;
 
-/// What the next bytes of the host are.
+/// Meaning of the host's next bytes.
 #[derive(Debug)]
 pub(super) enum Phase {
     Header,

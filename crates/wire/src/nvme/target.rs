@@ -1,4 +1,4 @@
-//! What a target offers and to whom: subsystems, their namespaces, and the controllers that hosts have created.
+//! The offer of a target: subsystems, their namespaces, and the controllers that hosts have created.
 //!
 //! One [`Target`] is shared by every session of a process, on whatever core. Sessions reach it through
 //! [`Access`](super::Access) for control only: connect, admin commands, changes. On the data path they work with a
@@ -46,7 +46,7 @@ pub enum AnaState {
 }
 
 impl AnaState {
-    /// What I/O is answered with in this state (Base §8.1.2.3 to §8.1.2.6).
+    /// Status that answers I/O in this state (Base §8.1.2.3 to §8.1.2.6).
     pub(super) const fn refusal(self) -> Option<Status> {
         match self {
             Self::Optimized | Self::NonOptimized => None,
@@ -169,7 +169,7 @@ pub struct Address {
     pub port: u16,
 }
 
-/// What a target is made with.
+/// Parameters of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetOptions {
     /// Controller ids that this target gives out. Gateways that offer the same volume need ranges of their own: a host
@@ -215,7 +215,7 @@ pub enum TargetError {
     Missing,
 }
 
-/// What a session knows of its controller and namespace on the data path.
+/// A session's view of its controller and namespace on the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// The namespace, unless it is a discovery controller.
@@ -242,7 +242,7 @@ pub(super) struct Namespace {
     pub rights: Rights,
 }
 
-/// What was read and written, for the health log.
+/// Counts of reads and writes, for the health log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Read commands.
@@ -347,7 +347,7 @@ impl Controller {
     }
 }
 
-/// Who connected, for a status display.
+/// Connected hosts, for a status display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// The controller's id.
@@ -358,7 +358,7 @@ pub struct ControllerInfo {
     pub host_nqn: String,
     /// I/O queues that are connected.
     pub io_queues: usize,
-    /// What it did, as far as its sessions have told.
+    /// Its counts, as far as its sessions have reported.
     pub usage: Usage,
 }
 
@@ -426,7 +426,7 @@ impl Target {
         self.subsystems.values()
     }
 
-    /// Who is connected, by controller id.
+    /// Connected hosts, by controller id.
     pub fn controllers(&self) -> impl Iterator<Item = ControllerInfo> {
         self.controllers
             .iter()
@@ -648,7 +648,7 @@ impl Target {
         (controller.incarnation == handle.incarnation).then_some(controller)
     }
 
-    /// What the data path has to know; `None` when the controller is gone.
+    /// Facts for the data path; `None` when the controller is gone.
     pub(super) fn view(&self, handle: Handle) -> Option<View> {
         let controller = self.held(handle)?;
         let namespace = self.subsystems.get(&controller.nqn).map(|subsystem| Namespace {

@@ -20,7 +20,7 @@ pub const POOL_PAGES: usize = 256;
 /// `CC` as Linux sets it: 64 and 16 byte entries, enabled.
 pub const ENABLE: u32 = 6 << 16 | 4 << 20 | property::CC_ENABLE;
 
-/// What became of a command.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub status: Status,

@@ -279,7 +279,7 @@ impl Server {
         !bytes.is_empty()
     }
 
-    /// What was sent since the last call.
+    /// Bytes sent since the last call.
     pub fn heard(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.out)
     }

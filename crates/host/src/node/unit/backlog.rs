@@ -7,7 +7,7 @@ use core::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use wire::rack::Packet;
 
-/// What waits, at most; more is refused.
+/// Limit of waiting requests; the unit refuses more.
 const BACKLOG_MAX: usize = 4096;
 
 #[derive(Debug)]

@@ -21,7 +21,7 @@ const DISK_BYTES: u64 = 1 << 20;
 /// Pages of the pool: enough for a few large requests, few enough to run out.
 const POOL_PAGES: usize = 24;
 
-/// What the executions came to: all of these grow in a run that is worth anything.
+/// Counts of the executions: all of these grow in a useful run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Mutated rack headers that were refused.
@@ -62,7 +62,7 @@ pub struct Fuzzer {
     nvme: nvme::Nvme,
     /// Executions of this format only, if set: 0 for rack headers, 1 for NBD, 2 for NVMe/TCP.
     pub focus: Option<u64>,
-    /// What was counted so far.
+    /// Counts so far.
     pub tally: Tally,
 }
 
@@ -377,7 +377,7 @@ fn written_crc(request: &BlockRequest) -> u32 {
     crc
 }
 
-/// What every sector of the fuzzed disk starts with.
+/// First bytes of every sector of the fuzzed disk.
 fn stamp(offset: u64) -> [u8; 8] {
     (offset ^ 0x5a5a_0000_0000_a5a5).to_be_bytes()
 }

@@ -26,7 +26,7 @@ const COMMANDS_MAX: u64 = 10;
 /// Host's side limit of entries: more than any fuzzed queue has.
 const ENTRIES_MAX: usize = 8;
 
-/// What stays the same from one execution to the next.
+/// State that stays the same between executions.
 pub struct Nvme {
     disk: Subsystem,
     host: HostOptions,

@@ -27,7 +27,7 @@ pub struct View<'v> {
     pub writes: &'v [(u64, u32, u32)],
 }
 
-/// What the handshake agreed on.
+/// Agreements of the handshake.
 #[derive(Default)]
 struct Agreed {
     structured: bool,
@@ -193,7 +193,7 @@ fn answers(
     Some(last)
 }
 
-/// What the server has to know to tell a good request from a bad one.
+/// The server's facts for telling good requests from bad ones.
 struct Judge<'v> {
     export: &'v Export,
     structured: bool,
