@@ -1,22 +1,16 @@
 //! Experiments: named questions to the simulator, each answered with a table. The same seed gives the same table.
 
-use crate::client::{ClientVolume, LoadSpec, Pace};
+use crate::client::{LoadSpec, Pace};
 use crate::cuts::{self, CutsOptions};
-use crate::eval::{self, Case, Hardware, apps, gc_tail, isolation, netsched, pairs, schedulers, wear, ycsb};
-use crate::media::MediaModel;
-use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{RackFleet, SECTOR_BYTES, SIM_PAGE_BYTES};
-use crate::report::Report;
-use crate::run::{AtCut, Run, RunSpec};
+use crate::eval::{
+    self, Case, Hardware, Plan, apps, gc_tail, isolation, netsched, pairs, run_spec, schedulers, wear, ycsb,
+};
+use crate::rack::RackFleet;
+use crate::report::{Progress, Report};
+use crate::run::Run;
 use crate::switch::figures;
 use crate::workload::{Mix, Pattern};
-use crate::world::{Canary, WorldOptions};
-use base::device::{LIMIT, LatencyModel};
 use flash::Timing;
-use rack::gc::TOR_LEASE;
-
-/// What an experiment tells while it runs: a line for the user.
-pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// A question to the simulator.
 pub struct Experiment {
@@ -26,6 +20,8 @@ pub struct Experiment {
     pub about: &'static str,
     /// Answers it.
     pub run: fn(seed: u64, progress: Progress<'_>) -> Report,
+    /// What it runs, if that is a plan: it must be [fair](Plan::is_fair). Figures of wear have none.
+    pub plan: Option<fn() -> Plan>,
 }
 
 /// What the names of the host block switch's experiments begin with.
@@ -37,199 +33,181 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "gc-tail",
         about: "Tail latency beside garbage collection: uncoordinated, through the ToR, preemptible, and without any",
         run: gc_tail::gc_tail,
+        plan: Some(gc_tail::plan),
     },
     Experiment {
         name: "fig9",
         about: "RackBlox Figure 9: P99.9 latency by share of writes",
         run: ycsb::fig9,
+        plan: Some(ycsb::sweep),
     },
     Experiment {
         name: "fig22",
         about: "RackBlox Figure 22: wear imbalance between the SSDs of a server over five years",
         run: wear::fig22,
+        plan: None,
     },
     Experiment {
         name: "fig23",
         about: "RackBlox Figure 23: wear imbalance across the rack over five years",
         run: wear::fig23,
+        plan: None,
     },
     Experiment {
         name: "fig17",
         about: "RackBlox Figure 17: read latency with FIFO, Deadline and Kyber, by arrival and coordinated",
         run: schedulers::fig17,
+        plan: Some(schedulers::plan),
     },
     Experiment {
         name: "predictor",
         about: "Share of packets whose latency is predicted within 25 µs (RackBlox §3.4)",
         run: schedulers::predictor,
+        plan: None,
     },
     Experiment {
         name: "fig10",
         about: "RackBlox Figure 10: P99 latency by share of writes",
         run: ycsb::fig10,
+        plan: Some(ycsb::sweep),
     },
     Experiment {
         name: "fig11",
         about: "RackBlox Figure 11: mean latency by share of writes",
         run: ycsb::fig11,
+        plan: Some(ycsb::sweep),
     },
     Experiment {
         name: "fig12",
         about: "RackBlox Figure 12: throughput of closed loops by share of writes",
         run: ycsb::fig12,
+        plan: Some(ycsb::throughput),
     },
     Experiment {
         name: "fig13",
         about: "RackBlox Figure 13: P99.9 latency of five applications",
         run: apps::fig13,
+        plan: Some(apps::plan),
     },
     Experiment {
         name: "fig14",
         about: "RackBlox Figure 14: throughput of five applications",
         run: apps::fig14,
+        plan: Some(apps::plan),
     },
     Experiment {
         name: "fig15",
         about: "RackBlox Figure 15: P99.9 latency in the servers and in all, with scheduling alone and with collection",
         run: ycsb::fig15,
+        plan: Some(ycsb::breakdown),
     },
     Experiment {
         name: "fig16",
         about: "RackBlox Figure 16: distribution of read latency",
         run: ycsb::fig16,
+        plan: Some(ycsb::distribution),
     },
     Experiment {
         name: "fig18",
         about: "RackBlox Figure 18: P99.9 latency of reads by the switch's network policy, with and without coordination",
         run: netsched::fig18,
+        plan: Some(netsched::plan),
     },
     Experiment {
         name: "fig19",
         about: "RackBlox Figure 19: distribution of read latency by device and network",
         run: pairs::fig19,
+        plan: Some(pairs::distributions),
     },
     Experiment {
         name: "fig20",
         about: "RackBlox Figure 20: what P99.9 of reads gains over VDC, by device and network",
         run: pairs::fig20,
+        plan: Some(pairs::improvements),
     },
     Experiment {
         name: "fig21",
         about: "RackBlox Figure 21: tail latency of software- and hardware-isolated vSSDs",
         run: isolation::fig21,
+        plan: Some(isolation::plan),
     },
     Experiment {
         name: "speed",
         about: "A fixed number of requests on a replicated four-node rack, to measure the simulator itself",
         run: speed,
+        plan: None,
     },
     Experiment {
         name: "power-cut",
         about: "Power is lost at every single write to a medium, of the whole rack and of one node; violations must be 0",
         run: power_cut,
+        plan: None,
     },
     Experiment {
         name: "switch-fig2",
         about: "Host block switch, one core: L-apps alone and beside a T-app",
         run: figures::fig2,
+        plan: None,
     },
     Experiment {
         name: "switch-fig3a",
         about: "Host block switch, one core: by size of the T-app's requests",
         run: figures::fig3a,
+        plan: None,
     },
     Experiment {
         name: "switch-fig7",
         about: "Host block switch, six cores: by number of L-apps",
         run: figures::fig7,
+        plan: None,
     },
     Experiment {
         name: "switch-fig8",
         about: "Host block switch, six cores: by queue depth of the T-apps",
         run: figures::fig8,
+        plan: None,
     },
     Experiment {
         name: "switch-fig9",
         about: "Host block switch: by number of cores, one L-app and one T-app each",
         run: figures::fig9,
+        plan: None,
     },
     Experiment {
         name: "switch-fig10",
         about: "Host block switch, six cores: L-apps on flash beside T-apps in memory",
         run: figures::fig10,
+        plan: None,
     },
     Experiment {
         name: "switch-fig11",
         about: "Host block switch, six cores: T-apps that read and write",
         run: figures::fig11,
+        plan: None,
     },
     Experiment {
         name: "switch-fig13",
         about: "Host block switch, six cores: what each step from Linux to blk-switch and to ours gains",
         run: figures::fig13,
+        plan: None,
     },
     Experiment {
         name: "switch-writes",
         about: "Host block switch: T-apps that write 128 KiB",
         run: figures::writes,
+        plan: None,
     },
     Experiment {
         name: "switch-order",
         about: "Host block switch, six cores, six L-apps and six T-apps: every step and system",
         run: figures::order,
+        plan: None,
     },
 ];
 
 /// The experiment of this name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     EXPERIMENTS.iter().find(|e| e.name == name)
-}
-
-/// A run without faults and checks, of one volume.
-pub(crate) fn run_spec(seed: u64, pages: u64) -> RunSpec {
-    RunSpec {
-        world: WorldOptions {
-            seed,
-            link: LinkModel {
-                delay: Delay::Constant(2_000),
-                ..LinkModel::default()
-            },
-            media: MediaModel {
-                page_bytes: SIM_PAGE_BYTES,
-                sector_bytes: SECTOR_BYTES,
-                latency: LatencyModel {
-                    io_ns: 0,
-                    flush_ns: 0,
-                },
-                limit: LIMIT,
-                volatile: false,
-                loses_flushes: false,
-            },
-            wire_check: false,
-            canary: Canary::None,
-            cut: None,
-        },
-        volumes: vec![ClientVolume {
-            id: base::VolumeId(1),
-            pages,
-            check: false,
-            durability: false,
-            durable_writes: false,
-        }],
-        loads: Vec::new(),
-        faults: Vec::new(),
-        net_faults: NetFaults::default(),
-        calm_ns: 0,
-        answer_ns: 120_000_000_000,
-        resync_ns: 1_000_000_000,
-        gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 16,
-        read_back: false,
-        exam: false,
-        probe: false,
-        errors_are_violations: true,
-        at_cut: AtCut::Rack,
-    }
 }
 
 /// Requests of the speed experiment.
@@ -298,4 +276,46 @@ fn power_cut(seed: u64, progress: Progress<'_>) -> Report {
         report.push(&case.label(), row);
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_every_figure_all_policies_have_the_same_hardware() {
+        for Experiment {
+            name: figure, plan, ..
+        } in EXPERIMENTS
+        {
+            let Some(mut plan) = plan.map(|plan| plan()) else {
+                continue;
+            };
+            assert!(plan.is_fair(), "{figure}");
+            let mut other = plan.cases[0].clone();
+            other.hardware.cache_pages += 1;
+            other.policies.name.push('x');
+            plan.cases.push(other);
+            assert!(!plan.is_fair(), "{figure}: a difference is seen");
+            let mut other = plan.cases.pop().expect("it was just added");
+            other.hardware = plan.cases[0].hardware.clone();
+            other.workload.measured += 1;
+            plan.cases.push(other);
+            assert!(!plan.is_fair(), "{figure}: a difference of the clients is seen");
+        }
+    }
+
+    #[test]
+    fn every_figure_but_those_of_wear_has_its_plan() {
+        for experiment in EXPERIMENTS {
+            let is_figure = experiment.name.starts_with("fig") || experiment.name == "gc-tail";
+            let is_of_wear = ["fig22", "fig23"].contains(&experiment.name);
+            assert_eq!(
+                experiment.plan.is_some(),
+                is_figure && !is_of_wear,
+                "{}",
+                experiment.name
+            );
+        }
+    }
 }

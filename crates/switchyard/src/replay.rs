@@ -7,6 +7,7 @@ use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sim::eval::{Figure, Hardware, System, replay, ycsb};
+use sim::report::Report;
 use sim::trace::{Counts, Format, Replay, ReplayOptions, ReplayStatus, TraceReader};
 use std::fmt::Display;
 use std::fs::File;
@@ -159,7 +160,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     if args.json {
         print_json(&figure, &held)?;
     } else {
-        print!("{}", figure.report());
+        print!("{}", Report::from(figure));
         println!("{}", summary(&held));
     }
     if held.counts.is_cut {

@@ -4,8 +4,8 @@
 //! collection in turns.
 
 use super::{Case, Hardware, Plan, System, Workload, ycsb};
-use crate::experiment::Progress;
 use crate::net::LinkModel;
+use crate::report::Progress;
 use crate::report::Report;
 use crate::workload::apps::{APPS, App, Arrivals};
 use serde_json::Map;

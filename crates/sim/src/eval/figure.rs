@@ -1,6 +1,5 @@
 //! A figure's numbers: rows of latencies, as JSON and as a table.
 
-use crate::report::Report;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
@@ -46,7 +45,7 @@ impl Percentiles {
     }
 
     /// In the order of the fields, without the count.
-    pub(super) fn values(&self) -> [f64; 6] {
+    pub(crate) fn values(&self) -> [f64; 6] {
         [
             self.mean_us,
             self.p50_us,
@@ -80,7 +79,8 @@ pub(super) fn cdf(histogram: &Histogram<u64>) -> Value {
     QUANTILES.iter().map(point).collect()
 }
 
-const NAMES: [&str; 6] = ["mean_us", "p50_us", "p95_us", "p99_us", "p999_us", "p9999_us"];
+/// Names of [`Percentiles::values`].
+pub(crate) const NAMES: [&str; 6] = ["mean_us", "p50_us", "p95_us", "p99_us", "p999_us", "p9999_us"];
 
 /// One system under one workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,31 +172,12 @@ impl Figure {
             .iter()
             .find(|row| row.policy == policy && row.workload == workload)
     }
-
-    /// As a table; its JSON stays the figure's.
-    pub fn report(self) -> Report {
-        let kinds = ["read", "write"];
-        let columns: Vec<String> = kinds
-            .iter()
-            .flat_map(|kind| NAMES.iter().map(move |name| format!("{kind}_{name}")))
-            .collect();
-        let mut names: Vec<&str> = columns.iter().map(String::as_str).collect();
-        names.extend(["iops", "write_amplification"]);
-        let mut report = Report::new(&self.experiment, self.seed, &names);
-        for row in &self.rows {
-            let mut values = row.read.values().to_vec();
-            values.extend(row.write.values());
-            values.extend([row.iops, row.write_amplification]);
-            report.push(&row.label(), values);
-        }
-        report.figure = Some(self);
-        report
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Report;
 
     #[test]
     fn a_figure_is_one_object_of_rows_and_a_table() {
@@ -215,7 +196,7 @@ mod tests {
             write_amplification: f64::NAN,
             more: Map::from_iter([("storage".to_owned(), json!(1))]),
         });
-        let report = figure.report();
+        let report = Report::from(figure);
         let json = report.to_json();
         assert_eq!((&json["experiment"], &json["seed"]), (&json!("fig0"), &json!(7)));
         let row = &json["rows"][0];

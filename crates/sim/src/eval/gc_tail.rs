@@ -4,8 +4,7 @@
 //! collects about a quarter of the time in blocking mode: were it more than half, two replicas could not take turns.
 
 use super::{Case, Hardware, Plan, Policies, Row, Workload};
-use crate::experiment::Progress;
-use crate::report::Report;
+use crate::report::{Progress, Report};
 use flash::GcMode;
 use rack::gc::Coordination;
 use rack::port::Discipline;

@@ -4,8 +4,7 @@
 //! with hardware isolation two channels each, with software isolation two of the four planes of all four channels.
 
 use super::{Case, Hardware, Plan, System, Workload, ycsb};
-use crate::experiment::Progress;
-use crate::report::Report;
+use crate::report::{Progress, Report};
 use serde_json::{Map, json};
 
 /// Requests a second over the whole rack, as in Figure 9.
@@ -39,7 +38,7 @@ pub fn plan() -> Plan {
 
 /// P99.9 latency by isolation.
 pub fn fig21(seed: u64, progress: Progress<'_>) -> Report {
-    plan().run(seed, progress).report()
+    plan().run(seed, progress).into()
 }
 
 #[cfg(test)]

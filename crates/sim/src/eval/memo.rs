@@ -1,7 +1,7 @@
 //! Runs that several figures show, so that each is made once: kept by everything that decides what comes of it, which
 //! is hardware, policies, workload and seed.
 
-use super::{Case, Row, figure, measure};
+use super::figure::Row;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,40 +11,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Known {
     /// The row; it has no parameters.
     pub row: Row,
-    /// See [`figure::cdf`].
+    /// See [`cdf`](super::figure::cdf).
     pub read_cdf: Value,
 }
 
-/// Runs that were begun, by [`specification`].
+/// Runs that were begun, by all that they depend on.
 static RUNS: Mutex<BTreeMap<String, Arc<OnceLock<Known>>>> = Mutex::new(BTreeMap::new());
 
-/// All that a case's run depends on, as text. Equal text means equal runs.
-pub fn specification(case: &Case, seed: u64) -> String {
-    let Case {
-        hardware,
-        policies,
-        workload,
-        parameters: _,
-        cdf: _,
-    } = case;
-    format!("{seed} {hardware:?} {policies:?} {workload:?}")
-}
-
-/// Runs a case, unless it is known. Whoever asks for one that another thread runs waits for it.
-pub fn run(case: &Case, seed: u64) -> Known {
+/// Makes a run, unless it is known. A thread that asks for a run that another thread makes waits for it.
+pub fn run(specification: String, make: impl FnOnce() -> Known) -> Known {
     let entry = RUNS
         .lock()
         .expect("no holder panics")
-        .entry(specification(case, seed))
+        .entry(specification)
         .or_default()
         .clone();
-    let make = || {
-        let (row, latencies) = measure(&case.hardware, &case.policies, &case.workload, seed);
-        Known {
-            row,
-            read_cdf: figure::cdf(&latencies.read),
-        }
-    };
     entry.get_or_init(make).clone()
 }
 

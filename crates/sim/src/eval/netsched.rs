@@ -5,8 +5,8 @@
 //! Collection takes no time here, so that scheduling alone shows.
 
 use super::{Case, Hardware, Plan, Policies, System, Workload, ycsb};
-use crate::experiment::Progress;
 use crate::net::LinkModel;
+use crate::report::Progress;
 use crate::report::Report;
 use crate::workload::Burst;
 use base::limits::RACK_PORT;
@@ -122,7 +122,7 @@ pub fn plan() -> Plan {
 
 /// P99.9 latency of reads by network policy.
 pub fn fig18(seed: u64, progress: Progress<'_>) -> Report {
-    plan().run(seed, progress).report()
+    plan().run(seed, progress).into()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 
 use super::{Case, Figure, Hardware, Plan, Policies, System, Workload, ycsb};
 use crate::client::Pace;
-use crate::experiment::Progress;
 use crate::net::{Delay, LinkModel};
+use crate::report::Progress;
 use crate::report::Report;
 use crate::workload::Mix;
 use flash::{GcMode, Geometry, Timing};
@@ -144,7 +144,7 @@ fn gains(figure: &Figure, workload: &str) -> Option<[[f64; 3]; 3]> {
 
 /// The distribution of reads' latency by device and network.
 pub fn fig19(seed: u64, progress: Progress<'_>) -> Report {
-    distributions().run(seed, progress).report()
+    distributions().run(seed, progress).into()
 }
 
 /// What P99.9 of reads gains by device and network.
@@ -166,7 +166,7 @@ pub fn fig20(seed: u64, progress: Progress<'_>) -> Report {
     figure
         .parameters
         .insert("read_p999_gain".to_owned(), Value::Object(gains));
-    figure.report()
+    figure.into()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A trace on the rack of the evaluation, for one set of policies or several side by side.
 
-use super::{Figure, Hardware, Policies, Row, Streams, Workload, measure_streams};
+use super::measure::{Streams, measure_streams};
+use super::{Figure, Hardware, Policies, Row, Workload};
 use crate::check::Violation;
 use crate::client::Pace;
 use crate::workload::stream::{Request, Stream};

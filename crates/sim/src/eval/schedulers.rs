@@ -9,8 +9,8 @@
 
 use super::{Case, Figure, Hardware, Percentiles, Plan, Policies, Row, Workload};
 use crate::client::Pace;
-use crate::experiment::Progress;
 use crate::net::{Delay, Fate, LinkModel, Network};
+use crate::report::Progress;
 use crate::report::Report;
 use base::{Instant, Rng};
 use flash::{GcMode, Geometry, Timing};
@@ -135,7 +135,7 @@ pub fn fig17(seed: u64, progress: Progress<'_>) -> Report {
     figure
         .parameters
         .insert("read_p999_gain_by_coordination".to_owned(), Value::Object(gains));
-    figure.report()
+    figure.into()
 }
 
 /// Packets of the published trace.

@@ -8,8 +8,7 @@
 //! their blocks is erased once more.
 
 use super::figure::{Figure, Percentiles, Row};
-use crate::experiment::Progress;
-use crate::report::Report;
+use crate::report::{Progress, Report};
 use base::{Duration, Rng};
 use hdrhistogram::Histogram;
 use rack::wear::{DAY, Level, Place, deal, imbalance};

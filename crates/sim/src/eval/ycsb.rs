@@ -6,8 +6,8 @@
 
 use super::{Case, Hardware, Plan, System, Workload};
 use crate::client::Pace;
-use crate::experiment::Progress;
 use crate::net::{Delay, LinkModel};
+use crate::report::Progress;
 use crate::report::Report;
 use flash::{Geometry, Timing};
 use serde_json::{Map, Value, json};
@@ -165,7 +165,7 @@ pub(super) fn shared(plan: &Plan, name: &str, shows: &str, seed: u64, progress: 
     let mut figure = plan.run(seed, progress);
     figure.experiment = name.to_owned();
     figure.parameters.insert("shows".to_owned(), Value::from(shows));
-    figure.report()
+    figure.into()
 }
 
 /// P99.9 latency.
@@ -185,22 +185,21 @@ pub fn fig11(seed: u64, progress: Progress<'_>) -> Report {
 
 /// Throughput.
 pub fn fig12(seed: u64, progress: Progress<'_>) -> Report {
-    throughput().run(seed, progress).report()
+    throughput().run(seed, progress).into()
 }
 
 /// P99.9 latency in the servers and in all.
 pub fn fig15(seed: u64, progress: Progress<'_>) -> Report {
-    breakdown().run(seed, progress).report()
+    breakdown().run(seed, progress).into()
 }
 
 /// The distribution of reads' latency.
 pub fn fig16(seed: u64, progress: Progress<'_>) -> Report {
-    distribution().run(seed, progress).report()
+    distribution().run(seed, progress).into()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::specification;
     use super::*;
     use crate::report::claims::{Claim, claims};
     use crate::report::table::Table;
@@ -249,7 +248,7 @@ mod tests {
         for case in &mut plan.cases {
             case.workload.measured = 2 * MEASURED_MIN;
         }
-        let mut table = Table::new(&plan.run(1, &mut |_| {}).report());
+        let mut table = Table::new(&plan.run(1, &mut |_| {}).into());
         assert_eq!(table.lines.len(), COMPARED.len());
         // Of fig9's six, what RackBlox (Software) and writes should lose falls short there, see docs/simulation.md.
         for (name, targets) in [("fig9", 4), ("fig10", 1), ("fig11", 2)] {
@@ -263,7 +262,7 @@ mod tests {
     #[test]
     fn figures_of_the_same_cases_have_the_same_runs() {
         let specifications =
-            |plan: Plan| -> Vec<String> { plan.cases.iter().map(|case| specification(case, 1)).collect() };
+            |plan: Plan| -> Vec<String> { plan.cases.iter().map(|case| case.specification(1)).collect() };
         let swept = specifications(sweep());
         assert!(
             specifications(distribution())
@@ -281,8 +280,8 @@ mod tests {
                 .all(|run| !swept.contains(run))
         );
         assert_ne!(
-            specification(&case(System::Vdc, 0), 1),
-            specification(&case(System::Vdc, 0), 2)
+            case(System::Vdc, 0).specification(1),
+            case(System::Vdc, 0).specification(2)
         );
     }
 }

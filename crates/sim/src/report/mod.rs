@@ -2,13 +2,14 @@
 
 pub mod claims;
 pub mod number;
+mod print;
 pub mod table;
 
-use crate::eval::Figure;
-use claims::{Claim, claims};
-use core::fmt;
+use crate::eval::{Figure, NAMES};
 use serde_json::{Map, Value, json};
-use table::Table;
+
+/// What an experiment tells while it runs: a line for the user.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// Rows of numbers with a label each.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,16 +54,6 @@ impl Report {
         Some(row.1[at])
     }
 
-    /// As JSON: experiment, seed, an object per row, and what is claimed of them, if anything is.
-    pub fn to_json(&self) -> Value {
-        let mut json = self.rows_to_json();
-        let claims = claims(&Table::new(self));
-        if !claims.is_empty() {
-            json["claims"] = claims.iter().map(Claim::to_json).collect();
-        }
-        json
-    }
-
     fn rows_to_json(&self) -> Value {
         if let Some(figure) = &self.figure {
             return figure.to_json();
@@ -83,55 +74,24 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |v: f64| match v.abs() {
-            a if a.is_nan() => "-".to_owned(),
-            a if a >= 1000.0 => format!("{v:.0}"),
-            a if a >= 10.0 => format!("{v:.1}"),
-            _ => format!("{v:.3}"),
-        };
-        let label_width = self.rows.iter().map(|r| r.0.len()).max().unwrap_or(0);
-        let width = |i: usize| {
-            let cells = self.rows.iter().map(|r| number(r.1[i]).len());
-            cells.max().unwrap_or(0).max(self.columns[i].len())
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        write!(f, "{:label_width$}", "")?;
-        for (column, width) in self.columns.iter().zip(&widths) {
-            write!(f, "  {column:>width$}")?;
+impl From<Figure> for Report {
+    /// A figure's rows as a table; its JSON stays the figure's.
+    fn from(figure: Figure) -> Self {
+        let kinds = ["read", "write"];
+        let columns: Vec<String> = kinds
+            .iter()
+            .flat_map(|kind| NAMES.iter().map(move |name| format!("{kind}_{name}")))
+            .collect();
+        let mut names: Vec<&str> = columns.iter().map(String::as_str).collect();
+        names.extend(["iops", "write_amplification"]);
+        let mut report = Self::new(&figure.experiment, figure.seed, &names);
+        for row in &figure.rows {
+            let mut values = row.read.values().to_vec();
+            values.extend(row.write.values());
+            values.extend([row.iops, row.write_amplification]);
+            report.push(&row.label(), values);
         }
-        writeln!(f)?;
-        for (label, values) in &self.rows {
-            write!(f, "{label:label_width$}")?;
-            for (value, width) in values.iter().zip(&widths) {
-                write!(f, "  {:>width$}", number(*value))?;
-            }
-            writeln!(f)?;
-        }
-        for claim in claims(&Table::new(self)) {
-            writeln!(f, "{claim}")?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_is_a_table_and_json() {
-        let mut report = Report::new("x", 7, &["read_p99_us", "iops"]);
-        report.push("ours", vec![12.5, 100_000.0]);
-        report.push("theirs", vec![1.0, 2.0]);
-        assert_eq!(report.value("ours", "iops"), Some(100_000.0));
-        assert_eq!(report.to_json()["rows"][1]["read_p99_us"], 1.0);
-        let text = report.to_string();
-        assert_eq!(text.lines().count(), 3);
-        assert!(
-            text.lines()
-                .all(|line| line.len() == text.lines().next().unwrap().len())
-        );
+        report.figure = Some(figure);
+        report
     }
 }

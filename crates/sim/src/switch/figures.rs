@@ -1,8 +1,7 @@
 //! The experiments of blk-switch's artifact, every system with the same sizes and depths, and two of our own.
 
 use super::host::{AppSpec, Host, HostSpec, Medium, Outcome};
-use crate::experiment::Progress;
-use crate::report::Report;
+use crate::report::{Progress, Report};
 use base::Duration;
 use blockswitch::{Class, ClassHint, Config, Policy};
 

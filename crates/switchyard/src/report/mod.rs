@@ -236,7 +236,10 @@ fn page(tables: &[Table], made: &Made) -> String {
 
 /// Targets that no single figure tells.
 fn overall(made: &Made) -> Vec<Overall> {
-    let unfair = eval::PLANS.iter().filter(|(_, plan)| !plan().is_fair()).count();
+    let unfair = EXPERIMENTS
+        .iter()
+        .filter(|experiment| experiment.plan.is_some_and(|plan| !plan().is_fair()))
+        .count();
     let seconds = made.time.as_secs_f64();
     vec![
         Overall {

@@ -3,7 +3,7 @@
 //! the result does not depend on the number of threads.
 
 use indicatif::ProgressBar;
-use sim::eval::{Case, plan_of, specification};
+use sim::eval::Case;
 use sim::experiment::Experiment;
 use sim::report::table::Table;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +25,10 @@ fn work_of(chosen: &[&Experiment], seed: u64) -> Vec<Work> {
     let mut cases = Vec::new();
     let mut known = BTreeSet::new();
     for (index, experiment) in chosen.iter().enumerate() {
-        match plan_of(experiment.name) {
+        match experiment.plan {
             Some(plan) => {
-                let mut new = plan.cases;
-                new.retain(|case| known.insert(specification(case, seed)));
+                let mut new = plan().cases;
+                new.retain(|case| known.insert(case.specification(seed)));
                 cases.extend(new);
             }
             None => work.push(Work::Whole(index)),
