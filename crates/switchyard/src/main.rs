@@ -35,6 +35,7 @@ mod emulated;
 mod events;
 mod failure;
 mod launch;
+mod machine;
 mod metrics;
 mod parts;
 mod plane;

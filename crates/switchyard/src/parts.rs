@@ -1,6 +1,6 @@
 //! `switchyard node`, `tor` and `gateway`: one part of a rack per process, so that a rack can span machines.
 
-use crate::cli::{GatewayArgs, NodeArgs, TorArgs};
+use crate::config::{Collecting, GcPolicy, Scheduler, Scheduling};
 use crate::config::{Config, Options};
 use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
@@ -9,8 +9,10 @@ use crate::launch::{self, Says};
 use crate::plane::{About, At, Follower, Offer, Parts, Plane, cntlids, enter, load_decided, open_registered};
 use crate::rackup::create_demo;
 use crate::registry::FileRegistry;
+use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Addr, NodeId};
+use clap::Args;
 use host::{Gateway, GatewayConfig, Tor, TorConfig};
 use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
 use runtime::{CoreConfig, HostSpec, MediaFile};
@@ -19,6 +21,179 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use wire::nvme::TargetOptions;
+
+/// `switchyard tor`.
+#[derive(Args)]
+#[command(after_help = "Example:\n  switchyard tor --listen 10.0.0.1:8888")]
+pub struct TorArgs {
+    /// This machine's address for rack packets (UDP)
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: SocketAddrV4,
+    /// Serve the control API and /metrics here
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Print one JSON line when ready
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `switchyard node`.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  switchyard node --id 1 --listen 10.0.0.11:8888 --tor 10.0.0.1:8888 \
+    --dir /srv/switchyard --size 64GiB\n\nThe medium is formatted at the first start."
+)]
+pub struct NodeArgs {
+    /// The node's number in the rack, 1 to 255
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// This machine's address for rack packets (UDP)
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: SocketAddrV4,
+    /// The ToR's address
+    #[arg(long, value_name = "IP:PORT")]
+    pub tor: SocketAddrV4,
+    /// Directory of the node's medium and lock [default: $SWITCHYARD_DIR or ./rack-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The medium: a file, a block device, or `memory` [default: node-ID.img in the directory]
+    #[arg(long, value_name = "PATH")]
+    pub media: Option<String>,
+    /// Size of a new medium [default: 4GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Channels of a new SSD [default: 16]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Chips behind each channel of a new SSD [default: 1]
+    #[arg(long, value_name = "N")]
+    pub chips: Option<u32>,
+    /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
+    #[arg(long, value_name = "PROFILE")]
+    pub timing: Option<String>,
+    /// Share of the flash reserved for collection [default: 0.25]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub over_provisioning: Option<f64>,
+    /// Scheduler of the reads and write-backs that wait for a vSSD's flash [default: fifo]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<Scheduler>,
+    /// Whether the scheduler orders by end-to-end time or by arrival [default: coordinated]
+    #[arg(long, value_name = "POLICY")]
+    pub scheduling: Option<Scheduling>,
+    /// Reads' latency target (kyber) or expiry (deadline), in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub read_target_us: Option<u64>,
+    /// Write-backs' latency target or expiry, in µs [default: RackBlox's]
+    #[arg(long, value_name = "US")]
+    pub write_target_us: Option<u64>,
+    /// Reads and write-backs in a vSSD's flash at once; the rest wait in the scheduler [default: 128]
+    #[arg(long, value_name = "N")]
+    pub device_depth: Option<usize>,
+    /// Coordinator of garbage collection [default: rack]
+    #[arg(long, value_name = "POLICY")]
+    pub gc: Option<GcPolicy>,
+    /// Effect of collection on other requests [default: preemptible]
+    #[arg(long, value_name = "MODE")]
+    pub gc_mode: Option<Collecting>,
+    /// Payload memory, reserved at start [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub pool: Option<Size>,
+    /// Time that the thread polls after work before it sleeps, in µs [default: 50]
+    #[arg(long, value_name = "US")]
+    pub spin_us: Option<u64>,
+    /// Serve the control API and /metrics here
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Print one JSON line when ready
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl NodeArgs {
+    /// The part of a rack's options that a node has.
+    pub fn options(&self) -> Options {
+        Options {
+            dir: self.dir.clone(),
+            size: self.size,
+            channels: self.channels,
+            chips: self.chips,
+            timing: self.timing.clone(),
+            over_provisioning: self.over_provisioning,
+            scheduler: self.scheduler,
+            scheduling: self.scheduling,
+            read_target_us: self.read_target_us,
+            write_target_us: self.write_target_us,
+            device_depth: self.device_depth,
+            gc: self.gc,
+            gc_mode: self.gc_mode,
+            pool: self.pool,
+            spin_us: self.spin_us,
+            ..Options::default()
+        }
+    }
+}
+
+/// `switchyard gateway`.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
+    --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
+    The registry remembers nodes. Name a node again only if its address changes."
+)]
+pub struct GatewayArgs {
+    /// This machine's address for rack packets (UDP)
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: SocketAddrV4,
+    /// The ToR's address
+    #[arg(long, value_name = "IP:PORT")]
+    pub tor: SocketAddrV4,
+    /// A storage server; repeat it for each
+    #[arg(long = "node", value_name = "ID=IP:PORT", value_parser = parse_node)]
+    pub nodes: Vec<(NodeId, Addr)>,
+    /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Directory of a registry that several gateways share; one serves, the others stand by
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Address for NBD clients [default: 127.0.0.1:10809]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nbd: Option<SocketAddr>,
+    /// Address for NVMe/TCP hosts, such as 10.0.0.2:4420 [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Option<SocketAddr>,
+    /// Address for the commands and Prometheus [default: 127.0.0.1:9180]
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Create the volume `demo` of this size at the first start
+    #[arg(long, value_name = "SIZE")]
+    pub demo: Option<Size>,
+    /// Copies of a volume that `volume create` makes without --replicas [default: 2]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u8>,
+    /// Seconds until an unanswered request of a client fails [default: 30]
+    #[arg(long, value_name = "S")]
+    pub request_timeout_s: Option<u64>,
+    /// Print one JSON line when ready
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl GatewayArgs {
+    /// The part of a rack's options that a gateway has.
+    pub fn options(&self) -> Options {
+        Options {
+            dir: self.dir.clone(),
+            nbd: self.nbd,
+            nvme: self.nvme,
+            control: self.control,
+            demo: self.demo,
+            replicas: self.replicas,
+            request_timeout_s: self.request_timeout_s,
+            ..Options::default()
+        }
+    }
+}
 
 const FIRST: At = At { core: 0, host: 0 };
 

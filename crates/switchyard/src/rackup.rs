@@ -1,6 +1,6 @@
 //! `switchyard up`: a whole rack in one process. Every part talks UDP through the ToR, as on machines of its own.
 
-use crate::cli::UpArgs;
+use crate::config::Options;
 use crate::config::{Config, MediaKind};
 use crate::control::api::{self, Create};
 use crate::control::server::{self, Server};
@@ -12,12 +12,33 @@ use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Addr, NodeId};
+use clap::Args;
 use host::gateway::Shaping;
 use host::{Central, Controller, ControllerConfig, Gateway, GatewayConfig, Tor, TorConfig};
 use rack::registry::{NodeRecord, Registry, Snapshot};
 use runtime::{CoreHandle, HostSpec, MediaFile};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `switchyard up`.
+#[derive(Args)]
+#[command(
+    after_help = "Every flag is also a key of the configuration file; docs/configuration.md describes them.\n\n\
+    Examples:\n  switchyard up --dir /srv/rack --size 16GiB --demo 8GiB\n  \
+    switchyard up --media memory --timing p-ssd     flash of RackBlox's speed, kept in memory\n  \
+    switchyard up --config rack.toml --json         one JSON line when ready, for scripts"
+)]
+pub struct UpArgs {
+    /// Configuration file (TOML); flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: Options,
+    /// Print one JSON line when ready, nothing else on standard output
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Name of the volume of the first start.
 pub const DEMO: &str = "demo";

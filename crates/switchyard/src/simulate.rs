@@ -5,6 +5,7 @@ use crate::failure::{Failure, within};
 use crate::replay::{self, ReplayArgs};
 use crate::report::{self, ReportArgs, THREADS_MAX};
 use anyhow::bail;
+use clap::Args;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -16,6 +17,13 @@ use std::io::IsTerminal;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// `switchyard sim`.
+#[derive(Args)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    pub command: SimCommand,
+}
 
 /// Seeds of a swarm if none are named.
 const SEEDS: u64 = 200;
@@ -88,8 +96,8 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
 }
 
 /// Carries it out.
-pub fn run(command: SimCommand) -> anyhow::Result<()> {
-    match command {
+pub fn run(args: SimArgs) -> anyhow::Result<()> {
+    match args.command {
         SimCommand::List { json } => list(json),
         SimCommand::Run { name, seed, json } => experiment(&name, seed, json),
         SimCommand::Replay(args) => replay::run(&args),

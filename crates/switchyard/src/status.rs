@@ -1,15 +1,24 @@
 //! `switchyard status`: a running rack at one moment.
 
-use crate::cli::StatusArgs;
 use crate::control::api::{Node, Status};
 use crate::control::client::Client;
+use crate::control::client::RackArgs;
 use crate::volume;
+use clap::Args;
 use std::fmt::Write;
+
+/// `switchyard status`.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  switchyard status\n  switchyard status --json | jq .volumes")]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub rack: RackArgs,
+}
 
 /// Prints it.
 pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let status = Client::new(&args.target.control).status()?;
-    if args.target.json {
+    let status = Client::new(&args.rack.control).status()?;
+    if args.rack.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(());
     }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use base::Device;
+use clap::Args;
 use clap::Subcommand;
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
@@ -10,6 +11,18 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
 use store::{DumpEntry, OpenError};
+
+/// `switchyard store`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 sound, 1 damaged, 2 the file is in use or not an area.\n\n\
+    Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
+    switchyard store repair app.area --yes"
+)]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
 
 /// What to do with an area.
 #[derive(Subcommand)]
@@ -41,8 +54,8 @@ pub enum StoreCommand {
 }
 
 /// Does it.
-pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
-    match command {
+pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
+    match &args.command {
         StoreCommand::Verify { file, json } => verify(file, *json),
         StoreCommand::Dump { file, structure } => dump(file, structure.as_deref()),
         StoreCommand::Repair { file, yes } => repair(file, *yes),

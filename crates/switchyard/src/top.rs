@@ -1,14 +1,29 @@
 //! `switchyard top`: a running rack, refreshed. Rates come from the differences of counters, so the first table takes
 //! one interval to appear.
 
-use crate::cli::TopArgs;
 use crate::control::api::Status;
 use crate::control::client::Client;
+use crate::control::client::RackArgs;
 use crate::failure::Failure;
 use crate::{out, status};
+use clap::Args;
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+/// `switchyard top`.
+#[derive(Args)]
+#[command(after_help = "Example:\n  switchyard top --count 10 --json | jq .read_iops")]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub rack: RackArgs,
+    /// Number of refreshes; then stop
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub interval: f64,
+}
 
 /// What happened between two looks.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -44,23 +59,23 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
             args.interval
         )));
     }
-    let client = Client::new(&args.target.control);
+    let client = Client::new(&args.rack.control);
     let look = || -> anyhow::Result<Look> {
         let status = client.status()?;
-        let cpu = crate::bench::machine::cpu_time(status.pid);
+        let cpu = crate::machine::cpu_time(status.pid);
         Ok(Look {
             status,
             at: Instant::now(),
             cpu,
         })
     };
-    let clears = std::io::stdout().is_terminal() && !args.target.json;
+    let clears = std::io::stdout().is_terminal() && !args.rack.json;
     let mut before = look()?;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         std::thread::sleep(Duration::from_secs_f64(args.interval));
         let now = look()?;
         let rates = rates(&before, &now);
-        let text = match args.target.json {
+        let text = match args.rack.json {
             true => format!("{}\n", serde_json::to_string(&rates)?),
             false => table(&now.status, &rates),
         };

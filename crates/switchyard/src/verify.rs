@@ -1,18 +1,33 @@
 //! `switchyard verify`: media and registry of a stopped rack, checked without changing anything.
 
-use crate::cli::VerifyArgs;
 use crate::failure::Failure;
 use crate::registry;
 use crate::size::Size;
 use anyhow::bail;
 use base::Device;
 use base::limits::PAGE_BYTES;
+use clap::Args;
 use flash::{OpenError, Problem, VerifyReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtime::MediaFile;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+
+/// `switchyard verify`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 clean, 1 problems found, 2 the medium is in use or not a rack's.\n\n\
+    Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json"
+)]
+pub struct VerifyArgs {
+    /// A rack's directory, or one medium
+    #[arg(value_name = "DIR|FILE")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// What was found in one file.
 struct Finding {

@@ -1,13 +1,23 @@
 //! `switchyard volume`: volumes of a running rack.
 
-use crate::cli::VolumeArgs;
 use crate::control::api::{Create, Exchange, Resize, Volume};
 use crate::control::client::Client;
+use crate::control::client::RackArgs;
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::bail;
+use clap::Args;
 use clap::Subcommand;
 use std::io::IsTerminal;
+
+/// `switchyard volume`.
+#[derive(Args)]
+pub struct VolumeArgs {
+    #[command(flatten)]
+    pub rack: RackArgs,
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
 
 /// What to do with volumes.
 #[derive(Subcommand)]
@@ -71,8 +81,8 @@ pub enum VolumeCommand {
 
 /// Carries it out.
 pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
-    let client = Client::new(&args.target.control);
-    let json = args.target.json;
+    let client = Client::new(&args.rack.control);
+    let json = args.rack.json;
     match args.command {
         VolumeCommand::Create {
             name,
@@ -96,7 +106,7 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
         VolumeCommand::Show { name } => show(&client.volume(&name)?, json),
         VolumeCommand::Resize { name, size } => show(&client.resize(&name, Resize { size })?, json),
         VolumeCommand::Swap { a, b } => {
-            let over = Client::patient(&args.target.control).exchange(Exchange { a, b })?;
+            let over = Client::patient(&args.rack.control).exchange(Exchange { a, b })?;
             if json {
                 println!("{}", serde_json::to_string(&over)?);
             } else {

@@ -1,6 +1,6 @@
 //! Where load goes: an NBD export, or a file or block device with O_DIRECT.
 
-use super::load::Client;
+use super::socket::Client;
 use super::{nbd, nvme};
 use crate::failure::Failure;
 use anyhow::{Context, bail};

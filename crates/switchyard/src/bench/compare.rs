@@ -6,56 +6,23 @@
 //! reported is the median over the rounds. The server has one processor, all clients share another.
 
 use super::block::Target;
+use super::load::Mode;
 use super::load::{self, Case, Group, Outcome};
-use super::machine;
-use super::report;
+use super::report::{self, CompareArgs, Row};
+use super::rounds::{ROUNDS, SECONDS, bar, median};
 use super::servers::{Protocol, Server, System};
-use super::{Mode, bar_of, median};
 use crate::failure::{Failure, within};
+use crate::machine;
 use crate::out;
 use crate::report::switch_figures;
 use anyhow::{Context, bail};
 use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
-use serde::Serialize;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// The seed of the simulator's figures in a report.
 const SIMULATED_SEED: u64 = 1;
-
-/// Rounds of any comparison.
-pub const ROUNDS: RangeInclusive<usize> = 1..=100;
-/// Seconds of a run of any comparison.
-pub const SECONDS: RangeInclusive<f64> = 0.05..=600.0;
-
-/// What both have.
-#[derive(Args)]
-pub struct CompareArgs {
-    /// Interleaved rounds; the report has medians
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub rounds: usize,
-    /// Seconds of each run
-    #[arg(long, value_name = "S", default_value_t = 2.0, allow_negative_numbers = true)]
-    pub seconds: f64,
-    /// Memory of each server
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    pub size: crate::size::Size,
-    /// Processor of the servers
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub server_cpu: usize,
-    /// Processor of all clients
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub client_cpu: usize,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Write a report as one HTML page
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-}
 
 /// `switchyard bench blockswitch`.
 #[derive(Args)]
@@ -221,27 +188,6 @@ impl Scenario {
     }
 }
 
-/// One system in one scenario: medians over the rounds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// The system.
-    pub system: String,
-    /// The scenario.
-    pub scenario: String,
-    /// Requests a second of the measured clients.
-    pub iops: f64,
-    /// Latency of theirs.
-    pub p50_us: f64,
-    /// Latency of theirs.
-    pub p99_us: f64,
-    /// Latency of theirs.
-    pub p999_us: f64,
-    /// What they move, or the bulk clients beside them.
-    pub mib_s: f64,
-    /// Processor time while nobody asks, in percent of one; with the first scenario only.
-    pub idle_cpu_percent: Option<f64>,
-}
-
 /// Figures of one run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -316,7 +262,7 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
     let rows = compare(&args.compare, &systems, &scenarios)?;
     // What one machine's two processors cannot show: every figure, in the simulator.
     let simulated = match args.compare.report {
-        Some(_) => switch_figures(SIMULATED_SEED, &bar_of(args.compare.json)),
+        Some(_) => switch_figures(SIMULATED_SEED, &bar(args.compare.json)),
         None => Vec::new(),
     };
     let title = "L beside T, target on one core";
@@ -394,7 +340,7 @@ fn compare(args: &CompareArgs, systems: &[System], scenarios: &Scenarios<'_>) ->
             );
         }
     }
-    let bar = bar_of(args.json);
+    let bar = bar(args.json);
     bar.set_length((args.rounds * there.len() * scenarios.len()) as u64);
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); there.len() * scenarios.len()];
     for round in 0..args.rounds {
@@ -422,7 +368,7 @@ fn compare(args: &CompareArgs, systems: &[System], scenarios: &Scenarios<'_>) ->
                 p99_us: quantile(1),
                 p999_us: quantile(2),
                 mib_s: median(runs.iter().map(|run| run.mib_s)),
-                idle_cpu_percent: (!idle.is_empty()).then(|| median(idle.into_iter())),
+                idle_cpu_percent: (!idle.is_empty()).then(|| median(idle)),
             });
         }
     }
@@ -519,6 +465,6 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle_one() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
     }
 }

@@ -2,11 +2,11 @@
 //! thread. Sides take turns within a round, each with a new database and, for ours, the area of the round before, which is
 //! cleaned as it goes; medians over rounds. SQLite and LevelDB are driven by Python (`databases.py`), RocksDB by its `db_bench`.
 
-use super::compare::ROUNDS;
-use super::machine;
-use super::redis::{Loop, median, print_raws, raws_json};
+use super::redis::{Loop, print_raws, raws_json};
+use super::rounds::{ROUNDS, median};
 use super::store::{RAW_BYTES, Scratch, check_area, raw, scratch};
 use crate::failure::{Failure, within};
+use crate::machine;
 use crate::size::Size;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -191,7 +191,7 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
             }
         }
         raws.push((*medium, median(raw_us)));
-        let middle = |all: &[Times], of: fn(&Times) -> f64| median(all.iter().map(of).collect());
+        let middle = |all: &[Times], of: fn(&Times) -> f64| median(all.iter().map(of));
         rows.extend(
             programs
                 .iter()

@@ -6,12 +6,16 @@
 //! rounds.
 
 use super::block::Target;
-use super::compare::{CompareArgs, check};
-use super::load::{self, Case, Client, Group};
+use super::compare::check;
+use super::load::Mode;
+use super::load::{self, Case, Group};
 use super::nbd::{Address, Connection};
+use super::report::CompareArgs;
+use super::rounds::median;
 use super::servers::{Protocol, Server, System};
-use super::{Mode, machine, median};
+use super::socket::Client;
 use crate::failure::within;
+use crate::machine;
 use anyhow::Context;
 use blockswitch::Policy;
 use clap::Args;

@@ -2,8 +2,8 @@
 //! in memory, one thread, without the kernel's part. Two runs of different length are subtracted, so that what comes before and
 //! after them cancels. Unlike times, these are the same on a busy machine.
 
-use super::store::{StoreArgs, key};
 use crate::failure::Failure;
+use crate::size::Size;
 use anyhow::{Context, bail, ensure};
 use area::{Area, AreaOptions};
 use serde::Serialize;
@@ -38,16 +38,15 @@ struct Row {
     instructions: u64,
 }
 
-/// Counts all, or is one of the runs that are counted.
-pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
-    let bytes = args.bytes.0;
+/// Counts all with values of this size, or is one of the runs that are counted: so many of an operation.
+pub fn run(Size(bytes): Size, counted_run: Option<(&str, u64)>, json: bool) -> anyhow::Result<()> {
     if bytes > BYTES_MAX {
         bail!(Failure::Usage(format!(
             "--bytes takes at most {BYTES_MAX} with --instructions, not {bytes}"
         )));
     }
-    if let Some(operation) = &args.operation {
-        return perform(operation, args.count, bytes as usize);
+    if let Some((operation, count)) = counted_run {
+        return perform(operation, count, bytes as usize);
     }
     let mut rows = Vec::new();
     for operation in OPERATIONS {
@@ -61,7 +60,7 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
             instructions,
         });
     }
-    if args.json {
+    if json {
         println!("{}", serde_json::json!({ "bytes": bytes, "rows": rows }));
         return Ok(());
     }
@@ -147,4 +146,13 @@ fn perform(operation: &str, count: u64, bytes: usize) -> anyhow::Result<()> {
         }
     };
     (0..count).try_for_each(&mut each)
+}
+
+/// Sixteen bytes, new each time, in no order.
+pub(super) fn key(thread: usize, count: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    let scattered = (count << 8 | thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    key[..8].copy_from_slice(&scattered.to_be_bytes());
+    key[8..].copy_from_slice(&count.to_be_bytes());
+    key
 }

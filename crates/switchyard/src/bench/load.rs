@@ -1,11 +1,11 @@
 //! One case of load: threads with a connection each, keeping a number of requests under way.
 
-use super::Mode;
 use super::block::{Aligned, Target, Way};
-use super::socket::STAMP_BYTES;
+use super::socket::{Client, STAMP_BYTES};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::Rng;
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use std::fmt;
@@ -18,23 +18,39 @@ use std::time::{Duration, Instant};
 /// Longest latency told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// A pipelined client: many requests under way on one connection.
-pub trait Client: Send {
-    /// True if the server understands flushes.
-    fn can_flush(&self) -> bool;
-    /// Queues a read.
-    fn push_read(&mut self, cookie: u64, offset: u64, length: u32);
-    /// Queues a write. The data of writes of one length differ in their first [`STAMP_BYTES`] only.
-    fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]);
-    /// Queues a flush.
-    fn push_flush(&mut self, cookie: u64);
-    /// Sends what is queued.
-    fn send(&mut self) -> std::io::Result<()>;
-    /// Waits for one reply and returns its cookie; `data_bytes` tells of a cookie how much data comes with it, which is
-    /// received and passed over.
-    fn receive(&mut self, data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64>;
-    /// True if another reply is here already.
-    fn has_reply(&self) -> bool;
+/// What to do with a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Reads at random places
+    Randread,
+    /// Writes at random places
+    Randwrite,
+    /// Reads and writes, see --write-share
+    Randrw,
+    /// Reads in order
+    Read,
+    /// Writes in order
+    Write,
+    /// Flushes, each after one write
+    Flush,
+}
+
+impl Mode {
+    /// True if it changes the target.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Randread | Self::Read)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Randrw => "randrw",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+        }
+    }
 }
 
 /// What to do for how long.

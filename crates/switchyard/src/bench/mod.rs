@@ -12,61 +12,27 @@ mod databases;
 mod hostile;
 mod instructions;
 mod load;
-pub mod machine;
 mod nbd;
 mod nvme;
 mod rack;
 mod redis;
 mod report;
+mod rounds;
 mod servers;
 mod socket;
 mod store;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
+use crate::machine;
 use crate::size::Size;
 use anyhow::Context;
 use block::Target;
-use clap::{Args, Subcommand, ValueEnum};
-use load::{Case, Outcome};
+use clap::{Args, Subcommand};
+use load::{Case, Mode, Outcome};
+use rounds::bar;
 use serde_json::{Value, json};
-use std::io::IsTerminal;
 use std::time::Duration;
-
-/// What to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Reads at random places
-    Randread,
-    /// Writes at random places
-    Randwrite,
-    /// Reads and writes, see --write-share
-    Randrw,
-    /// Reads in order
-    Read,
-    /// Writes in order
-    Write,
-    /// Flushes, each after one write
-    Flush,
-}
-
-impl Mode {
-    /// True if it changes the target.
-    fn writes(self) -> bool {
-        !matches!(self, Self::Randread | Self::Read)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Randread => "randread",
-            Self::Randwrite => "randwrite",
-            Self::Randrw => "randrw",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Flush => "flush",
-        }
-    }
-}
 
 /// Systems beside each other.
 #[derive(Subcommand)]
@@ -193,7 +159,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             bs: 128 << 10,
             ..case(args, Mode::Write, 16)
         };
-        load::fill(&target, &fill, bar(args)).context("cannot fill the target")?;
+        load::fill(&target, &fill, bar(args.json)).context("cannot fill the target")?;
     }
     let mut rows = Vec::new();
     for case in cases(args) {
@@ -291,22 +257,8 @@ fn cases(args: &BenchArgs) -> Vec<Case> {
     cases
 }
 
-fn bar(args: &BenchArgs) -> indicatif::ProgressBar {
-    bar_of(args.json)
-}
-
-/// Progress for a person.
-fn bar_of(json: bool) -> indicatif::ProgressBar {
-    if json || !std::io::stderr().is_terminal() {
-        return indicatif::ProgressBar::hidden();
-    }
-    let style =
-        indicatif::ProgressStyle::with_template("{msg:<34} [{bar:40}] {percent}%").expect("a valid template");
-    indicatif::ProgressBar::new(100).with_style(style)
-}
-
 fn median_run(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<Outcome> {
-    let bar = bar(args);
+    let bar = bar(args.json);
     let mut outcomes = Vec::new();
     for number in 0..args.runs {
         bar.set_message(format!("{case}, run {} of {}", number + 1, args.runs));
@@ -319,13 +271,6 @@ fn median_run(args: &BenchArgs, target: &Target, case: &Case) -> anyhow::Result<
     bar.finish_and_clear();
     outcomes.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
     Ok(outcomes.swap_remove(outcomes.len() / 2))
-}
-
-/// The median of at least one value.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn print_row(case: &Case, outcome: &Outcome, is_first: bool) {

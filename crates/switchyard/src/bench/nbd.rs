@@ -1,8 +1,7 @@
 //! An NBD client on a blocking socket: fixed newstyle handshake with `NBD_OPT_GO`, then simple replies. Only what a
 //! load generator needs; it shares the protocol's numbers with the server but none of its code.
 
-use super::load::Client;
-use super::socket::{self, Inbox, Outbox};
+use super::socket::{self, Client, Inbox, Outbox};
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,7 @@
 //! An NVMe/TCP host on blocking sockets around [`wire::nvme::host::Host`]: an admin queue, which keeps the controller,
 //! and one I/O queue.
 
-use super::load::Client;
-use super::socket::{self, Inbox, Outbox};
+use super::socket::{self, Client, Inbox, Outbox};
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

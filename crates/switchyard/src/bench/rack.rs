@@ -6,10 +6,11 @@
 //! machine that stalls now and then does not decide. What the rack's own processor time adds is the same for all policies,
 //! so it is ratios that are compared; `--slower` makes it weigh less.
 
-use super::compare::ROUNDS;
-use super::{bar_of, machine, median};
+use super::rounds::ROUNDS;
+use super::rounds::{bar, median};
 use crate::emulated;
 use crate::failure::{Failure, within};
+use crate::machine;
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -121,7 +122,7 @@ pub struct RackArgs {
 /// Runs it.
 pub fn run(args: &RackArgs) -> anyhow::Result<()> {
     let cases = cases(args)?;
-    let bar = bar_of(args.json);
+    let bar = bar(args.json);
     bar.set_length((args.rounds * cases.len()) as u64);
     let mut rounds: Vec<[Vec<Row>; 2]> = vec![Default::default(); cases.len()];
     for round in 0..args.rounds {
@@ -247,7 +248,7 @@ fn median_row(rows: &[Row]) -> Row {
     let more = |(name, value): (&String, &Value)| {
         let numbers = rows.iter().map(|row| row.more.get(name).and_then(Value::as_f64));
         let numbers: Option<Vec<f64>> = numbers.collect();
-        let value = numbers.map_or_else(|| value.clone(), |numbers| json!(median(numbers.into_iter())));
+        let value = numbers.map_or_else(|| value.clone(), |numbers| json!(median(numbers)));
         value.is_number().then(|| (name.clone(), value))
     };
     Row {

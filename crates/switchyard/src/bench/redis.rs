@@ -9,10 +9,10 @@
 //! Redis writes and syncs once for all requests that it finds, and stands still meanwhile. So the rate of `no` cannot be had: with
 //! each the figure is shown that a sync for all clients at once by a single raw overwrite would leave of it.
 
-use super::compare::{ROUNDS, SECONDS};
-use super::machine;
+use super::rounds::{ROUNDS, SECONDS, median};
 use super::store::{RAW_BYTES, Scratch, check_area, raw, scratch};
 use crate::failure::within;
+use crate::machine;
 use crate::size::Size;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -228,11 +228,6 @@ pub(super) fn print_raws(about: &machine::About, raws: &[(&str, f64)]) {
     }
 }
 
-pub(super) fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
-}
-
 /// All rounds on one medium: the raw overwrite's p50, and the rows.
 fn measure(args: &RedisArgs, medium: &Medium) -> anyhow::Result<(f64, Vec<Row>)> {
     let area = scratch(&medium.dir, "redis.area");
@@ -261,7 +256,7 @@ fn measure(args: &RedisArgs, medium: &Medium) -> anyhow::Result<(f64, Vec<Row>)>
         }
     }
     let raw_us = median(raws);
-    let middle = |cases: &[Case], of: fn(&Case) -> f64| median(cases.iter().map(of).collect());
+    let middle = |cases: &[Case], of: fn(&Case) -> f64| median(cases.iter().map(of));
     let mut rows = Vec::new();
     for (place, &clients) in args.clients.iter().enumerate() {
         let at = |side: Side| {

@@ -1,12 +1,62 @@
 //! What comparisons print: a table, JSON, or one HTML page that needs nothing else.
 
-use super::compare::{CompareArgs, Row};
-use super::machine::{self, About};
+use crate::machine::{self, About};
 use crate::out;
 use crate::report::chart::spread;
-use crate::report::page::{begin, escape, section};
+use crate::report::escape::escape;
+use crate::report::page::{begin, section};
+use clap::Args;
+use serde::Serialize;
 use sim::report::table::Table;
 use std::fmt::Write;
+use std::path::PathBuf;
+
+/// What every comparison of servers takes.
+#[derive(Args)]
+pub struct CompareArgs {
+    /// Interleaved rounds; the report has medians
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub rounds: usize,
+    /// Seconds of each run
+    #[arg(long, value_name = "S", default_value_t = 2.0, allow_negative_numbers = true)]
+    pub seconds: f64,
+    /// Memory of each server
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: crate::size::Size,
+    /// Processor of the servers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub server_cpu: usize,
+    /// Processor of all clients
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub client_cpu: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write a report as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// One system in one scenario: medians over the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The system.
+    pub system: String,
+    /// The scenario.
+    pub scenario: String,
+    /// Requests a second of the measured clients.
+    pub iops: f64,
+    /// Latency of theirs.
+    pub p50_us: f64,
+    /// Latency of theirs.
+    pub p99_us: f64,
+    /// Latency of theirs.
+    pub p999_us: f64,
+    /// What they move, or the bulk clients beside them.
+    pub mib_s: f64,
+    /// Processor time while nobody asks, in percent of one; with the first scenario only.
+    pub idle_cpu_percent: Option<f64>,
+}
 
 /// Prints rows, and writes the page if asked for, with the simulator's figures behind them.
 pub fn print(

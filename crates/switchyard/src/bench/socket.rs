@@ -8,6 +8,25 @@ use std::io::{self, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+/// A pipelined client: many requests under way on one connection.
+pub trait Client: Send {
+    /// True if the server understands flushes.
+    fn can_flush(&self) -> bool;
+    /// Queues a read.
+    fn push_read(&mut self, cookie: u64, offset: u64, length: u32);
+    /// Queues a write. The data of writes of one length differ in their first [`STAMP_BYTES`] only.
+    fn push_write(&mut self, cookie: u64, offset: u64, data: &[u8]);
+    /// Queues a flush.
+    fn push_flush(&mut self, cookie: u64);
+    /// Sends what is queued.
+    fn send(&mut self) -> std::io::Result<()>;
+    /// Waits for one reply and returns its cookie; `data_bytes` tells of a cookie how much data comes with it, which is
+    /// received and passed over.
+    fn receive(&mut self, data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64>;
+    /// True if another reply is here already.
+    fn has_reply(&self) -> bool;
+}
+
 /// Who does not take a connection this long is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that does not answer this long is given up.

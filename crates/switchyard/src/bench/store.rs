@@ -5,9 +5,10 @@
 //! turns within a round, each on a new file in the same directory; the round with the median rate counts. Other engines
 //! run in a program of their own (`bench/peers`), so that this one does not depend on them.
 
-use super::compare::{ROUNDS, SECONDS};
-use super::{instructions, machine};
+use super::instructions::{self, key};
+use super::rounds::{ROUNDS, SECONDS};
 use crate::failure::{Failure, within};
+use crate::machine;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use area::{Area, AreaOptions, NvmTiming};
@@ -109,7 +110,8 @@ pub(super) fn check_area(size: Size) -> Result<(), Failure> {
 /// Runs it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     if args.instructions {
-        return instructions::run(args);
+        let counted = args.operation.as_deref().map(|operation| (operation, args.count));
+        return instructions::run(args.bytes, counted, args.json);
     }
     for &threads in &args.threads {
         within("--threads", threads, 1..=256)?;
@@ -259,15 +261,6 @@ fn ours(args: &StoreArgs, structure: &str, threads: usize, time: Duration) -> an
             })
         }
     }
-}
-
-/// Sixteen bytes, new each time, in no order.
-pub(super) fn key(thread: usize, count: u64) -> [u8; 16] {
-    let mut key = [0; 16];
-    let scattered = (count << 8 | thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    key[..8].copy_from_slice(&scattered.to_be_bytes());
-    key[8..].copy_from_slice(&count.to_be_bytes());
-    key
 }
 
 /// Lets `threads` threads do what `make` makes for each, for `time`.

@@ -3,11 +3,28 @@
 use super::api::{Create, Exchange, Exchanged, Problem, Resize, Status, Volume};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
+use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use ureq::http::{Method, Request};
 use ureq::{Agent, Body};
+
+/// Which rack a command asks.
+#[derive(Args)]
+pub struct RackArgs {
+    /// Control address of the rack
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9180",
+        global = true
+    )]
+    pub control: String,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
 
 /// The longest a rack may take to answer: creating a volume waits for its nodes.
 const TIMEOUT: Duration = Duration::from_secs(90);

@@ -3,7 +3,7 @@
 
 mod place;
 
-use crate::bench::machine::cpu_time;
+use crate::machine::cpu_time;
 use anyhow::{Context, anyhow, ensure};
 use base::{Addr, Rng, VolumeId};
 use flash::Ssd;

@@ -2,13 +2,19 @@
 
 use super::api::{Event, Page};
 use super::serve::WAIT_MAX;
-use crate::control::client::Client;
+use crate::control::client::{Client, RackArgs};
 use crate::out;
 use clap::{Args, ValueEnum};
 
-/// What is wanted of them.
+/// `switchyard events`.
 #[derive(Args)]
-pub struct Wanted {
+#[command(
+    after_help = "docs/events.md says of each event what it means and what to do.\n\nExamples:\n  switchyard events\n  \
+    switchyard events --follow --level debug\n  switchyard events --json | jq 'select(.name == \"lease-lapsed\")'"
+)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub rack: RackArgs,
     /// Go on with what happens from now on, until Ctrl-C
     #[arg(long)]
     pub follow: bool,
@@ -33,10 +39,10 @@ pub enum Level {
     Error,
 }
 
-/// Prints the events of the part at `control`.
-pub fn run(control: &str, json: bool, wanted: &Wanted) -> anyhow::Result<()> {
-    let client = Client::new(control);
-    let (mut since, mut wait, mut began) = (wanted.since, 0, None);
+/// Prints the events of a part of a rack.
+pub fn run(args: &EventsArgs) -> anyhow::Result<()> {
+    let (client, json) = (Client::new(&args.rack.control), args.rack.json);
+    let (mut since, mut wait, mut began) = (args.since, 0, None);
     loop {
         let page: Page = client.events(since, wait)?;
         let is_other = began.is_some_and(|began| began != page.began_ms);
@@ -60,17 +66,17 @@ pub fn run(control: &str, json: bool, wanted: &Wanted) -> anyhow::Result<()> {
         }
         for event in &page.events {
             let level = Level::from_str(&event.level, false).unwrap_or(Level::Error);
-            if level >= wanted.level {
+            if level >= args.level {
                 print(json, event)?;
             }
         }
         out::flush();
         let is_last = page.events.is_empty() || page.next == since;
         since = page.next;
-        if out::is_lost() || is_last && !wanted.follow {
+        if out::is_lost() || is_last && !args.follow {
             return Ok(());
         }
-        wait = if wanted.follow { WAIT_MAX / 2 } else { 0 };
+        wait = if args.follow { WAIT_MAX / 2 } else { 0 };
     }
 }
 

@@ -9,6 +9,6 @@ mod serve;
 mod text;
 mod time;
 
-pub use command::{Wanted, run};
+pub use command::{EventsArgs, run};
 pub use journal::{counts, end, lost, tell, teller};
 pub use serve::routes;

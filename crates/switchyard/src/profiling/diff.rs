@@ -1,6 +1,6 @@
 //! `switchyard profile diff`: two profiles side by side.
 
-use super::load;
+use super::saved::load;
 use super::text::{on, title};
 use clap::Args;
 use profile::summary::{OperationSummary, Summary};

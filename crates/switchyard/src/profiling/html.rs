@@ -1,7 +1,8 @@
 //! A profile as one page: layers, latencies over time, devices, functions and a flame graph of the kernel's stacks.
 
 use super::text::title;
-use crate::report::page::{begin, escape, head};
+use crate::report::escape::escape;
+use crate::report::page::{begin, head};
 use profile::summary::{OperationSummary, StackSummary, Summary, USER};
 use sim::report::number::plain;
 use std::collections::BTreeMap;

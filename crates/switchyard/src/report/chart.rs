@@ -1,7 +1,7 @@
 //! Charts as SVG that a page holds: grouped bars, and lines. Colours are classes of the page's style sheet, so that
 //! they follow its theme; a bar or point tells its number when pointed at.
 
-use super::page::escape;
+use super::escape::escape;
 use sim::report::number::plain;
 use std::fmt::Write;
 

@@ -2,19 +2,20 @@
 //! CSV. The drawing is shared with the pages of `bench`.
 
 pub mod chart;
+pub mod escape;
 mod figures;
 pub mod page;
 mod work;
 
-use crate::bench::machine;
 use crate::failure::{Failure, within};
+use crate::machine;
 use crate::out;
 use anyhow::bail;
 use clap::Args;
+use escape::escape;
 use indicatif::{ProgressBar, ProgressStyle};
 use page::Overall;
 use serde_json::{Value, json};
-use sim::eval;
 use sim::experiment::{EXPERIMENTS, Experiment};
 use sim::report::claims;
 use sim::report::number::exact;
@@ -193,12 +194,12 @@ fn page(tables: &[Table], made: &Made) -> String {
         "<p class=note>RackBlox's evaluation (SOSP'23) and blk-switch's (OSDI'21), run in Switchyard's simulator: commit \
          {}, seed {}. All of ours is computed in this run; what the papers say is written as theirs, with where it stands. \
          Made in {:.0} s on {} threads; {}, Linux {}.</p><nav>",
-        page::escape(about.commit),
+        escape(about.commit),
         made.seed,
         made.time.as_secs_f64(),
         made.jobs,
-        page::escape(&about.processor),
-        page::escape(&about.kernel)
+        escape(&about.processor),
+        escape(&about.kernel)
     );
     for table in tables {
         let _ = write!(html, "<a href='#{0}'>{0}</a>", table.name);
@@ -294,6 +295,7 @@ fn print_summary(tables: &[Table]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sim::eval;
 
     /// Small experiments of every kind: with a plan, without one, and of the block switch.
     const SMALL: [&str; 4] = ["fig21", "fig22", "predictor", "switch-fig13"];

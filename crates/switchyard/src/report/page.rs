@@ -2,6 +2,7 @@
 //! and can be read on a phone and printed.
 
 use super::chart::Chart;
+use super::escape::escape;
 use super::figures::{charts, colour, main_column};
 use sim::report::claims::{Claim, Target, claims};
 use sim::report::number::{exact, plain};
@@ -18,14 +19,6 @@ pub fn begin(title: &str) -> String {
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>\
          <title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
     )
-}
-
-/// Text for a page.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('\'', "&#39;")
 }
 
 /// A table's beginning: that of the first columns that are text, then those of numbers.

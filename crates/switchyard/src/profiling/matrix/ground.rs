@@ -1,5 +1,6 @@
 //! The device that is measured: a loop device on a file, or one that the user names; what is made on it is undone again.
 
+use super::cell::OWN;
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -149,7 +150,7 @@ impl Ground {
         self.clear()?;
         let device = self.device.display().to_string();
         let mount = self.mount.display().to_string();
-        if system != "raw" && system != super::OWN {
+        if system != "raw" && system != OWN {
             // What file systems discard is answered without the medium, to those that come after them as well.
             let (make, mounting) = match system {
                 "ext4" => (&["-F", "-E", "nodiscard"][..], "defaults"),

@@ -1,7 +1,7 @@
 //! One cell: fio at depth 1 under the profiler.
 
+use super::cell::{Cell, Engine, Outcome};
 use super::ground::{FILE_BYTES, Ground};
-use super::{Cell, Engine, Outcome};
 use crate::control::client::Client;
 use crate::profiling::own::{self, requests as requests_of};
 use anyhow::{Context, bail};

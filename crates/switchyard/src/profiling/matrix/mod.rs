@@ -2,6 +2,7 @@
 //! question of the poster "Quantifying the Overheads of the Modern Linux I/O Stack", asked of this machine's kernel and of
 //! Switchyard's own target on the same device.
 
+mod cell;
 mod ground;
 mod measure;
 mod page;
@@ -10,10 +11,10 @@ use crate::failure::Failure;
 use crate::out;
 use crate::size::Size;
 use anyhow::{Context, bail};
+use cell::{Cell, Engine, Found, OWN, SYSTEMS};
 use clap::Args;
 use ground::Ground;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
@@ -57,98 +58,10 @@ pub struct MatrixArgs {
     json: bool,
 }
 
-/// What can be on the device: file systems, nothing, and nothing but a target in front of it.
-const SYSTEMS: [&str; 5] = ["ext4", "xfs", "btrfs", "raw", OWN];
-const OWN: &str = "switchyard";
 /// The poster's sizes (§III).
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 10 << 20, 100 << 20];
 /// A request of NBD is at most this long (NBD protocol, "Size constraints").
 const NBD_BYTES_MAX: u64 = 32 << 20;
-
-/// How a program asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Engine {
-    Direct,
-    Uring,
-    Buffered,
-    Nbd,
-}
-
-impl Engine {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "pread/pwrite, direct",
-            Self::Uring => "io_uring, direct",
-            Self::Buffered => "pread/pwrite, buffered",
-            Self::Nbd => "NBD",
-        }
-    }
-}
-
-/// A cell of the matrix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Cell {
-    system: String,
-    engine: Engine,
-    is_write: bool,
-    /// The file's space was allocated before. Devices have no files.
-    is_preallocated: bool,
-    bytes: u64,
-}
-
-impl Cell {
-    fn name(&self) -> String {
-        format!(
-            "{} {} {} {}{}",
-            self.system,
-            self.engine.name(),
-            if self.is_write { "write" } else { "read" },
-            Size(self.bytes),
-            if self.is_preallocated {
-                ", preallocated"
-            } else {
-                ""
-            }
-        )
-    }
-}
-
-/// What a cell is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Outcome {
-    cell: Cell,
-    /// Requests.
-    requests: u64,
-    /// Mean time of a request as the program sees it, its share of the final sync included, µs.
-    mean_us: f64,
-    /// Layers of that, µs.
-    layers: Vec<(String, f64)>,
-    /// Share of the time in which the device had nothing of it.
-    software_share: f64,
-    /// Share of the measured time that was the probes' and is taken out.
-    probes_share: f64,
-    /// Bios a request.
-    bios: f64,
-    /// Splits and merges a request.
-    splits: f64,
-    merges: f64,
-    /// Events lost.
-    lost: u64,
-}
-
-/// Everything measured so far.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Found {
-    kernel: String,
-    /// On what.
-    ground: String,
-    /// How long it took, s.
-    seconds: f64,
-    outcomes: Vec<Outcome>,
-    /// Cells that could not be measured, and why.
-    refused: Vec<(Cell, String)>,
-}
 
 fn cells(args: &MatrixArgs) -> Vec<Cell> {
     let mut cells = Vec::new();

@@ -1,8 +1,9 @@
 //! The matrix as text and as a page, beside what the poster and XRP report.
 
-use super::{Cell, Engine, Found, OWN, Outcome, SYSTEMS};
-use crate::bench::machine;
+use super::cell::{Cell, Engine, Found, OWN, Outcome, SYSTEMS};
+use crate::machine;
 use crate::report::chart::{Chart, Marks, Scale};
+use crate::report::escape::escape;
 use crate::report::page;
 use crate::size::Size;
 use sim::report::number::plain;
@@ -171,10 +172,10 @@ pub fn render(found: &Found) -> String {
          it. {} cells on {}, {}, Linux {}, commit {}, in {:.0} s. The cost of the probes is taken out. Buffered writes have the \
          final fsync in them. The device below a loop device is its file and that file's device.</p>",
         found.outcomes.len(),
-        page::escape(&found.ground),
-        page::escape(&about.processor),
-        page::escape(&found.kernel),
-        page::escape(about.commit),
+        escape(&found.ground),
+        escape(&about.processor),
+        escape(&found.kernel),
+        escape(about.commit),
         found.seconds
     );
     html.push_str("<div class=legend>");
@@ -233,7 +234,7 @@ fn detail(outcome: &Outcome) -> String {
     let layers: Vec<String> = outcome
         .layers
         .iter()
-        .map(|(name, us)| format!("{} {} µs", page::escape(name), plain(*us)))
+        .map(|(name, us)| format!("{} {} µs", escape(name), plain(*us)))
         .collect();
     format!(
         "{} requests of {} µs: {}",
@@ -248,8 +249,8 @@ fn refused(html: &mut String, found: &Found) {
         let _ = write!(
             html,
             "<p class=note>Not measured: {}: {}</p>",
-            page::escape(&cell.name()),
-            page::escape(why)
+            escape(&cell.name()),
+            escape(why)
         );
     }
 }
@@ -317,12 +318,12 @@ fn cells(html: &mut String, found: &Found) {
         let layers: Vec<String> = outcome
             .layers
             .iter()
-            .map(|(name, us)| format!("{} {}", page::escape(name), plain(*us)))
+            .map(|(name, us)| format!("{} {}", escape(name), plain(*us)))
             .collect();
         let _ = write!(
             html,
             "<tr><td class=text>{}<td class=text>{}",
-            page::escape(&outcome.cell.name()),
+            escape(&outcome.cell.name()),
             layers.join(", ")
         );
         let numbers = [
