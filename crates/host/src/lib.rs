@@ -22,7 +22,7 @@ use base::event::Kind;
 use base::{Addr, BlockReply, BlockRequest, MediaDone, MediaOp};
 use wire::rack::Packet;
 
-/// The client of requests that the control plane makes: nobody reads the answer.
+/// The client of requests that no client has made: no connection has this number, and a world drops their answers.
 pub const NOBODY: u32 = u32::MAX;
 
 /// What a world tells a host.

@@ -237,9 +237,6 @@ pub enum RegistryError {
     /// Somebody else changed it first.
     #[error("the registry changed meanwhile; try again")]
     Conflict,
-    /// Another gateway leads, and changes are its own business.
-    #[error("the gateway at {0} leads: ask that one, with --control")]
-    Elsewhere(String),
     /// It could not be read or written.
     #[error("the registry cannot be read or written: {0}")]
     Unavailable(String),

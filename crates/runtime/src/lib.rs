@@ -45,6 +45,7 @@ mod udp;
 pub use counters::{MalformedStats, Stats};
 pub use events::{Teller, Told};
 pub use handle::{CoreHandle, StartError, Stopped, TargetSpec, start_core, start_target};
+pub use host::NOBODY;
 pub use local::LocalVolume;
 pub use nvme::{NvmeTarget, nvme_address};
 pub use os::{MediaFile, MediaOpenError, MediaWarning, now, seed};
@@ -174,10 +175,6 @@ pub struct Site<'a> {
     /// Now.
     pub now: Instant,
 }
-
-/// The client of requests that a job hands to its host ([`CoreHandle::call`]): no connection has this number, and their
-/// answers are dropped.
-pub const NOBODY: u32 = u32::MAX;
 
 /// Builds a host on its core's thread (pages cannot leave it).
 pub type Build = Box<dyn FnOnce(Site<'_>) -> Result<Box<dyn RackHost>, BoxError> + Send>;

@@ -5,10 +5,9 @@ use crate::control::api;
 use crate::control::server::Server;
 use crate::events;
 use crate::failure::Failure;
-use crate::plane::Plane;
+use crate::operator::Part;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::event::{Kind, RegistryTrouble, Source};
 use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, StartError};
 use std::sync::Arc;
@@ -16,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A rack that is still opening volumes says so this often.
-/// Between two looks at who leads.
+/// Between two looks whether every core is alive.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A rack that is still opening volumes says so this often.
 const STILL_EVERY: Duration = Duration::from_secs(5);
 
 /// How much is told: with `--json`, standard output carries one line for scripts, and notes go to standard error.
@@ -127,9 +126,9 @@ pub fn start_core(config: CoreConfig, specs: Vec<HostSpec>, names: &[String]) ->
 }
 
 /// Tells what the recovery of the nodes here found, if anything.
-pub fn print_recovery(plane: &Plane, says: &Says) -> anyhow::Result<()> {
-    for id in plane.local_nodes() {
-        let reports = plane.node(id, |node, _| node.recovery_reports().to_vec())?;
+pub fn print_recovery(part: &Part, says: &Says) -> anyhow::Result<()> {
+    for id in part.local_nodes() {
+        let reports = part.node(id, |node, _| node.recovery_reports().to_vec())?;
         for (vssd, report) in reports.into_iter().flatten() {
             let mut found = Vec::new();
             if report.torn > 0 {
@@ -160,13 +159,13 @@ pub fn print_recovery(plane: &Plane, says: &Says) -> anyhow::Result<()> {
 
 /// Waits until every volume is ready or failed; failed ones are told. `None`: a signal ended the wait.
 pub fn await_volumes(
-    plane: &Plane,
+    part: &Part,
     says: &Says,
     signals: &Signals,
 ) -> anyhow::Result<Option<Vec<api::Volume>>> {
     let mut still = Instant::now() + STILL_EVERY;
     loop {
-        let volumes = plane.settle()?;
+        let volumes = part.volumes()?;
         let opening = volumes.iter().filter(|volume| volume.state == "opening").count();
         if opening == 0 {
             for problem in volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
@@ -181,7 +180,7 @@ pub fn await_volumes(
         if signals.wait(Duration::from_millis(5))? {
             return Ok(None);
         }
-        if !plane.is_running() {
+        if !part.is_running() {
             bail!("a core stopped because of a bug: see its message above");
         }
     }
@@ -223,57 +222,45 @@ pub fn print_volumes(volumes: &[api::Volume]) {
 
 /// Serves until a signal, then stops cleanly.
 pub fn serve(
-    plane: Arc<Plane>,
+    part: Arc<Part>,
     server: impl Into<Option<Server>>,
     signals: &Signals,
     says: &Says,
 ) -> anyhow::Result<()> {
-    let mut led = true;
     while !signals.wait(LOOK_EVERY)? {
-        match plane.look() {
-            Ok(leads) if leads != led => {
-                led = leads;
-                says.note(if leads { "serves the volumes" } else { "stands by" });
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let why = RegistryTrouble::Unreachable;
-                events::tell(Source::Operator, Kind::RegistryFailed { why });
-                says.note(&format!("who leads is not known: {error}"));
-            }
-        }
-        if !plane.is_running() {
+        if !part.is_running() {
             bail!("a core stopped because of a bug: see its message above");
         }
     }
-    stop(plane, server, says)
+    stop(part, server, says)
 }
 
 /// Stops cleanly before every volume was ready, which is a failed start.
-pub fn stop_early(plane: Arc<Plane>, server: Server, says: &Says) -> anyhow::Result<()> {
-    stop(plane, server, says)?;
+pub fn stop_early(part: Arc<Part>, server: Server, says: &Says) -> anyhow::Result<()> {
+    stop(part, server, says)?;
     bail!("stopped before every volume was ready")
 }
 
 /// Ends the control server, then the rack.
-fn stop(plane: Arc<Plane>, server: impl Into<Option<Server>>, says: &Says) -> anyhow::Result<()> {
+fn stop(part: Arc<Part>, server: impl Into<Option<Server>>, says: &Says) -> anyhow::Result<()> {
     says.note("stopping");
-    plane.stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut clean = part.stop_serving()?;
     drop(server.into());
-    // A request of the control server may still hold the plane for a moment.
+    // A request of the control server may still hold it for a moment.
     let until = Instant::now() + Duration::from_secs(2);
-    let mut plane = plane;
-    let plane = loop {
-        match Arc::try_unwrap(plane) {
-            Ok(plane) => break plane,
+    let mut part = part;
+    let part = loop {
+        match Arc::try_unwrap(part) {
+            Ok(part) => break part,
             Err(shared) if Instant::now() < until => {
-                plane = shared;
+                part = shared;
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(_) => bail!("a control request did not end; flushed data are durable"),
         }
     };
-    if !plane.stop()? {
+    clean &= part.stop()?;
+    if !clean {
         says.note("some caches were not written back in time; what was flushed is durable");
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use crate::control::api;
 use crate::events;
-use crate::plane::{Plane, Refusal, stages_of};
+use crate::operator::{Part, Refusal, stages_of};
 use hdrhistogram::Histogram;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -155,8 +155,8 @@ fn buckets(histogram: &Histogram<u64>) -> Value {
 }
 
 /// The text of one scrape.
-pub fn text(plane: &Plane) -> Result<String, Refusal> {
-    let status = plane.status()?;
+pub fn text(part: &Part) -> Result<String, Refusal> {
+    let status = part.status()?;
     let mut page = Page::default();
     let role = vec![("role", status.role.clone()), ("version", status.version.clone())];
     page.level("info", "What this process is", &role, 1.0);
@@ -177,10 +177,10 @@ pub fn text(plane: &Plane) -> Result<String, Refusal> {
         core_counters(&mut page, &vec![("core", index.to_string())], core);
     }
     for volume in &status.volumes {
-        volume_series(&mut page, plane, volume)?;
+        volume_series(&mut page, part, volume)?;
     }
     for node in &status.nodes {
-        node_series(&mut page, plane, node)?;
+        node_series(&mut page, part, node)?;
     }
     Ok(page.text())
 }
@@ -317,7 +317,7 @@ fn core_counters(page: &mut Page, labels: &Labels, core: &api::Core) {
     );
 }
 
-fn volume_series(page: &mut Page, plane: &Plane, volume: &api::Volume) -> Result<(), Refusal> {
+fn volume_series(page: &mut Page, part: &Part, volume: &api::Volume) -> Result<(), Refusal> {
     let labels = vec![("volume", volume.name.clone())];
     page.level(
         "volume_size_bytes",
@@ -328,7 +328,7 @@ fn volume_series(page: &mut Page, plane: &Plane, volume: &api::Volume) -> Result
     let ready = if volume.state == "ready" { 1.0 } else { 0.0 };
     page.level("volume_ready", "1 when every replica serves", &labels, ready);
     let id = base::VolumeId(volume.id);
-    let Some(latency) = plane.gateway(move |gateway, _| gateway.latency(id).cloned())? else {
+    let Some(latency) = part.gateway(move |gateway, _| gateway.latency(id).cloned())? else {
         return Ok(());
     };
     for (histogram, op) in latency.iter().zip(["read", "write", "flush"]) {
@@ -339,7 +339,7 @@ fn volume_series(page: &mut Page, plane: &Plane, volume: &api::Volume) -> Result
     Ok(())
 }
 
-fn node_series(page: &mut Page, plane: &Plane, node: &api::Node) -> Result<(), Refusal> {
+fn node_series(page: &mut Page, part: &Part, node: &api::Node) -> Result<(), Refusal> {
     let labels = vec![("node", node.id.to_string())];
     page.level(
         "node_up",
@@ -357,7 +357,7 @@ fn node_series(page: &mut Page, plane: &Plane, node: &api::Node) -> Result<(), R
         vssd_counts(page, &labels, vssd);
         vssd_levels(page, &labels, vssd);
     }
-    let Some(stages) = plane.node(base::NodeId(node.id), |node, _| stages_of(node))? else {
+    let Some(stages) = part.node(base::NodeId(node.id), |node, _| stages_of(node))? else {
         return Ok(());
     };
     let mut merged = host::node::Stages::new();

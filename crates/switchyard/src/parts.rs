@@ -6,20 +6,20 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Follower, Offer, Parts, Plane, cntlids, enter, load_decided, open_registered};
+use crate::operator::{About, At, LOOK_EVERY, Offer, Part, Pieces, SILENT_AFTER, cntlids, enter};
 use crate::rackup::create_demo;
 use crate::registry::FileRegistry;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Addr, NodeId};
 use clap::Args;
+use host::operator::{Role, Shared};
 use host::{Gateway, GatewayConfig, Tor, TorConfig};
 use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
 use runtime::{CoreConfig, HostSpec, MediaFile};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use wire::nvme::TargetOptions;
 
 /// `switchyard tor`.
@@ -219,9 +219,9 @@ fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
 }
 
 /// Control server of a part, if it is to have one.
-fn serve_control(control: Option<SocketAddr>, plane: &Arc<Plane>) -> anyhow::Result<Option<Server>> {
+fn serve_control(control: Option<SocketAddr>, part: &Arc<Part>) -> anyhow::Result<Option<Server>> {
     control
-        .map(|address| Server::start(server::bind(address)?, Arc::clone(plane)))
+        .map(|address| Server::start(server::bind(address)?, Arc::clone(part)))
         .transpose()
 }
 
@@ -269,20 +269,19 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         ..CoreConfig::default()
     };
     let cores = vec![launch::start_core(core, vec![spec], &["the ToR".into()])?];
-    let parts = Parts {
+    let pieces = Pieces {
         cores,
         tor: Some(FIRST),
         gateway: None,
         nodes: Vec::new(),
-        registry: None,
+        records: None,
         nvme: Offer::default(),
-        follower: None,
     };
     signals.serving();
-    let plane = Arc::new(Plane::new(about("tor", None, &config), parts));
-    let server = serve_control(args.control, &plane)?;
+    let part = Arc::new(Part::new(about("tor", None, &config), pieces)?);
+    let server = serve_control(args.control, &part)?;
     ready("tor", addr, server.as_ref(), &says);
-    launch::serve(plane, server, &signals, &says)
+    launch::serve(part, server, &signals, &says)
 }
 
 /// `switchyard node`.
@@ -316,21 +315,20 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
         vec![spec],
         &[format!("node {}", id.0)],
     )?];
-    let parts = Parts {
+    let pieces = Pieces {
         cores,
         tor: None,
         gateway: None,
         nodes: vec![(id, FIRST)],
-        registry: None,
+        records: None,
         nvme: Offer::default(),
-        follower: None,
     };
     signals.serving();
-    let plane = Arc::new(Plane::new(about("node", dir, &config), parts));
-    launch::print_recovery(&plane, &says)?;
-    let server = serve_control(args.control, &plane)?;
+    let part = Arc::new(Part::new(about("node", dir, &config), pieces)?);
+    launch::print_recovery(&part, &says)?;
+    let server = serve_control(args.control, &part)?;
     ready(&format!("node {}", id.0), addr, server.as_ref(), &says);
-    launch::serve(plane, server, &signals, &says)
+    launch::serve(part, server, &signals, &says)
 }
 
 type NodeMedium = (MediaFile, Option<PathBuf>, Option<DataDir>);
@@ -388,49 +386,49 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         registry,
         snapshot,
         nvme,
-        follower,
+        role,
     } = records(&args, &config, addr, &dir)?;
     let settings = GatewayConfig {
         addr,
         tor,
-        session: dir.next_session()?,
+        // The operator names it.
+        session: 0,
         nodes: known_nodes(&snapshot)?,
         request_timeout: config.request_timeout,
         shaping: None,
-        shared: follower.is_some(),
+        shared: matches!(role, Role::Shared(_)),
     };
     let is_first = snapshot.next_volume == 0;
-    let spec = gateway_host(args.listen, config.nbd, settings, snapshot, &nvme);
+    let spec = gateway_host(args.listen, config.nbd, settings, &nvme);
     let cores = vec![launch::start_core(
         config.core(0),
         vec![spec],
         &["the gateway".into()],
     )?];
-    let parts = Parts {
+    let pieces = Pieces {
         cores,
         tor: None,
         gateway: Some(FIRST),
         nodes: Vec::new(),
-        registry: Some(registry),
+        records: Some((registry, role)),
         nvme,
-        follower,
     };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
-    let plane = Arc::new(Plane::new(about, parts));
-    let server = Server::start(server::bind(config.control)?, Arc::clone(&plane))?;
-    let leads = plane.look()?;
-    if leads && is_first && args.demo.is_some_and(|size| size.0 > 0) {
-        create_demo(&plane, config.demo_bytes, &says)?;
+    let part = Arc::new(Part::new(about, pieces)?);
+    let server = Server::start(server::bind(config.control)?, Arc::clone(&part))?;
+    let serves = part.serves()?;
+    if serves && is_first && args.demo.is_some_and(|size| size.0 > 0) {
+        create_demo(&part, config.demo_bytes, &says)?;
     }
     signals.serving();
-    let volumes = if leads {
-        launch::await_volumes(&plane, &says, &signals)?
+    let volumes = if serves {
+        launch::await_volumes(&part, &says, &signals)?
     } else {
         says.note("another gateway leads: stands by");
-        Some(plane.volumes()?)
+        Some(part.volumes()?)
     };
     let Some(volumes) = volumes else {
-        return launch::stop_early(plane, server, &says);
+        return launch::stop_early(part, server, &says);
     };
     if says.json {
         launch::print_ready_json(&volumes, &format!("http://{}", server.address()));
@@ -438,28 +436,17 @@ pub fn gateway(args: GatewayArgs) -> anyhow::Result<()> {
         println!("gateway ready at {addr}/udp, control http://{}", server.address());
         launch::print_volumes(&volumes);
     }
-    launch::serve(plane, server, &signals, &says)
+    launch::serve(part, server, &signals, &says)
 }
 
-/// A gateway that serves the volumes, or stands by until it is told to.
-fn gateway_host(
-    listen: SocketAddrV4,
-    nbd: SocketAddr,
-    settings: GatewayConfig,
-    snapshot: Snapshot,
-    nvme: &Offer,
-) -> HostSpec {
+/// A gateway that stands by until its operator has it serve.
+fn gateway_host(listen: SocketAddrV4, nbd: SocketAddr, settings: GatewayConfig, nvme: &Offer) -> HostSpec {
     HostSpec {
         bind: Some(listen),
         medium: None,
         build: Box::new(move |site| {
-            let shared = settings.shared;
             let mut gateway = Gateway::new(settings, site.pool.clone());
-            if shared {
-                gateway.stand_by(site.now);
-            } else {
-                open_registered(&mut gateway, site.now, &snapshot);
-            }
+            gateway.stand_by(site.now);
             Ok(Box::new(gateway))
         }),
         nbd: vec![nbd],
@@ -472,8 +459,8 @@ struct Records {
     registry: Box<dyn Registry + Send>,
     snapshot: Snapshot,
     nvme: Offer,
-    /// The registry is shared.
-    follower: Option<Follower>,
+    /// Alone, or one of several that share the registry.
+    role: Role,
 }
 
 fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> anyhow::Result<Records> {
@@ -481,10 +468,12 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
         let mut registry = FileRegistry::open(dir.path())?;
         let snapshot = note_nodes(&mut registry, &args.nodes)?;
         return Ok(Records {
-            nvme: Offer::new(config.nvme, &snapshot),
+            nvme: Offer::new(config.nvme, TargetOptions::default()),
             registry: Box::new(registry),
             snapshot,
-            follower: None,
+            role: Role::Alone {
+                session: dir.next_session()?,
+            },
         });
     };
     std::fs::create_dir_all(shared)
@@ -505,12 +494,17 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
         cntlids: cntlids(number),
         ..TargetOptions::default()
     };
-    let session = Arc::new(AtomicU32::new(0));
     Ok(Records {
-        nvme: Offer::empty(config.nvme, options),
-        registry: Box::new(registry.led(Arc::clone(&session))),
+        nvme: Offer::new(config.nvme, options),
+        registry: Box::new(registry),
         snapshot,
-        follower: Some(Follower::new(registry, addr, session)),
+        role: Role::Shared(Shared {
+            me: addr,
+            silent_after: SILENT_AFTER,
+            lead_looks_every: LOOK_EVERY,
+            others_look_every: LOOK_EVERY,
+            session_min: dir.next_session()?,
+        }),
     })
 }
 
@@ -533,7 +527,7 @@ fn add_nodes(snapshot: &mut Snapshot, nodes: &[(NodeId, Addr)]) {
 }
 
 fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
-    let mut snapshot = load_decided(registry)?;
+    let mut snapshot = registry.load()?;
     let before = snapshot.nodes.clone();
     add_nodes(&mut snapshot, nodes);
     if snapshot.nodes.is_empty() {

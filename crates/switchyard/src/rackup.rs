@@ -7,19 +7,21 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::plane::{About, At, Offer, Parts, Plane, load_decided, open_registered};
+use crate::operator::{About, At, Offer, Part, Pieces, Refusal};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::{Addr, NodeId};
+use base::{Addr, Duration, NodeId};
 use clap::Args;
 use host::gateway::Shaping;
+use host::operator::Role;
 use host::{Central, Controller, ControllerConfig, Gateway, GatewayConfig, Tor, TorConfig};
+use rack::placement::PlacementError;
 use rack::registry::{NodeRecord, Registry, Snapshot};
-use runtime::{CoreHandle, HostSpec, MediaFile};
+use runtime::{HostSpec, MediaFile};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use wire::nvme::TargetOptions;
 
 /// `switchyard up`.
 #[derive(Args)]
@@ -43,6 +45,9 @@ pub struct UpArgs {
 /// Name of the volume of the first start.
 pub const DEMO: &str = "demo";
 
+/// Nodes register at the ToR a moment after they start.
+const NODES_WITHIN: Duration = Duration::from_secs(10);
+
 /// Runs until a signal.
 pub fn run(args: UpArgs) -> anyhow::Result<()> {
     let config = Config::new(args.options.with_file(args.config.as_deref())?)?;
@@ -55,11 +60,10 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
         .map(|id| medium(&config, dir.as_ref(), id, &snapshot, &says))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let is_first = snapshot.next_volume == 0;
-    let nvme = Offer::new(config.nvme, &snapshot);
-    let (cores, mut parts) = start(&config, media, session, snapshot, &nvme)?;
-    parts.nvme = nvme;
-    parts.cores = cores;
-    parts.registry = Some(registry);
+    let nvme = Offer::new(config.nvme, TargetOptions::default());
+    let mut pieces = start(&config, media, &nvme)?;
+    pieces.nvme = nvme;
+    pieces.records = Some((registry, Role::Alone { session }));
     let about = About {
         role: "up",
         dir: dir.as_ref().map(|dir| dir.path().to_owned()),
@@ -68,18 +72,18 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
         durability: config.durability,
         isolation: config.isolation,
     };
-    let plane = Arc::new(Plane::new(about, parts));
-    let server = Server::start(control, Arc::clone(&plane))?;
-    launch::print_recovery(&plane, &says)?;
+    let part = Arc::new(Part::new(about, pieces)?);
+    let server = Server::start(control, Arc::clone(&part))?;
+    launch::print_recovery(&part, &says)?;
     if is_first && config.demo_bytes > 0 {
-        create_demo(&plane, config.demo_bytes, &says)?;
+        create_demo(&part, config.demo_bytes, &says)?;
     }
     signals.serving();
-    let Some(volumes) = launch::await_volumes(&plane, &says, &signals)? else {
-        return launch::stop_early(plane, server, &says);
+    let Some(volumes) = launch::await_volumes(&part, &says, &signals)? else {
+        return launch::stop_early(part, server, &says);
     };
     announce(&config, &volumes, &server, &says);
-    launch::serve(plane, server, &signals, &says)
+    launch::serve(part, server, &signals, &says)
 }
 
 /// Directory, registry and the gateway's session number.
@@ -97,7 +101,7 @@ fn storage(config: &Config) -> anyhow::Result<(Option<DataDir>, Box<dyn Registry
 
 /// Checks that every node which holds something is there, and records the nodes' addresses.
 fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Snapshot> {
-    let mut snapshot = load_decided(registry)?;
+    let mut snapshot = registry.load()?;
     for volume in &snapshot.volumes {
         if let Some((_, node, _)) = volume.vssds().find(|(_, node, _)| node.0 > config.nodes) {
             bail!(Failure::Usage(format!(
@@ -163,18 +167,12 @@ fn medium(
 }
 
 /// Starts the cores: ToR and gateway on the first, nodes on it too or over the others.
-fn start(
-    config: &Config,
-    media: Vec<MediaFile>,
-    session: u32,
-    snapshot: Snapshot,
-    nvme: &Offer,
-) -> anyhow::Result<(Vec<CoreHandle>, Parts)> {
+fn start(config: &Config, media: Vec<MediaFile>, nvme: &Offer) -> anyhow::Result<Pieces> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
     specs[0].push(tor(config));
     names[0].push("the ToR".into());
-    specs[0].push(gateway(config, session, snapshot, nvme));
+    specs[0].push(gateway(config, nvme));
     names[0].push("the gateway".into());
     if let Some((central, addr)) = config.central() {
         specs[0].push(controller(config, central, addr));
@@ -204,16 +202,14 @@ fn start(
     for (index, specs) in specs.into_iter().enumerate() {
         cores.push(launch::start_core(config.core(index), specs, &names[index])?);
     }
-    let parts = Parts {
-        cores: Vec::new(),
+    Ok(Pieces {
+        cores,
         tor: Some(At { core: 0, host: 0 }),
         gateway: Some(At { core: 0, host: 1 }),
         nodes,
-        registry: None,
+        records: None,
         nvme: Offer::default(),
-        follower: None,
-    };
-    Ok((cores, parts))
+    })
 }
 
 fn tor(config: &Config) -> HostSpec {
@@ -251,12 +247,13 @@ fn controller(config: &Config, central: Central, addr: Addr) -> HostSpec {
     }
 }
 
-fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> HostSpec {
+fn gateway(config: &Config, nvme: &Offer) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
         addr,
         tor: config.rack_addr(0),
-        session,
+        // The operator names it.
+        session: 0,
         nodes: (1..=config.nodes)
             .map(|id| (NodeId(id), node_addr(config, id)))
             .collect(),
@@ -272,7 +269,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
         medium: None,
         build: Box::new(move |site| {
             let mut gateway = Gateway::new(settings, site.pool.clone());
-            open_registered(&mut gateway, site.now, &snapshot);
+            gateway.stand_by(site.now);
             Ok(Box::new(gateway))
         }),
         nbd: vec![config.nbd],
@@ -281,7 +278,7 @@ fn gateway(config: &Config, session: u32, snapshot: Snapshot, nvme: &Offer) -> H
 }
 
 /// Creates the volume of the first start.
-pub fn create_demo(plane: &Plane, size_bytes: u64, says: &Says) -> anyhow::Result<()> {
+pub fn create_demo(part: &Part, size_bytes: u64, says: &Says) -> anyhow::Result<()> {
     says.note(&format!("creating volume `{DEMO}` ({})", Size(size_bytes)));
     let create = Create {
         name: DEMO.into(),
@@ -291,19 +288,12 @@ pub fn create_demo(plane: &Plane, size_bytes: u64, says: &Says) -> anyhow::Resul
         isolation: None,
         read_only: false,
     };
-    // Nodes register at the ToR a moment after they start.
-    let until = std::time::Instant::now() + Duration::from_secs(10);
-    loop {
-        match plane.create_volume(&create) {
-            Ok(_) => return Ok(()),
-            Err(crate::plane::Refusal::NoRoom(error)) if std::time::Instant::now() < until => {
-                let rack::placement::PlacementError::TooFewNodes { .. } = error else {
-                    bail!("volume `{DEMO}` does not fit: {error}; or start with a smaller one (--demo SIZE)");
-                };
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(error) => return Err(error).context(format!("cannot create volume `{DEMO}`")),
+    match part.create_volume(&create, NODES_WITHIN) {
+        Ok(_) => Ok(()),
+        Err(Refusal::Operator(host::operator::Refusal::NoRoom(error @ PlacementError::NoRoom { .. }))) => {
+            bail!("volume `{DEMO}` does not fit: {error}; or start with a smaller one (--demo SIZE)")
         }
+        Err(error) => Err(error).context(format!("cannot create volume `{DEMO}`")),
     }
 }
 

@@ -8,8 +8,7 @@ use crate::datadir::write_durably;
 use rack::registry::{Registry, RegistryError, Snapshot};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use thiserror::Error;
 
 /// The file's name in a rack's directory.
@@ -80,8 +79,6 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
 #[derive(Debug)]
 pub struct FileRegistry {
     path: PathBuf,
-    /// Of several gateways only the lead may store: the one of this session.
-    lead: Option<Arc<AtomicU32>>,
 }
 
 impl FileRegistry {
@@ -89,7 +86,6 @@ impl FileRegistry {
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let registry = Self {
             path: dir.join(FILE_NAME),
-            lead: None,
         };
         let _lock = registry.lock()?;
         if !registry.path.exists() {
@@ -98,14 +94,6 @@ impl FileRegistry {
         }
         registry.load()?;
         Ok(registry)
-    }
-
-    /// The registry for a gateway that may store only while its session leads.
-    pub fn led(&self, session: Arc<AtomicU32>) -> Self {
-        Self {
-            path: self.path.clone(),
-            lead: Some(session),
-        }
     }
 
     /// Keeps other processes from storing until the file is closed.
@@ -132,13 +120,6 @@ impl Registry for FileRegistry {
     fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError> {
         let _lock = self.lock()?;
         let stored = self.load()?;
-        if let (Some(session), Some(lead)) = (&self.lead, &stored.lead)
-            && session.load(Ordering::SeqCst) != lead.session
-        {
-            let known = stored.gateways.iter().find(|known| known.addr == lead.gateway);
-            let control = known.map_or("?", |known| known.control.as_str());
-            return Err(RegistryError::Elsewhere(control.to_owned()));
-        }
         if stored.epoch != snapshot.epoch {
             return Err(RegistryError::Conflict);
         }
@@ -173,7 +154,7 @@ impl Registry for MemoryRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rack::registry::{LeadRecord, NodeRecord};
+    use rack::registry::NodeRecord;
 
     fn sample() -> Snapshot {
         Snapshot {
@@ -222,24 +203,6 @@ mod tests {
             assert_eq!(registry.load().unwrap().epoch, second.epoch + 1);
             assert!(matches!(registry.store(&second), Err(RegistryError::Conflict)));
         }
-    }
-
-    #[test]
-    fn only_the_lead_stores() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut file = FileRegistry::open(dir.path()).unwrap();
-        let session = Arc::new(AtomicU32::new(7));
-        let mut led = file.led(Arc::clone(&session));
-        let mut snapshot = file.load().unwrap();
-        snapshot.lead = Some(LeadRecord {
-            gateway: "10.0.0.1:1".into(),
-            session: 8,
-        });
-        file.store(&snapshot).unwrap();
-        let snapshot = led.load().unwrap();
-        assert!(matches!(led.store(&snapshot), Err(RegistryError::Elsewhere(_))));
-        session.store(8, Ordering::SeqCst);
-        led.store(&snapshot).unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::control::api::{SpanTimes, Spans, Status, Volume};
 use crate::control::server::{Server, bind};
 use crate::events;
-use crate::plane::core_counters;
+use crate::operator::core_counters;
 use axum::routing::get;
 use axum::{Json, Router};
 use base::BlockOp;

@@ -51,10 +51,11 @@ impl Gateway {
         self.add_sets(now, index, record, create);
     }
 
-    /// Grows an open volume to `record`, which has more sets than before and the same ones in front.
+    /// Grows an open volume to `record`, which has the same sets in front. Those behind were made before
+    /// ([`make_growth`](Gateway::make_growth)).
     pub fn grow_volume(&mut self, now: Instant, record: VolumeRecord) {
         if let Some(index) = self.find(record.volume()) {
-            self.add_sets(now, index, record, true);
+            self.add_sets(now, index, record, false);
         }
     }
 

@@ -35,7 +35,7 @@ pub enum Command {
         /// The other one.
         b: VssdId,
     },
-    /// Tell the registry's records.
+    /// Tell the registry's records, and whether this gateway serves, once that is known.
     Records,
     /// Ask every node how it is.
     Nodes,
@@ -71,8 +71,13 @@ pub enum Done {
     Deleted,
     /// The exchange took so long.
     Exchanged(Duration),
-    /// The registry's records.
-    Records(Box<Snapshot>),
+    /// The registry.
+    Records {
+        /// Its records.
+        records: Box<Snapshot>,
+        /// This gateway serves.
+        serves: bool,
+    },
     /// The nodes; those that did not answer have no last answer.
     Nodes(Vec<NodeAnswer>),
     /// Every volume is closed.

@@ -75,6 +75,11 @@ impl Leadership {
         matches!(self.state, State::Serves(_))
     }
 
+    /// True if other gateways can serve, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.role, Role::Shared(_))
+    }
+
     /// True while it is not known who leads.
     pub fn is_undecided(&self) -> bool {
         matches!(self.state, State::Undecided | State::Taking(_))

@@ -87,6 +87,8 @@ pub enum Output {
         /// This gateway serves.
         serves: bool,
     },
+    /// The registry cannot be used, and is asked again: somebody should be told.
+    Failed(RegistryError),
     /// Answer a command.
     Reply(u64, Result<Done, Refusal>),
 }
@@ -152,7 +154,10 @@ impl Work {
             Self::Resize(resize) => resize.advance(sight),
             Self::Delete(delete) => delete.advance(sight),
             Self::Exchange(swap) => swap.advance(sight),
-            Self::Records => Step::Finish(Ok(Done::Records(Box::new(sight.records.clone())))),
+            Self::Records => Step::Finish(Ok(Done::Records {
+                records: Box::new(sight.records.clone()),
+                serves: leadership.serves(),
+            })),
             Self::Nodes(census) => match census.ask(sight) {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
                 Err(step) => step,
@@ -221,6 +226,8 @@ impl Operator {
         if matches!(command, Command::Stop) {
             self.stops = true;
             self.abandon(|| Refusal::Stops);
+            // Hosts go to other paths first.
+            self.offer();
             self.out.push_back(Output::Gateway(Call::Close));
         }
         self.records.refresh();
@@ -236,7 +243,7 @@ impl Operator {
             .any(|job| job.command.is_some() && job.work.takes_turns());
         for (id, command) in core::mem::take(&mut self.waiting) {
             let work = Work::new(command.clone(), &self.config);
-            let undecided = work.changes() && self.leadership.is_undecided();
+            let undecided = !self.stops && self.leadership.is_undecided();
             if undecided || work.takes_turns() && busy {
                 later.push_back((id, command));
                 continue;
@@ -271,6 +278,7 @@ impl Operator {
         let Some(error) = self.records.take_failure() else {
             return;
         };
+        self.out.push_back(Output::Failed(error.clone()));
         self.admit_all();
         for at in 0..self.jobs.len() {
             if let Some(id) = self.jobs[at].command.take() {
@@ -445,7 +453,7 @@ impl Operator {
         let Some(records) = self.records.settled() else {
             return;
         };
-        let serves = self.leadership.serves() && !self.stops;
+        let serves = self.leadership.serves() && !(self.stops && self.leadership.is_shared());
         let news = (records.epoch, serves);
         if self.leadership.is_undecided() || self.offered == Some(news) {
             return;

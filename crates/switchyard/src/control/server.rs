@@ -5,13 +5,15 @@ use super::api::{Create, Exchange, Problem, Resize};
 use crate::events;
 use crate::failure::Failure;
 use crate::metrics;
-use crate::plane::{Plane, Refusal};
+use crate::operator::{Part, Refusal};
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use base::Duration;
+use host::operator::Refusal as Refused;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -41,9 +43,9 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 impl Server {
-    /// Serves `plane` until it is dropped.
-    pub fn start(listener: TcpListener, plane: Arc<Plane>) -> anyhow::Result<Self> {
-        Self::with(listener, routes(plane))
+    /// Serves `part` until it is dropped.
+    pub fn start(listener: TcpListener, part: Arc<Part>) -> anyhow::Result<Self> {
+        Self::with(listener, routes(part))
     }
 
     /// Serves `routes` until it is dropped.
@@ -101,9 +103,9 @@ impl Drop for Server {
     }
 }
 
-type Shared = State<Arc<Plane>>;
+type Shared = State<Arc<Part>>;
 
-fn routes(plane: Arc<Plane>) -> Router {
+fn routes(part: Arc<Part>) -> Router {
     Router::new()
         .route(
             "/",
@@ -111,7 +113,7 @@ fn routes(plane: Arc<Plane>) -> Router {
         )
         .route(
             "/v1/status",
-            get(async |plane: Shared| run(plane, |plane| plane.status()).await),
+            get(async |part: Shared| run(part, |part| part.status()).await),
         )
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
@@ -123,35 +125,35 @@ fn routes(plane: Arc<Plane>) -> Router {
             (StatusCode::NOT_FOUND, Json(Problem { error }))
         })
         .merge(events::routes())
-        .with_state(plane)
+        .with_state(part)
 }
 
-async fn list(plane: Shared) -> Response {
-    run(plane, |plane| plane.volumes()).await
+async fn list(part: Shared) -> Response {
+    run(part, |part| part.volumes()).await
 }
 
-async fn create(plane: Shared, Json(create): Json<Create>) -> Response {
-    run(plane, move |plane| plane.create_volume(&create)).await
+async fn create(part: Shared, Json(create): Json<Create>) -> Response {
+    run(part, move |part| part.create_volume(&create, Duration::ZERO)).await
 }
 
-async fn show(plane: Shared, Path(name): Path<String>) -> Response {
-    run(plane, move |plane| plane.volume(&name)).await
+async fn show(part: Shared, Path(name): Path<String>) -> Response {
+    run(part, move |part| part.volume(&name)).await
 }
 
-async fn resize(plane: Shared, Path(name): Path<String>, Json(resize): Json<Resize>) -> Response {
-    run(plane, move |plane| plane.resize_volume(&name, resize.size.0)).await
+async fn resize(part: Shared, Path(name): Path<String>, Json(resize): Json<Resize>) -> Response {
+    run(part, move |part| part.resize_volume(name, resize.size.0)).await
 }
 
-async fn delete(plane: Shared, Path(name): Path<String>) -> Response {
-    run(plane, move |plane| plane.delete_volume(&name)).await
+async fn delete(part: Shared, Path(name): Path<String>) -> Response {
+    run(part, move |part| part.delete_volume(name)).await
 }
 
-async fn exchange(plane: Shared, Json(exchange): Json<Exchange>) -> Response {
-    run(plane, move |plane| plane.exchange(exchange)).await
+async fn exchange(part: Shared, Json(exchange): Json<Exchange>) -> Response {
+    run(part, move |part| part.exchange(exchange)).await
 }
 
-async fn scrape(State(plane): Shared) -> Response {
-    match tokio::task::spawn_blocking(move || metrics::text(&plane)).await {
+async fn scrape(State(part): Shared) -> Response {
+    match tokio::task::spawn_blocking(move || metrics::text(&part)).await {
         Ok(Ok(text)) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
@@ -163,10 +165,10 @@ async fn scrape(State(plane): Shared) -> Response {
 
 /// Runs `work` where it may wait; its result as JSON.
 async fn run<T: serde::Serialize + Send + 'static>(
-    State(plane): Shared,
-    work: impl FnOnce(&Plane) -> Result<T, Refusal> + Send + 'static,
+    State(part): Shared,
+    work: impl FnOnce(&Part) -> Result<T, Refusal> + Send + 'static,
 ) -> Response {
-    match tokio::task::spawn_blocking(move || work(&plane)).await {
+    match tokio::task::spawn_blocking(move || work(&part)).await {
         Ok(Ok(result)) => Json(result).into_response(),
         Ok(Err(refusal)) => answer(refusal),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -175,13 +177,25 @@ async fn run<T: serde::Serialize + Send + 'static>(
 
 fn answer(refusal: Refusal) -> Response {
     let code = match &refusal {
-        Refusal::Invalid(_) | Refusal::Exchange(_) => StatusCode::BAD_REQUEST,
-        Refusal::Unknown(_) => StatusCode::NOT_FOUND,
-        Refusal::Exists(_) => StatusCode::CONFLICT,
-        Refusal::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
-        Refusal::Failed(_) | Refusal::Registry(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+        Refusal::Operator(refused) => code(refused),
         Refusal::Stopped(_) | Refusal::NoGateway => StatusCode::SERVICE_UNAVAILABLE,
     };
     let error = refusal.to_string();
     (code, Json(Problem { error })).into_response()
+}
+
+fn code(refused: &Refused) -> StatusCode {
+    match refused {
+        Refused::Name(_)
+        | Refused::Size(_)
+        | Refused::Replicas(_)
+        | Refused::Shrinks { .. }
+        | Refused::Exchange(_) => StatusCode::BAD_REQUEST,
+        Refused::Unknown(_) => StatusCode::NOT_FOUND,
+        Refused::Exists(_) => StatusCode::CONFLICT,
+        Refused::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Refused::Stops => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }

@@ -1,11 +1,14 @@
 //! The thread of the operator: it carries out what the machine asks of the registry, the gateway and the frontends, and
 //! hands commands to it. Only this thread waits for the registry's file.
 
-use super::{At, Cores, Refusal};
+use super::cores::{At, Cores};
 use super::gateways::others;
 use super::nvme::Offer;
+use super::refusal::Refusal;
+use crate::events;
 use anyhow::Context;
 use base::Machine;
+use base::event::{Kind, RegistryTrouble, Source};
 use host::Gateway;
 use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
@@ -15,7 +18,6 @@ use runtime::Stopped;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use wire::nvme::AnaState;
 
 type Answer = Result<Done, Refused>;
@@ -112,7 +114,12 @@ pub(super) struct World {
 
 impl World {
     /// Of the gateway at this place.
-    pub fn new(role: Role, registry: Box<dyn Registry + Send>, (cores, gateway): (Cores, At), nvme: Offer) -> Self {
+    pub fn new(
+        role: Role,
+        registry: Box<dyn Registry + Send>,
+        (cores, gateway): (Cores, At),
+        nvme: Offer,
+    ) -> Self {
         Self {
             role,
             registry,
@@ -155,6 +162,8 @@ impl World {
                 None
             }
             Output::Failed(error) => {
+                let why = RegistryTrouble::Unreachable;
+                events::tell(Source::Operator, Kind::RegistryFailed { why });
                 let complaint = format!("the operator waits: {error}");
                 if self.complaint.as_ref() != Some(&complaint) {
                     say(&complaint);

@@ -62,7 +62,9 @@ pub fn cntlids(number: usize) -> core::ops::RangeInclusive<u16> {
 
 /// Where the other gateways serve NVMe/TCP hosts.
 pub(super) fn others(snapshot: &Snapshot, role: Role) -> Vec<SocketAddr> {
-    let Role::Shared(shared) = role else { return Vec::new() };
+    let Role::Shared(shared) = role else {
+        return Vec::new();
+    };
     let me = shared.me.to_string();
     let others = snapshot.gateways.iter().filter(|record| record.addr != me);
     others

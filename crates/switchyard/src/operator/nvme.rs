@@ -23,23 +23,14 @@ fn subsystem(record: &VolumeRecord) -> Subsystem {
 }
 
 impl Offer {
-    /// Of the volumes there are; `None` for nothing.
-    pub fn new(address: Option<SocketAddr>, snapshot: &Snapshot) -> Self {
-        let this = Self::empty(address, TargetOptions::default());
-        for record in snapshot.volumes.iter().filter(|record| record.ready) {
-            this.add(record);
-        }
-        this
-    }
-
-    /// Of nothing yet, for a gateway that [`follow`](Offer::follow)s the registry.
-    pub fn empty(address: Option<SocketAddr>, options: TargetOptions) -> Self {
+    /// Of nothing before the operator tells what to [`follow`](Offer::follow); `None` offers nothing at all.
+    pub fn new(address: Option<SocketAddr>, options: TargetOptions) -> Self {
         Self(address.map(|address| (address, NvmeTarget::new(Target::new(options)))))
     }
 
     /// Offers the volumes that the registry has, in this state, and refers to other gateways; hosts are told of changes.
     pub fn follow(&self, snapshot: &Snapshot, state: AnaState, others: &[SocketAddr]) {
-        let ready = || snapshot.volumes.iter().filter(|record| record.ready);
+        let ready = || snapshot.served();
         let referrals: Vec<_> = others.iter().copied().map(runtime::nvme_address).collect();
         self.change(|target| {
             let offered: Vec<Subsystem> = target.subsystems().cloned().collect();
@@ -67,7 +58,7 @@ impl Offer {
     }
 
     /// How this path stands to every volume.
-    pub fn set_state(&self, state: AnaState) {
+    fn set_state(&self, state: AnaState) {
         self.change(|target| {
             if target.subsystems().any(|known| known.ana_state != state) {
                 target.set_ana_state(GROUP, state);
@@ -90,28 +81,6 @@ impl Offer {
     pub fn listening(&self, address: Option<SocketAddr>) {
         let addresses: Vec<_> = address.into_iter().map(runtime::nvme_address).collect();
         self.change(|target| target.set_addresses(addresses.clone()));
-    }
-
-    /// A volume is ready.
-    pub fn add(&self, record: &VolumeRecord) {
-        // It may be there already; the registry's names, and the sizes it has checked, are good ones.
-        self.change(|target| {
-            let _ = target.add(subsystem(record));
-        });
-    }
-
-    /// A volume has grown.
-    pub fn resize(&self, record: &VolumeRecord) {
-        self.change(|target| {
-            let _ = target.resize(&subsystem(record).nqn, record.size_bytes);
-        });
-    }
-
-    /// A volume goes: its hosts are disconnected.
-    pub fn remove(&self, record: &VolumeRecord) {
-        self.change(|target| {
-            let _ = target.remove(&subsystem(record).nqn);
-        });
     }
 
     /// A volume's name among NVMe subsystems, if it is offered.

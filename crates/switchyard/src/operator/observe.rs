@@ -1,16 +1,14 @@
 //! Looking at a running part: what [`api::Status`] tells.
 
-use super::{Plane, Refusal};
+use super::part::Part;
+use super::refusal::Refusal;
 use crate::control::api;
 use base::{Addr, NodeId};
 use hdrhistogram::Histogram;
+use host::gateway::NodeAnswer;
 use host::node::{Stages, Unit};
+use host::operator::{Command, Done};
 use host::{Gateway, Node};
-use rack::control::NodeStatus;
-use std::time::{Duration, Instant};
-
-/// Nodes of other processes are waited for this long.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// A histogram of nanoseconds as the API tells it.
 pub trait Quantiles {
@@ -81,33 +79,31 @@ fn vssd(unit: &Unit) -> api::Vssd {
 }
 
 /// Everything there is to see.
-pub fn status(plane: &Plane) -> Result<api::Status, Refusal> {
+fn status(part: &Part) -> Result<api::Status, Refusal> {
     let mut status = api::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        role: plane.about.role.to_owned(),
+        role: part.about.role.to_owned(),
         pid: std::process::id(),
-        uptime_s: plane.uptime_s(),
-        dir: plane
+        uptime_s: part.uptime_s(),
+        dir: part
             .about
             .dir
             .as_ref()
             .map(|dir| dir.display().to_string())
             .unwrap_or_default(),
-        timing: plane.about.timing.clone(),
-        nbd: plane.nbd_address().map(|address| address.to_string()),
-        tor: plane.tor(|tor, _| tor_counters(tor))?,
-        cores: plane.core_stats().map(core).collect(),
+        timing: part.about.timing.clone(),
+        nbd: part.nbd_address().map(|address| address.to_string()),
+        tor: part.tor(|tor, _| tor_counters(tor))?,
+        cores: part.core_stats().map(core).collect(),
         ..api::Status::default()
     };
-    if plane.gateway.is_some() {
-        status.gateway = Some(plane.gateway(|gateway, _| gateway_counters(gateway))?);
-        status.volumes = plane.volumes()?;
-        status.nodes = plane.ask_nodes()?;
+    if part.has_gateway() {
+        status.gateway = Some(part.gateway(|gateway, _| gateway_counters(gateway))?);
+        status.volumes = part.volumes()?;
+        status.nodes = part.ask_nodes()?;
     } else {
-        for id in plane.local_nodes() {
-            let addr = plane
-                .node(id, |node, _| node.config().addr)?
-                .unwrap_or(Addr::NONE);
+        for id in part.local_nodes() {
+            let addr = part.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);
             status.nodes.push(api::Node {
                 id: id.0,
                 addr: addr.to_string(),
@@ -116,7 +112,7 @@ pub fn status(plane: &Plane) -> Result<api::Status, Refusal> {
         }
     }
     for node in &mut status.nodes {
-        let seen = plane.node(NodeId(node.id), |node, _| {
+        let seen = part.node(NodeId(node.id), |node, _| {
             (
                 node.status(),
                 stages_of(node),
@@ -186,46 +182,27 @@ pub fn core(stats: runtime::Stats) -> api::Core {
     }
 }
 
-/// A node as the gateway knows it, and whether it answered after a given time.
-type Heard = (NodeId, Addr, Option<NodeStatus>);
+impl Part {
+    /// Everything there is to see.
+    pub fn status(&self) -> Result<api::Status, Refusal> {
+        status(self)
+    }
 
-impl Plane {
     /// Asks every node through the rack's network; those that do not answer in time are reported as silent.
-    pub(super) fn ask_nodes(&self) -> Result<Vec<api::Node>, Refusal> {
-        let asked = self.gateway(|gateway, now| {
-            gateway.ask_status(now);
-            now
-        })?;
-        let until = Instant::now() + ANSWER_WITHIN;
-        loop {
-            let heard: Vec<Heard> = self.gateway(move |gateway, _| {
-                let fresh = |node: &host::gateway::NodeAnswer| {
-                    node.last
-                        .as_ref()
-                        .filter(|(at, _)| *at >= asked)
-                        .map(|(_, status)| status.clone())
-                };
-                gateway
-                    .nodes()
-                    .iter()
-                    .map(|node| (node.node, node.addr, fresh(node)))
-                    .collect()
-            })?;
-            let all = heard.iter().all(|(.., status)| status.is_some());
-            if all || Instant::now() >= until {
-                return Ok(heard.into_iter().map(node).collect());
-            }
-            std::thread::sleep(Duration::from_millis(1));
+    fn ask_nodes(&self) -> Result<Vec<api::Node>, Refusal> {
+        match self.ask(Command::Nodes)? {
+            Done::Nodes(nodes) => Ok(nodes.into_iter().map(node).collect()),
+            other => unreachable!("the operator answers what was asked: {other:?}"),
         }
     }
 }
 
-fn node((id, addr, status): Heard) -> api::Node {
+fn node(answer: NodeAnswer) -> api::Node {
     api::Node {
-        id: id.0,
-        addr: addr.to_string(),
-        answers: status.is_some(),
-        status: status.unwrap_or_default(),
+        id: answer.node.0,
+        addr: answer.addr.to_string(),
+        answers: answer.last.is_some(),
+        status: answer.last.map(|(_, status)| status).unwrap_or_default(),
         ..api::Node::default()
     }
 }

@@ -1,20 +1,16 @@
 //! Volumes as the control API asks for them and tells of them.
 
-use super::{Part, Refusal};
+use super::observe::Quantiles;
+use super::part::Part;
+use super::refusal::Refusal;
 use crate::config;
 use crate::control::api::{self, Create};
-use crate::operator::observe::Quantiles;
 use base::{Duration, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
 
 impl Part {
-    /// Has the operator carry a command out.
-    pub(super) fn ask(&self, command: Command) -> Result<Done, Refusal> {
-        self.operator.as_ref().ok_or(Refusal::NoGateway)?.ask(command)
-    }
-
     fn records(&self) -> Result<(Box<Snapshot>, bool), Refusal> {
         match self.ask(Command::Records)? {
             Done::Records { records, serves } => Ok((records, serves)),
