@@ -2,17 +2,12 @@
 
 use super::{
     AreaId, AreaState, Export, Extent, PATH_BYTES_MAX, POOL_AREAS_MAX, POOL_NAME_BYTES_MAX, Pool, PoolArea,
-    Rate, Readers, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
+    Rate, Readers, SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
 };
 use crate::format::{u32_at, u64_at};
 use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
-
-/// Bytes of one slot of the table.
-pub const SLOT_BYTES: u64 = 1 << 20;
-/// Bytes of the table: two slots.
-pub const TABLE_BYTES: u64 = 2 * SLOT_BYTES;
 
 const MAGIC: &[u8; 8] = b"SWYPOOL1";
 const VERSION: u32 = 1;

@@ -20,11 +20,15 @@ mod format;
 pub mod protocol;
 
 pub use base::{Rate, Readers};
-pub use format::{PoolError, SLOT_BYTES, TABLE_BYTES};
+pub use format::PoolError;
 
 use std::collections::BTreeMap;
 use thiserror::Error;
 
+/// Bytes of one slot of the table.
+pub const SLOT_BYTES: u64 = 1 << 20;
+/// Bytes of the table: two slots.
+pub const TABLE_BYTES: u64 = 2 * SLOT_BYTES;
 /// Sizes and places of areas are multiples of this: 1 MiB.
 pub const UNIT_BYTES: u64 = 1 << 20;
 /// Longest name of an area or export.
