@@ -217,6 +217,31 @@ fn first_pages_are_short() {
 }
 
 #[test]
+fn a_term_has_one_meaning_and_an_owner() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary exists");
+    let rows = glossary.lines().filter(|line| line.starts_with("| ")).skip(2);
+    let mut problems = Vec::new();
+    let mut last = String::new();
+    for row in rows {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [term, meaning, owner] = cells[..] else {
+            problems.push(format!("a row is a term, its meaning and its owner: {row}"));
+            continue;
+        };
+        if term.to_lowercase() <= last {
+            problems.push(format!("{term} is not in its place, or there twice"));
+        }
+        last = term.to_lowercase();
+        let dir = root().join("crates").join(owner.trim_matches('`'));
+        if meaning.is_empty() || !dir.is_dir() {
+            problems.push(format!("{term} lacks a meaning or an owner"));
+        }
+    }
+    assert!(!last.is_empty(), "the glossary has rows");
+    report("a term has one meaning and an owner", &problems);
+}
+
+#[test]
 fn links_between_documents_lead_somewhere() {
     let mut problems = Vec::new();
     for (path, text) in sources().into_iter().filter(|(path, _)| path.ends_with(".md")) {

@@ -18,16 +18,16 @@ pub struct Paper {
     pub source: &'static str,
 }
 
-/// Target of a number.
+/// Goal of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
+pub enum Goal {
     /// This or more.
     AtLeast(f64),
     /// This or less.
     AtMost(f64),
 }
 
-impl Target {
+impl Goal {
     fn is_met(self, value: f64) -> bool {
         match self {
             Self::AtLeast(least) => value >= least,
@@ -56,7 +56,7 @@ pub struct Claim {
     /// Its value in the paper.
     pub paper: Option<Paper>,
     /// Its target.
-    pub target: Option<Target>,
+    pub target: Option<Goal>,
 }
 
 impl Claim {
@@ -76,12 +76,12 @@ impl Claim {
     }
 
     fn at_least(self, least: f64) -> Self {
-        let target = Some(Target::AtLeast(least));
+        let target = Some(Goal::AtLeast(least));
         Self { target, ..self }
     }
 
     fn at_most(self, most: f64) -> Self {
-        let target = Some(Target::AtMost(most));
+        let target = Some(Goal::AtMost(most));
         Self { target, ..self }
     }
 
@@ -117,7 +117,7 @@ impl Claim {
             "place": self.place,
             "paper": paper,
             "ours_over_paper": self.over_paper(),
-            "target": self.target.map(Target::text),
+            "target": self.target.map(Goal::text),
             "verdict": self.verdict(),
         })
     }
@@ -125,7 +125,7 @@ impl Claim {
 
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let target = self.target.map_or_else(String::new, Target::text);
+        let target = self.target.map_or_else(String::new, Goal::text);
         write!(
             f,
             "{:<11} {:>8} {target:<7} {}",

@@ -7,7 +7,7 @@
 
 use super::block::Target;
 use super::load::Mode;
-use super::load::{self, Case, Group, Outcome};
+use super::load::{self, Case, ClientGroup, Outcome};
 use super::report::{self, CompareArgs, Row};
 use super::rounds::{ROUNDS, SECONDS, bar, median};
 use super::servers::{Protocol, Server, System};
@@ -150,9 +150,9 @@ impl Scenario {
         })
     }
 
-    fn groups(&self, args: &CompareArgs, seed: u64) -> Vec<Group> {
+    fn groups(&self, args: &CompareArgs, seed: u64) -> Vec<ClientGroup> {
         let time = Duration::from_secs_f64(args.seconds);
-        let mut groups = vec![Group {
+        let mut groups = vec![ClientGroup {
             case: Case {
                 mode: Mode::Randread,
                 bs: 4096,
@@ -168,7 +168,7 @@ impl Scenario {
             realtime: true,
         }];
         for &(depth, clients) in self.bulk_depths.iter().filter(|(_, clients)| *clients > 0) {
-            groups.push(Group {
+            groups.push(ClientGroup {
                 case: Case {
                     mode: Mode::Randrw,
                     bs: self.bulk_bytes,
@@ -198,7 +198,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(groups: &[Group], outcomes: &[Outcome], idle_cpu_percent: Option<f64>) -> Self {
+    fn new(groups: &[ClientGroup], outcomes: &[Outcome], idle_cpu_percent: Option<f64>) -> Self {
         let us = |quantile| outcomes[0].latency.value_at_quantile(quantile) as f64 / 1000.0;
         // Of the bulk clients, or of the only group.
         let first = usize::from(groups.len() > 1);
@@ -216,7 +216,7 @@ impl Run {
 }
 
 /// Scenarios by name, each with its groups for a round.
-type Scenarios<'a> = Vec<(String, Box<dyn Fn(u64) -> Vec<Group> + 'a>)>;
+type Scenarios<'a> = Vec<(String, Box<dyn Fn(u64) -> Vec<ClientGroup> + 'a>)>;
 
 /// `switchyard bench blockswitch`.
 pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
@@ -255,7 +255,7 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
             let groups = move |seed| scenario.groups(&args.compare, seed);
             (
                 scenario.name.clone(),
-                Box::new(groups) as Box<dyn Fn(u64) -> Vec<Group>>,
+                Box::new(groups) as Box<dyn Fn(u64) -> Vec<ClientGroup>>,
             )
         })
         .collect();
@@ -297,7 +297,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
                 seed,
             };
             let groups = move |seed| {
-                vec![Group {
+                vec![ClientGroup {
                     case: case(seed),
                     volume: 0,
                     cpu: Some(compare_args.client_cpu),
@@ -306,7 +306,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
             };
             (
                 case(0).to_string(),
-                Box::new(groups) as Box<dyn Fn(u64) -> Vec<Group>>,
+                Box::new(groups) as Box<dyn Fn(u64) -> Vec<ClientGroup>>,
             )
         })
         .collect();

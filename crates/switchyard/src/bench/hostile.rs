@@ -8,7 +8,7 @@
 use super::block::Target;
 use super::compare::check;
 use super::load::Mode;
-use super::load::{self, Case, Group};
+use super::load::{self, Case, ClientGroup};
 use super::nbd::{Address, Connection};
 use super::report::CompareArgs;
 use super::rounds::median;
@@ -155,7 +155,7 @@ fn round(args: &HostileArgs, seed: u64) -> anyhow::Result<Round> {
         seed,
     };
     load::fill(&target[0], &fill, ProgressBar::hidden())?;
-    let good = Group {
+    let good = ClientGroup {
         case: Case {
             mode: Mode::Randread,
             bs: 4096,

@@ -169,7 +169,7 @@ impl Places {
 
 /// Clients of one kind that run together with those of other kinds.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct ClientGroup {
     /// What they do.
     pub case: Case,
     /// Which of the volumes they use.
@@ -180,7 +180,7 @@ pub struct Group {
     pub realtime: bool,
 }
 
-impl From<Case> for Group {
+impl From<Case> for ClientGroup {
     fn from(case: Case) -> Self {
         Self {
             case,
@@ -195,7 +195,7 @@ impl From<Case> for Group {
 pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Outcome> {
     let outcomes = run_groups(
         core::slice::from_ref(target),
-        &[Group::from(*case)],
+        &[ClientGroup::from(*case)],
         Duration::ZERO,
         bar,
     )?;
@@ -205,7 +205,7 @@ pub fn run(target: &Target, case: &Case, bar: &ProgressBar) -> anyhow::Result<Ou
 /// Runs groups on volumes together, for the time of the first one; what comes in the first `warm_up` does not count.
 pub fn run_groups(
     targets: &[Target],
-    groups: &[Group],
+    groups: &[ClientGroup],
     warm_up: Duration,
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<Outcome>> {
@@ -273,7 +273,7 @@ pub fn run_groups(
 }
 
 /// A way for every thread: the group's place, the thread's number in it.
-fn open(targets: &[Target], groups: &[Group]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
+fn open(targets: &[Target], groups: &[ClientGroup]) -> anyhow::Result<Vec<(usize, u64, Way)>> {
     let mut opened = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let (case, target) = (&group.case, &targets[group.volume]);
@@ -291,7 +291,7 @@ fn open(targets: &[Target], groups: &[Group]) -> anyhow::Result<Vec<(usize, u64,
 }
 
 /// Puts the calling thread where its group belongs.
-fn place(group: &Group) -> anyhow::Result<()> {
+fn place(group: &ClientGroup) -> anyhow::Result<()> {
     if let Some(cpu) = group.cpu {
         runtime::cpu::pin(cpu).with_context(|| format!("cannot run on processor {cpu}"))?;
     }

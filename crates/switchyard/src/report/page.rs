@@ -4,7 +4,7 @@
 use super::chart::Chart;
 use super::escape::escape;
 use super::figures::{charts, colour, main_column};
-use sim::report::claims::{Claim, Target, claims};
+use sim::report::claims::{Claim, Goal, claims};
 use sim::report::number::{exact, plain};
 use sim::report::table::Table;
 use std::fmt::Write;
@@ -120,7 +120,7 @@ fn claimed(claims: &[Claim]) -> String {
         }
         let _ = write!(html, "<td data-l=Ours>{}", exact(claim.ours));
         html.push_str(&cell("Ours / paper", claim.over_paper().map(exact)));
-        html.push_str(&cell("Target", claim.target.map(Target::text)));
+        html.push_str(&cell("Target", claim.target.map(Goal::text)));
         let _ = write!(html, "<td>{}", verdict(claim));
     }
     html + "</table></div>"
@@ -188,7 +188,7 @@ pub fn targets(tables: &[Table], overall: &[Overall]) -> String {
                 "Figure",
                 Some(format!("<a href='#{0}'>{0}</a>", table.name)),
             ));
-            html.push_str(&cell("Target", claim.target.map(Target::text)));
+            html.push_str(&cell("Target", claim.target.map(Goal::text)));
             html.push_str(&cell("Computed", Some(exact(claim.ours))));
             let _ = write!(html, "<td>{}", verdict(claim));
         }
