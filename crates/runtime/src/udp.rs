@@ -2,9 +2,9 @@
 //!
 //! Receiving: every datagram is scattered over a header buffer and a pool page posted in advance, so a page of data
 //! lands where it stays. A page that a packet does not need (no payload, a control record, a malformed datagram) is
-//! posted again. When the pool is empty, datagrams are received one at a time into a buffer beside the pool: those
-//! that carry a page are dropped and counted (the protocol sends again), the others still get through, so that a node
-//! out of pages stays controllable.
+//! posted again. If the pool is empty, datagrams are received one at a time into a buffer beside the pool. Datagrams with
+//! a page are dropped and counted, and the protocol sends them again. The others still get through, so a node without
+//! pages stays controllable.
 //!
 //! In-band telemetry (RackBlox §3.4): the kernel stamps each datagram when it arrives from the network; what has passed
 //! until the host takes it is added to its LAT, at every hop.
