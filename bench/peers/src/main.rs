@@ -1,10 +1,17 @@
 //! Durable inserts into other engines: one JSON row per engine, as `switchyard bench store` reads them.
 //!
-//! Every engine is set to make each insert durable before it returns: LMDB without NOSYNC flags, redb with
-//! `Durability::Immediate`, fjall with `PersistMode::SyncData` after each insert, sled with `flush` after each insert (which is
-//! sync_file_range(2) and leaves the data in the device's cache, so that an fdatasync of its file follows), RocksDB with
-//! `sync` writes, SQLite in WAL mode with `synchronous=FULL`. Each insert is a transaction of its own, as it is for a program whose threads
-//! do not know of each other. Keys and values are those of `switchyard bench store`.
+//! Every engine makes each insert durable before it returns:
+//!
+//! - LMDB without NOSYNC flags;
+//! - redb with `Durability::Immediate`;
+//! - fjall with `PersistMode::SyncData` after each insert;
+//! - sled with `flush` after each insert, and an fdatasync of its file, because `flush` is sync_file_range(2) and leaves the
+//!   data in the device's cache;
+//! - RocksDB with `sync` writes;
+//! - SQLite in WAL mode with `synchronous=FULL`.
+//!
+//! Each insert is a transaction of its own, as for a program whose threads do not know of each other. Keys and values are
+//! those of `switchyard bench store`.
 
 mod rocksdb;
 

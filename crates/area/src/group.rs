@@ -1,11 +1,13 @@
 //! Group commit: who waits for which record, and whether the next write waits for those who were just served.
 //!
-//! When a record of several threads becomes durable they come back together, a few µs apart, with their next operations.
-//! A write begun with the first of them would leave the others to the record after it, and from then on the threads would
-//! be served half by half, each waiting for two writes. So the next write is held until as many have come as were served,
-//! for half the time of a write at most; the last one to come makes it, and nobody is woken for it. A thread that is alone
-//! is never held: nobody else was served. Where threads do something else between operations that is a loss, noticed by
-//! the deadline: then twice as many writes as the time before go without being held.
+//! When a record of several threads becomes durable, the threads come back together, a few µs apart, with their next
+//! operations. A write begun with the first thread would leave the others to the record after it. From then on the threads
+//! would be served half by half, each waiting for two writes.
+//!
+//! So the next write is held until as many threads have come as were served, for half the time of a write at most. The last
+//! thread to come makes the write, and nobody is woken for it. A thread that is alone is never held: nobody else was served.
+//! If threads do something else between operations, holding is a loss. The deadline shows the loss, and then twice as many
+//! writes as the time before go without being held.
 //!
 //! A hold ends in one of four ways: the last expected thread comes, a write ends, a served thread leaves, or its limit
 //! passes. Somebody must be awake for the last way. So the first thread that finds a hold without a guard becomes its guard

@@ -3,8 +3,8 @@
 //! A [`Pool`] owns all payload memory of one core, reserved at start. A [`Page`] is a counted handle to one page of
 //! it: cloning shares the bytes, dropping the last handle returns the page. A page that is shared cannot be written.
 //!
-//! A pool's page has a world-chosen size: 4096 bytes (eight sectors of 512) in production, and as little as eight
-//! sectors of 16 bytes in the simulator, where a sector holds a stamp instead of data and a run moves a hundredth of
+//! The world chooses the size of a pool's page: 4096 bytes (eight sectors of 512) in production, and as little as eight
+//! sectors of 16 bytes in the simulator. A simulated sector holds a stamp instead of data, so a run moves a hundredth of
 //! the bytes through the very same code.
 
 use core::cell::{Cell, RefCell};

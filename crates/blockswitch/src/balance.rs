@@ -10,12 +10,12 @@
 //!   Fewer L cores are used only after the load has allowed it for a while; more, at once, up to
 //!   [`Config::latency_cores_percent_max`].
 //! - Within each group, an application moves from the busiest core to the idlest if that evens them out.
-//! - Where requests are not steered, nothing else brings work to an idle core. There, applications of one class alone are
-//!   evened out over all cores and have no other home; and where L has more than [`APART_PERCENT_MAX`] of
-//!   the cores to itself (one of two), T applications share it while the other has no room for
-//!   them, so that half of the machine is not idle for the sake of a few L requests.
-//! - An application stays where its affinity allows, stays for a cooldown after a move, and returns to where it came
-//!   from when its reason to be elsewhere has gone for `idle_reset`.
+//! - If requests are not steered, nothing else brings work to an idle core. Then applications of one class alone are
+//!   evened out over all cores and have no other home. L may have more than [`APART_PERCENT_MAX`] of the cores to itself
+//!   (one of two). T applications then share these cores while the other has no room for them. So half of the machine is
+//!   not idle for the sake of a few L requests.
+//! - An application stays where its affinity allows, and stays for a cooldown after a move. It returns to its former core
+//!   when its reason to be elsewhere has been gone for `idle_reset`.
 //! - Moves are few in an interval: each is decided on loads that show the one before.
 
 use crate::class::Class;

@@ -3,11 +3,11 @@
 //! Two classes: L, latency-bound, and T, throughput-bound. An application's class is given or learned from the size of
 //! its requests and the bytes it keeps outstanding. A request's class is its application's, with two corrections:
 //!
-//! - **A liar harms only itself.** Whatever is said of an application, only what fits its L budget (bytes outstanding,
-//!   bytes a second, size of one request) is served as L; the rest is T like everybody else's bulk. Within L,
-//!   applications share by weight (`egress`), so that one at its budget delays others by its own share only.
-//! - **Promotion.** A FLUSH, FUA or metadata request of a T application is served as L, within a budget of its own that
-//!   is far smaller: somebody waits for it, but it is no way around the classes.
+//! - **A liar harms only itself.** A request is served as L only within the L budget of its application (bytes
+//!   outstanding, bytes a second, size of one request). The rest is T like all other bulk. Within L, applications share
+//!   by weight (`egress`), so an application at its budget delays others by its own share only.
+//! - **Promotion.** A FLUSH, FUA or metadata request of a T application is served as L, because somebody waits for it.
+//!   It has a far smaller budget of its own, so promotion is no way around the classes.
 
 use base::{Duration, Instant};
 

@@ -1,9 +1,14 @@
 //! The host block switch, pure (blk-switch, OSDI'21): small latency-bound requests keep microsecond tails while bulk
 //! readers and writers take the rest of the machine.
 //!
-//! A request's way: its application's [`class::Classifier`] says L or T; [`steer::Steering`] of the application's home
-//! core chooses the core that will do the work; [`load::Loads::charge`] counts it there; that core's
-//! [`egress::Egress`] decides when, and in which slices; [`load::Loads::release`] takes the count away when it is done.
+//! A request's way:
+//!
+//! 1. Its application's [`class::Classifier`] says L or T.
+//! 2. [`steer::Steering`] of the application's home core chooses the core that will do the work.
+//! 3. [`load::Loads::charge`] counts the request there.
+//! 4. That core's [`egress::Egress`] decides the time and the slices.
+//! 5. [`load::Loads::release`] takes the count away when the request is done.
+//!
 //! [`balance::Balancer`] moves whole applications every few milliseconds. [`policy::Config`] selects among the published
 //! systems and ours, on the same code.
 //!

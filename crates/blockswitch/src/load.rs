@@ -1,12 +1,12 @@
 //! Load of every core, shared by all of them: atomics, no lock.
 //!
 //! Work is counted at the core that will do it, steered or not, and taken away exactly once: a [`Charge`] stands for
-//! what was added and cannot be copied. That a core has L applications is a matter of time: it holds while L work is
-//! outstanding and for a while after the last, so that a core does not look L-occupied long after they have left.
+//! the added work and cannot be copied. A core counts as one with L applications while L work is outstanding, and for a
+//! while after the last. So a core does not look L-occupied long after they have left.
 //!
-//! Beside this, and only when a published algorithm is selected, the published code's own figures are kept as it keeps
-//! them: steered requests are left out, averages have a gain of 1/8 per request and no decay in time, and updates of
-//! two cores may overwrite each other.
+//! If a published algorithm is selected, the published code's own figures are kept beside this, as that code keeps them.
+//! Steered requests are left out. Averages have a gain of 1/8 per request and no decay in time. Updates of two cores may
+//! overwrite each other.
 //!
 //! Orderings are relaxed throughout: each figure stands for itself and only guides a choice.
 

@@ -7,17 +7,17 @@
 //! Ours: a request leaves when another core has less T work by a margin, counted exactly and in bytes. A core with L
 //! applications counts for [`Config::latency_core_bytes`] more than it has, so that T leaves it first. It takes T work
 //! of others only when they have much, from [`Config::spill_from_bytes`] on, only up to [`Config::spill_bytes`], and none
-//! when L fills it: T that waits for long gets the idle time there, in slices that L goes before; T that does not leaves
-//! L alone; no bulk piles up there and none comes by chance. Three cores are looked at, the one chosen last and two
-//! random ones, so that the cost does not grow with the cores.
+//! when L fills it. T that waits for long gets the idle time there, in slices that L goes before. Other T leaves L
+//! alone. No bulk piles up there and none comes by chance. Steering looks at three cores, the one chosen last and two
+//! random ones, so the cost does not grow with the cores.
 
 use crate::class::Class;
 use crate::load::Loads;
 use crate::policy::{Balancing, Config};
 use base::{Instant, Rng};
 
-/// Ours: another core must have less by at least this part of what home has: with long queues on both sides there is
-/// time until one runs dry, and what is not moved costs nothing.
+/// Ours: another core must have less by at least this part of home's load. With long queues on both sides there is time
+/// until one runs dry, and a request that does not move costs nothing.
 const MARGIN_SHARE: u64 = 4;
 
 /// Request steering of one core.

@@ -54,7 +54,7 @@ pub(crate) struct Collection {
 
 impl Vssd {
     /// Begins collecting until the share of free blocks is `until_free_ratio`. [`Event::GcDone`] follows, once, when
-    /// it is reached or nothing is to be gained; a higher aim replaces a lower one that is being pursued.
+    /// the share is reached or nothing more can be gained. A higher aim replaces a lower one.
     pub fn start_gc(&mut self, now: Instant, until_free_ratio: f64) {
         assert!(
             (0.0..=1.0).contains(&until_free_ratio),

@@ -4,10 +4,10 @@
 //! collocated vSSD ([`Event::Borrow`]) before it collects. All members collect at the same time, and then what is
 //! borrowed is emptied first, erased, and goes back ([`Event::Return`]).
 //!
-//! Nothing is written when a block changes hands: a block belongs to the member whose entries of the newest generation
-//! are in it, and to its home if there are none, or if nothing in it is of use any more. A block is free at its
-//! former owner when it is handed over, that is, whatever superseded its pages is durable, so that a crash at any
-//! instant finds it unused by the one or used by the other.
+//! Nothing is written when a block changes hands. A block belongs to the member with entries of the newest generation in
+//! it. Without such entries, or if nothing in the block is of use any more, it belongs to its home. A block is free at its
+//! former owner when it is handed over: everything that superseded its pages is durable. So a crash at any instant finds
+//! the block unused by the one or used by the other.
 //!
 //! Invariants: every block is Foreign to all members but one. A vSSD does not lend while it borrows, nor borrow while it
 //! lends, so what is owed can always be returned: its data fits its home without what it borrowed.

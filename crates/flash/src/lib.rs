@@ -1,7 +1,7 @@
 //! The software-defined SSD: geometry, NAND timing, flash translation, garbage collection, wear, recovery.
 //!
-//! [`Ssd`] is the cold path: the superblock with its table of vSSDs. [`Vssd`] is the run-time machine of one of
-//! them; it asks for media operations and completes requests when both the medium and the timing model are done.
+//! [`Ssd`] is the cold path: the superblock with its table of vSSDs. [`Vssd`] is the run-time machine of one vSSD. It
+//! asks for media operations, and completes a request when both the medium and the timing model are done.
 //! The bytes are specified in `docs/format/flash.md`.
 #![forbid(unsafe_code)]
 

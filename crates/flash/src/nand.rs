@@ -5,8 +5,8 @@
 //! erase takes the plane only. Planes of a chip are independent: what multi-plane commands give at best. A channel
 //! serves its planes in the order in which they ask.
 //!
-//! [`Nand::hold`] is blocking garbage collection: operations of users wait for the channel's release, also on idle
-//! planes, while those of the collection go on.
+//! [`Nand::hold`] is blocking garbage collection. Operations of users wait for the channel's release, also on idle
+//! planes, while operations of the collection go on.
 
 use crate::timing::Timing;
 use std::cell::Cell;

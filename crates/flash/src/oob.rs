@@ -3,9 +3,9 @@
 //! An entry's CRC32C (Hamming distance at least 6 at this length) also serves to correct one flipped bit: trying each
 //! bit finds the only one that makes the checksum right.
 //!
-//! Where a sector is smaller than an entry, a cut write leaves a part of one, and a later cut write of the same place
-//! could complete it if the two differed only in the other part. So the bytes are masked with a stream that differs
-//! from life to life of the vSSD: no sector of one life fits an entry of another.
+//! If a sector is smaller than an entry, a cut write leaves a part of an entry. A later cut write of the same place could
+//! complete the entry if the two differed only in the other part. So a stream masks the bytes, and differs from life to
+//! life of the vSSD: no sector of one life fits an entry of another.
 
 use crate::layout::{ENTRY_BYTES, put_u32, put_u64, u32_at, u64_at};
 use base::Version;

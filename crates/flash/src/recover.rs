@@ -8,8 +8,8 @@
 //! after the recovery, and until then nothing newer claims to be durable, so that they are never mistaken for
 //! corruption later.
 //!
-//! The members of a channel group are recovered together: a block belongs to whom its entries of the newest generation
-//! belong to, if anything of it is still of use, else to its home.
+//! The members of a channel group are recovered together. A block belongs to the member of its entries of the newest
+//! generation if anything in the block is still of use, else to its home.
 
 use crate::api::{RecoverError, RecoveryReport, VssdConfig};
 use crate::blocks::State;
@@ -321,9 +321,9 @@ impl<'a> Loader<'a> {
 
     /// Destroyed entries that no checkpoint covers: torn ones are forgotten, others are a loss that cannot be named.
     ///
-    /// Where sectors hold whole entries, nothing tears one. Where they do not (the simulator's small pages), an entry
-    /// is lost when a later one of its block was durable, as pages of a block are programmed in order, and the block
-    /// is in use: in a block without live pages it may be a torn entry of the next use, before those of the last.
+    /// If sectors hold whole entries, nothing tears one. Otherwise (the simulator's small pages) an entry is lost if the
+    /// block is in use and a later entry of the block was durable, because pages of a block are programmed in order. In a
+    /// block without live pages the entry may be a torn one of the next use, before the entries of the last.
     fn check_destroyed_entries(&mut self) -> Result<(), RecoverError> {
         let per_block = self.share.pages_per_block();
         let mut used = vec![false; self.share.blocks() as usize];

@@ -1,5 +1,5 @@
-//! What `switchyard run` loads into a program (LD_PRELOAD): functions in place of those of the C library that write, sync, name
-//! and close files, so that chosen ones are durable by the program's storage area (docs/format/files.md).
+//! `switchyard run` loads this library into a program (LD_PRELOAD). Its functions replace the C library's that write, sync,
+//! name and close files. Chosen files become durable through the program's storage area (docs/format/files.md).
 //!
 //! | module | functions |
 //! | --- | --- |

@@ -46,9 +46,9 @@ pub enum PlacementError {
     },
 }
 
-/// Places `pages` pages with `replicas` copies each. Sets are spread evenly over as many servers as have room, so that a
-/// volume has the bandwidth of all of them, but a volume that fits a few channels is not split into more sets than
-/// these; `next_vssd` numbers the vSSDs. When room is too short for even sets, each takes all that its channels hold.
+/// Places `pages` pages with `replicas` copies each. Sets are spread evenly over as many servers as have room, so a volume
+/// has the bandwidth of all of them. A volume that fits a few channels is not split into more sets than these channels.
+/// `next_vssd` numbers the vSSDs. If room is too short for even sets, each set takes all that its channels hold.
 pub fn place(
     offers: &[Offer],
     pages: u64,

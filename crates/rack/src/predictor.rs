@@ -1,9 +1,9 @@
 //! The return-latency predictor (RackBlox §3.4): a sliding window of the network latencies of the 100 most recent
 //! incoming packets of a vSSD, kept apart for reads and writes because their answers differ in size.
 //!
-//! RackBlox predicts the mean. That is wrong for up to 100 packets when the path's latency moves, and for nearly all where
-//! clients with different paths share a vSSD. So the mean here is that of the packets which took about as long as the
-//! one to be answered: those of its path, since it last moved.
+//! RackBlox predicts the mean. The mean is wrong for up to 100 packets when the path's latency moves. If clients with
+//! different paths share a vSSD, it is wrong for nearly all packets. So the mean here covers the packets that took about as
+//! long as the packet to be answered: the packets of its path, since the path last moved.
 
 /// Packets in the window (RackBlox §3.4).
 pub const WINDOW_PACKETS: usize = 100;
@@ -40,8 +40,8 @@ impl Predictor {
         self.count = (self.count + 1).min(WINDOW_PACKETS);
     }
 
-    /// The predicted latency, in ns, of the answer to a packet that was itself on the way for `own_ns`: the mean of those
-    /// that took about as long, itself if there is none.
+    /// The predicted latency, in ns, of the answer to a packet that was itself on the way for `own_ns`: the mean of the
+    /// packets that took about as long, or `own_ns` without such packets.
     pub fn predict_ns(&self, own_ns: u32) -> u64 {
         let own_ns = own_ns.min(LATENCY_NS_MAX);
         // Done for every read, so without branches and in lanes of 32 bits: what a latency is above the lowest near one,

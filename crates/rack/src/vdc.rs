@@ -1,12 +1,12 @@
-//! Virtual datacenters, the baseline of RackBlox §4.1: a logically central controller that knows every flow's demand and
-//! allocates, and token buckets of several resources that enforce it where requests enter (Pulsar, OSDI'14 §4). Nobody
+//! Virtual datacenters, the baseline of RackBlox §4.1 (Pulsar, OSDI'14 §4). A logically central controller knows every
+//! flow's demand and allocates. Token buckets of several resources enforce the allocation where requests enter. Nothing
 //! here knows of garbage collection.
 //!
 //! A flow is one client host's requests to one replica set. It needs the storage of each replica's server, and the
-//! network of its first: a read costs the first server a read, a write costs each a program ([`Costs`], nominal device
-//! time), and the page costs bytes. Every [`Config::interval`] a client host reports what its flows used and what
-//! waits; the controller smooths that, gives each resource out max-min fair, and divides what is left over evenly, so
-//! that no resource idles while somebody wants it. Before the first allocation nothing is held back.
+//! network of its first. A read costs the first server a read, a write costs each server a program ([`Costs`], nominal
+//! device time), and the page costs bytes. Every [`Config::interval`] a client host reports the use and the waiting work
+//! of its flows. The controller smooths the reports, gives each resource out max-min fair, and divides the rest evenly. So
+//! no resource idles while somebody wants it. Before the first allocation nothing is held back.
 
 use base::{Addr, Duration, Instant, VssdId};
 use std::collections::{BTreeMap, VecDeque};

@@ -5,12 +5,12 @@
 //! after [`Level::wait`]. Whoever carries an exchange out rewrites both places once.
 //!
 //! Differences from the paper, and why:
-//! - the paper exchanges the place of the most wear with that of the lowest rate. A worn place that has got a cold load
-//!   stays the most worn one for long, and is then chosen again and again, to get another cold load, while places that
-//!   wear fast are left alone: the imbalance stays (`fig22`). [`Rule::Projected`] looks at both together, at the wear that
-//!   a place will have when it is looked at next, and exchanges as many pairs as need it;
-//! - a fixed period is long for a young rack: what one SSD wears in twelve days more than others is a third of all wear
-//!   after a month. [`Level::age_share`] bounds the wait by a share of the rack's age.
+//! - The paper exchanges the place of the most wear with the place of the lowest rate. A worn place with a cold load stays
+//!   the most worn for long. The rule chooses it again and again, gives it another cold load, and leaves fast-wearing places
+//!   alone: the imbalance stays (`fig22`). [`Rule::Projected`] looks at the wear that a place will have at the next look, and
+//!   exchanges as many pairs as need it.
+//! - A fixed period is long for a young rack: an SSD's extra wear of twelve days is a third of all wear after a month.
+//!   [`Level::age_share`] bounds the wait by a share of the rack's age.
 
 use base::Duration;
 

@@ -1,11 +1,11 @@
 //! Power is lost at every write boundary: the crash test that leaves nothing to chance about *when*.
 //!
 //! A first run without cuts counts the boundaries, which are the writes and flushes that nodes issue to their media.
-//! Then, for each boundary and each fate of the operation there ([`CutFate`]), the same run is made again up to that
-//! operation, where the whole rack or the one node loses power; what its drive had not made durable before persists,
-//! vanishes or is torn by the seed. The hosts start again from their media, every volume is read back under the
-//! checkers, the replicas must serve, agree and have their accounts in order, and then the rack has to do further work
-//! and be read back once more, since damage to the flash's own tables may show late.
+//! For each boundary and each fate of the operation there ([`CutFate`]), the same run is made again up to that operation.
+//! Then the whole rack or the one node loses power. Writes that its drive had not made durable persist, vanish or are torn
+//! by the seed. The hosts start again from their media, and every volume is read back under the checkers. The replicas must
+//! serve, agree and have their accounts in order. Then the rack does further work and is read back once more, because damage
+//! to the flash's own tables may show late.
 //!
 //! Assumption: up to the cut, the runs of one seed are equal. It is checked: each run meets its boundary.
 //!

@@ -1,7 +1,7 @@
 //! The modelled network: a delay per link, and loss, duplication, reordering, corruption and partitions, all drawn
 //! from the seed.
 //!
-//! The delay model is fitted to the published trace of 600,000 one-way delays (RackBlox §4.1; `facts/rack.md`):
+//! The delay model is fitted to the published trace of 600,000 one-way delays (RackBlox §4.1):
 //! segments of 1000 packets around a nearly constant level, levels uncorrelated, small residuals around the level,
 //! and 2 % of the segments bursty (12 of 600 in the trace), which make the tail beyond the 99th percentile. Packets of a
 //! segment, the bursty ones included, have nothing to do with each other but its level.
@@ -196,8 +196,8 @@ impl Network {
         self.links[from * self.hosts + to] = Link::new(model, &mut self.rng);
     }
 
-    /// Gives each link delays of its own, drawn from `seed`, as paths have anyway: what is sent on one link then changes no delay on another,
-    /// and two runs that send alike on a link meet alike delays on it (common random numbers).
+    /// Gives each link delays of its own, drawn from `seed`, as paths have anyway. Packets of one link then change no delay on
+    /// another, and two runs that send alike on a link meet alike delays on it (common random numbers).
     pub fn separate(&mut self, seed: u64) {
         let mut rng = Rng::new(seed);
         for link in &mut self.links {

@@ -1,9 +1,10 @@
 //! Storage areas in virtual time: clients that insert and wait, a medium with a volatile cache, power cuts, failing writes,
 //! flipped bits. Part of every seed of the swarm.
 //!
-//! The very [`store::Engine`] that ships runs here. A durable write is what a kernel makes of it on a device with a cache and
-//! without FUA: the blocks, then a flush. The checker keeps what was acknowledged outside of the engine: after a crash the
-//! area must hold exactly what was acknowledged, and beyond it a prefix, in the order of submission, of what was not.
+//! The very [`store::Engine`] that ships runs here. A durable write is the blocks, then a flush, as a kernel makes it on a
+//! device with a cache and without FUA. The checker keeps the acknowledged operations outside of the engine. After a crash
+//! the area must hold exactly the acknowledged operations, and beyond them a prefix of the others, in the order of
+//! submission.
 
 use crate::media::{MediaModel, SimMedium};
 use base::device::{LIMIT, LatencyModel};

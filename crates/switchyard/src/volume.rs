@@ -194,7 +194,7 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
     );
     println!("state       {}", volume.state);
     println!(
-        "copies      {}, writes acknowledged when on {}",
+        "copies      {}, writes acknowledged from {}",
         volume.replicas, volume.durability
     );
     for set in &volume.sets {

@@ -1,12 +1,11 @@
 //! Rates of loop devices, kept by the kernel: `io.max` of control groups version 2, `blkio.throttle` of version 1.
 //!
-//! The kernel counts by device and control group, so the rate of a device is given to every group: whoever has the descriptor,
-//! however it came by it, has the group's rate for this device and no more. Groups of version 2 include those below them: the
-//! top ones are enough, and whoever is in none of them is not reached. Groups that are made later are found by
-//! [`Throttle::tend`].
+//! The kernel counts by device and control group, so every group gets the rate of a device. A process with the descriptor has
+//! its group's rate for this device and no more, however it came by the descriptor. A group of version 2 includes the groups
+//! below it, so the top groups are enough. A process in none of them is not reached. [`Throttle::tend`] finds later groups.
 //!
-//! A device begins with a tenth of a second's worth, so the device of an area is kept open: otherwise its holder would have
-//! that again and again, by opening it again and again.
+//! A device begins with a tenth of a second's worth. So the server keeps the device of an area open: otherwise a holder would
+//! get that worth again with each open.
 
 use base::Rate;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Where clients enter: volumes over replica sets.
 //!
-//! A request is split into operations of one page. Reads go out at once. Mutations of a page go out one at a time:
-//! while one is in flight, others to the same page wait and then go out merged ([`merge`]); parts of a page are laid
-//! over what it holds. Everything in flight is numbered, bounded and sent again until it is answered ([`set`]).
+//! A request is split into operations of one page. Reads go out at once. Mutations of a page go out one at a time. While
+//! one is in flight, others to the same page wait and then go out merged ([`merge`]). Parts of a page are laid over its
+//! content. Everything in flight is numbered, bounded and sent again until it is answered ([`set`]).
 //!
 //! One gateway serves a volume at a time: the order of mutations of a page is its own ([`lead`]).
 

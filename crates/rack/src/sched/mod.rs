@@ -3,8 +3,8 @@
 //! Three schedulers, after Linux's: FIFO (`none`), [`deadline`] and [`kyber`]. Each orders what waits by a key, which
 //! is the time of arrival or, coordinated (RackBlox §3.4), arrival − Net_time − Predict_time: the request with the
 //! largest Net_time + Storage_time + Predict_time first. All waiting requests' Storage_time grows at the same rate, so
-//! that order does not change with time. A write-back whose client has its answer has no network time, and its key is
-//! its arrival either way.
+//! the order does not change with time. The client of a write-back has its answer, so a write-back has no network time:
+//! its key is its arrival either way.
 //!
 //! Flushes do not pass a scheduler, as in Linux.
 

@@ -1,10 +1,10 @@
 //! One target host with modelled cores, for the host block switch: the very same `blockswitch` code that the runtime
 //! has, in virtual time.
 //!
-//! Applications are closed loops: L ones 4 KiB and one request at a time, T ones of any size and depth. A request
-//! reaches its application's home core, is parsed there, waits for its medium (or, a write, for its data), is steered,
-//! queued in the egress queue of the core that will do it, and worked on slice by slice; its answer leaves over a link
-//! that all share. [`host`] is the machine, [`link`] the network, [`cost`] what everything costs, [`figures`] the
+//! Applications are closed loops. L applications ask 4 KiB, one request at a time; T applications have any size and depth.
+//! A request reaches its application's home core and is parsed there. It waits for its medium (or, a write, for its data),
+//! is steered, and waits in the egress queue of the core that will do it. The core works on it slice by slice. Its answer
+//! leaves over a link that all share. [`host`] is the machine, [`link`] the network, [`cost`] what everything costs, [`figures`] the
 //! experiments.
 //!
 //! Policies differ in `blockswitch::Config`, and in two things that are part of the systems: in what order a core takes

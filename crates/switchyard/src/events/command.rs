@@ -15,13 +15,13 @@ use clap::{Args, ValueEnum};
 pub struct EventsArgs {
     #[command(flatten)]
     pub rack: RackArgs,
-    /// Go on with what happens from now on, until Ctrl-C
+    /// Follow new events until Ctrl-C
     #[arg(long)]
     pub follow: bool,
-    /// Only events after the one with this number
+    /// Show only events after this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub since: u64,
-    /// The least that an event has to matter
+    /// Show events of this level and above
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub level: Level,
 }
@@ -29,13 +29,13 @@ pub struct EventsArgs {
 /// How much an event matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
-    /// Everything, also what happens all the time
+    /// Everything, also routine events
     Debug,
     /// Changes of state
     Info,
-    /// What is not as it should be
+    /// Faults
     Warn,
-    /// What somebody has to act on
+    /// Faults that need an operator
     Error,
 }
 
