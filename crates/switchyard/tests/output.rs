@@ -45,7 +45,7 @@ fn a_full_disk_is_told_once_and_in_the_exit_code() {
         assert_eq!(output.status.code(), Some(1), "{words:?}: {text}");
         assert_eq!(
             text,
-            "switchyard: standard output cannot be written: No space left on device (os error 28)\n"
+            "switchyard: cannot write standard output: No space left on device (os error 28)\n"
         );
     }
 }
