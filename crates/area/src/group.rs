@@ -35,7 +35,7 @@ pub(super) struct Group {
     /// Threads that wait, by record.
     waiting: [u32; RECORDS],
     total: u32,
-    /// Those who were served last and have not come back.
+    /// Threads that were served last and have not come back.
     expected: u32,
     /// The next write is held.
     hold: Option<Hold>,

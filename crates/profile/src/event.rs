@@ -71,7 +71,7 @@ pub enum Action {
 /// The kernel's `rwbs` string (`blk_fill_rwbs`): what is done, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rw {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// The device's cache is flushed first.
     pub preflush: bool,
@@ -176,7 +176,7 @@ pub enum What {
         span: Span,
         /// What.
         rw: Rw,
-        /// Who: it tells the file system's journal from others.
+        /// The thread: it tells the file system's journal from others.
         comm: Comm,
     },
     /// A bio is cut in two at `at`; the rest is submitted by itself.

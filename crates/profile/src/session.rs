@@ -49,7 +49,7 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Sample the target's kernel stacks.
     pub stacks: bool,
-    /// What a started program prints goes to standard error.
+    /// Output of a started program goes to standard error.
     pub quiet_output: bool,
 }
 

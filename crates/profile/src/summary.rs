@@ -229,7 +229,7 @@ pub enum Refused {
         .0 * 100.0
     )]
     TooDear(f64),
-    /// What they cost could not be measured.
+    /// The cost of the probes could not be measured.
     #[error(
         "the cost of the probes cannot be told on this machine as busy as it is: taking it out leaves {:+.0} % of a null workload",
         .0 * 100.0

@@ -30,7 +30,7 @@ impl Intent {
 /// Content of an `open` packet: make sure that the vSSD exists, with these peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// What is wanted.
+    /// The wish.
     pub intent: Intent,
     /// Pages that it exposes.
     pub pages: u32,

@@ -248,7 +248,7 @@ impl Exchange {
         self.sets(snapshot).all(|set| set.joining.is_none())
     }
 
-    /// What to do next, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.
+    /// Next step, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.
     pub fn next(
         &self,
         snapshot: &mut Snapshot,

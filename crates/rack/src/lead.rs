@@ -19,7 +19,7 @@ pub struct Sight {
     pub reaches_rack: bool,
 }
 
-/// What it is to do.
+/// Its next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Go on serving.

@@ -67,7 +67,7 @@ pub struct SetRecord {
     /// A change that is being prepared, and is undone if it is not completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joining: Option<JoiningRecord>,
-    /// What a change that is decided has still to do.
+    /// Work that a decided change has still to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<LeavingRecord>,
 }
@@ -151,7 +151,7 @@ pub struct LeadRecord {
 }
 
 impl LeadRecord {
-    /// Where the lead is; `None` if it gave the lead back.
+    /// Address of the lead; `None` if it gave the lead back.
     pub fn addr(&self) -> Option<Addr> {
         parse_addr(&self.gateway)
     }
@@ -162,7 +162,7 @@ impl LeadRecord {
 pub struct GatewayRecord {
     /// IPv4 address and UDP port.
     pub addr: String,
-    /// Where it serves NVMe/TCP hosts, if it does.
+    /// Its address for NVMe/TCP hosts, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<String>,
     /// Its control API.
@@ -190,7 +190,7 @@ pub struct Snapshot {
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
-    /// What volumes are to grow by. A start deletes these vSSDs.
+    /// Sets that volumes are to grow by. A start deletes these vSSDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthRecord>,
     /// Numbers of volumes whose vSSDs are being deleted. A start goes on with it.
@@ -214,7 +214,7 @@ impl Snapshot {
         self.volumes.iter_mut().find(|volume| volume.volume() == id)
     }
 
-    /// What a volume is to grow by.
+    /// Sets that a volume is to grow by.
     pub fn growth_of(&self, id: VolumeId) -> Option<&GrowthRecord> {
         self.growing.iter().find(|growth| growth.volume == id.0)
     }
@@ -242,7 +242,7 @@ pub enum RegistryError {
     Unavailable(String),
 }
 
-/// Where the records are kept.
+/// The store of the records.
 pub trait Registry {
     /// The newest records.
     fn load(&self) -> Result<Snapshot, RegistryError>;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 pub struct Told {
     /// When it happened, by [`crate::now`].
     pub at: Instant,
-    /// Who tells of it.
+    /// The source of the event.
     pub source: Source,
     /// What happened.
     pub kind: Kind,

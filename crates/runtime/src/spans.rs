@@ -100,7 +100,7 @@ fn time_at(place: usize) -> u64 {
     }
 }
 
-/// What was counted: by row the layers, and the whole.
+/// Counts: by row the layers, and the whole.
 #[derive(Debug)]
 pub(crate) struct Table(Vec<[Times; SPAN_LAYERS.len() + 1]>);
 

@@ -63,7 +63,7 @@ impl UdpPort {
         self.socket.as_raw_fd()
     }
 
-    /// Where the socket is bound, with the real port.
+    /// Address of the socket, with the real port.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }

@@ -14,17 +14,17 @@ use flash::Timing;
 
 /// A question to the simulator.
 pub struct Experiment {
-    /// What users call it.
+    /// The name that users write.
     pub name: &'static str,
-    /// What it shows, in one sentence.
+    /// Its message, in one sentence.
     pub about: &'static str,
     /// Answers it.
     pub run: fn(seed: u64, progress: Progress<'_>) -> Report,
-    /// What it runs, if that is a plan: it must be [fair](Plan::is_fair). Figures of wear have none.
+    /// Its plan, if any: the plan must be [fair](Plan::is_fair). Figures of wear have none.
     pub plan: Option<fn() -> Plan>,
 }
 
-/// What the names of the host block switch's experiments begin with.
+/// Prefix of the host block switch's experiments.
 pub const SWITCH: &str = "switch-";
 
 /// All experiments.

@@ -494,7 +494,7 @@ pub(crate) struct Loaded {
     pub slots: Vec<u32>,
 }
 
-/// The newest checkpoint that is whole and fits the log. Whatever is wrong with one, another is used, or none.
+/// The newest checkpoint that is whole and fits the log. If anything is wrong with one, another is used, or none.
 pub(crate) fn load(
     medium: &dyn Device,
     layout: &Layout,

@@ -160,13 +160,13 @@ pub struct Stats {
     pub moved_bytes: u64,
     /// Segments cleaned.
     pub cleaned: u64,
-    /// Of these, had nothing that was live, and were not read.
+    /// Segments of these without live data, which were not read.
     pub cleaned_unread: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
     /// Bytes of live entries.
     pub live_bytes: u64,
-    /// Of these at most.
+    /// Limit of these.
     pub live_bytes_max: u64,
     /// Memory of the index, estimated.
     pub index_bytes: u64,

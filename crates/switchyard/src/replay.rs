@@ -15,14 +15,14 @@ use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// What gzip begins with (RFC 1952 §2.3.1).
+/// First bytes of gzip (RFC 1952 §2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// How slow and how fast a trace may be replayed.
 const SPEEDS: RangeInclusive<f64> = 1e-6..=1e9;
 /// Policies that are compared if none are named.
 const POLICIES: [System; 3] = [System::Vdc, System::RackBlox, System::Switchyard];
 
-/// What to replay, and how.
+/// Trace to replay, and options.
 #[derive(Args)]
 #[command(after_help = "Formats, one request a line:\n  \
     msr      timestamp (100 ns), hostname, disk, Read|Write, offset (B), size (B), response time\n  \
@@ -130,7 +130,7 @@ fn length(file: &Path, times: usize) -> anyhow::Result<u64> {
     }
 }
 
-/// What the trace held, the same for every policy.
+/// Content of the trace, the same for every policy.
 struct Held {
     counts: Counts,
     status: ReplayStatus,

@@ -94,7 +94,7 @@ pub fn nodes(nodes: &[Node]) -> String {
     text
 }
 
-/// What is wrong with a node, at the end of its line.
+/// Faults of a node, at the end of its line.
 fn trouble(node: &Node) -> String {
     let mut text = String::new();
     if node.status.latched > 0 {

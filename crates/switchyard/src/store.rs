@@ -24,7 +24,7 @@ pub struct StoreArgs {
     pub command: StoreCommand,
 }
 
-/// What to do with an area.
+/// Commands for an area.
 #[derive(Subcommand)]
 pub enum StoreCommand {
     /// Check everything that an open relies on; changes nothing

@@ -1,4 +1,4 @@
-//! What a running target (`switchyard serve --control`) tells: its volumes, counters, and where requests spend their time.
+//! Status of a running target (`switchyard serve --control`): its volumes, counters, and the time of requests by layer.
 
 use crate::control::api::{SpanTimes, Spans, Status, Volume};
 use crate::control::server::{Server, bind};
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a target's [`Status::role`] is.
+/// The [`Status::role`] of a target.
 pub const ROLE: &str = "target";
 
 /// Serves the status of a target at `address`.

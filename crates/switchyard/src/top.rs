@@ -25,7 +25,7 @@ pub struct TopArgs {
     pub interval: f64,
 }
 
-/// What happened between two looks.
+/// Changes between two looks.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Rates {
     seconds: f64,

@@ -29,7 +29,7 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
-/// What was found in one file.
+/// Findings in one file.
 struct Finding {
     path: PathBuf,
     summary: String,

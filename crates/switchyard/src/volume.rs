@@ -19,7 +19,7 @@ pub struct VolumeArgs {
     pub command: VolumeCommand,
 }
 
-/// What to do with volumes.
+/// Commands for volumes.
 #[derive(Subcommand)]
 pub enum VolumeCommand {
     /// Create a volume; returns when clients can use it

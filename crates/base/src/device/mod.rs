@@ -35,7 +35,7 @@ use crate::time::Instant;
 use core::ops::Range;
 use thiserror::Error;
 
-/// What an operation does to its range of the medium.
+/// Effect of an operation on its range of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaKind {
     /// Fill the operation's pages. If it has none, the medium brings its own.
@@ -231,7 +231,7 @@ pub trait Queue {
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// What wrappers pass on: all of a [`Device`] but changes.
+/// Calls that wrappers pass on: all of a [`Device`] but changes.
 macro_rules! pass_on {
     () => {
         fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {

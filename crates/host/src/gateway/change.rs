@@ -146,7 +146,7 @@ impl Gateway {
         state
     }
 
-    /// What keeps a volume from being opened.
+    /// Obstacle to opening a volume.
     pub(super) fn resume_failure(&self, id: VolumeId) -> Option<(VssdId, Code)> {
         let mut resumed = self
             .changes
@@ -207,7 +207,7 @@ impl Gateway {
         self.send_control(now);
     }
 
-    /// True if the only vSSD of a set has flushed. What the other one says does not count: its medium may have failed.
+    /// True if the only vSSD of a set has flushed. The other one's word does not count: its medium may have failed.
     fn is_secure(&self, id: VolumeId, number: usize) -> bool {
         let volume = self.find(id).and_then(|index| self.volumes[index].as_ref());
         let new = volume.map(|volume| VssdId(volume.record.sets[number].replicas[0].vssd));
@@ -226,7 +226,7 @@ impl Gateway {
         self.enter(now, index, number, owner, step);
     }
 
-    /// What a step changes here, and what it asks of nodes.
+    /// Changes of a step here, and its requests to nodes.
     fn enter(&mut self, now: Instant, index: usize, number: usize, owner: Owner, step: Step) {
         match step {
             Step::Flush => {

@@ -10,7 +10,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A node that is at it is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(5);
 
-/// What a request to a node is for.
+/// Purpose of a request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// To see how the nodes are.
@@ -44,7 +44,7 @@ pub struct NodeAnswer {
     pub node: NodeId,
     /// Where it is.
     pub addr: Addr,
-    /// What it told and when, if it ever did.
+    /// Its last status and the time, if any.
     pub last: Option<(Instant, NodeStatus)>,
 }
 
@@ -55,7 +55,7 @@ pub struct Control {
     next: u64,
     /// The nodes.
     pub nodes: Vec<NodeAnswer>,
-    /// What nodes refused, and why.
+    /// Refusals of nodes, with reasons.
     pub failures: Vec<(Owner, VssdId, Code)>,
     send_at: Option<Instant>,
 }
@@ -83,7 +83,7 @@ impl Control {
         }
     }
 
-    /// Where a node is.
+    /// Address of a node.
     pub fn addr(&self, node: NodeId) -> Option<Addr> {
         self.nodes
             .iter()
@@ -146,7 +146,7 @@ impl Control {
         self.asks.iter().any(|ask| (ask.owner, ask.vssd) == (owner, vssd))
     }
 
-    /// What was refused first of this.
+    /// First refusal of this.
     pub fn failure(&self, owner: Owner) -> Option<(VssdId, Code)> {
         let failure = self.failures.iter().find(|failure| failure.0 == owner);
         failure.map(|&(_, vssd, code)| (vssd, code))
@@ -203,7 +203,7 @@ impl Control {
         if self.asks.is_empty() { None } else { self.send_at }
     }
 
-    /// What is to be sent now.
+    /// Packets to send now.
     pub fn due(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
         for ask in &mut self.asks {

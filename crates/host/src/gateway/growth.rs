@@ -38,7 +38,7 @@ impl Gateway {
         self.control.is_pending(Owner::Growth(id))
     }
 
-    /// What a node refused of the growth of this volume.
+    /// Refusal of a node to grow this volume.
     pub fn growth_failure(&self, id: VolumeId) -> Option<(VssdId, Code)> {
         self.control.failure(Owner::Growth(id))
     }

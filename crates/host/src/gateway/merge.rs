@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-/// What a page is to become.
+/// Future content of a page.
 #[derive(Debug)]
 pub enum Merged {
     /// All zeros.

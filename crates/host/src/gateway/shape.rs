@@ -8,7 +8,7 @@ use rack::vdc::{self, Config, FLOWS_MAX, Flow, Line};
 use std::collections::BTreeMap;
 use wire::rack::{Header, Op, Packet};
 
-/// Who allocates, and how.
+/// The allocator, and its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Shaping {
     /// The controller.

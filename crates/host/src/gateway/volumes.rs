@@ -10,7 +10,7 @@ use rack::registry::VolumeRecord;
 use wire::nbd::Export;
 use wire::rack::Code;
 
-/// Where a volume stands.
+/// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeState {
     /// Some vSSDs did not answer yet.
@@ -108,7 +108,7 @@ impl Gateway {
         self.find(id).is_none() && !self.control.is_pending(Owner::Volume(id))
     }
 
-    /// Where a volume stands, `None` if it is not open.
+    /// State of a volume, `None` if it is not open.
     pub fn volume_state(&self, id: VolumeId) -> Option<VolumeState> {
         self.find(id)?;
         let owner = Owner::Volume(id);

@@ -1,4 +1,4 @@
-//! What the operator asks of the gateway on its machine, and what it sees of it.
+//! The operator's calls to the gateway on its machine, and its view of the gateway.
 //!
 //! Calls change the gateway in the order in which the operator makes them. Only a [`Call::Look`] has an answer.
 
@@ -16,7 +16,7 @@ pub enum Call {
     Serve {
         /// Higher than that of any gateway before.
         session: u32,
-        /// What to serve.
+        /// Volumes to serve.
         records: Box<Snapshot>,
     },
     /// Stand by, and ask that gateway and the nodes whether they are there.
@@ -48,7 +48,7 @@ pub enum Call {
     },
 }
 
-/// What a [`Call::Look`] saw.
+/// Result of a [`Call::Look`].
 #[derive(Clone, Debug)]
 pub struct View {
     /// Of the look.
@@ -80,7 +80,7 @@ pub struct VolumeView {
     pub change: ChangeState,
     /// A node has not answered what the volume's growth asks for.
     pub growth_is_pending: bool,
-    /// What a node refused of the growth.
+    /// Refusal of a node to grow the volume.
     pub growth_failure: Option<(VssdId, Code)>,
 }
 

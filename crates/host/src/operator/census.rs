@@ -46,7 +46,7 @@ impl Census {
 /// A part of a volume to place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
-    /// What its vSSDs share.
+    /// Isolation of its vSSDs.
     pub isolation: Isolation,
     /// Pages that clients see.
     pub pages: u64,

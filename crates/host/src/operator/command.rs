@@ -11,7 +11,7 @@ use rack::registry::{
 use thiserror::Error;
 use wire::rack::Code;
 
-/// What is asked of the operator.
+/// A command to the operator.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Create a volume; answered when it is ready.
@@ -54,7 +54,7 @@ pub struct NewVolume {
     pub replicas: u8,
     /// When writes are acknowledged.
     pub durability: Durability,
-    /// What its vSSDs share.
+    /// Isolation of its vSSDs.
     pub isolation: Isolation,
     /// Writes are refused.
     pub read_only: bool,
@@ -199,7 +199,7 @@ pub struct VssdProblem {
     pub node: Option<NodeId>,
     /// The vSSD.
     pub vssd: VssdId,
-    /// What the node answered.
+    /// Answer of the node.
     pub code: Code,
     /// The volume's name.
     pub volume: String,

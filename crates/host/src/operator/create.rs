@@ -16,7 +16,7 @@ pub(super) const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A volume that is being created.
 #[derive(Debug)]
 pub(super) struct Create {
-    /// What to create; an earlier start has begun a volume without it.
+    /// Volume to create; an earlier start has begun a volume without it.
     new: Option<NewVolume>,
     census: Census,
     nodes: Option<Vec<NodeAnswer>>,
@@ -61,7 +61,7 @@ impl Create {
         self.id
     }
 
-    /// What to do next.
+    /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         if self.id.is_none() {
             let planned = self.planned.as_ref();

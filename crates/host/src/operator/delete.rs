@@ -58,7 +58,7 @@ impl Delete {
         }
     }
 
-    /// What to do next.
+    /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let record = match &self.which {
             Which::Id(id) => sight.records.volume_of(*id),

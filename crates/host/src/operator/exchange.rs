@@ -62,7 +62,7 @@ impl Swap {
         self.exchange.as_ref().map_or(&[], Exchange::volumes)
     }
 
-    /// What to do next.
+    /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let began = *self.began.get_or_insert(sight.now);
         self.is_planned |= self

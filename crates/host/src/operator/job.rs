@@ -14,7 +14,7 @@ pub(super) const LATER: Duration = Duration::from_millis(5);
 /// Between two looks at what waits for a node that is away.
 pub(super) const BACKGROUND: Duration = Duration::from_millis(100);
 
-/// What a job sees.
+/// View of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight<'a> {
     /// Now.
@@ -41,7 +41,7 @@ impl Sight<'_> {
     }
 }
 
-/// What a job does next.
+/// Next step of a job.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Look at the gateway now.

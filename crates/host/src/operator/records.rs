@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// A registry that failed is asked again after this.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What is asked of the registry.
+/// A call of the registry.
 #[derive(Clone, Debug)]
 pub enum RegistryCall {
     /// Load the records.
@@ -35,7 +35,7 @@ enum Asked {
 pub(super) struct Records {
     known: Option<Box<Snapshot>>,
     asked: Option<Asked>,
-    /// What to do at that time, after a failure.
+    /// Call to make at that time, after a failure.
     again: Option<(Instant, Option<u64>)>,
     failure: Option<RegistryError>,
     calls: VecDeque<RegistryCall>,
@@ -76,7 +76,7 @@ impl Records {
         self.failure.take()
     }
 
-    /// What to ask of the registry next.
+    /// Next call of the registry.
     pub fn poll(&mut self) -> Option<RegistryCall> {
         self.calls.pop_front()
     }

@@ -24,7 +24,7 @@ pub(super) struct Resize {
     size_bytes: u64,
     id: Option<VolumeId>,
     census: Census,
-    /// What was to be noted last.
+    /// Last state to note.
     planned: Vec<SetRecord>,
     stage: Stage,
     /// It cannot be done: what was made is deleted.
@@ -70,7 +70,7 @@ impl Resize {
         self.id
     }
 
-    /// What to do next.
+    /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let record = match self.id {
             Some(id) => sight.records.volume_of(id),

@@ -22,7 +22,7 @@ impl Stop {
         Done::Stopped { clean: self.clean }
     }
 
-    /// What to do next.
+    /// Next step.
     pub fn advance(&mut self, sight: &Sight, leadership: &mut Leadership) -> Step {
         let until = *self.until.get_or_insert(sight.now + ANSWERED_WITHIN);
         if !self.is_over {

@@ -89,7 +89,7 @@ impl Layer {
 pub struct Operation {
     /// How it was asked for.
     pub interface: Interface,
-    /// What it did. [`Action::Flush`] stands for fsync and its like.
+    /// Its action. [`Action::Flush`] stands for fsync and its like.
     pub action: Action,
     /// Its thread.
     pub thread: u32,
@@ -109,7 +109,7 @@ pub struct Operation {
     pub bios: u32,
     /// It needed the device: for bios of its own, or for what was read ahead before it.
     pub reached_device: bool,
-    /// Of these, how many joined a request that was there already.
+    /// Bios of these that joined a waiting request.
     pub merged: u32,
     /// How often a bio was split.
     pub splits: u32,

@@ -1,4 +1,4 @@
-//! Who holds a GC bit since when, and why a bit lapsed.
+//! Holders of GC bits, the time of each grant, and the reason of each lapse.
 //!
 //! The tables hold the bits themselves. A bit that lapses means that its node neither renewed it nor said that it is
 //! done. Why shows only after a while: a node that lives says something within [`HEARD_WITHIN`].

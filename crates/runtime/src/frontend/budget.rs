@@ -27,7 +27,7 @@ impl Budget {
         bytes.saturating_sub(self.reserve)
     }
 
-    /// What a connection with `own` bytes under way may have.
+    /// Bytes that a connection with `own` bytes under way may have.
     pub fn share_of(&self, own: u64) -> u64 {
         let others = self.shared - self.excess(own);
         self.reserve + self.shared_max.saturating_sub(others)
@@ -38,7 +38,7 @@ impl Budget {
         self.shared = self.shared - self.excess(before) + self.excess(after);
     }
 
-    /// Bytes beyond reserves. Where they get fewer, others may go on.
+    /// Bytes beyond reserves. If the bytes under way get fewer, other connections may go on.
     pub fn shared(&self) -> u64 {
         self.shared
     }

@@ -89,9 +89,9 @@ pub struct Row {
     pub policy: String,
     /// The workload's.
     pub workload: String,
-    /// What the figure varies, by name.
+    /// Parameters that the figure varies, by name.
     pub parameters: Map<String, Value>,
-    /// What the run was made with, by name: hardware, rate or depth, requests. JSON has it among the parameters.
+    /// Setup of the run, by name: hardware, rate or depth, requests. JSON has it among the parameters.
     pub made_with: Map<String, Value>,
     /// Of reads.
     pub read: Percentiles,
@@ -101,7 +101,7 @@ pub struct Row {
     pub iops: f64,
     /// Pages programmed for each that clients wrote; not a number if they wrote none.
     pub write_amplification: f64,
-    /// What else this figure shows of the run, by name.
+    /// Other results of the run in this figure, by name.
     pub more: Map<String, Value>,
 }
 
@@ -139,7 +139,7 @@ pub struct Figure {
     pub experiment: String,
     /// The seed.
     pub seed: u64,
-    /// What all rows share.
+    /// Values that all rows share.
     pub parameters: Map<String, Value>,
     /// The rows.
     pub rows: Vec<Row>,

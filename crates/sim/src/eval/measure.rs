@@ -45,7 +45,7 @@ pub fn measure(hardware: &Hardware, policies: &Policies, workload: &Workload, se
     (row, outcome.latencies)
 }
 
-/// Where a load's requests come from, if not from its mix.
+/// Source of a load's requests, if not its mix.
 pub(super) type Streams<'a> = &'a mut dyn FnMut(&LoadSpec) -> Option<Box<dyn Stream>>;
 
 /// As [`measure`], with the requests of the warm-up and of what is measured from streams, where there are any; what went
@@ -85,7 +85,7 @@ pub(super) fn measure_streams(
     (row, outcome)
 }
 
-/// What clients do at these gateways, one after the other: they fill the volumes, warm the flash up, and are measured.
+/// Phases of the clients at these gateways: they fill the volumes, warm the flash up, and are measured.
 pub fn phases(hardware: &Hardware, workload: &Workload, gateways: &[usize]) -> [Vec<LoadSpec>; 3] {
     let fill = |(volume, &gateway)| fill(gateway, volume, hardware.pages());
     let mut warm = loads(gateways, workload, workload.warm);
@@ -116,7 +116,7 @@ fn add(run: &mut Run<RackFleet>, loads: Vec<LoadSpec>, streams: Streams<'_>) {
     }
 }
 
-/// What hosts of a rack have counted.
+/// Counters of a rack's hosts.
 #[derive(Clone, Debug)]
 pub struct Counted {
     user_programs: u64,
@@ -161,7 +161,7 @@ impl Counted {
         self.reads.add(&other.reads).expect("equal bounds");
     }
 
-    /// What was counted since then.
+    /// Counts since then.
     ///
     /// # Panics
     /// If a counter has shrunk: a host was started anew.

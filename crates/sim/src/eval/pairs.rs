@@ -63,7 +63,7 @@ fn hardware(device: &str, delay: Delay) -> Hardware {
     }
 }
 
-/// What rows call a workload.
+/// Name of a workload in rows.
 fn workload(letter: char) -> String {
     format!("ycsb-{}", letter.to_ascii_lowercase())
 }
@@ -147,7 +147,7 @@ pub fn fig19(seed: u64, progress: Progress<'_>) -> Report {
     distributions().run(seed, progress).into()
 }
 
-/// What P99.9 of reads gains by device and network.
+/// Gain of reads' P99.9 by device and network.
 pub fn fig20(seed: u64, progress: Progress<'_>) -> Report {
     let mut figure = improvements().run(seed, progress);
     let of = |workload: String| {

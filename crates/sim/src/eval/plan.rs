@@ -7,7 +7,7 @@ use super::setup::{Hardware, Policies, Workload};
 use crate::report::Progress;
 use serde_json::{Map, Value};
 
-/// What becomes one row.
+/// A case becomes one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// The rack.
@@ -16,13 +16,13 @@ pub struct Case {
     pub policies: Policies,
     /// Its clients.
     pub workload: Workload,
-    /// What the figure varies, by name.
+    /// Parameters that the figure varies, by name.
     pub parameters: Map<String, Value>,
     /// Show the distribution of reads' latency.
     pub cdf: bool,
 }
 
-/// What becomes a figure.
+/// A plan becomes a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The experiment's name.

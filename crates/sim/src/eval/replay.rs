@@ -36,13 +36,13 @@ impl Stream for Counting {
 }
 
 /// Pages that a replay has to write before its write amplification is its own: as many as the volume's copies have flash to
-/// spare. What is collected before then is what the warm-up left.
+/// spare. Earlier collections move only data of the warm-up.
 pub fn pages_to_amplify(hardware: &Hardware) -> u64 {
     let spare = hardware.spare_ratio();
     (hardware.pages() as f64 * spare / (1.0 - spare)) as u64
 }
 
-/// What became of a replay.
+/// Result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
     /// Latencies, each piece counted; `more` has `shed`. Without a write amplification, if the replay wrote fewer than
@@ -50,7 +50,7 @@ pub struct Replayed {
     pub row: Row,
     /// Pages that the stream wrote.
     pub pages_written: u64,
-    /// What was not sent, as too much was outstanding or waiting for memory: the rack is too slow for the trace.
+    /// Requests that were shed, because too much was outstanding or waiting for memory: the rack is too slow for the trace.
     pub shed: u64,
     /// Requests that the rack did not answer well.
     pub violations: Vec<Violation>,

@@ -40,7 +40,7 @@ pub const SCHEDULERS: [(&str, [Policy; 2]); 3] = [
     ),
 ];
 
-/// What the name of coordinated policies ends with.
+/// Suffix of coordinated policies' names.
 pub const COORDINATED: &str = "+coordination";
 
 /// Shares of writes in percent.
@@ -140,7 +140,7 @@ pub fn fig17(seed: u64, progress: Progress<'_>) -> Report {
 
 /// Packets of the published trace.
 const PACKETS: u64 = 600_000;
-/// What RackBlox calls a right prediction.
+/// Error of a right prediction, by RackBlox.
 const NEAR_NS: u64 = 25_000;
 
 /// Larger errors than this, a second, are recorded as this.

@@ -1,4 +1,4 @@
-//! What a run is made of: hardware, policies and workload.
+//! Setup of a run: hardware, policies and workload.
 
 use crate::client::{ClientStats, Pace, Shape};
 use crate::net::{Delay, LinkModel};
@@ -11,7 +11,7 @@ use rack::port::Discipline;
 use rack::sched::{Policy, Targets};
 use serde_json::{Map, Value, json};
 
-/// What a rack is made of: the same for every policy that a figure compares.
+/// Parts of a rack: the same for every policy that a figure compares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hardware {
     /// Storage servers.
@@ -177,7 +177,7 @@ impl System {
         Self::Switchyard,
     ];
 
-    /// What its rows are called.
+    /// Name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vdc => "vdc",
@@ -190,7 +190,7 @@ impl System {
         }
     }
 
-    /// What it consists of.
+    /// Its parts.
     pub fn policies(self) -> Policies {
         let shaped = matches!(self, Self::Vdc | Self::RackBloxSoftware);
         let coordination = match self {
@@ -218,24 +218,24 @@ impl System {
 /// How a rack decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policies {
-    /// What its rows are called.
+    /// Name in rows.
     pub name: String,
-    /// Who decides when to collect.
+    /// Decider of collection.
     pub coordination: Coordination,
-    /// What collection does to the vSSD's other work.
+    /// Effect of collection on the vSSD's other work.
     pub gc_mode: GcMode,
     /// Order of waiting requests.
     pub scheduler: Policy,
     /// A central controller shapes flows (VDC).
     pub shaped: bool,
-    /// Who goes first at the ToR's ports, where these are limited.
+    /// Order of packets at the ToR's ports, if these are limited.
     pub network: Discipline,
 }
 
-/// What clients do.
+/// Work of the clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// What its rows say.
+    /// Name in rows.
     pub name: String,
     /// Shares of the actions.
     pub mix: Mix,
@@ -296,7 +296,7 @@ impl Workload {
         }
     }
 
-    /// What clients were to do, over all of them, and did.
+    /// Planned and done work of all clients.
     pub(super) fn made_with(&self, clients: &ClientStats) -> Map<String, Value> {
         let mut made = match self.pace {
             Pace::Open {

@@ -3,7 +3,8 @@
 //!
 //! Each vSSD runs one of the paper's workloads (Table 2), all equally likely; YCSB has a write share of its own between 0
 //! and 100 %. It is asked between half and one and a half times as much as the average, and varies by as much from day to
-//! day. What an SSD's four vSSDs write wears it evenly, as it levels itself. vSSDs are placed round robin over servers
+//! day. The writes of an SSD's four vSSDs wear it evenly, because it levels itself.
+//! vSSDs are placed round robin over servers
 //! first, then over SSDs. The average SSD uses its endurance up in five years. An exchange rewrites both SSDs, so each of
 //! their blocks is erased once more.
 
@@ -32,7 +33,7 @@ const ROW_DAYS: [u32; 9] = [12, 28, 56, 112, 182, 365, 730, 1095, DAYS];
 /// Balancers of a rack.
 #[derive(Clone, Copy, Debug)]
 pub struct Balancers {
-    /// What its rows are called.
+    /// Name in rows.
     pub name: &'static str,
     /// Between the SSDs of a server.
     pub local: Option<Level>,

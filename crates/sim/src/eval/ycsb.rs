@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 /// Requests a second over the whole rack.
 const RATE: f64 = 6_500.0;
-/// Of these, writes at most: collection in turns has just enough time for so many.
+/// Limit of writes among these: collection in turns has just enough time for so many.
 const WRITES_MAX: f64 = 4_750.0;
 /// Requests that are measured, at least.
 const MEASURED_MIN: u64 = 100_000;
@@ -25,7 +25,7 @@ const READS_MIN: f64 = 50_000.0;
 const DEPTH: u32 = 6;
 /// Shares of writes in percent.
 const WRITE_PERCENTS: [u32; 12] = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100];
-/// What Figures 9 to 12 compare.
+/// Systems that Figures 9 to 12 compare.
 const COMPARED: [System; 5] = [
     System::Vdc,
     System::RackBloxSoftware,

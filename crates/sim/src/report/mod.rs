@@ -8,7 +8,7 @@ pub mod table;
 use crate::eval::{Figure, NAMES};
 use serde_json::{Map, Value, json};
 
-/// What an experiment tells while it runs: a line for the user.
+/// Progress of a running experiment: a line for the user.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// Rows of numbers with a label each.
@@ -18,7 +18,7 @@ pub struct Report {
     pub experiment: String,
     /// The seed.
     pub seed: u64,
-    /// What the columns hold; the name ends with the unit.
+    /// Names of the columns; a name ends with its unit.
     pub columns: Vec<String>,
     /// Label and one number per column.
     pub rows: Vec<(String, Vec<f64>)>,

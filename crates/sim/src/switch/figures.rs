@@ -13,7 +13,7 @@ pub const BULK_DEPTH: u32 = 32;
 /// link is twice as fast, and as in the paper six cores are about as fast as the link.
 pub const LINK_GBPS: u64 = 200;
 
-/// What a row holds.
+/// Columns of a row.
 pub const COLUMNS: &[&str] = &[
     "l_mean_us",
     "l_p50_us",
@@ -245,10 +245,10 @@ figure!(
         .to_vec()
 );
 
-/// What [`order`] runs: one L and one T application on each core.
+/// Load of [`order`]: one L and one T application on each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderCase {
-    /// What its rows begin with.
+    /// First columns of its rows.
     pub label: &'static str,
     /// Cores.
     pub cores: usize,

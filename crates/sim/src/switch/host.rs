@@ -18,7 +18,7 @@ use blockswitch::{
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 
-/// What holds an application's data.
+/// Medium of an application's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// There at once.
@@ -30,9 +30,9 @@ pub enum Medium {
 /// One application.
 #[derive(Clone, Copy, Debug)]
 pub struct AppSpec {
-    /// What it is, for the figures.
+    /// Its role in the figures.
     pub class: Class,
-    /// What the switch is told.
+    /// The class that the switch is told.
     pub hint: ClassHint,
     /// Bytes of a request.
     pub bytes: u32,
@@ -68,7 +68,7 @@ pub struct HostSpec {
     pub measured: Duration,
 }
 
-/// What was measured.
+/// Measured latencies and bytes.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Latencies at the client by class of the application, in ns.
@@ -105,7 +105,7 @@ enum Event {
     Balance,
 }
 
-/// What a core does.
+/// Work of a core.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Parse(u32),
@@ -116,7 +116,7 @@ enum Work {
 
 /// What has reached a core and is not done, with the time since when.
 ///
-/// Where the policy knows no class, all is done in order of arrival. Where it does, a class has connections of its own,
+/// If the policy knows no class, all is done in order of arrival. Where it does, a class has connections of its own,
 /// and those of L are read first.
 #[derive(Debug, Default)]
 struct Ingress {
@@ -128,7 +128,7 @@ struct Core {
     ingress: Ingress,
     egress: Egress,
     steering: Steering,
-    /// What it does, and since when.
+    /// Its work, and the time since when.
     doing: Option<(Work, Instant)>,
     idle_since: Instant,
     last_class: Option<Class>,

@@ -166,7 +166,7 @@ impl<R: BufRead> TraceReader<R> {
         }
     }
 
-    /// Where it tells what was read so far, also after it was given away.
+    /// Handle to the counts so far, valid after the reader was given away.
     pub fn counts(&self) -> Rc<Cell<Counts>> {
         Rc::clone(&self.told)
     }

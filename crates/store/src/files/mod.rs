@@ -111,7 +111,7 @@ pub struct Change {
     pub file: FileId,
     /// Entries of data that follow; `None` for a resize, which has none.
     pub pieces: Option<u32>,
-    /// Where the data goes.
+    /// Destination of the data.
     pub offset: u64,
     /// Bytes of the whole file afterwards.
     pub size: u64,
@@ -146,7 +146,7 @@ impl Change {
     }
 }
 
-/// What bounds the log.
+/// Limits of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLimits {
     /// Bytes that a file may change without a sync before the log stops following it: a sync of so much costs the file
@@ -156,7 +156,7 @@ pub struct FileLimits {
     pub checkpoint_bytes: u64,
 }
 
-/// What makes a file durable.
+/// Work that makes a file durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncBy {
     /// The area: the log has everything.
@@ -175,7 +175,7 @@ pub struct Round {
     pub files: Vec<(FileId, bool)>,
 }
 
-/// What a checkpoint changes in the map of descriptions.
+/// Changes of a checkpoint in the map of descriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// This is the file's description now.
@@ -371,7 +371,7 @@ impl Files {
             .flatten()
     }
 
-    /// What makes everything durable that was written to the file up to now.
+    /// Work that makes all writes to the file up to now durable.
     pub fn sync(&mut self, id: FileId) -> SyncBy {
         let file = self.file(id);
         if file.description.is_removed {
@@ -401,7 +401,7 @@ impl Files {
         }
     }
 
-    /// What was at `from` is at `to` now: the file, or a directory above it. Only after a checkpoint in which nothing changed.
+    /// The file, or a directory above it, moved from `from` to `to`. Only after a checkpoint in which nothing changed.
     pub fn renamed(&mut self, id: FileId, from: &[u8], to: &[u8]) {
         let file = self.file(id);
         assert!(!file.is_described, "the map says where the file was");

@@ -11,7 +11,7 @@
 //! # Invariants
 //! - Ranges of two areas never overlap, whatever their state: space is given away when its [`Work::Remove`] or
 //!   [`Work::Shrink`] is done and that is durable.
-//! - What has been answered is in the table, and what has not is undone or completed after a restart.
+//! - Answered changes are in the table. A restart undoes or completes the others.
 //! - Users have at most their quota, of bytes and of what their areas may move in a second, areas that are leaving included.
 //!
 //! Bytes and steps: docs/format/areas.md.
@@ -47,14 +47,14 @@ pub struct AreaId(pub u64);
 /// A range of the medium in bytes. Without places `offset` is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins.
+    /// Its first byte.
     pub offset: u64,
     /// How long it is.
     pub bytes: u64,
 }
 
 impl Extent {
-    /// Where it ends.
+    /// Its end.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes
     }
@@ -86,7 +86,7 @@ pub struct PoolArea {
     pub owner: u32,
     /// The group that `mode` speaks of.
     pub group: u32,
-    /// Who reads and writes: 0o600 and the like, as for files, without execution.
+    /// Rights to read and write: 0o600 and the like, as for files, without execution.
     pub mode: u16,
     /// How far it is.
     pub state: AreaState,
@@ -97,7 +97,7 @@ pub struct PoolArea {
 }
 
 impl PoolArea {
-    /// What it takes of its owner's quota, and of the medium if that has no places.
+    /// Its share of its owner's quota, and of the medium if that has no places.
     fn bytes(&self) -> u64 {
         match self.state {
             AreaState::Growing(to) if to.offset == self.extent.offset => to.bytes,
@@ -125,13 +125,13 @@ impl PoolArea {
 pub struct Export {
     /// Of whom it is.
     pub area: AreaId,
-    /// Who may open it.
+    /// Readers that may open it.
     pub readers: Readers,
     /// The socket where its owner answers; empty to hand out the area itself, for reading.
     pub path: String,
 }
 
-/// What all areas of a user may have together.
+/// Limit of all areas of a user together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes.
@@ -148,7 +148,7 @@ impl Quota {
     };
 }
 
-/// Who asks, by the kernel's word.
+/// The asking user, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
     /// User.
@@ -159,7 +159,7 @@ pub struct Who {
     pub is_admin: bool,
 }
 
-/// What changes the table.
+/// Changes of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields as in PoolArea and Export")]
 pub enum Change {
@@ -189,7 +189,7 @@ pub enum Change {
     Withdraw { name: String },
 }
 
-/// What has to be done to the medium before a change can end. All of it may have been done already, wholly or in part.
+/// Work on the medium before a change can end. All of it may have been done already, wholly or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Take the space, zeros in all of it.
@@ -293,7 +293,7 @@ impl Pool {
         self.is_placed
     }
 
-    /// Where the last area ends at most, in bytes.
+    /// Highest end of the last area, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.end
     }
@@ -348,7 +348,7 @@ impl Pool {
             .find(|(_, area)| area.name == name && area.state != AreaState::Leaving)
     }
 
-    /// What `who` gets for a name: an area of its own, or to which it has a right, or what somebody exported.
+    /// The meaning of a name for `who`: an area of its own, an area to which it has a right, or an export.
     pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Opened<'_>, PoolRefusal> {
         if let Some((id, area)) = self.find(name) {
             if area.state == AreaState::Making {
@@ -648,7 +648,7 @@ impl Pool {
     }
 }
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened<'a> {
     /// An area to be handed out.

@@ -10,7 +10,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What O_DIRECT may ask for.
+/// Alignment that O_DIRECT may ask for.
 const ALIGNMENT: usize = 4096;
 
 /// A target that exists.

@@ -54,7 +54,7 @@ pub struct PeersArgs {
     pub compare: CompareArgs,
 }
 
-/// What runs together.
+/// Applications that run together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Name in reports.

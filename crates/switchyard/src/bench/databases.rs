@@ -70,7 +70,7 @@ impl Program {
         }
     }
 
-    /// What runs it here, if anything does.
+    /// The program that runs it here, if any.
     fn executable(self) -> Option<&'static str> {
         match self {
             Self::Sqlite => python("sqlite3"),

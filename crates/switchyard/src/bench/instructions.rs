@@ -14,12 +14,12 @@ use std::process::Command;
 const AREA_BYTES: u64 = 64 << 20;
 /// Operations of the shorter run and of the longer one.
 const COUNTS: [u64; 2] = [1000, 3000];
-/// What there is to read, and to pop.
+/// Entries to read, and to pop.
 const PREPARED: u64 = COUNTS[1];
 /// Beyond, the area would be cleaned.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// What is counted.
+/// The counted operation.
 const OPERATIONS: [&str; 9] = [
     "log append",
     "log read",

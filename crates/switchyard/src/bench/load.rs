@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Longest latency told apart, in ns.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What to do with a target.
+/// Load on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// Reads at random places
@@ -53,7 +53,7 @@ impl Mode {
     }
 }
 
-/// What to do for how long.
+/// Load and duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// Reads, writes, flushes.
@@ -88,7 +88,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Debug)]
 pub struct Outcome {
     /// Requests answered.
@@ -302,7 +302,7 @@ fn place(group: &ClientGroup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where a run stands, as its threads see it.
+/// State of a run, as its threads see it.
 #[derive(Clone, Copy)]
 struct Phase<'a> {
     stop: &'a AtomicBool,

@@ -137,7 +137,7 @@ impl Queue {
     }
 }
 
-/// What the commands under way are about.
+/// Subjects of the commands under way.
 #[derive(Default)]
 struct Work {
     /// Data of a command of its own.

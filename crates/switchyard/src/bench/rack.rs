@@ -263,7 +263,7 @@ fn median_row(rows: &[Row]) -> Row {
 
 /// A number of a distribution, by name.
 type Figure = (&'static str, fn(&Percentiles) -> f64);
-/// What is compared of reads.
+/// Compared percentiles of reads.
 const FIGURES: [Figure; 3] = [
     ("mean", |p| p.mean_us),
     ("p99", |p| p.p99_us),

@@ -123,7 +123,7 @@ struct Medium {
     sides: &'static [Side],
 }
 
-/// What one server did with one number of clients.
+/// Result of one server with one number of clients.
 #[derive(Clone, Copy)]
 struct Case {
     per_second: f64,

@@ -1,4 +1,4 @@
-//! What comparisons print: a table, JSON, or one HTML page that needs nothing else.
+//! Output of comparisons: a table, JSON, or one HTML page that needs nothing else.
 
 use crate::machine::{self, About};
 use crate::out;
@@ -11,7 +11,7 @@ use sim::report::table::Table;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// What every comparison of servers takes.
+/// Flags of every comparison of servers.
 #[derive(Args)]
 pub struct CompareArgs {
     /// Interleaved rounds; the report has medians

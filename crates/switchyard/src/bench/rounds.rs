@@ -1,4 +1,4 @@
-//! What all comparisons have: how many rounds, how long, their medians, and progress for people.
+//! Common parts of comparisons: number and length of rounds, medians, and progress for people.
 
 use std::io::IsTerminal;
 use std::ops::RangeInclusive;

@@ -41,7 +41,7 @@ const PLACES: usize = 128;
 /// A client that polls asks for this long before it sleeps.
 const POLLS_FOR: Duration = Duration::from_millis(2);
 
-/// Where a connection's answers come from.
+/// Source of a connection's answers.
 pub struct Inbox {
     stream: TcpStream,
     polls: bool,

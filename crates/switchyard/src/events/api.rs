@@ -32,7 +32,7 @@ pub struct Event {
     pub source: String,
     /// The kind.
     pub name: String,
-    /// What the kind says more.
+    /// Fields of the kind.
     pub fields: Map<String, serde_json::Value>,
     /// How often it happened again.
     #[serde(default)]

@@ -21,7 +21,7 @@ const WAITING_MAX: usize = 32;
 
 static WAITING: Semaphore = Semaphore::const_new(WAITING_MAX);
 
-/// What is asked.
+/// The question.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Ask {

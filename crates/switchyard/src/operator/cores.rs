@@ -4,7 +4,7 @@ use base::Instant;
 use runtime::{CoreHandle, Stopped};
 use std::sync::Arc;
 
-/// Where a host runs.
+/// Place of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// Index of its core.

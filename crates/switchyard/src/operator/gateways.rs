@@ -60,7 +60,7 @@ pub fn cntlids(number: usize) -> core::ops::RangeInclusive<u16> {
     first + 1..=first + CNTLIDS - 1
 }
 
-/// Where the other gateways serve NVMe/TCP hosts.
+/// Addresses of the other gateways for NVMe/TCP hosts.
 pub(super) fn others(snapshot: &Snapshot, role: Role) -> Vec<SocketAddr> {
     let Role::Shared(shared) = role else {
         return Vec::new();

@@ -18,12 +18,12 @@ use std::time::Duration;
 /// Nodes write back what clients have not flushed in this time, or leave it.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a process is told about itself.
+/// Facts of a process about itself.
 #[derive(Clone, Debug)]
 pub struct About {
     /// The command that started it.
     pub role: &'static str,
-    /// Where it keeps its files.
+    /// Directory of its files.
     pub dir: Option<PathBuf>,
     /// Name of the timing profile.
     pub timing: String,
@@ -52,15 +52,15 @@ pub struct Part {
 pub struct Pieces {
     /// Running cores.
     pub cores: Vec<CoreHandle>,
-    /// Where the ToR is, if here.
+    /// Place of the ToR, if here.
     pub tor: Option<At>,
-    /// Where the gateway is, if here.
+    /// Place of the gateway, if here.
     pub gateway: Option<At>,
-    /// Where the nodes are that are here.
+    /// Places of the nodes that are here.
     pub nodes: Vec<(NodeId, At)>,
     /// The volumes' records and how the gateway comes to serve them; needed with a gateway.
     pub records: Option<(Box<dyn Registry + Send>, Role)>,
-    /// What NVMe/TCP hosts are offered.
+    /// Offer to NVMe/TCP hosts.
     pub nvme: Offer,
 }
 

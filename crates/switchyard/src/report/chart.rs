@@ -40,7 +40,7 @@ pub enum Scale {
     Nines,
 }
 
-/// What is drawn.
+/// Kind of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Marks {
     /// For each group a bar of each series.
@@ -62,9 +62,9 @@ pub enum Marks {
 /// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows, with the unit.
+    /// Its message, with the unit.
     pub title: String,
-    /// What the horizontal axis is.
+    /// Meaning of the horizontal axis.
     pub across: String,
     /// Of the vertical axis.
     pub scale: Scale,
@@ -72,7 +72,7 @@ pub struct Chart {
     pub marks: Marks,
     /// Values that somebody else reports, drawn as dashed lines with their names.
     pub references: Vec<(String, f64)>,
-    /// What the vertical axis reaches at least, so that charts beside each other compare.
+    /// Least reach of the vertical axis, so that charts beside each other compare.
     pub reach: f64,
 }
 
@@ -369,7 +369,7 @@ impl Frame {
     }
 }
 
-/// Where a latency is on the scale of [`spread`], 0 to 300.
+/// Place of a latency on the scale of [`spread`], 0 to 300.
 fn place(us: f64) -> f64 {
     us.max(1.0).log10().min(5.0) * 60.0
 }

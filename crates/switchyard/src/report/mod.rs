@@ -109,7 +109,7 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Experiment>> {
     Ok(all)
 }
 
-/// Where a report is written.
+/// Files of a report.
 struct Paths {
     page: PathBuf,
     json: PathBuf,

@@ -96,7 +96,7 @@ fn legend(charts: &[Chart]) -> String {
     html + "</div>"
 }
 
-/// What the papers say beside ours.
+/// The papers' numbers beside ours.
 fn claimed(claims: &[Claim]) -> String {
     if claims.is_empty() {
         return String::new();
@@ -170,7 +170,7 @@ pub struct Overall {
     pub what: &'static str,
     /// What tells it, if this report does not.
     pub place: &'static str,
-    /// What came out.
+    /// Result.
     pub ours: String,
     /// What it is to be.
     pub target: &'static str,

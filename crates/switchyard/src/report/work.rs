@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a thread takes at a time.
+/// Work of a thread at a time.
 enum Work {
     /// An experiment as a whole, by its place among those chosen.
     Whole(usize),

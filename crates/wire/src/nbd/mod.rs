@@ -47,7 +47,7 @@ use transmission::{Slot, WritePayload};
 /// A volume as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// What clients ask for; the empty name is answered with the first export.
+    /// Name that clients ask for; the empty name means the first export.
     pub name: String,
     /// Text for a person, may be empty.
     pub description: String,

@@ -1,4 +1,4 @@
-//! Who may do what with a namespace that hosts reserve (Base §8.19): its registrants, its reservation, and what the
+//! Rights to a namespace that hosts reserve (Base §8.19): its registrants, its reservation, and what the
 //! commands make of both. Where they come from, and who is told, is in `reserve`.
 //!
 //! Invariants:
@@ -84,7 +84,7 @@ impl Rights {
     };
 }
 
-/// What a host is told that did not ask (Base §8.19.2): numbers of the notification log's types, and of the bits of the
+/// Notices to a host that did not ask (Base §8.19.2): numbers of the notification log's types, and of the bits of the
 /// mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

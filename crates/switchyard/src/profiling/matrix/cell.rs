@@ -1,9 +1,9 @@
-//! What the matrix is made of: its cells, and what came of them.
+//! Cells of the matrix, and their results.
 
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 
-/// What can be on the device: file systems, nothing, and nothing but a target in front of it.
+/// Systems on the device: file systems, nothing, and nothing but a target in front of it.
 pub const SYSTEMS: [&str; 5] = ["ext4", "xfs", "btrfs", "raw", OWN];
 pub const OWN: &str = "switchyard";
 /// How a program asks.
@@ -55,7 +55,7 @@ impl Cell {
     }
 }
 
-/// What a cell is.
+/// Identity of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub cell: Cell,

@@ -16,7 +16,7 @@ const DEVICE_BYTES: u64 = 1 << 30;
 
 /// A device, and what is on it now.
 pub struct Ground {
-    /// What it is, for people.
+    /// Description for people.
     pub about: String,
     /// `/dev/…`.
     pub device: PathBuf,
@@ -24,7 +24,7 @@ pub struct Ground {
     image: Option<PathBuf>,
     mount: PathBuf,
     is_mounted: bool,
-    /// What is read of the bare device was written once.
+    /// Reads of the bare device read written data.
     has_data: bool,
     /// The system on it.
     system: String,
@@ -170,7 +170,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What is to be read or written: a file in the wanted state, or the device.
+    /// Place to read or write: a file in the wanted state, or the device.
     pub fn target(&mut self, is_write: bool, is_preallocated: bool) -> anyhow::Result<PathBuf> {
         if !self.is_mounted {
             return Ok(self.device.clone());

@@ -229,7 +229,7 @@ fn check(args: &MatrixArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What an earlier run on the same ground measured.
+/// Cells that an earlier run on the same ground measured.
 fn resume(state: &Path, again: bool, ground: &str) -> anyhow::Result<Found> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fresh = Found {
