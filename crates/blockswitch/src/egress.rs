@@ -19,7 +19,7 @@
 
 use crate::class::Class;
 use crate::policy::{Config, DOORBELL_MIN, Order};
-use crate::queues::{Queue, Ring, Slab};
+use crate::queues::{Lists, Queue, Ring};
 use base::Instant;
 use thiserror::Error;
 
@@ -126,7 +126,7 @@ struct Batch {
 pub struct Egress {
     config: Config,
     limits: Limits,
-    slab: Slab,
+    lists: Lists<Item>,
     /// By [`Egress::queue_of`].
     queues: Box<[Queue]>,
     /// By class.
@@ -150,7 +150,7 @@ impl Egress {
         Self {
             config: *config,
             limits,
-            slab: Slab::new(limits.requests as usize),
+            lists: Lists::new(limits.requests as usize),
             queues: vec![Queue::EMPTY; 2 * limits.apps as usize].into_boxed_slice(),
             rings: [Ring::EMPTY; 2],
             app_waiting: vec![0; limits.apps as usize].into_boxed_slice(),
@@ -183,7 +183,7 @@ impl Egress {
         if *waiting >= self.limits.app_requests {
             return Err(Refused::App);
         }
-        if self.slab.is_full() {
+        if self.lists.is_full() {
             return Err(Refused::Core);
         }
         *waiting += 1;
@@ -203,7 +203,7 @@ impl Egress {
                 queue.begin_turn(quantum);
             }
         }
-        self.slab.push(&mut self.queues[at as usize].list, item, now);
+        self.lists.push(&mut self.queues[at as usize].list, item, now);
         self.rings[ring].enter(&mut self.queues, at);
         if self.config.order == Order::Strict && item.class == Class::Throughput {
             self.load_batch(now, &item);
@@ -256,7 +256,7 @@ impl Egress {
         for class in [Class::Latency, Class::Throughput] {
             let (at, _) = self.queue_of(app, class);
             let list = &mut self.queues[at as usize].list;
-            if let Some(node) = self.slab.remove(list, |item| item.app == app) {
+            if let Some(node) = self.lists.remove(list, |item| item.app == app) {
                 self.app_waiting[app.0 as usize] -= 1;
                 self.waiting[node.item.class.index()] -= 1;
                 let waiting = self.waiting[Class::Throughput.index()];
@@ -309,7 +309,7 @@ impl Egress {
     fn take(&mut self, at: u32, bytes_max: u32) -> Slice {
         let list = &mut self.queues[at as usize].list;
         let node = self
-            .slab
+            .lists
             .first(list)
             .expect("rings hold queues that are not empty");
         let Item {
@@ -339,7 +339,7 @@ impl Egress {
             queued_at: node.queued_at,
         };
         if slice.last {
-            self.slab.pop(list);
+            self.lists.pop(list);
             self.app_waiting[app.0 as usize] -= 1;
             self.waiting[class.index()] -= 1;
         }
@@ -426,7 +426,7 @@ impl Egress {
         let at = self.next_of_ring(ring, quantum)?;
         let queue = &mut self.queues[at as usize];
         let node = self
-            .slab
+            .lists
             .first(&queue.list)
             .expect("rings hold queues that are not empty");
         let bytes = (node.item.bytes - node.done_bytes).min(bytes_max);

@@ -1,15 +1,14 @@
 //! Lists of waiting requests in one slab, and rings of lists. All memory is taken at start.
 
-use crate::egress::Item;
-use base::Instant;
+use base::{Instant, Slab};
 
 /// No node.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A waiting request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    pub item: Item,
+pub(crate) struct Node<T> {
+    pub item: T,
     pub done_bytes: u32,
     pub queued_at: Instant,
     next: u32,
@@ -33,69 +32,56 @@ impl List {
 
 /// The memory of all lists.
 #[derive(Debug)]
-pub(crate) struct Slab {
-    nodes: Vec<Node>,
+pub(crate) struct Lists<T> {
+    nodes: Slab<Node<T>>,
     capacity: usize,
-    free: u32,
 }
 
-impl Slab {
+impl<T> Lists<T> {
     pub fn new(capacity: usize) -> Self {
         Self {
-            nodes: Vec::with_capacity(capacity),
+            nodes: Slab::with_capacity(capacity),
             capacity,
-            free: NONE,
         }
     }
 
     /// True when no further request fits.
     pub fn is_full(&self) -> bool {
-        self.free == NONE && self.nodes.len() == self.capacity
+        self.nodes.len() == self.capacity
     }
 
-    /// Appends to `list`. The slab must not be full.
-    pub fn push(&mut self, list: &mut List, item: Item, now: Instant) {
-        let node = Node {
+    /// Appends to `list`. The memory must not be full.
+    pub fn push(&mut self, list: &mut List, item: T, now: Instant) {
+        assert!(!self.is_full(), "asked before");
+        let at = self.nodes.insert(Node {
             item,
             done_bytes: 0,
             queued_at: now,
             next: NONE,
-        };
-        let at = match self.free {
-            NONE => {
-                assert!(self.nodes.len() < self.capacity, "asked before");
-                self.nodes.push(node);
-                (self.nodes.len() - 1) as u32
-            }
-            free => {
-                self.free = self.nodes[free as usize].next;
-                self.nodes[free as usize] = node;
-                free
-            }
-        };
+        });
         match list.tail {
             NONE => list.head = at,
-            tail => self.nodes[tail as usize].next = at,
+            tail => self.nodes[tail].next = at,
         }
         list.tail = at;
         list.len += 1;
     }
 
     /// The first of `list`.
-    pub fn first(&mut self, list: &List) -> Option<&mut Node> {
-        self.nodes.get_mut(list.head as usize)
+    pub fn first(&mut self, list: &List) -> Option<&mut Node<T>> {
+        self.nodes.get_mut(list.head)
     }
 
     /// Removes the first of `list`, which is not empty.
-    pub fn pop(&mut self, list: &mut List) -> Node {
+    pub fn pop(&mut self, list: &mut List) -> Node<T> {
         self.unlink(list, NONE)
     }
 
     /// Removes the first of `list` that `matches`. Walks the list.
-    pub fn remove(&mut self, list: &mut List, matches: impl Fn(&Item) -> bool) -> Option<Node> {
+    pub fn remove(&mut self, list: &mut List, matches: impl Fn(&T) -> bool) -> Option<Node<T>> {
         let (mut before, mut at) = (NONE, list.head);
         while at != NONE {
-            let node = &self.nodes[at as usize];
+            let node = &self.nodes[at];
             if matches(&node.item) {
                 return Some(self.unlink(list, before));
             }
@@ -105,22 +91,20 @@ impl Slab {
     }
 
     /// Removes the node after `before`, or the head.
-    fn unlink(&mut self, list: &mut List, before: u32) -> Node {
+    fn unlink(&mut self, list: &mut List, before: u32) -> Node<T> {
         let at = match before {
             NONE => list.head,
-            before => self.nodes[before as usize].next,
+            before => self.nodes[before].next,
         };
-        let node = self.nodes[at as usize];
+        let node = self.nodes.remove(at);
         match before {
             NONE => list.head = node.next,
-            before => self.nodes[before as usize].next = node.next,
+            before => self.nodes[before].next = node.next,
         }
         if list.tail == at {
             list.tail = before;
         }
         list.len -= 1;
-        self.nodes[at as usize].next = self.free;
-        self.free = at;
         node
     }
 }
