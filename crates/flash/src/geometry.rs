@@ -4,7 +4,6 @@
 //! channels (hardware isolation, RackBlox §3.2), hence all units of them, or rows of units of a *channel group* that it
 //! shares with others (software isolation). A *row* is one unit of each channel: the same plane of the same chip.
 
-use crate::layout::Layout;
 use base::limits::CHANNELS_MAX;
 use thiserror::Error;
 
@@ -119,12 +118,6 @@ impl Geometry {
     /// block must still have something to gain.
     pub fn logical_pages_max(&self, channels: u32) -> u32 {
         self.logical_pages_max_of_units(channels * self.units_per_channel())
-    }
-
-    /// The same of a software-isolated vSSD that has `rows` rows of a channel group of `channels` channels. Its
-    /// checkpoints' room counts, too.
-    pub fn logical_pages_max_shared(&self, channels: u32, rows: u32, page_bytes: usize) -> u32 {
-        Layout::new(self, page_bytes).logical_pages_max(channels, rows)
     }
 
     pub(crate) fn logical_pages_max_of_units(&self, units: u32) -> u32 {

@@ -37,6 +37,14 @@ pub(crate) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
+impl Geometry {
+    /// [`Geometry::logical_pages_max`] of a software-isolated vSSD that has `rows` rows of a channel group of `channels`
+    /// channels. The room for its checkpoints counts, too.
+    pub fn logical_pages_max_shared(&self, channels: u32, rows: u32, page_bytes: usize) -> u32 {
+        Layout::new(self, page_bytes).logical_pages_max(channels, rows)
+    }
+}
+
 /// The areas of a whole SSD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
