@@ -3,8 +3,10 @@
 //!
 //! Bounded: [`Cache::has_room`] is asked before [`Cache::put`]; without room the caller waits.
 
-use base::{Lpn, Map, Page, Version};
+use base::limits::SECTORS_PER_PAGE;
+use base::{Instant, Lpn, Map, Page, Version};
 use std::collections::VecDeque;
+use wire::rack::Header;
 
 /// The cache's part of one page.
 #[derive(Clone, Debug)]
@@ -190,6 +192,29 @@ impl Cache {
     pub fn capacity(&self) -> usize {
         self.capacity
     }
+}
+
+/// Where the data is: the write cache in front of the vSSD.
+pub trait Store {
+    /// The newest version of a page.
+    fn newest(&self, lpn: Lpn) -> Version;
+    /// True if [`put`](Store::put) would be taken now.
+    fn has_room(&self, lpn: Lpn) -> bool;
+    /// Takes a newer value.
+    fn put(&mut self, now: Instant, lpn: Lpn, data: Cached);
+    /// Remembers that the page's newest version is this one and that its data is lost: what is here is out of date.
+    fn lose(&mut self, lpn: Lpn, version: Version);
+    /// True after a media failure: there will be no more room than there is.
+    fn is_latched(&self) -> bool;
+    /// True if the page's data here is known to be damaged, so that the same version is welcome.
+    fn is_damaged(&self, lpn: Lpn) -> bool;
+    /// Pages of the vSSD.
+    fn pages(&self) -> u32;
+}
+
+/// The page that a header names.
+pub fn lpn_of(header: &Header) -> Lpn {
+    Lpn(u32::try_from(header.lba / SECTORS_PER_PAGE as u64).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 pub mod bucket;
 pub mod cache;
+mod catchup;
 pub mod control;
 pub mod dedup;
 pub mod exchange;
@@ -18,7 +19,6 @@ pub mod predictor;
 pub mod registry;
 pub mod replica;
 pub mod sched;
-pub mod sync;
 pub mod tor;
 pub mod vdc;
 pub mod wear;

@@ -18,7 +18,7 @@
 //! Membership: who the members are has a generation ([`Membership`]), and each member has incarnations. The epoch is a
 //! hash of the generation and of all members' boot counts; messages of another epoch are ignored, so nothing sent to or
 //! by an earlier incarnation, or under an earlier membership, has an effect. A member that starts, or is new, is `Joining`
-//! ([`crate::sync`]): it takes part in writes, but serves clients only when it holds everything its peers hold. A
+//! ([`crate::catchup`]): it takes part in writes, but serves clients only when it holds everything its peers hold. A
 //! member is taken out in three steps, in this order: it is deleted, so that it serves nobody any more; the others learn
 //! the membership without it ([`Replica::change_members`]); a new coordinator joins again, to know what its predecessor
 //! left undecided.
@@ -29,8 +29,8 @@
 //! Continuity: a number that changes when *no* member kept its memory. A gateway that sees it change knows that
 //! acknowledged writes which were not flushed may be lost, and says so in answer to its next flush.
 
-use crate::cache::Cached;
-use crate::sync::Sync;
+use crate::cache::{Cached, Store, lpn_of};
+use crate::catchup::{self, Ask, CatchUp};
 use base::limits::{REPLICAS_MAX, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
 use std::collections::VecDeque;
@@ -44,24 +44,6 @@ pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
 const SCAN_EVERY: Duration = Duration::from_millis(20);
 /// A starting member greets its peers this often until it serves.
 const HELLO_EVERY: Duration = Duration::from_millis(20);
-
-/// Where the data is: the write cache in front of the vSSD.
-pub trait Store {
-    /// The newest version of a page.
-    fn newest(&self, lpn: Lpn) -> Version;
-    /// True if [`put`](Store::put) would be taken now.
-    fn has_room(&self, lpn: Lpn) -> bool;
-    /// Takes a newer value.
-    fn put(&mut self, now: Instant, lpn: Lpn, data: Cached);
-    /// Remembers that the page's newest version is this one and that its data is lost: what is here is out of date.
-    fn lose(&mut self, lpn: Lpn, version: Version);
-    /// True after a media failure: there will be no more room than there is.
-    fn is_latched(&self) -> bool;
-    /// True if the page's data here is known to be damaged, so that the same version is welcome.
-    fn is_damaged(&self, lpn: Lpn) -> bool;
-    /// Pages of the vSSD.
-    fn pages(&self) -> u32;
-}
 
 /// Another replica of the same data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,10 +173,10 @@ impl Key {
 }
 
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) member: Member,
-    pub(crate) boot: Option<u32>,
-    pub(crate) serving: Option<u32>,
+struct Peer {
+    member: Member,
+    boot: Option<u32>,
+    serving: Option<u32>,
 }
 
 impl Peer {
@@ -212,17 +194,17 @@ impl Peer {
 pub struct Replica {
     me: Incarnation,
     generation: u32,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) epoch: Option<u32>,
-    pub(crate) continuity: u32,
+    peers: Vec<Peer>,
+    epoch: Option<u32>,
+    continuity: u32,
     serving: bool,
     /// It has served since it started: it holds in memory what was acknowledged.
     has_served: bool,
     missed: bool,
-    pub(crate) sync: Sync,
+    catch_up: CatchUp,
     keys: Slab<Key>,
     index: Map<u32, u32>,
-    pub(crate) effects: VecDeque<Effect>,
+    effects: VecDeque<Effect>,
     scan_at: Option<Instant>,
     hello_at: Option<Instant>,
 }
@@ -248,7 +230,7 @@ impl Replica {
             serving: false,
             has_served: false,
             missed: false,
-            sync: Sync::new(membership.peers.len()),
+            catch_up: CatchUp::new(membership.peers.len()),
             keys: Slab::new(),
             index: Map::new(),
             effects: VecDeque::new(),
@@ -320,7 +302,7 @@ impl Replica {
             }
         }
         self.peers = left;
-        self.sync = Sync::new(self.peers.len());
+        self.catch_up = CatchUp::new(self.peers.len());
         self.serving &= !again;
         if !self.serving {
             self.epoch = None;
@@ -458,7 +440,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn to_peer(&self, op: Op, member: &Member, lpn: Lpn) -> Header {
+    fn to_peer(&self, op: Op, member: &Member, lpn: Lpn) -> Header {
         Header {
             lba: u64::from(lpn.0) * SECTORS_PER_PAGE as u64,
             request: u64::from(self.me.vssd.0),
@@ -684,7 +666,7 @@ impl Replica {
     /// A page that [`Effect::Fetch`] asked for; its version if it cannot be read here.
     pub fn fetched(&mut self, now: Instant, lpn: Lpn, why: Fetch, data: Result<Cached, Version>) {
         if why == Fetch::Replay {
-            self.sync.replay_started(lpn);
+            self.catch_up.replay_started(lpn);
         }
         match (why, data) {
             // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
@@ -742,9 +724,64 @@ impl Replica {
         }
     }
 
-    /// What is known of a page here: its newest version, and whether it is decided.
-    pub(crate) fn standing(&self, lpn: Lpn, store: &impl Store) -> (Version, bool) {
-        (store.newest(lpn), !self.missed && self.slot(lpn).is_none())
+    /// True if the newest version of a page is decided here.
+    fn is_decided(&self, lpn: Lpn) -> bool {
+        !self.missed && self.slot(lpn).is_none()
+    }
+
+    /// Takes every step of catching up that is due. The host calls this after each input while not serving.
+    pub fn catch_up_step(&mut self, store: &impl Store) {
+        if self.serving || self.epoch.is_none() {
+            return;
+        }
+        let mut catch_up = core::mem::take(&mut self.catch_up);
+        let is_done = catch_up.step(store, |lpn| self.is_decided(lpn));
+        self.catch_up = catch_up;
+        self.send_asks();
+        if is_done {
+            self.start_serving();
+        }
+    }
+
+    fn send_asks(&mut self) {
+        while let Some(ask) = self.catch_up.poll() {
+            match ask {
+                Ask::Digest(peer, first, versions) => {
+                    let header = self.to_peer(Op::Digest, &self.peers[peer].member, first);
+                    let packet = Packet::with_record(header, versions);
+                    self.effects.push_back(Effect::Send(packet));
+                }
+                Ask::Pull(peer, lpn) => self.pull(peer, lpn),
+                Ask::Replay(lpn) => self.effects.push_back(Effect::Fetch(lpn, Fetch::Replay)),
+            }
+        }
+    }
+
+    /// A starting peer tells what it has.
+    fn receive_digest(&mut self, peer: usize, packet: &Packet, store: &impl Store) {
+        let first = lpn_of(&packet.header);
+        let answer = catchup::answer(first, packet.record(), store, |lpn| self.is_decided(lpn));
+        let mut header = self.to_peer(Op::Digest, &self.peers[peer].member, first);
+        header.flags |= flags::REPLY;
+        // Nobody serves without an answer of every peer in its epoch: so all learn of it if one kept its memory, and
+        // all tell gateways the same continuity. A greeting could be late or lost.
+        self.tell_continuity(&mut header);
+        self.effects
+            .push_back(Effect::Send(Packet::with_record(header, answer)));
+    }
+
+    fn receive_digest_reply(&mut self, peer: usize, packet: &Packet, store: &impl Store) {
+        let first = lpn_of(&packet.header);
+        if self.catch_up.answered(peer, first, packet.record(), store) {
+            self.hear_continuity(peer, &packet.header);
+            self.send_asks();
+        }
+    }
+
+    /// Asks a peer for a page: to catch up, or because ours is damaged.
+    pub fn pull(&mut self, peer: usize, lpn: Lpn) {
+        let header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
+        self.effects.push_back(Effect::Send(Packet::bare(header)));
     }
 
     fn hello(&self, peer: usize, reply: bool) -> Effect {
@@ -755,7 +792,7 @@ impl Replica {
     }
 
     /// Says whether this replica has kept its memory since it served, and under which continuity.
-    pub(crate) fn tell_continuity(&self, header: &mut Header) {
+    fn tell_continuity(&self, header: &mut Header) {
         header.floor = self.continuity;
         header.code = if self.has_served && !self.missed {
             Code::SoftOrOk
@@ -766,7 +803,7 @@ impl Replica {
 
     /// What a peer said by [`tell_continuity`](Replica::tell_continuity). A replica that has served has done so until it
     /// starts anew, so a message that says otherwise is late.
-    pub(crate) fn hear_continuity(&mut self, peer: usize, header: &Header) {
+    fn hear_continuity(&mut self, peer: usize, header: &Header) {
         if header.code == Code::SoftOrOk {
             self.peers[peer].serving = Some(header.floor);
         }
@@ -806,7 +843,7 @@ impl Replica {
         });
         self.epoch = Some(((epoch >> 32) as u32).max(1));
         if !self.serving {
-            self.sync.restart();
+            self.catch_up.restart();
         }
         let all = self.all_peers();
         for slot in 0..self.keys.bound() {
@@ -825,7 +862,7 @@ impl Replica {
     }
 
     /// Everything the peers hold is here.
-    pub(crate) fn start_serving(&mut self) {
+    fn start_serving(&mut self) {
         if !self.has_served {
             let kept = self.peers.iter().find_map(|peer| peer.serving);
             self.continuity = kept.unwrap_or(self.epoch());
@@ -852,7 +889,10 @@ impl Replica {
                 let hello = self.hello(peer, false);
                 self.effects.push_back(hello);
             }
-            self.sync_resend(store);
+            if !self.serving && self.epoch.is_some() {
+                self.catch_up.resend(store);
+                self.send_asks();
+            }
         }
         if self.scan_at.is_some_and(|at| now >= at) {
             self.scan(now);
@@ -875,9 +915,4 @@ impl Replica {
             }
         }
     }
-}
-
-/// The page that a header names.
-pub fn lpn_of(header: &Header) -> Lpn {
-    Lpn(u32::try_from(header.lba / SECTORS_PER_PAGE as u64).unwrap_or(u32::MAX))
 }

@@ -16,8 +16,9 @@ mod explore;
 
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
 use explore::{Memory, PAGE, explore};
+use rack::cache::Store;
 use rack::replica::{
-    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica, Store,
+    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -237,7 +238,7 @@ impl World {
         let gone = self.servers.each_ref().map(Option::is_none);
         let server = self.servers[index].as_mut().expect("only one that is there acts");
         loop {
-            server.replica.sync_step(&server.store);
+            server.replica.catch_up_step(&server.store);
             let Some(effect) = server.replica.poll() else {
                 break;
             };

@@ -14,8 +14,9 @@ mod explore;
 
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
 use explore::{Memory, PAGE, explore};
+use rack::cache::Store;
 use rack::replica::{
-    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica, Store,
+    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica,
 };
 use std::fmt::Write;
 use wire::rack::{Code, Header, Op, Packet, flags};
@@ -265,7 +266,7 @@ impl World {
     fn drain(&mut self, index: usize) {
         let server = &mut self.servers[index];
         loop {
-            server.replica.sync_step(&server.store);
+            server.replica.catch_up_step(&server.store);
             let Some(effect) = server.replica.poll() else {
                 break;
             };

@@ -4,8 +4,8 @@
 //! under way, and never an older value than an earlier read; after the faults stop, all replicas serve and agree.
 
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
-use rack::cache::Cached;
-use rack::replica::{Effect, Incarnation, Member, Membership, Readiness, Replica, Store};
+use rack::cache::{Cached, Store};
+use rack::replica::{Effect, Incarnation, Member, Membership, Readiness, Replica};
 use wire::rack::{Code, Header, Op, Packet};
 
 const PAGES: u32 = 4;
@@ -141,7 +141,7 @@ impl World {
         let server = &mut self.servers[index];
         loop {
             if !server.replica.is_serving() {
-                server.replica.sync_step(&server.store);
+                server.replica.catch_up_step(&server.store);
             }
             let Some(effect) = server.replica.poll() else {
                 break;

@@ -2,8 +2,7 @@
 
 use crate::buffered::Buffered;
 use base::{Instant, Lpn, Version};
-use rack::cache::Cached;
-use rack::replica::Store;
+use rack::cache::{Cached, Store};
 use std::collections::BTreeMap;
 
 /// The store that replication sees. `J` is what waits for the medium.

@@ -15,14 +15,12 @@ use backlog::Backlog;
 use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
-use rack::cache::Cached;
+use rack::cache::{Cached, Store, lpn_of};
 use rack::control::Lead;
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::predictor::Predictor;
-use rack::replica::{
-    Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica, Store, lpn_of,
-};
+use rack::replica::{Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
@@ -646,7 +644,7 @@ impl Unit {
     fn drain_replica(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
         if !self.replica.is_serving() {
-            self.replica.sync_step(&self.held);
+            self.replica.catch_up_step(&self.held);
         }
         while let Some(effect) = self.replica.poll() {
             progress = true;

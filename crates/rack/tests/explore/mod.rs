@@ -5,8 +5,8 @@
 #![allow(dead_code, reason = "shared by test binaries that each use a part")]
 
 use base::{Instant, Lpn, Version};
-use rack::cache::Cached;
-use rack::replica::{REPLAY_AFTER, Store};
+use rack::cache::{Cached, Store};
+use rack::replica::REPLAY_AFTER;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Debug, Write};
 use std::panic::AssertUnwindSafe;

@@ -1,0 +1,192 @@
+//! How a starting replica catches up with its peers before it serves.
+//!
+//! For each peer, range by range, the replica sends the versions it has (a digest). The peer answers with the pages that
+//! differ or are undecided there. Pages that are newer at the peer are pulled. Pages that are newer here, or equal but
+//! undecided, are replayed to all (Hermes rule 7). A range is done when none of its differences is left; the replica
+//! serves when all ranges of all peers are done in one epoch. The peer keeps no state for this.
+//!
+//! Digest record: per page its version (8 bytes, big endian). Answer: pages covered (2 bytes), then per difference the
+//! page's offset in the range (2 bytes), its version (8 bytes) and 1 if it is decided there, else 0.
+
+use crate::cache::Store;
+use base::{Lpn, Version};
+use std::collections::VecDeque;
+use wire::rack::PAYLOAD_BYTES_MAX;
+
+/// Pages of one digest.
+const RANGE_PAGES: u32 = (PAYLOAD_BYTES_MAX / 8) as u32 - 12;
+const DIFFERENCE_BYTES: usize = 11;
+/// Differences of one answer; when there are more, the answer covers fewer pages.
+const DIFFERENCES_MAX: usize = (PAYLOAD_BYTES_MAX - 2) / DIFFERENCE_BYTES;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// At least this version.
+    Pulled(Version),
+    /// Replayed and decided; `started` once the replay is under way.
+    Replayed { started: bool },
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// First page of the range in hand.
+    next: u32,
+    /// The range was asked for and not answered.
+    asked: bool,
+    /// Pages of the range that the answer covered.
+    covered: u32,
+    wanted: Vec<(Lpn, Wanted)>,
+    done: bool,
+}
+
+/// A request of catching up, to a peer by its index.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// Compare these versions, from a page on.
+    Digest(usize, Lpn, Vec<u8>),
+    /// Send a page.
+    Pull(usize, Lpn),
+    /// Replay a page to all peers.
+    Replay(Lpn),
+}
+
+/// Progress with each peer.
+#[derive(Debug, Default)]
+pub(crate) struct CatchUp {
+    peers: Vec<Progress>,
+    asks: VecDeque<Ask>,
+}
+
+impl CatchUp {
+    pub(crate) fn new(peers: usize) -> Self {
+        Self {
+            peers: (0..peers).map(|_| Progress::default()).collect(),
+            asks: VecDeque::new(),
+        }
+    }
+
+    /// A new epoch: everything learnt may be out of date.
+    pub(crate) fn restart(&mut self) {
+        self.peers.fill_with(Progress::default);
+    }
+
+    /// The next thing to ask.
+    pub(crate) fn poll(&mut self) -> Option<Ask> {
+        self.asks.pop_front()
+    }
+
+    /// A page is being replayed, or cannot be read here and so cannot be replayed.
+    pub(crate) fn replay_started(&mut self, lpn: Lpn) {
+        let all = self.peers.iter_mut().flat_map(|progress| &mut progress.wanted);
+        for (_, wanted) in all.filter(|(page, _)| *page == lpn) {
+            if let Wanted::Replayed { started } = wanted {
+                *started = true;
+            }
+        }
+    }
+
+    /// Goes on with every peer; true when nothing is left to catch up with. `is_decided` tells whether a page is decided
+    /// here.
+    pub(crate) fn step(&mut self, store: &impl Store, is_decided: impl Fn(Lpn) -> bool) -> bool {
+        for peer in 0..self.peers.len() {
+            let progress = &mut self.peers[peer];
+            progress.wanted.retain(|&(lpn, wanted)| match wanted {
+                Wanted::Pulled(least) => store.newest(lpn) < least,
+                Wanted::Replayed { started } => !(started && is_decided(lpn)),
+            });
+            if progress.done || progress.asked || !progress.wanted.is_empty() {
+                continue;
+            }
+            progress.next += core::mem::take(&mut progress.covered);
+            if progress.next >= store.pages() {
+                progress.done = true;
+            } else {
+                progress.asked = true;
+                self.ask(peer, store);
+            }
+        }
+        self.peers.iter().all(|progress| progress.done)
+    }
+
+    /// Asks again for everything that was not answered.
+    pub(crate) fn resend(&mut self, store: &impl Store) {
+        for peer in 0..self.peers.len() {
+            if self.peers[peer].asked {
+                self.ask(peer, store);
+            }
+            let wanted = self.peers[peer].wanted.iter();
+            let pulled = wanted.filter(|(_, wanted)| matches!(wanted, Wanted::Pulled(_)));
+            self.asks.extend(pulled.map(|&(lpn, _)| Ask::Pull(peer, lpn)));
+        }
+    }
+
+    fn ask(&mut self, peer: usize, store: &impl Store) {
+        let first = self.peers[peer].next;
+        let end = store.pages().min(first + RANGE_PAGES);
+        let versions = (first..end).flat_map(|lpn| store.newest(Lpn(lpn)).0.to_be_bytes());
+        self.asks
+            .push_back(Ask::Digest(peer, Lpn(first), versions.collect()));
+    }
+
+    /// A peer answered a digest from page `first` on: pull the pages that are newer there, replay those that are newer
+    /// here or undecided there. False if nobody asked.
+    pub(crate) fn answered(&mut self, peer: usize, first: Lpn, answer: &[u8], store: &impl Store) -> bool {
+        let progress = &mut self.peers[peer];
+        let Some((covered, differences)) = answer.split_first_chunk::<2>() else {
+            return false;
+        };
+        if !progress.asked || progress.next != first.0 {
+            return false;
+        }
+        progress.asked = false;
+        progress.covered = u32::from(u16::from_be_bytes(*covered));
+        for difference in differences.chunks_exact(DIFFERENCE_BYTES) {
+            let offset = u16::from_be_bytes([difference[0], difference[1]]);
+            let theirs = Version(u64::from_be_bytes(
+                *difference[2..].first_chunk().expect("11 bytes"),
+            ));
+            let lpn = Lpn(first.0 + u32::from(offset));
+            if lpn.0 >= store.pages() {
+                continue;
+            }
+            let ours = store.newest(lpn);
+            if theirs > ours {
+                progress.wanted.push((lpn, Wanted::Pulled(theirs)));
+                self.asks.push_back(Ask::Pull(peer, lpn));
+            } else if ours > Version::NONE {
+                progress.wanted.push((lpn, Wanted::Replayed { started: false }));
+                self.asks.push_back(Ask::Replay(lpn));
+            }
+        }
+        true
+    }
+}
+
+/// What a member that serves answers to a digest from page `first` on: the pages that differ.
+pub(crate) fn answer(
+    first: Lpn,
+    digest: &[u8],
+    store: &impl Store,
+    is_decided: impl Fn(Lpn) -> bool,
+) -> Vec<u8> {
+    let mut covered = 0u16;
+    let mut answer = vec![0; 2];
+    let mut differences = 0;
+    for (offset, bytes) in digest.chunks_exact(8).enumerate() {
+        let lpn = Lpn(first.0.saturating_add(offset as u32));
+        if lpn.0 >= store.pages() || differences == DIFFERENCES_MAX {
+            break;
+        }
+        covered += 1;
+        let theirs = Version(u64::from_be_bytes(*bytes.first_chunk().expect("chunks of 8")));
+        let (ours, is_decided) = (store.newest(lpn), is_decided(lpn));
+        if theirs != ours || !is_decided {
+            answer.extend_from_slice(&(offset as u16).to_be_bytes());
+            answer.extend_from_slice(&ours.0.to_be_bytes());
+            answer.push(u8::from(is_decided));
+            differences += 1;
+        }
+    }
+    answer[..2].copy_from_slice(&covered.to_be_bytes());
+    answer
+}
