@@ -14,6 +14,8 @@
 pub mod check;
 pub mod client;
 pub mod cuts;
+pub mod disk;
+mod draw;
 pub mod eval;
 pub mod exchange;
 pub mod experiment;

@@ -14,7 +14,7 @@ use crate::world::{Site, World};
 use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Device, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
-use flash::{GcMode, Geometry, Isolation, Ssd, Timing, VssdStats};
+use flash::{GcMode, Geometry, Isolation, Ssd, Timing, Vssd, VssdStats};
 use host::gateway::{Shaping, VolumeState};
 use host::node::{Unit, UnitConfig};
 use host::{
@@ -579,22 +579,8 @@ impl Fleet for RackFleet {
     fn probe(&self, _index: usize, host: &RackHost) -> Result<(), String> {
         let RackHost::Node(node) = host else { return Ok(()) };
         for unit in node.units() {
-            let (vssd, stats) = (unit.identity().vssd.0, unit.flash().stats());
-            let pages = unit.flash().logical_pages();
-            let per_block = self.options.geometry.pages_per_block;
-            let used = stats.blocks.saturating_sub(stats.free_blocks);
-            if stats.free_blocks > stats.blocks {
-                return Err(format!(
-                    "vSSD {vssd}: {} of {} blocks are free",
-                    stats.free_blocks, stats.blocks
-                ));
-            }
-            if stats.live_pages > pages || stats.live_pages > used * per_block {
-                return Err(format!(
-                    "vSSD {vssd}: {} live pages of {pages}, in {used} blocks of {per_block}",
-                    stats.live_pages
-                ));
-            }
+            flash_is_sound(unit.flash(), self.options.geometry.pages_per_block)
+                .map_err(|what| format!("vSSD {}: {what}", unit.identity().vssd.0))?;
         }
         groups_are_sound(node)
     }
@@ -690,6 +676,25 @@ impl Gateways for GatewaysOf<'_> {
             }
         });
     }
+}
+
+/// The accounts of a flash add up: its blocks, and the pages in them.
+pub(crate) fn flash_is_sound(flash: &Vssd, pages_per_block: u32) -> Result<(), String> {
+    let (stats, pages) = (flash.stats(), flash.logical_pages());
+    let used = stats.blocks.saturating_sub(stats.free_blocks);
+    if stats.free_blocks > stats.blocks {
+        return Err(format!(
+            "{} of {} blocks are free",
+            stats.free_blocks, stats.blocks
+        ));
+    }
+    if stats.live_pages > pages || stats.live_pages > used * pages_per_block {
+        return Err(format!(
+            "{} live pages of {pages}, in {used} blocks of {pages_per_block}",
+            stats.live_pages
+        ));
+    }
+    Ok(())
 }
 
 /// The software-isolated vSSDs of a node collect all or none, and what one borrowed another has lent.

@@ -1,19 +1,18 @@
-//! The swarm: runs whose options are all drawn from their seed, each made twice and checked: a rack, and a storage area.
+//! The swarm: runs whose options are all drawn from their seed, each made twice and checked: a rack, a
+//! storage area, and a disk.
 //!
 //! Everything that can be is small, so that rare things are common: volumes of a few dozen pages on flash of a few
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
 
 use crate::check::Violation;
-use crate::client::{LoadSpec, Pace, Shape};
-use crate::media::MediaModel;
+use crate::disk::{self, DiskOptions};
+use crate::draw::{draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{Failover, Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::storage::{self, StorageOptions};
-use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
-use base::device::LatencyModel;
-use base::{Duration, Instant, Rng};
+use base::{Duration, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
 use host::node::UnitConfig;
@@ -22,8 +21,6 @@ use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The medium of a node is given up after this: long beside its latency, short beside a run.
-const MEDIUM_LIMIT: Duration = Duration::from_millis(20);
 const MILLISECOND: u64 = 1_000_000;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
@@ -45,6 +42,8 @@ pub struct SwarmOptions {
     pub failing_media: bool,
     /// The deliberate break of storage areas: their flushes do nothing.
     pub area_canary: bool,
+    /// The deliberate break of disks: a write with FUA is acknowledged before it is on the medium.
+    pub disk_canary: bool,
 }
 
 impl Default for SwarmOptions {
@@ -53,6 +52,7 @@ impl Default for SwarmOptions {
             canary: Canary::None,
             failing_media: true,
             area_canary: false,
+            disk_canary: false,
         }
     }
 }
@@ -120,14 +120,24 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
             loses_flushes: options.area_canary,
             failing_media: options.failing_media,
         };
-        (Run::new(fleet, spec).execute(), storage::run(seed, area))
+        let disk = DiskOptions {
+            hasty_fua: options.disk_canary,
+            failing_media: options.failing_media,
+            ..DiskOptions::default()
+        };
+        let outcome = Run::new(fleet, spec).execute();
+        (outcome, storage::run(seed, area), disk::run(seed, disk).outcome)
     }));
     match outcome {
-        Ok((outcome, area)) => {
+        Ok((outcome, area, disk)) => {
             let mut report = report(seed, options, outcome);
-            report.hash = (report.hash ^ area.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            report.requests += area.acknowledged;
+            for hash in [area.hash, disk.hash] {
+                report.hash = (report.hash ^ hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            }
+            report.requests += area.acknowledged + disk.clients.issued;
+            report.events += disk.world.events;
             report.violations.extend(area.violation.map(Violation::Area));
+            report.violations.extend(disk.violations);
             report
         }
         Err(cause) => {
@@ -217,10 +227,6 @@ fn draw_failover(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
         seed: rng.next_u64(),
         one_session: false,
     });
-}
-
-fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
-    of[rng.below(of.len() as u64) as usize].clone()
 }
 
 fn draw_rack(rng: &mut Rng) -> RackOptions {
@@ -348,20 +354,6 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
     }
 }
 
-fn draw_media(rng: &mut Rng) -> MediaModel {
-    MediaModel {
-        page_bytes: SIM_PAGE_BYTES,
-        sector_bytes: SECTOR_BYTES,
-        latency: LatencyModel {
-            io_ns: pick(rng, &[0, 1_000, 20_000]),
-            flush_ns: pick(rng, &[0, 10_000, MILLISECOND]),
-        },
-        limit: MEDIUM_LIMIT,
-        volatile: true,
-        loses_flushes: false,
-    }
-}
-
 fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
     let span_ns = rng.between(200, 2_000) * MILLISECOND;
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
@@ -422,41 +414,6 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
     }
 }
 
-fn draw_load(gateway: usize, volume: usize, span_ns: u64, rng: &mut Rng) -> LoadSpec {
-    let requests = rng.between(100, 400);
-    let writes = pick(rng, &[0.2, 0.5, 0.9]);
-    let pace = if rng.chance(0.6) {
-        Pace::Open {
-            per_second: requests as f64 * 1e9 / span_ns as f64,
-            outstanding_max: 256,
-        }
-    } else {
-        Pace::Closed {
-            depth: pick(rng, &[1, 4, 32]),
-        }
-    };
-    LoadSpec {
-        pace,
-        pattern: pick(rng, &[Pattern::Uniform, Pattern::Zipfian, Pattern::Latest]),
-        mix: Mix {
-            read_modify_write: pick(rng, &[0.0, 0.1]),
-            insert: pick(rng, &[0.0, 0.1]),
-            flush: pick(rng, &[0.0, 0.01, 0.1]),
-            trim: pick(rng, &[0.0, 0.05]),
-            zeroes: pick(rng, &[0.0, 0.05]),
-            ..Mix::writes(writes)
-        },
-        shape: Shape {
-            sub_page: pick(rng, &[0.0, 0.3]),
-            multi_page: pick(rng, &[0.0, 0.2]),
-            pages_max: 6,
-        },
-        fua: pick(rng, &[0.0, 0.1, 1.0]),
-        start: Instant::from_nanos(rng.below(span_ns / 2)),
-        ..LoadSpec::new(gateway, volume, requests)
-    }
-}
-
 fn is_media_fault(fault: &Fault) -> bool {
     matches!(
         fault,
@@ -512,19 +469,4 @@ fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -
         drop_crashes_after_corruption(&mut faults);
     }
     faults
-}
-
-/// Damage to the last programs before a crash looks like a cut (docs/format/flash.md, *Recovery*): with a single copy
-/// nothing tells them apart, and what was flushed may be gone.
-fn drop_crashes_after_corruption(faults: &mut Vec<(u64, Fault)>) {
-    let mut corrupted = Vec::new();
-    faults.retain(|(_, fault)| match fault {
-        Fault::Corrupt { host } => {
-            corrupted.push(*host);
-            true
-        }
-        Fault::Crash { host, .. } => !corrupted.contains(host),
-        Fault::PowerLoss { .. } => corrupted.is_empty(),
-        _ => true,
-    });
 }

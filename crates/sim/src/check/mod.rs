@@ -113,6 +113,9 @@ pub enum Violation {
     /// A storage area lost or invented something.
     #[error("storage area: {0}")]
     Area(String),
+    /// A disk of its own broke a promise.
+    #[error("disk: {0}")]
+    Disk(Box<Violation>),
     /// The same seed gave another run.
     #[error("the same seed gave two runs: {first:016x} and {second:016x}")]
     Diverged {
