@@ -194,7 +194,7 @@ impl Cache {
     }
 }
 
-/// Where the data is: the write cache in front of the vSSD.
+/// The place of the data: the write cache in front of the vSSD.
 pub trait Store {
     /// The newest version of a page.
     fn newest(&self, lpn: Lpn) -> Version;

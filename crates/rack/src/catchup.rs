@@ -162,7 +162,7 @@ impl CatchUp {
     }
 }
 
-/// What a member that serves answers to a digest from page `first` on: the pages that differ.
+/// The answer of a serving member to a digest from page `first` on: the pages that differ.
 pub(crate) fn answer(
     first: Lpn,
     digest: &[u8],

@@ -23,7 +23,7 @@ const ANSWER_NS: u64 = 20_000 * MILLISECOND;
 /// Pages of memory: a few times what the requests under way and the largest cache hold.
 const POOL_PAGES: usize = 4096;
 
-/// What the seed does not decide.
+/// The choices that the seed does not make.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskOptions {
     /// Writes and flushes of the medium may fail, and bits flip.
@@ -34,14 +34,14 @@ pub struct DiskOptions {
     pub loses_flushes: bool,
 }
 
-/// What a seed's run came to.
+/// The end of a seed's run.
 #[derive(Clone, Debug)]
 pub struct DiskReport {
     /// The run.
     pub outcome: Outcome,
-    /// What the medium did.
+    /// The work of the medium.
     pub media: MediaStats,
-    /// What the flash did since the last start.
+    /// The work of the flash since the last start.
     pub flash: VssdStats,
 }
 

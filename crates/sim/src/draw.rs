@@ -1,4 +1,4 @@
-//! What every part of the swarm draws from a seed: media, loads, faults that exclude each other.
+//! The choices that all parts of the swarm draw from a seed: media, loads, faults that exclude each other.
 
 use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
