@@ -10,6 +10,7 @@ pub mod disk;
 pub mod gateway;
 pub mod node;
 pub mod operator;
+pub mod target;
 pub mod tor;
 
 pub use controller::{Central, Controller, ControllerConfig};

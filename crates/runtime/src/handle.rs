@@ -1,103 +1,32 @@
 //! Starting a core, and what other threads may do with a running one: call into its hosts, read its counters, stop
 //! it. All of this is the control edge: it may wait and allocate.
 
-use crate::core::{Command, Core, Share, Sibling};
+use crate::command::{Command, Sibling};
+use crate::config::CoreConfig;
 use crate::counters::{Counters, Stats};
-use crate::homes::Homes;
+use crate::cpu;
+use crate::hosts::{HostSpec, RackHost};
 use crate::local::{LocalVolume, numbered};
 use crate::nvme::NvmeTarget;
 use crate::poller::Wake;
+use crate::reactor::{Reactor, Share};
 use crate::spans::{SpanRow, Table};
-use crate::switch::configuration;
+use crate::start::{StartError, Started};
 use crate::udp::kernel_drops;
-use crate::{BoxError, CoreConfig, HostSpec, RackHost, cpu};
 use base::Instant;
-use std::io;
+use blockswitch::Loads;
+use host::target::Homes;
 use std::mem::take;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use thiserror::Error;
-
-/// Why a core did not start. Nothing of it is left behind.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// The thread cannot be made.
-    #[error("no thread for the core: {0}")]
-    Thread(#[source] io::Error),
-    /// The thread cannot be pinned.
-    #[error("processor {cpu} cannot be used: {source}")]
-    Pin {
-        /// The processor asked for.
-        cpu: usize,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// The system refuses epoll or an eventfd.
-    #[error("the core's event sources cannot be set up: {0}")]
-    Poller(#[source] io::Error),
-    /// The system refuses io_uring: too old (before 5.6), disabled by sysctl, or by a container's seccomp profile.
-    #[error("io_uring is not available (kernel.io_uring_disabled, or a container's seccomp profile?): {0}")]
-    Ring(#[source] io::Error),
-    /// The pool cannot even give every socket its receive buffers.
-    #[error("a pool of {pool_pages} pages is too small: {needed_pages} are needed for the sockets alone")]
-    PoolTooSmall {
-        /// As configured.
-        pool_pages: usize,
-        /// The least that would do.
-        needed_pages: usize,
-    },
-    /// A host's UDP address cannot be bound.
-    #[error("{address}/udp cannot be bound: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddrV4,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// A host's NBD address cannot be listened on.
-    #[error("{address}/tcp cannot be listened on: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// A host could not be built.
-    #[error("host {host} cannot start: {source}")]
-    Build {
-        /// Its place in the list.
-        host: usize,
-        /// Its reason.
-        source: BoxError,
-    },
-    /// Only one core can drive a disk.
-    #[error("a vSSD is served by one core, and {cores} were asked for")]
-    SeveralCores {
-        /// The cores asked for.
-        cores: usize,
-    },
-    /// Building a host panicked: a bug. The message is on standard error.
-    #[error("a host panicked while it was built")]
-    Panicked,
-}
 
 /// The core has stopped, or has died of a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the core has stopped")]
 pub struct Stopped;
-
-/// What a started core reports.
-#[derive(Default)]
-pub(crate) struct Started {
-    pub addresses: Vec<Option<SocketAddrV4>>,
-    pub nbd: Vec<Vec<SocketAddr>>,
-    pub nvme: Vec<Option<SocketAddr>>,
-    pub sockets: Vec<UdpSocket>,
-    pub target_nbd: Vec<SocketAddr>,
-    pub target_nvme: Vec<SocketAddr>,
-}
 
 /// A running core. Dropping the handle stops it.
 #[derive(Debug)]
@@ -155,8 +84,7 @@ pub struct TargetSpec {
 /// If there is no configuration, or the cores differ in what a session relies on: a connection that moves finds the same.
 pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<CoreHandle>, StartError> {
     assert!(!configs.is_empty(), "a target has a core");
-    let sizes = |config: &CoreConfig| (config.pool_pages, config.requests_max, config.connections_max);
-    let alike = configs.iter().all(|config| sizes(config) == sizes(&configs[0]));
+    let alike = configs.iter().all(|config| config.target == configs[0].target);
     assert!(alike, "the cores of a target are alike");
     let TargetSpec {
         volumes,
@@ -177,9 +105,9 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
             wake: Arc::clone(&line.wake),
         })
         .collect();
-    let policy = configuration(&configs[0]);
-    let loads = Arc::new(blockswitch::Loads::new(configs.len(), &policy));
-    let homes = Arc::new(Homes::new(&policy, configs.len(), configs[0].connections_max));
+    let target = &configs[0].target;
+    let loads = Arc::new(Loads::new(configs.len(), &target.switch));
+    let homes = Arc::new(Mutex::new(Homes::new(target, configs.len())));
     configs
         .into_iter()
         .zip(lines)
@@ -232,12 +160,12 @@ fn start(
                     None => Ok(()),
                 };
                 match pinned
-                    .and_then(|()| Core::new(config, hosts, target, receiver, wake, (counters, spans)))
+                    .and_then(|()| Reactor::new(config, hosts, target, receiver, wake, (counters, spans)))
                 {
-                    Ok((mut core, started)) => {
+                    Ok((mut reactor, started)) => {
                         // A caller that is gone has dropped the handle: the loop finds the command channel closed.
                         let _ = report.send(Ok(started));
-                        core.run();
+                        reactor.run();
                     }
                     Err(error) => {
                         let _ = report.send(Err(error));

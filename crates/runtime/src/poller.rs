@@ -12,6 +12,22 @@ use std::time::Duration as StdDuration;
 /// Events fetched by one wait. More ready sources than this are fetched by the next wait.
 const EVENTS: usize = 128;
 
+/// Set in the token of a connection; the rest is its slot. Other sources have their place in the core's list.
+const CONNECTION: u64 = 1 << 63;
+
+/// The token of the connection in a slot.
+pub(crate) const fn connection_token(slot: usize) -> u64 {
+    CONNECTION | slot as u64
+}
+
+/// The slot of the connection that has this token.
+pub(crate) const fn connection_slot(token: u64) -> Option<usize> {
+    if token & CONNECTION == 0 {
+        return None;
+    }
+    Some((token & !CONNECTION) as usize)
+}
+
 /// How a source is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {

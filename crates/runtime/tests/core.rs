@@ -5,6 +5,7 @@ mod common;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, Pool, VssdId};
 use common::{ANY, Echo, Player, cast, small, spec, start_one};
+use host::target::Config;
 use host::{Input, Output};
 use runtime::{CoreConfig, HostSpec, MediaFile, RackHost, StartError, Stopped, start_core};
 use std::any::Any;
@@ -420,7 +421,10 @@ fn what_cannot_start_says_why() {
     let error = start_core(small(), vec![failing]).expect_err("the host refuses");
     assert_eq!(error.to_string(), "host 0 cannot start: no such volume");
     let tiny = CoreConfig {
-        pool_pages: 10,
+        target: Config {
+            pool_pages: 10,
+            ..small().target
+        },
         ..small()
     };
     let hosts = vec![spec(None, &[], |_| Echo::default())];

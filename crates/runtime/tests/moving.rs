@@ -9,6 +9,7 @@ use blockswitch::Policy;
 use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{ANY_TCP, memory_and_file, small};
+use host::target::Config;
 use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -54,8 +55,11 @@ impl Rig {
             subsystems: Arc::clone(&target),
         };
         let config = CoreConfig {
-            connections_max: 32,
-            policy,
+            target: Config {
+                connections_max: 32,
+                pool_pages: 4096,
+                ..Config::of(policy)
+            },
             ..small()
         };
         let cores = start_target(vec![config; cores], spec).expect("a target");

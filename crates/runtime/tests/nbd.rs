@@ -9,6 +9,7 @@ use base::{BlockOp, BlockRequest, Machine, Pages, VolumeId};
 use common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
 use common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use host::Input;
+use host::target::Config;
 use runtime::{CoreConfig, CoreHandle, NOBODY, start_core};
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -213,8 +214,11 @@ fn trims_and_zeroes_in_several_parts_end() {
 #[test]
 fn clients_that_never_read_do_not_keep_others_from_being_served() {
     let (core, address) = start(CoreConfig {
-        pool_pages: 4096,
-        connections_max: 50,
+        target: Config {
+            pool_pages: 4096,
+            connections_max: 50,
+            ..small().target
+        },
         ..small()
     });
     let deaf: Vec<Client> = (0..40)
@@ -248,7 +252,10 @@ fn clients_that_never_read_do_not_keep_others_from_being_served() {
 fn more_clients_than_pages_all_get_their_turn() {
     // Twenty requests of 512 KiB at once do not fit 1000 pages: each waits until there is room.
     let (core, address) = start(CoreConfig {
-        pool_pages: 1000,
+        target: Config {
+            pool_pages: 1000,
+            ..small().target
+        },
         ..small()
     });
     std::thread::scope(|scope| {
@@ -276,7 +283,10 @@ fn more_clients_than_pages_all_get_their_turn() {
 #[test]
 fn one_connection_too_many_is_closed_and_a_closed_one_makes_room() {
     let (core, address) = start(CoreConfig {
-        connections_max: 2,
+        target: Config {
+            connections_max: 2,
+            ..small().target
+        },
         ..small()
     });
     let (first, _second) = (Client::new(address), Client::new(address));

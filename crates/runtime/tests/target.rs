@@ -8,10 +8,10 @@ use blockswitch::Class;
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{memory_and_file, nbd};
 use flash::{Geometry, Ssd, Timing};
+use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
-    ClassRules, CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec,
-    start_target,
+    CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec, start_target,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -43,8 +43,11 @@ fn try_start(
         target.add(subsystem).expect("a good name");
     }
     let config = CoreConfig {
-        pool_pages: 4096,
-        connections_max: 32,
+        target: Config {
+            pool_pages: 4096,
+            connections_max: 32,
+            ..CoreConfig::default().target
+        },
         classes,
         ..CoreConfig::default()
     };

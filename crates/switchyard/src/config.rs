@@ -449,9 +449,7 @@ impl Config {
         let cpus = runtime::cpu::allowed();
         runtime::CoreConfig {
             cpu: self.pin.then(|| cpus[index % cpus.len()]),
-            pool_pages: self.pool_pages,
-            spin: self.spin,
-            ..runtime::CoreConfig::default()
+            ..runtime::CoreConfig::with(self.pool_pages, self.spin)
         }
     }
 

@@ -264,9 +264,7 @@ pub fn tor(args: TorArgs) -> anyhow::Result<()> {
         nvme: None,
     };
     let core = CoreConfig {
-        pool_pages: config.pool_pages,
-        spin: config.spin,
-        ..CoreConfig::default()
+        ..CoreConfig::with(config.pool_pages, config.spin)
     };
     let cores = vec![launch::start_core(core, vec![spec], &["the ToR".into()])?];
     let pieces = Pieces {

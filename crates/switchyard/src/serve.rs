@@ -13,10 +13,9 @@ use base::VolumeId;
 use base::limits::{CHANNELS_MAX, PAGE_BYTES};
 use blockswitch::{Class, Policy};
 use clap::Args;
+use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry, DiskError};
-use runtime::{
-    ClassRules, CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec,
-};
+use runtime::{CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -88,6 +87,34 @@ pub struct ServeArgs {
     /// Print one JSON line when ready, nothing else on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl ServeArgs {
+    /// What ships, with what the command line says.
+    fn target(&self) -> anyhow::Result<Config> {
+        let pool_pages = usize::try_from(self.pool.0 / PAGE_BYTES as u64)?;
+        if pool_pages < 1024 {
+            bail!(Failure::Usage(format!(
+                "--pool takes at least 4MiB, not {}",
+                self.pool
+            )));
+        }
+        if !(4 << 10..=16 << 20).contains(&self.slice.0) {
+            bail!(Failure::Usage(format!(
+                "--slice takes 4KiB to 16MiB, not {}",
+                self.slice
+            )));
+        }
+        let mut config = Config {
+            connections_max: self.connections,
+            requests_max: self.requests,
+            pool_pages,
+            spin: base::Duration::from_micros(self.spin_us),
+            ..Config::of(self.policy)
+        };
+        config.switch.slice_bytes = self.slice.0 as u32;
+        Ok(config)
+    }
 }
 
 /// A medium as written on the command line.
@@ -439,29 +466,12 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
 }
 
 fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
-    let pool_pages = usize::try_from(args.pool.0 / base::limits::PAGE_BYTES as u64)?;
-    if pool_pages < 1024 {
-        bail!(Failure::Usage(format!(
-            "--pool takes at least 4MiB, not {}",
-            args.pool
-        )));
-    }
-    if !(4 << 10..=16 << 20).contains(&args.slice.0) {
-        bail!(Failure::Usage(format!(
-            "--slice takes 4KiB to 16MiB, not {}",
-            args.slice
-        )));
-    }
+    let target = args.target()?;
     let classes = class_rules(args, &volumes)?;
     let config = |cpu| CoreConfig {
-        policy: args.policy,
-        slice_bytes: args.slice.0 as u32,
+        target,
         classes: classes.clone(),
         cpu,
-        pool_pages,
-        spin: base::Duration::from_micros(args.spin_us),
-        connections_max: args.connections,
-        requests_max: args.requests,
         spans: args.control.is_some(),
         events: Some(events::teller()),
         ..CoreConfig::default()

@@ -48,7 +48,9 @@ fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, String)>) {
             |part: Option<&std::ffi::OsStr>| part.and_then(|part| part.to_str()).unwrap_or("").to_string();
         let (name, extension) = (text_of(path.file_name()), text_of(path.extension()));
         if path.is_dir() {
-            if !SKIPPED.contains(&name.as_str()) {
+            // What builds make is never among sources.
+            let is_source = dir.ends_with("src");
+            if is_source || !SKIPPED.contains(&name.as_str()) {
                 walk(root, &path, found);
             }
             continue;

@@ -3,12 +3,10 @@
 //! The socket is watched edge-triggered, so the connection remembers itself whether it can be read or written: until a
 //! read brings less than was asked for, a write takes less than was offered.
 
-use super::moving::Departure;
-use crate::core::Endpoint;
 use crate::counters::Counters;
 use crate::nvme::NvmeTarget;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant};
-use blockswitch::{AppId, Class};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pool};
+use host::target::Standing;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -218,7 +216,7 @@ impl Protocol {
         session!(self, session => session.is_at_rest())
     }
 
-    fn complete(&mut self, reply: BlockReply) {
+    pub fn complete(&mut self, reply: BlockReply) {
         match self {
             Self::Nbd { session, .. } => session.complete(reply),
             Self::Nvme { session, target } => session.complete(reply, &**target),
@@ -234,16 +232,35 @@ impl Protocol {
     }
 }
 
-/// Where a connection stands that could go on.
+/// Who executes the requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
-    /// L with nothing under way that asks little at a time: it is not in anybody's way, and does not wait for those who
-    /// ask much.
-    Sparse,
-    /// L.
-    Latency,
-    /// T.
-    Throughput,
+pub(crate) enum Endpoint {
+    /// A host of this core.
+    Host(usize),
+    /// The target's volumes.
+    Local,
+}
+
+/// A connection between two cores.
+pub(crate) struct Traveller {
+    /// Where it was.
+    endpoint: Endpoint,
+    port: u16,
+    stream: TcpStream,
+    session: Parked,
+    held: Vec<u8>,
+}
+
+enum Parked {
+    Nbd {
+        session: Box<nbd::Parked>,
+        exports: Vec<Export>,
+        guard: Option<Guard>,
+    },
+    Nvme {
+        session: Box<nvme::Parked>,
+        target: Arc<NvmeTarget>,
+    },
 }
 
 pub(super) struct Connection {
@@ -251,18 +268,11 @@ pub(super) struct Connection {
     /// Where it came in.
     pub port: u16,
     pub client: u32,
-    /// As application steering knows it.
-    pub app: Option<AppId>,
-    /// It is paused to move to another core.
-    pub departs: Option<Departure>,
     pub stream: TcpStream,
     pub protocol: Protocol,
-    pub class: Class,
     /// Bytes that the session has not taken: it is blocked.
     held: Vec<u8>,
     held_from: usize,
-    /// Payload of its requests under way, as counted in the frontend's sum.
-    pub counted_bytes: u64,
     pub can_read: bool,
     pub can_write: bool,
     /// The peer has gone, and all that it sent is read.
@@ -271,16 +281,8 @@ pub(super) struct Connection {
     pub is_ending: bool,
     /// Nothing can be sent to the peer any more.
     pub is_broken: bool,
-    pub is_ready: bool,
-    /// In which line, if ready.
-    pub line: Line,
-    /// Its last turn brought whole requests, and few.
-    pub is_sparse: bool,
     /// Its last read was for the payload of a large write: another one may follow.
     writes_bulk: bool,
-    pub is_blocked: bool,
-    /// Turns that it passed over in a row, because it has work enough waiting.
-    pub passed: u8,
 }
 
 impl Connection {
@@ -289,25 +291,16 @@ impl Connection {
             endpoint,
             port: stream.local_addr().map_or(0, |address| address.port()),
             client,
-            app: None,
-            departs: None,
             stream,
             protocol,
-            class: Class::Latency,
             held: Vec::new(),
             held_from: 0,
-            counted_bytes: 0,
             can_read: false,
             can_write: true,
             ended: false,
             is_ending: false,
             is_broken: false,
-            is_ready: false,
-            line: Line::Sparse,
-            is_sparse: true,
             writes_bulk: false,
-            is_blocked: false,
-            passed: 0,
         }
     }
 
@@ -316,19 +309,18 @@ impl Connection {
         self.protocol.is_blocked()
     }
 
-    /// True if a turn would get it on.
-    pub fn has_work(&self) -> bool {
-        let reads = self.can_read && !self.waits_for_room();
-        let sends = self.can_write && self.protocol.pending_bytes() > 0;
-        reads || sends || self.protocol.has_requests() || self.is_over()
-    }
-
-    /// Where it stands if it is ready now.
-    pub fn line_of_turn(&self) -> Line {
-        match self.class {
-            Class::Throughput => Line::Throughput,
-            Class::Latency if self.is_sparse && self.protocol.in_flight() == 0 => Line::Sparse,
-            Class::Latency => Line::Latency,
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        let (session, waits, is_over) = (&self.protocol, self.waits_for_room(), self.is_over());
+        let reads = self.can_read && !waits;
+        let sends = self.can_write && session.pending_bytes() > 0;
+        Standing {
+            can_go_on: reads || sends || is_over || session.has_requests(),
+            is_over,
+            waits: waits || session.is_waiting(),
+            share_wanted: session.share_wanted(),
+            in_flight: session.in_flight(),
+            in_flight_bytes: session.in_flight_bytes(),
         }
     }
 
@@ -397,12 +389,8 @@ impl Connection {
         true
     }
 
-    pub fn is_session_blocked(&self) -> bool {
-        self.protocol.is_blocked()
-    }
-
     /// True if the session could do something with what it would be given.
-    pub fn is_hungry(&self) -> bool {
+    fn is_hungry(&self) -> bool {
         !self.held.is_empty() || self.protocol.is_blocked() || self.protocol.is_waiting()
     }
 
@@ -423,23 +411,57 @@ impl Connection {
         self.protocol.is_at_rest() && !self.is_over()
     }
 
-    /// Bytes that the session has not taken.
-    pub fn unused(&self) -> Vec<u8> {
-        self.held[self.held_from..].to_vec()
+    /// Takes it apart, at rest, for another core.
+    pub fn park(self) -> Traveller {
+        Traveller {
+            endpoint: self.endpoint,
+            port: self.port,
+            stream: self.stream,
+            session: match self.protocol {
+                Protocol::Nbd {
+                    session,
+                    exports,
+                    guard,
+                } => Parked::Nbd {
+                    session: Box::new(session.park()),
+                    exports,
+                    guard,
+                },
+                Protocol::Nvme { session, target } => Parked::Nvme {
+                    session: Box::new(session.park()),
+                    target,
+                },
+            },
+            held: self.held[self.held_from..].to_vec(),
+        }
     }
 
-    /// Keeps bytes for a session that is blocked.
-    pub fn keep(&mut self, bytes: Vec<u8>) {
-        (self.held, self.held_from) = (bytes, 0);
+    /// Puts together what came from another core, with its number and the pool of this one.
+    pub fn unpark(traveller: Traveller, client: u32, pool: &Pool) -> Self {
+        let protocol = match traveller.session {
+            Parked::Nbd {
+                session,
+                exports,
+                guard,
+            } => Protocol::Nbd {
+                session: Box::new(nbd::Session::unpark(*session, client, pool.clone())),
+                exports,
+                guard,
+            },
+            Parked::Nvme { session, target } => Protocol::Nvme {
+                session: Box::new(nvme::Session::unpark(*session, client, pool.clone())),
+                target,
+            },
+        };
+        let mut connection = Self::new(traveller.endpoint, client, traveller.stream, protocol);
+        connection.port = traveller.port;
+        connection.held = traveller.held;
+        connection
     }
 
     /// The session's next request, if the bytes it has make one.
     pub fn next_request(&mut self) -> Option<BlockRequest> {
         self.protocol.poll()
-    }
-
-    pub fn complete(&mut self, reply: BlockReply) {
-        self.protocol.complete(reply);
     }
 
     /// Sends at least `bytes_min` bytes, if there are so many and the socket takes them, and not much more; returns how

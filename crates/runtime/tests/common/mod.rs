@@ -6,6 +6,7 @@ pub mod nvme;
 
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
+use host::target::Config;
 use host::{Input, Output};
 use runtime::{CoreConfig, CoreHandle, HostSpec, LocalVolume, MediaFile, RackHost, Site, start_core};
 use std::any::Any;
@@ -28,7 +29,10 @@ pub fn memory_and_file(directory: &Path, bytes: u64) -> Vec<LocalVolume> {
 /// A configuration small enough for many cores at once.
 pub fn small() -> CoreConfig {
     CoreConfig {
-        pool_pages: 4096,
+        target: Config {
+            pool_pages: 4096,
+            ..CoreConfig::default().target
+        },
         ..CoreConfig::default()
     }
 }

@@ -95,10 +95,7 @@ impl Rack {
                 &links,
             )
         });
-        let config = CoreConfig {
-            spin: POLL_FOR,
-            ..CoreConfig::default()
-        };
+        let config = CoreConfig::with(CoreConfig::default().target.pool_pages, POLL_FOR);
         let core = start_core(config, specs.collect()).context("cannot start the rack")?;
         let fleet = RackFleet::new(options);
         let rack = Self { fleet, core };

@@ -6,7 +6,7 @@
 
 /// The payload of all connections of a core.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     /// Bytes that every connection may have under way whatever the others do.
     reserve: u64,
     /// Bytes that connections may have beyond their reserves, together.

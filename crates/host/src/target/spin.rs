@@ -17,7 +17,7 @@ const FIRST_PART: u32 = 4;
 
 /// The polling window of one core.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     limit: Duration,
     window: Duration,
     last_work: Instant,
@@ -52,11 +52,12 @@ impl Spin {
         self.last_work = now;
     }
 
-    /// Whether to poll once more at `now`; `false` means that the core goes to sleep.
-    pub fn polls(&mut self, now: Instant) -> bool {
-        let polls = now.since(self.last_work) < self.window;
+    /// Until when to poll at `now`; `None` means that the core goes to sleep.
+    pub fn polls_until(&mut self, now: Instant) -> Option<Instant> {
+        let until = self.last_work + self.window;
+        let polls = now < until;
         self.slept |= !polls;
-        polls
+        polls.then_some(until)
     }
 }
 
@@ -74,8 +75,8 @@ mod tests {
     fn the_core_polls_for_the_window_and_then_sleeps() {
         let mut spin = Spin::new(LIMIT, at(0));
         spin.worked(at(100));
-        assert!(spin.polls(at(149)));
-        assert!(!spin.polls(at(151)));
+        assert_eq!(spin.polls_until(at(149)), Some(at(150)));
+        assert_eq!(spin.polls_until(at(151)), None);
     }
 
     #[test]
@@ -83,10 +84,10 @@ mod tests {
         let mut spin = Spin::new(LIMIT, at(0));
         for beat in 1..10 {
             spin.worked(at(beat * 1000));
-            spin.polls(at(beat * 1000 + 60));
+            spin.polls_until(at(beat * 1000 + 60));
         }
         spin.worked(at(20_000));
-        assert!(!spin.polls(at(20_000)));
+        assert_eq!(spin.polls_until(at(20_000)), None);
     }
 
     #[test]
@@ -96,7 +97,7 @@ mod tests {
         let mut now = 1000;
         for _ in 0..4 {
             spin.worked(at(now));
-            while spin.polls(at(now)) {
+            while spin.polls_until(at(now)).is_some() {
                 now += 1;
             }
             now += 60;
@@ -109,7 +110,7 @@ mod tests {
         let mut spin = Spin::new(Duration::ZERO, at(0));
         for now in 0..100 {
             spin.worked(at(now));
-            assert!(!spin.polls(at(now)));
+            assert_eq!(spin.polls_until(at(now)), None);
         }
     }
 }

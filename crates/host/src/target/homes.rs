@@ -1,0 +1,221 @@
+//! Which core of a target each connection lives on, and when it is to live on another: application steering
+//! ([`blockswitch::Balancer`]) for all cores together.
+//!
+//! The cores of a runtime share one `Homes` behind a lock. A core takes the lock when a connection comes, goes or moves.
+//! A core that has work also tries the lock once in every balance interval, and does not wait for it. No core takes the
+//! lock between a request and its answer.
+//!
+//! Invariants:
+//! - A core never has more connections than it has room for, those included that are on their way to it.
+//! - Nothing is sent on its way to a core that has closed: a stopping core closes first, and then takes in what is there.
+
+use super::Config;
+use base::{Duration, Instant};
+use blockswitch::{AppId, AppView, Balancer, Class, CoreSet, Loads, Move};
+
+/// A connection and what it has done.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// Which.
+    pub app: AppId,
+    /// From its classifier.
+    pub class: Class,
+    /// As in [`AppView::work`].
+    pub work: u64,
+}
+
+/// A connection is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// Which.
+    pub app: AppId,
+    /// The core where it is.
+    pub from: usize,
+    /// The core where it is to be.
+    pub to: usize,
+}
+
+/// Of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    /// Where it is, or was before it set out.
+    core: usize,
+    /// Where it is to be.
+    to: Option<usize>,
+    /// It could not move and is not asked again before.
+    held_until: Option<Instant>,
+    /// None before its first request.
+    report: Option<Report>,
+}
+
+/// Of a core.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    connections: usize,
+    is_closed: bool,
+}
+
+/// Homes of all connections of a target.
+#[derive(Debug)]
+pub struct Homes {
+    balancer: Balancer,
+    /// By the number of the application.
+    homes: Vec<Option<Home>>,
+    free: Vec<u32>,
+    places: Vec<Place>,
+    views: Vec<AppView>,
+    moves: Vec<Move>,
+    /// The core of the next client that comes.
+    next_place: usize,
+    connections_max: usize,
+    interval: Duration,
+    /// A connection that could not move is left alone for so long.
+    hold: Duration,
+}
+
+impl Homes {
+    /// Of `cores` cores with `config.connections_max` connections each.
+    pub fn new(config: &Config, cores: usize) -> Self {
+        let apps = (cores * config.connections_max) as u32;
+        Self {
+            balancer: Balancer::new(&config.switch, cores, apps),
+            homes: vec![None; apps as usize],
+            free: (0..apps).rev().collect(),
+            places: vec![Place::default(); cores],
+            views: Vec::with_capacity(apps as usize),
+            moves: Vec::with_capacity(apps as usize),
+            next_place: 0,
+            connections_max: config.connections_max,
+            interval: config.switch.balance_interval,
+            hold: config.switch.idle_reset,
+        }
+    }
+
+    /// The core of a client that has just come: the cores take turns.
+    pub fn next_place(&mut self) -> usize {
+        let place = self.next_place;
+        self.next_place = (place + 1) % self.places.len();
+        place
+    }
+
+    /// How often [`Homes::balance`] is to be called; `None` if never.
+    pub fn interval(&self) -> Option<Duration> {
+        let steers = self.places.len() > 1 && self.balancer.deadline().is_some();
+        steers.then_some(self.interval)
+    }
+
+    /// A connection comes to a core, if that has room.
+    pub fn join(&mut self, core: usize) -> Option<AppId> {
+        if self.places[core].connections == self.connections_max {
+            return None;
+        }
+        self.places[core].connections += 1;
+        let app = self.free.pop().expect("as many as all cores have room for");
+        self.homes[app as usize] = Some(Home {
+            core,
+            to: None,
+            held_until: None,
+            report: None,
+        });
+        Some(AppId(app))
+    }
+
+    /// A connection of a core has ended.
+    pub fn leave(&mut self, core: usize, app: AppId) {
+        self.places[core].connections -= 1;
+        self.homes[app.0 as usize] = None;
+        self.balancer.forget(app);
+        self.free.push(app.0);
+    }
+
+    /// Takes what a core says of its connections, and adds to `orders` which are to move, on whatever core.
+    pub fn balance(
+        &mut self,
+        now: Instant,
+        loads: &Loads,
+        reports: impl Iterator<Item = Report>,
+        orders: &mut Vec<Relocation>,
+    ) {
+        for report in reports {
+            if let Some(home) = &mut self.homes[report.app.0 as usize] {
+                home.report = Some(report);
+            }
+        }
+        if self.balancer.deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        self.views.clear();
+        let views = self.homes.iter_mut().flatten().filter_map(|home| {
+            home.held_until = home.held_until.filter(|&until| now < until);
+            home.view()
+        });
+        self.views.extend(views);
+        self.balancer.tick(now, loads, &self.views, &mut self.moves);
+        for Move { app, to } in self.moves.drain(..) {
+            let home = self.homes[app.0 as usize].as_mut().expect("it was seen just now");
+            if to != home.core && home.to.is_none() && home.held_until.is_none() {
+                home.to = Some(to);
+                let from = home.core;
+                orders.push(Relocation { app, from, to });
+            }
+        }
+    }
+
+    /// A connection is to move for another reason; false if it is on its way already, or there is no such core.
+    pub fn send_away(&mut self, app: AppId, to: usize) -> bool {
+        let exists = to < self.places.len();
+        let home = self.homes[app.0 as usize].as_mut();
+        match home.filter(|home| exists && home.to.is_none() && home.core != to) {
+            Some(home) => {
+                home.to = Some(to);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A connection stays where it is.
+    pub fn stay(&mut self, now: Instant, app: AppId) {
+        let home = self.homes[app.0 as usize].as_mut().expect("an open connection");
+        (home.to, home.held_until) = (None, Some(now + self.hold));
+    }
+
+    /// Lets `send` send a connection from one core to another, if that takes it; true if it was sent.
+    pub fn depart(&mut self, from: usize, to: usize, send: impl FnOnce() -> bool) -> bool {
+        let place = &self.places[to];
+        if place.is_closed || place.connections == self.connections_max || !send() {
+            return false;
+        }
+        self.places[to].connections += 1;
+        self.places[from].connections -= 1;
+        true
+    }
+
+    /// A connection has arrived.
+    pub fn arrive(&mut self, core: usize, app: AppId) {
+        let home = self.homes[app.0 as usize].as_mut().expect("an open connection");
+        (home.core, home.to) = (core, None);
+    }
+
+    /// A core takes nobody any more.
+    pub fn close(&mut self, core: usize) {
+        self.places[core].is_closed = true;
+    }
+}
+
+impl Home {
+    /// As the balancer sees it: at its new home as soon as that is decided. None before its first request.
+    fn view(&self) -> Option<AppView> {
+        let core = self.to.unwrap_or(self.core);
+        self.report.map(|report| AppView {
+            app: report.app,
+            class: report.class,
+            core,
+            allowed: match self.held_until {
+                Some(_) => CoreSet::one(core),
+                None => CoreSet::ALL,
+            },
+            work: report.work,
+        })
+    }
+}

@@ -1,0 +1,932 @@
+//! The thread of one core: it does what [`host::target::Dispatcher`] says with sockets, rings and hosts. See the crate's
+//! documentation for its order.
+//!
+//! Invariants:
+//! - A host's outputs are drained after each of its inputs, before anything else is handed to any host.
+//! - The thread sleeps only when nothing is left to do: no completion untaken, no packet collected, no connection that
+//!   could go on.
+//! - One look serves at most one batch of each source.
+
+use crate::command::{Arrival, Command, Sibling};
+use crate::config::CoreConfig;
+use crate::counters::Counters;
+use crate::events::Teller;
+use crate::frontend::{Client, Endpoint, Frontend, Speaks};
+use crate::hosts::{HostSpec, RackHost, Site};
+use crate::local::{Local, Volume};
+use crate::nvme::NvmeTarget;
+use crate::poller::{Interest, Poller, Ready, Wake, connection_slot};
+use crate::ring::MediaQueue;
+use crate::spans::{Span, Spans, Table};
+use crate::start::{StartError, Started};
+use crate::steering::Steering;
+use crate::udp::{self, BATCH, Refused, UdpPort};
+use base::event::Source;
+use base::time::earliest;
+use base::{Addr, BlockReply, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_BYTES};
+use blockswitch::{AppId, Class, Loads};
+use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Relocation, Rested, Step, Wait};
+use host::{Input, NOBODY, Output};
+use os::{MediaFile, now};
+use std::mem::{replace, take};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::mpsc::{Receiver, SendError, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use wire::nvme::Access;
+
+/// What may wake the core, beside its connections. A source's token is its place in the list.
+#[derive(Clone, Copy)]
+enum Watched {
+    /// Other threads.
+    Wake,
+    /// Completions, which are reaped in every turn anyway.
+    Ring,
+    /// Rack packets for a host.
+    Datagrams(usize),
+    /// Clients that connect.
+    Listener(usize),
+}
+
+/// How soon the loop tries again what the kernel had no memory for.
+const HELD_UP: Duration = Duration::from_millis(1);
+/// The timer's slack of the thread: the default of 50 µs would delay every deadline.
+const TIMER_SLACK_NANOS: libc::c_ulong = 1_000;
+
+/// Hosts that stop are given this long to write back what they hold.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+/// One core's share of a target.
+pub(crate) struct Share {
+    /// Which core of the target it is, and the load and the connections of all of them.
+    pub core: usize,
+    pub loads: Arc<Loads>,
+    pub homes: Arc<Mutex<Homes>>,
+    pub volumes: Arc<[Volume]>,
+    /// Where NBD clients connect: with one core only, which shares them out.
+    pub nbd: Vec<SocketAddr>,
+    pub nvme: Arc<NvmeTarget>,
+    /// As [`Share::nbd`].
+    pub nvme_listen: Vec<SocketAddr>,
+    /// All cores, this one included.
+    pub siblings: Vec<Sibling>,
+}
+
+/// A host with what it owns.
+struct Cell {
+    host: Box<dyn RackHost>,
+    source: Source,
+    /// Of the rack's hosts.
+    udp: Option<UdpPort>,
+    medium: Option<MediaFile>,
+    /// The host's deadline after its last outputs were drained.
+    deadline: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// No new work; ends at the given time at the latest.
+    Draining(Instant),
+    /// The clients are gone; hosts write back what they hold, until the given time at the latest.
+    Settling(Instant),
+    Stopped,
+}
+
+/// A request between the dispatcher and its answer.
+struct Pending {
+    /// The session's own tag.
+    tag: u64,
+    /// Until its turn comes.
+    waits: Option<(Endpoint, BlockRequest)>,
+    /// When it passed what, if that is wanted.
+    span: Option<Span>,
+}
+
+pub(crate) struct Reactor {
+    // Declared first to be dropped first: it waits for the kernel to be done with pages and files.
+    media: MediaQueue,
+    local: Option<Local>,
+    frontend: Frontend,
+    dispatcher: Dispatcher,
+    /// By the dispatcher's tags.
+    pending: Vec<Option<Pending>>,
+    classes: ClassRules,
+    /// Where requests spend their time, if that is wanted.
+    spans: Option<Spans>,
+    cells: Vec<Cell>,
+    poller: Poller,
+    sources: Vec<Watched>,
+    wake: Arc<Wake>,
+    commands: Receiver<Command>,
+    counters: Arc<Counters>,
+    steering: Option<Steering>,
+    nvme: Vec<Arc<NvmeTarget>>,
+    /// The targets' generations, together, that the sessions have been told of.
+    nvme_seen: u64,
+    phase: Phase,
+    drain: Duration,
+    pool: Pool,
+    events: Option<Teller>,
+}
+
+impl Reactor {
+    /// Binds and builds everything, on the core's own thread.
+    pub fn new(
+        config: CoreConfig,
+        hosts: Vec<HostSpec>,
+        target: Option<Share>,
+        commands: Receiver<Command>,
+        wake: Arc<Wake>,
+        (counters, spans): (Arc<Counters>, Option<Arc<Table>>),
+    ) -> Result<(Self, Started), StartError> {
+        let sockets = hosts.iter().filter(|spec| spec.bind.is_some()).count();
+        let needed_pages = sockets * BATCH + 1;
+        let pool_pages = config.target.pool_pages;
+        if pool_pages < needed_pages {
+            return Err(StartError::PoolTooSmall {
+                pool_pages,
+                needed_pages,
+            });
+        }
+        // SAFETY: no pointers. A kernel that refuses leaves the default slack.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NANOS) };
+        let pool = Pool::new(pool_pages, SECTOR_BYTES);
+        let files = hosts
+            .iter()
+            .any(|spec| spec.medium.as_ref().is_some_and(|medium| medium.fd().is_some()));
+        let media = MediaQueue::new(&pool, files).map_err(StartError::Ring)?;
+        let poller = Poller::new().map_err(StartError::Poller)?;
+        let (place, loads) = match &target {
+            Some(share) => (share.core, Arc::clone(&share.loads)),
+            None => (0, Arc::new(Loads::new(1, &config.target.switch))),
+        };
+        let requests_max = config.target.connections_max * config.target.session_requests_max();
+        let mut core = Self {
+            media,
+            local: None,
+            frontend: Frontend::new(&config.target, pool.clone()),
+            dispatcher: Dispatcher::new(now(), &config.target, loads, place),
+            pending: Vec::with_capacity(requests_max),
+            classes: config.classes,
+            spans: spans.map(|table| Spans::new(table, config.target.connections_max)),
+            cells: Vec::new(),
+            poller,
+            sources: Vec::new(),
+            wake,
+            commands,
+            counters,
+            steering: None,
+            nvme: Vec::new(),
+            nvme_seen: 0,
+            phase: Phase::Running,
+            drain: config.drain,
+            pool,
+            events: config.events,
+        };
+        core.watch(core.wake.fd(), Watched::Wake)?;
+        if let Some(fd) = core.media.fd() {
+            core.watch(fd, Watched::Ring)?;
+        }
+        let mut started = Started::default();
+        if let Some(share) = target {
+            core.join(share, &mut started)?;
+        }
+        for spec in hosts {
+            core.add(spec, &mut started)?;
+        }
+        (0..core.cells.len()).for_each(|index| core.carry_out(index));
+        core.flush();
+        Ok((core, started))
+    }
+
+    fn watch(&mut self, fd: RawFd, source: Watched) -> Result<(), StartError> {
+        let token = self.sources.len() as u64;
+        self.sources.push(source);
+        self.poller
+            .add(fd, token, Interest::Read)
+            .map_err(StartError::Poller)
+    }
+
+    fn listen(
+        &mut self,
+        endpoint: Endpoint,
+        speaks: Speaks,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        let listening = addresses.iter().map(|&address| {
+            let token = self.sources.len() as u64;
+            let (bound, listener) = self
+                .frontend
+                .listen((endpoint, speaks.clone()), address, (&self.poller, token))
+                .map_err(|source| StartError::Listen { address, source })?;
+            self.sources.push(Watched::Listener(listener));
+            Ok(bound)
+        });
+        listening.collect()
+    }
+
+    /// Offers an NVMe target's subsystems.
+    fn offer(
+        &mut self,
+        endpoint: Endpoint,
+        target: Arc<NvmeTarget>,
+        addresses: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, StartError> {
+        target.add_core(Arc::clone(&self.wake));
+        self.nvme.push(Arc::clone(&target));
+        self.listen(endpoint, Speaks::Nvme(target), addresses)
+    }
+
+    /// Becomes one of a target's cores.
+    fn join(&mut self, share: Share, started: &mut Started) -> Result<(), StartError> {
+        let volumes = Local::new(share.volumes, &self.pool).map_err(StartError::Ring)?;
+        if let Some(fd) = volumes.fd() {
+            self.watch(fd, Watched::Ring)?;
+        }
+        self.local = Some(volumes);
+        let steering = Steering::new(share.homes, share.core, share.siblings);
+        self.dispatcher.join(steering.interval());
+        self.steering = Some(steering);
+        let nbd = Speaks::Nbd(Some(Arc::clone(&share.nvme)));
+        started.target_nbd = self.listen(Endpoint::Local, nbd, &share.nbd)?;
+        started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
+        Ok(())
+    }
+
+    /// Adds a host.
+    fn add(&mut self, spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
+        let index = self.cells.len();
+        let endpoint = Endpoint::Host(index);
+        // A rack's volumes cannot be reserved.
+        started
+            .nbd
+            .push(self.listen(endpoint, Speaks::Nbd(None), &spec.nbd)?);
+        let nvme = match &spec.nvme {
+            None => None,
+            Some((address, target)) => self
+                .offer(endpoint, Arc::clone(target), &[*address])?
+                .first()
+                .copied(),
+        };
+        started.nvme.push(nvme);
+        let cell = Cell::new(index, spec, &self.pool)?;
+        started.addresses.push(cell.udp.as_ref().map(UdpPort::address));
+        if let Some(udp) = &cell.udp {
+            self.watch(udp.fd(), Watched::Datagrams(index))?;
+            started.sockets.push(udp.duplicate().map_err(StartError::Poller)?);
+        }
+        self.cells.push(cell);
+        Ok(())
+    }
+
+    /// Turns until it is told to stop.
+    pub fn run(&mut self) {
+        while self.phase != Phase::Stopped {
+            let now = now();
+            match self.dispatcher.next(now) {
+                Act::Look { asks } => self.look(now, asks),
+                Act::TakeIn {
+                    slot,
+                    requests_max,
+                    expects,
+                } => self.take_in(now, slot, requests_max, expects),
+                Act::Send { slot, bytes_min } => self.send(slot, bytes_min),
+                Act::Work(step) => self.work(now, step),
+            }
+        }
+    }
+
+    /// Ends a turn, and takes in what came for the next one.
+    fn look(&mut self, now: Instant, asks: bool) {
+        self.steer(now);
+        self.flush();
+        match self.phase {
+            Phase::Draining(until) => self.drained(until),
+            Phase::Settling(until) => self.settled(until),
+            Phase::Running | Phase::Stopped => {}
+        }
+        let mut worked = false;
+        if asks && self.phase != Phase::Stopped {
+            let timeout = self.timeout(now);
+            worked = self.ask(timeout);
+        }
+        self.media.reap(&self.counters);
+        worked |= self.take_done();
+        self.tick();
+        if worked {
+            self.dispatcher.found_work();
+        }
+    }
+
+    /// Asks who is ready, for as long as the loop may wait, and serves them; true if they brought work.
+    fn ask(&mut self, timeout: Option<Duration>) -> bool {
+        let sleeps = timeout.is_none_or(|timeout| !timeout.is_zero());
+        if sleeps {
+            let held = self.pool.capacity() - self.pool.available();
+            self.counters.pages_held.set(held as u64);
+            self.counters.sleeps.bump();
+        } else {
+            self.counters.polls.bump();
+        }
+        self.counters.syscalls.bump();
+        let ready = self.poller.wait(timeout);
+        let mut worked = false;
+        for index in 0..ready {
+            worked |= self.serve(self.poller.ready(index));
+        }
+        worked
+    }
+
+    /// How long the loop may wait; zero when something is left to do.
+    fn timeout(&mut self, now: Instant) -> Option<Duration> {
+        let is_busy = self.media.done_count() > 0;
+        let connections = match self.dispatcher.wait(now, self.pool.available(), is_busy) {
+            Wait::No | Wait::Poll(_) => return Some(Duration::ZERO),
+            Wait::Sleep(until) => until,
+        };
+        let hosts = self.cells.iter().filter_map(|cell| cell.deadline).min();
+        let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
+        let held_up = is_held_up.then(|| now + HELD_UP);
+        let until = match self.phase {
+            Phase::Draining(until) | Phase::Settling(until) => Some(until),
+            Phase::Running | Phase::Stopped => None,
+        };
+        let deadline = [connections, hosts, self.frontend.deadline(), held_up, until]
+            .into_iter()
+            .fold(None, earliest)?;
+        Some(deadline.since(now))
+    }
+
+    /// Serves one ready source; true if it brought work.
+    fn serve(&mut self, ready: Ready) -> bool {
+        if let Some(slot) = connection_slot(ready.token) {
+            self.frontend.note(slot, ready);
+            self.stand(slot);
+            return false;
+        }
+        match self.sources[ready.token as usize] {
+            Watched::Wake => self.obey(),
+            Watched::Ring => false,
+            Watched::Datagrams(index) => self.receive(index),
+            Watched::Listener(index) => {
+                self.accept(index);
+                true
+            }
+        }
+    }
+
+    /// Tells the dispatcher how a connection stands.
+    fn stand(&mut self, slot: usize) {
+        self.dispatcher.stand(slot, self.frontend.standing(slot));
+    }
+
+    /// Hands one input to a host and carries out what it asks for.
+    fn hand(&mut self, index: usize, input: Input) {
+        self.cells[index].host.handle(now(), input);
+        self.carry_out(index);
+    }
+
+    fn carry_out(&mut self, index: usize) {
+        let cell = &mut self.cells[index];
+        while let Some(output) = cell.host.poll() {
+            match output {
+                Output::Send { to, packet } => {
+                    let udp = cell.udp.as_mut().expect("a host without a socket sends nothing");
+                    udp.push(to, packet, &self.counters);
+                }
+                Output::Media(operation) => {
+                    let medium = cell
+                        .medium
+                        .as_mut()
+                        .expect("a host without a medium asks nothing of it");
+                    self.media.submit(index, medium, operation, &self.counters);
+                }
+                Output::Reply(reply) if reply.client == NOBODY => {}
+                Output::Reply(reply) => {
+                    let clients = (&mut self.frontend, &mut self.dispatcher, &mut self.spans);
+                    answer(reply, &mut self.pending, clients, &self.counters);
+                }
+                Output::Event(kind) => {
+                    if let Some(events) = &self.events {
+                        events.tell(cell.source, kind);
+                    }
+                }
+            }
+        }
+        cell.deadline = cell.host.deadline();
+    }
+
+    fn receive(&mut self, index: usize) -> bool {
+        const WATCHED: &str = "a socket that is watched is there";
+        let udp = self.cells[index].udp.as_mut().expect(WATCHED);
+        let count = udp.receive(&self.pool, &self.counters);
+        for datagram in 0..count {
+            let udp = self.cells[index].udp.as_mut().expect(WATCHED);
+            match udp.take(datagram) {
+                Ok(packet) => {
+                    self.counters.packets_in.bump();
+                    self.hand(index, Input::Packet(packet));
+                }
+                Err(Refused::Malformed(reason)) => self.counters.malformed.bump(reason),
+                Err(Refused::NoPage) => self.counters.packets_dropped_pool.bump(),
+            }
+        }
+        count > 0
+    }
+
+    /// Hands the media's completions to their hosts: those that are there now, not those that these cause.
+    fn take_done(&mut self) -> bool {
+        let count = self.media.done_count();
+        for _ in 0..count {
+            let (index, done) = self.media.next_done().expect("just counted");
+            self.hand(index, Input::Media(done));
+        }
+        if let Some(local) = &mut self.local {
+            local.reap(&self.counters);
+        }
+        self.take_local() | (count > 0)
+    }
+
+    /// Ticks every host whose deadline has come. Not work that keeps the core polling: a deadline says itself when
+    /// the next one is.
+    fn tick(&mut self) {
+        self.tick_sessions();
+        let Some(earliest) = self.cells.iter().filter_map(|cell| cell.deadline).min() else {
+            return;
+        };
+        let now = now();
+        if now < earliest {
+            return;
+        }
+        for index in 0..self.cells.len() {
+            if self.cells[index].deadline.is_some_and(|deadline| deadline <= now) {
+                self.counters.ticks.bump();
+                self.cells[index].host.tick(now);
+                self.carry_out(index);
+            }
+        }
+    }
+
+    /// Sessions are ticked when one is due, and all when their target has changed.
+    fn tick_sessions(&mut self) {
+        let generation = self.nvme.iter().map(|target| target.generation()).sum();
+        let is_due = || self.frontend.deadline().is_some_and(|at| at <= now());
+        if generation != self.nvme_seen || is_due() {
+            self.nvme_seen = generation;
+            self.frontend.tick(now());
+            for slot in self.frontend.open_slots() {
+                self.stand(slot);
+            }
+        }
+    }
+
+    /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
+    fn accept(&mut self, index: usize) {
+        while let Some(client) = self.frontend.accept(index, &self.counters) {
+            let sibling = match &self.steering {
+                Some(steering) if client.endpoint == Endpoint::Local => steering.next_place(),
+                _ => None,
+            };
+            match sibling {
+                None => self.open(client),
+                // A core that has died of a bug takes nobody; the client sees its connection closed.
+                Some(sibling) => drop(sibling.tell(Command::Adopt(client))),
+            }
+        }
+    }
+
+    fn open(&mut self, client: Client) {
+        let exports = match (client.endpoint, &self.local) {
+            (Endpoint::Host(index), _) => self.cells[index].host.exports(),
+            (Endpoint::Local, Some(local)) => local.exports(),
+            (Endpoint::Local, None) => unreachable!("only a core of a target serves its volumes"),
+        };
+        let steering = self
+            .steering
+            .as_ref()
+            .filter(|_| client.endpoint == Endpoint::Local);
+        let app = match steering.map(Steering::enter) {
+            Some(None) => return self.counters.clients_refused.bump(),
+            app => app.flatten(),
+        };
+        match self.frontend.open(client, exports, &self.poller) {
+            Ok((slot, number)) => {
+                self.counters.clients_accepted.bump();
+                self.dispatcher.open(slot, number, app);
+                // The server speaks first.
+                self.stand(slot);
+            }
+            Err(_) => {
+                self.counters.clients_refused.bump();
+                if let (Some(steering), Some(app)) = (steering, app) {
+                    steering.leave(app);
+                }
+            }
+        }
+    }
+
+    /// Reads from a connection, and queues its requests.
+    fn take_in(&mut self, now: Instant, slot: usize, requests_max: usize, expects: bool) {
+        self.frontend.set_share(slot, self.dispatcher.share_of(slot));
+        let reads = self.frontend.read(now, slot, expects, &self.counters);
+        let mut requests = 0;
+        while requests < requests_max
+            && let Some((origin, mut request)) = self.frontend.next_request(now, slot, &self.counters)
+        {
+            requests += 1;
+            let span = self
+                .spans
+                .is_some()
+                .then(|| Span::new(request.op, request.length, now, os::now()));
+            let hint = || {
+                let host_nqn = self.frontend.host_nqn(slot);
+                self.classes.hint(host_nqn, origin.port, request.volume)
+            };
+            let (tag, class) = self.dispatcher.arrive(now, slot, Ask::of(&request), hint);
+            if class == Class::Throughput {
+                self.counters.requests_bulk.bump();
+            }
+            let session_tag = replace(&mut request.tag, u64::from(tag));
+            let pending = Pending {
+                tag: session_tag,
+                waits: Some((origin.endpoint, request)),
+                span,
+            };
+            match self.pending.get_mut(tag as usize) {
+                Some(place) => *place = Some(pending),
+                None => self.pending.push(Some(pending)),
+            }
+        }
+        self.dispatcher.taken(slot, reads, self.frontend.standing(slot));
+    }
+
+    fn send(&mut self, slot: usize, bytes_min: usize) {
+        let (sent, was_blocked) = self.frontend.send(slot, bytes_min, &self.counters);
+        let standing = self.frontend.standing(slot);
+        if let Some(spans) = &mut self.spans {
+            spans.sent(now, slot, (!standing.is_over).then_some(sent));
+        }
+        if standing.is_over {
+            return self.close(slot);
+        }
+        let pages_free = self.pool.available();
+        self.dispatcher
+            .sent(slot, sent, was_blocked, standing, pages_free);
+    }
+
+    fn close(&mut self, slot: usize) {
+        if let (Some(steering), Some(app)) = (&self.steering, self.dispatcher.app(slot)) {
+            steering.leave(app);
+        }
+        let client = self.frontend.close(slot, &self.poller, &self.counters);
+        let mut dropped = 0;
+        self.dispatcher.close(slot, |tag| {
+            self.pending[tag as usize] = None;
+            dropped += 1;
+        });
+        self.frontend.settle(client, dropped);
+    }
+
+    /// Does a slice: what begins is executed, what was answered before is sent when the dispatcher says so.
+    fn work(&mut self, now: Instant, step: Step) {
+        if !step.begins {
+            return;
+        }
+        let pending = self.pending[step.tag as usize]
+            .as_mut()
+            .expect("a request that waits is known");
+        if let Some(span) = &mut pending.span {
+            span.begin(now);
+        }
+        let (endpoint, request) = pending.waits.take().expect("a request begins once");
+        self.begin(endpoint, request);
+    }
+
+    fn begin(&mut self, endpoint: Endpoint, request: BlockRequest) {
+        match endpoint {
+            Endpoint::Host(index) => self.hand(index, Input::Request(request)),
+            Endpoint::Local => {
+                let local = self
+                    .local
+                    .as_mut()
+                    .expect("only a core of a target has such requests");
+                match local.host_of(&request) {
+                    Some(index) => self.hand(index, Input::Request(request)),
+                    None => {
+                        local.submit(request, &self.counters);
+                        self.take_local();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the answers of the target's volumes to their connections.
+    fn take_local(&mut self) -> bool {
+        let mut any = false;
+        while let Some(reply) = self.local.as_mut().and_then(Local::next_done) {
+            any = true;
+            let clients = (&mut self.frontend, &mut self.dispatcher, &mut self.spans);
+            answer(reply, &mut self.pending, clients, &self.counters);
+        }
+        any
+    }
+
+    /// Hands everything collected to the kernel.
+    fn flush(&mut self) {
+        for udp in self.cells.iter_mut().filter_map(|cell| cell.udp.as_mut()) {
+            udp.flush(&self.counters);
+        }
+        self.media.push(&self.counters);
+        if let Some(local) = &mut self.local {
+            local.push(&self.counters);
+        }
+    }
+
+    /// Does what other threads have asked for.
+    fn obey(&mut self) -> bool {
+        self.wake.clear();
+        let mut stops = false;
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Call { host, job }) => {
+                    self.counters.calls.bump();
+                    job(&mut *self.cells[host].host, now());
+                    self.carry_out(host);
+                }
+                Ok(Command::Adopt(client)) => {
+                    if self.phase == Phase::Running {
+                        self.open(client);
+                    }
+                }
+                Ok(Command::Arrive(arrival)) => self.arrive(*arrival),
+                Ok(Command::Move(order)) if self.phase == Phase::Running => self.set_out(order),
+                Ok(Command::MoveAll { to }) if self.phase == Phase::Running => self.set_out_all(to),
+                Ok(Command::Move(_) | Command::MoveAll { .. }) => {}
+                Ok(Command::Stop) => {
+                    self.stop_arrivals();
+                    stops = true;
+                }
+                Err(TryRecvError::Disconnected) => {
+                    stops = true;
+                    break;
+                }
+                Err(TryRecvError::Empty) => break,
+            }
+        }
+        if stops && self.phase == Phase::Running {
+            self.phase = Phase::Draining(now() + self.drain);
+            while let Some(slot) = self.dispatcher.any_departing() {
+                self.go_on(slot);
+            }
+            self.frontend.stop_taking(&self.poller);
+        }
+        true
+    }
+
+    /// Goes on to the hosts when every request is answered, or when it has waited long enough.
+    fn drained(&mut self, until: Instant) {
+        if self.frontend.is_drained() || now() >= until {
+            let until = now() + SETTLE_MAX;
+            self.phase = Phase::Settling(until);
+            self.settled(until);
+        }
+    }
+
+    /// Ends the core when every host has stopped, or when it has waited long enough.
+    fn settled(&mut self, until: Instant) {
+        let mut quiet = true;
+        for index in 0..self.cells.len() {
+            quiet &= self.cells[index].host.stop(now());
+            self.carry_out(index);
+        }
+        self.flush();
+        if quiet || now() >= until {
+            self.phase = Phase::Stopped;
+        }
+    }
+}
+
+/// Application steering: deciding, sending connections away, and taking them in.
+impl Reactor {
+    /// Once in a turn: moves connections as the policy says, and those that are at rest.
+    fn steer(&mut self, now: Instant) {
+        // A session that was told to stop refuses everything: it would do so elsewhere too.
+        if self.steering.is_none() || self.phase != Phase::Running {
+            return;
+        }
+        if self.dispatcher.reports_now(now) {
+            self.report(now);
+        }
+        while let Some(rested) = self
+            .dispatcher
+            .next_rested(now, |slot| self.frontend.is_at_rest(slot))
+        {
+            match rested {
+                Rested::Leaves { slot, to } => self.send_away(now, slot, to),
+                Rested::Stays { slot } => self.keep(now, slot),
+            }
+        }
+    }
+
+    /// Says what the connections here do. Whoever comes first after the interval also decides which move, for all; the
+    /// core does not wait for another that does so just now.
+    fn report(&mut self, now: Instant) {
+        let steering = self.steering.as_mut().expect("a core of a target");
+        let mut orders = take(&mut steering.orders);
+        if let Ok(mut homes) = steering.homes.try_lock() {
+            homes.balance(
+                now,
+                self.dispatcher.loads(),
+                self.dispatcher.reports(),
+                &mut orders,
+            );
+            self.dispatcher.reported(now);
+        }
+        for order in orders.drain(..) {
+            let steering = self.steering.as_ref().expect("a core of a target");
+            if order.from == steering.core {
+                self.set_out(order);
+            } else {
+                // A core that has died of a bug moves nobody.
+                let _ = steering.siblings[order.from].tell(Command::Move(order));
+            }
+        }
+        if let Some(steering) = &mut self.steering {
+            steering.orders = orders;
+        }
+    }
+
+    /// A connection of this core is to move, if it is still here.
+    fn set_out(&mut self, order: Relocation) {
+        let slot = self.dispatcher.apps().find(|&(_, app)| app == order.app);
+        if let Some((slot, _)) = slot {
+            self.pause(slot, order.to);
+        }
+    }
+
+    /// Every connection of this core is to move.
+    fn set_out_all(&mut self, to: usize) {
+        let Some(steering) = &self.steering else {
+            return;
+        };
+        let leaving = |&(_, app): &(usize, AppId)| steering.homes().send_away(app, to);
+        let slots: Vec<_> = self.dispatcher.apps().filter(leaving).collect();
+        for (slot, _) in slots {
+            self.pause(slot, to);
+        }
+    }
+
+    fn pause(&mut self, slot: usize, to: usize) {
+        if self.dispatcher.set_out(now(), slot, to) {
+            self.frontend.pause(slot);
+        }
+    }
+
+    /// Sends a connection that is at rest to another core, if that takes it.
+    fn send_away(&mut self, now: Instant, slot: usize, to: usize) {
+        let steering = self.steering.as_ref().expect("a core of a target");
+        let (mut was_taken, mut returned) = (false, None);
+        let sent = steering.homes().depart(steering.core, to, || {
+            was_taken = true;
+            let arrival = Arrival {
+                traveller: self.frontend.take(slot, &self.poller),
+                moving: self.dispatcher.take(slot),
+            };
+            let told = steering.siblings[to].tell(Command::Arrive(Box::new(arrival)));
+            let Err(SendError(command)) = told else {
+                return true;
+            };
+            returned = Some(command);
+            false
+        });
+        if sent {
+            return self.counters.clients_moved_out.bump();
+        }
+        if !was_taken {
+            return self.keep(now, slot);
+        }
+        // The other core has died of a bug.
+        let Some(Command::Arrive(arrival)) = returned else {
+            unreachable!("what is not sent comes back");
+        };
+        self.counters.moves_given_up.bump();
+        if let Some(app) = self.settle(*arrival) {
+            self.homes_of_target().stay(now, app);
+        }
+    }
+
+    /// A connection that was to leave stays.
+    fn keep(&mut self, now: Instant, slot: usize) {
+        self.go_on(slot);
+        if let Some(app) = self.dispatcher.app(slot) {
+            self.homes_of_target().stay(now, app);
+        }
+        self.counters.moves_given_up.bump();
+    }
+
+    /// A connection that was to leave goes on here.
+    fn go_on(&mut self, slot: usize) {
+        self.frontend.resume(slot);
+        self.dispatcher.go_on(slot);
+    }
+
+    /// A connection has come from another core.
+    fn arrive(&mut self, arrival: Arrival) {
+        self.counters.clients_moved_in.bump();
+        if let Some(app) = self.settle(arrival) {
+            let core = self.steering.as_ref().map_or(0, |steering| steering.core);
+            self.homes_of_target().arrive(core, app);
+        }
+    }
+
+    fn homes_of_target(&self) -> MutexGuard<'_, Homes> {
+        let steering = self.steering.as_ref();
+        steering.expect("only a target's connections move").homes()
+    }
+
+    /// The application that lives here now, if it could be taken in.
+    fn settle(&mut self, arrival: Arrival) -> Option<AppId> {
+        let Arrival { traveller, moving } = arrival;
+        let app = moving.app.expect("a connection of a target");
+        let adopted = self
+            .frontend
+            .adopt(now(), traveller, &self.poller, &self.counters);
+        let Ok((slot, client)) = adopted else {
+            self.homes_of_target()
+                .leave(self.steering.as_ref().map_or(0, |steering| steering.core), app);
+            return None;
+        };
+        self.dispatcher.put(slot, client, moving);
+        self.dispatcher.stand(slot, self.frontend.standing(slot));
+        Some(app)
+    }
+
+    /// Takes nobody from other cores any more; those on their way are in the line of commands already.
+    fn stop_arrivals(&self) {
+        if let Some(steering) = &self.steering {
+            steering.homes().close(steering.core);
+        }
+    }
+}
+
+/// Hands an answer to the connection that asked, if it is still there.
+fn answer(
+    mut reply: BlockReply,
+    pending: &mut [Option<Pending>],
+    (frontend, dispatcher, spans): (&mut Frontend, &mut Dispatcher, &mut Option<Spans>),
+    counters: &Counters,
+) {
+    let tag = reply.tag as u32;
+    let Pending { tag: own, span, .. } = pending[tag as usize].take().expect("a request ends once");
+    reply.tag = own;
+    dispatcher.answered(tag);
+    let client = reply.client;
+    let Some(slot) = frontend.slot_of(client) else {
+        counters.replies_late.bump();
+        return frontend.settle(client, 1);
+    };
+    counters.replies.bump();
+    frontend.set_share(slot, dispatcher.share_of(slot));
+    frontend.reply(slot, reply);
+    if !dispatcher.sends_next(slot) {
+        dispatcher.stand(slot, frontend.standing(slot));
+    }
+    if let (Some(spans), Some(span)) = (spans, span) {
+        spans.answered(now(), slot, span, frontend.pending_bytes(slot));
+    }
+}
+
+impl Cell {
+    fn new(index: usize, spec: HostSpec, pool: &Pool) -> Result<Self, StartError> {
+        let HostSpec {
+            bind,
+            mut medium,
+            build,
+            nbd: _,
+            nvme: _,
+        } = spec;
+        let udp = bind
+            .map(|address| {
+                UdpPort::bind(address, pool).map_err(|source| StartError::Bind { address, source })
+            })
+            .transpose()?;
+        let host = build(Site {
+            pool,
+            medium: medium.as_mut().map(|medium| medium as &mut dyn Device),
+            address: udp
+                .as_ref()
+                .map_or(Addr::default(), |udp| udp::addr(udp.address())),
+            now: now(),
+        })
+        .map_err(|source| StartError::Build { host: index, source })?;
+        Ok(Self {
+            source: host.source(),
+            host,
+            udp,
+            medium,
+            deadline: None,
+        })
+    }
+}
