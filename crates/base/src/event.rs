@@ -11,7 +11,7 @@ mod value;
 
 pub use kind::{
     Collection, Description, Grant, Kind, Lapse, Lead, Leave, MediumOperation, Obstacle, Protocol, Refusal,
-    RegistryTrouble, Step, Wait,
+    RegistryTrouble, Wait,
 };
 pub use ring::{COALESCE, Event, Events, Page};
 pub use value::{Level, Source, Value};

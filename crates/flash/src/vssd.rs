@@ -334,6 +334,11 @@ impl Vssd {
         }
     }
 
+    /// Pages that collection has moved, and blocks that were erased, since the start.
+    pub fn collected(&self) -> (u64, u64) {
+        (self.counters.gc_programs, self.counters.erases)
+    }
+
     /// True after a failed media write or flush: writes and flushes are refused, reads go on.
     pub fn latched(&self) -> bool {
         self.latched

@@ -10,8 +10,9 @@
 //! - After a failed write or flush the buffer is latched: nothing more is written to the flash. Reads go on.
 //! - A clean stop is done when a checkpoint of everything accepted is durable.
 
+use base::event::{Kind, MediumOperation};
 use base::time::earliest;
-use base::{Duration, Instant, Lpn, MediaDone, MediaOp, Version};
+use base::{Duration, Instant, Lpn, MediaDone, MediaOp, Version, VssdId};
 use flash::{Data, Request, Vssd, VssdError};
 use rack::cache::{Cache, Cached};
 use smallvec::SmallVec;
@@ -74,8 +75,8 @@ pub enum Event<J> {
     Written(Lpn),
     /// A job ended: all it waited for is durable, or the medium failed.
     Ended(J, Result<(), VssdError>),
-    /// The medium failed. Comes once, after the end of every job.
-    Latched,
+    /// The medium failed at this. Comes once, after the end of every job.
+    Latched(MediumOperation),
     /// A clean stop is a step further.
     Stopping,
     /// The flash tells of collection, or of blocks that its channel group shares.
@@ -117,6 +118,8 @@ pub struct Buffered<J> {
     writes_in_flight: usize,
     written_at: Instant,
     written_since_gc: bool,
+    /// Since when garbage is collected, and what had been collected then.
+    collecting: Option<(Instant, (u64, u64))>,
     latched: bool,
     stop: Stop,
     events: VecDeque<Event<J>>,
@@ -141,6 +144,7 @@ impl<J> Buffered<J> {
             writes_in_flight: 0,
             written_at: now,
             written_since_gc: false,
+            collecting: None,
             latched: false,
             stop: Stop::No,
             events: VecDeque::new(),
@@ -345,22 +349,26 @@ impl<J> Buffered<J> {
                 let lpn = Lpn(value as u32);
                 match result {
                     Ok(_) => self.wrote(lpn),
-                    Err(error) => self.latch(error),
+                    Err(error) => self.latch(error, MediumOperation::Write),
                 }
                 return Some(Event::Written(lpn));
             }
             FLUSH => {
                 self.flush_in_flight = false;
                 if let Err(error) = result {
-                    self.latch(error);
+                    self.latch(error, MediumOperation::Flush);
                 }
                 let ended = self.flushing.drain(..).map(|job| Event::Ended(job.then, Ok(())));
                 self.events.extend(ended);
             }
-            _ => {
+            kind => {
+                let operation = match kind {
+                    STOP_FLUSH => MediumOperation::Flush,
+                    _ => MediumOperation::Write,
+                };
                 match result {
                     Ok(_) => self.stop_done(now),
-                    Err(error) => self.latch(error),
+                    Err(error) => self.latch(error, operation),
                 }
                 return Some(Event::Stopping);
             }
@@ -383,7 +391,7 @@ impl<J> Buffered<J> {
 
     /// The medium failed: nothing more can be promised, so everything that waits for the medium fails, once and for all.
     #[cold]
-    fn latch(&mut self, error: VssdError) {
+    fn latch(&mut self, error: VssdError, operation: MediumOperation) {
         if core::mem::replace(&mut self.latched, true) {
             return;
         }
@@ -391,13 +399,32 @@ impl<J> Buffered<J> {
             let ended = jobs.drain(..).map(|job| Event::Ended(job.then, Err(error)));
             self.events.extend(ended);
         }
-        self.events.push_back(Event::Latched);
+        self.events.push_back(Event::Latched(operation));
     }
 
     /// Collects garbage until this share of the blocks is free.
     pub fn start_gc(&mut self, now: Instant, restore_ratio: f64) {
         self.written_since_gc = false;
+        let collected = self.flash.collected();
+        self.collecting.get_or_insert((now, collected));
         self.flash.start_gc(now, restore_ratio);
+    }
+
+    /// True from [`start_gc`](Buffered::start_gc) until [`end_gc`](Buffered::end_gc).
+    pub fn is_collecting(&self) -> bool {
+        self.collecting.is_some()
+    }
+
+    /// The flash is done with the collection of `vssd`: what there is to tell of that.
+    pub fn end_gc(&mut self, now: Instant, vssd: VssdId) -> Option<Kind> {
+        let (since, (moved, erased)) = self.collecting.take()?;
+        let (moved_now, erased_now) = self.flash.collected();
+        Some(Kind::CollectionEnded {
+            vssd,
+            took: now.since(since),
+            moved: moved_now - moved,
+            erased: erased_now - erased,
+        })
     }
 
     /// True if something was accepted since the last collection began.

@@ -15,6 +15,7 @@
 use crate::buffered::{Buffered, Event, Limits, Marks};
 use crate::gateway::merge::{Merged, Part, merge};
 use crate::{Input, Output};
+use base::event::{self, Collection, Grant};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::time::earliest;
 use base::{
@@ -636,10 +637,19 @@ impl Disk {
                     self.works[slot].error = result.err().map(|_| BlockError::Io);
                     self.answer(slot);
                 }
-                Event::Latched => self.give_up(),
-                Event::Flash(flash::Event::GcDone) => self.collecting = false,
+                Event::Latched(operation) => {
+                    let vssd = VSSD;
+                    self.out
+                        .push_back(Output::Event(event::Kind::MediumLatched { vssd, operation }));
+                    self.give_up();
+                }
+                Event::Flash(flash::Event::GcDone) => {
+                    self.collecting = false;
+                    let ended = self.buffered.end_gc(self.now, VSSD);
+                    self.out.extend(ended.map(Output::Event));
+                }
                 Event::Flash(flash::Event::GcForced) if self.collecting => {}
-                Event::Flash(flash::Event::GcForced) => self.start_collection(),
+                Event::Flash(flash::Event::GcForced) => self.start_collection(Grant::Forced),
                 Event::Flash(_) => unreachable!("a disk has its channels for itself"),
             }
         }
@@ -673,13 +683,22 @@ impl Disk {
             && self.wants_collection()
             && (idle || self.flash().free_ratio() < self.gc.soft_ratio);
         if due {
-            self.start_collection();
+            self.start_collection(Grant::Unasked);
         }
         due
     }
 
-    fn start_collection(&mut self) {
+    fn start_collection(&mut self, grant: Grant) {
         self.collecting = true;
+        let collection = match self.flash().free_ratio() < self.gc.soft_ratio {
+            true => Collection::Regular,
+            false => Collection::Background,
+        };
+        self.out.push_back(Output::Event(event::Kind::CollectionBegun {
+            vssd: VSSD,
+            collection,
+            grant,
+        }));
         self.buffered.start_gc(self.now, self.gc.restore_ratio);
     }
 

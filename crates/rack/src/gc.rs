@@ -3,6 +3,7 @@
 //!
 //! One [`Agent`] per vSSD. It never collects itself: it says [`Action::Start`] and is told when collection is done.
 
+use base::event::{Collection, Grant};
 use base::{Duration, Instant, time::earliest};
 use std::collections::VecDeque;
 use wire::rack::Code;
@@ -76,7 +77,7 @@ pub enum Action {
     /// Send a `gc_op` with this code to the ToR.
     Tell(Code),
     /// Collect until the free ratio reaches [`Config::restore_ratio`].
-    Start,
+    Start(Collection, Grant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,11 +162,11 @@ impl Agent {
             return;
         };
         match (config.coordination, kind) {
-            (Coordination::None, _) => self.collect(now, kind),
+            (Coordination::None, _) => self.collect(now, kind, Grant::Unasked),
             // Background collection does not wait for approval (RackBlox §3.5.1).
             (_, Code::Background) => {
                 self.push(Action::Tell(kind));
-                self.collect(now, kind);
+                self.collect(now, kind, Grant::Unasked);
             }
             (_, kind) => self.ask(now, kind, 1),
         }
@@ -180,8 +181,13 @@ impl Agent {
         };
     }
 
-    fn collect(&mut self, now: Instant, kind: Code) {
-        self.push(Action::Start);
+    fn collect(&mut self, now: Instant, kind: Code, grant: Grant) {
+        let collection = match kind {
+            Code::SoftOrOk => Collection::Soft,
+            Code::Background => Collection::Background,
+            _ => Collection::Regular,
+        };
+        self.push(Action::Start(collection, grant));
         self.state = State::Collecting {
             kind,
             renew_at: now + self.config.renew_every,
@@ -198,7 +204,7 @@ impl Agent {
             return;
         };
         match code {
-            Code::Accept => self.collect(now, kind),
+            Code::Accept => self.collect(now, kind, Grant::Accepted),
             Code::Delay => {
                 self.state = State::Resting;
                 self.check_at = now + self.config.answer_within;
@@ -215,7 +221,7 @@ impl Agent {
         if self.config.coordination != Coordination::None {
             self.push(Action::Tell(Code::Regular));
         }
-        self.collect(now, Code::Regular);
+        self.collect(now, Code::Regular, Grant::Forced);
     }
 
     /// Collection is done.
@@ -255,7 +261,7 @@ impl Agent {
             } if now >= until => match kind {
                 Code::Regular if attempts < self.config.retries => self.ask(now, kind, attempts + 1),
                 // The ToR is not reached, and collection cannot wait (RackBlox §3.5.1).
-                Code::Regular => self.collect(now, kind),
+                Code::Regular => self.collect(now, kind, Grant::Unanswered),
                 _ => self.state = State::Resting,
             },
             State::Collecting { kind, renew_at } if now >= renew_at => {
@@ -326,7 +332,8 @@ mod tests {
         agent.check(at(110), 0.30, true);
         assert_eq!(actions(&mut agent), [Action::Tell(Code::SoftOrOk)]);
         agent.answered(at(111), Code::Accept);
-        assert_eq!(actions(&mut agent), [Action::Start]);
+        let start = Action::Start(Collection::Soft, Grant::Accepted);
+        assert_eq!(actions(&mut agent), [start]);
         agent.finished(at(120));
         assert_eq!(actions(&mut agent), [Action::Tell(Code::Finish)]);
     }
@@ -343,7 +350,8 @@ mod tests {
                 .iter()
                 .filter(|action| matches!(action, Action::Tell(Code::Regular)))
                 .count();
-            assert_eq!(step.contains(&Action::Start), ms == 115);
+            let start = Action::Start(Collection::Regular, Grant::Unanswered);
+            assert_eq!(step.contains(&start), ms == 115);
         }
         assert_eq!(told, 3);
     }
@@ -369,7 +377,10 @@ mod tests {
         agent.check(at(301), 0.50, true);
         assert_eq!(
             actions(&mut agent),
-            [Action::Tell(Code::Background), Action::Start]
+            [
+                Action::Tell(Code::Background),
+                Action::Start(Collection::Background, Grant::Unasked)
+            ]
         );
     }
 
@@ -377,7 +388,8 @@ mod tests {
     fn a_collecting_server_renews_its_bit() {
         let mut agent = agent(Coordination::Rack);
         agent.forced(at(0));
-        assert_eq!(actions(&mut agent), [Action::Tell(Code::Regular), Action::Start]);
+        let start = Action::Start(Collection::Regular, Grant::Forced);
+        assert_eq!(actions(&mut agent), [Action::Tell(Code::Regular), start]);
         let renew_at = agent.deadline().unwrap();
         assert!(renew_at.nanos_since(at(0)) < TOR_LEASE.as_nanos() as u64 / 2);
         agent.tick(renew_at);
@@ -390,7 +402,10 @@ mod tests {
         agent.check(at(100), 0.30, true);
         assert!(actions(&mut agent).is_empty());
         agent.check(at(200), 0.20, true);
-        assert_eq!(actions(&mut agent), [Action::Start]);
+        assert_eq!(
+            actions(&mut agent),
+            [Action::Start(Collection::Regular, Grant::Unasked)]
+        );
         agent.finished(at(300));
         assert!(actions(&mut agent).is_empty());
     }

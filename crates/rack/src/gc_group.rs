@@ -9,6 +9,7 @@
 //! accepted for one each, refused for the other, and so on for ever.
 
 use crate::gc::{Action, Agent, Config};
+use base::event::{Collection, Grant};
 use base::{Instant, VssdId};
 use std::collections::VecDeque;
 use wire::rack::Code;
@@ -136,7 +137,8 @@ impl GroupAgent {
         let again = |member: &&mut Member| member.vssd == vssd && !member.collecting;
         if let Some(member) = self.members.iter_mut().find(again) {
             member.collecting = true;
-            self.actions.push_back((vssd, Action::Start));
+            let start = Action::Start(Collection::Regular, Grant::Forced);
+            self.actions.push_back((vssd, start));
         }
     }
 
@@ -224,11 +226,11 @@ impl GroupAgent {
                     }
                     self.tell_all(code);
                 }
-                Action::Start => {
+                Action::Start(..) => {
                     self.asking = Asking::Nothing;
                     for member in &mut self.members {
                         member.collecting = true;
-                        self.actions.push_back((member.vssd, Action::Start));
+                        self.actions.push_back((member.vssd, action));
                     }
                 }
             }
@@ -276,7 +278,8 @@ mod tests {
         group.answered(at(101), A, Code::Accept);
         assert_eq!(actions(&mut group), [(B, SOFT)]);
         group.answered(at(102), B, Code::Accept);
-        assert_eq!(actions(&mut group), [(A, Action::Start), (B, Action::Start)]);
+        let start = Action::Start(Collection::Soft, Grant::Accepted);
+        assert_eq!(actions(&mut group), [(A, start), (B, start)]);
         group.finished(at(110), B);
         assert_eq!(actions(&mut group), [], "its reads stay away until all are done");
         group.finished(at(120), A);
@@ -319,14 +322,15 @@ mod tests {
         group.tick(at(110));
         actions(&mut group);
         group.tick(at(115));
-        assert_eq!(actions(&mut group), [(A, Action::Start), (B, Action::Start)]);
+        let start = Action::Start(Collection::Regular, Grant::Unanswered);
+        assert_eq!(actions(&mut group), [(A, start), (B, start)]);
     }
 
     #[test]
     fn a_member_without_free_blocks_makes_all_collect() {
         let mut group = group();
         group.forced(at(0), B);
-        let start = Action::Start;
+        let start = Action::Start(Collection::Regular, Grant::Forced);
         let expected = [(A, REGULAR), (B, REGULAR), (A, start), (B, start)];
         assert_eq!(actions(&mut group), expected);
         group.finished(at(5), B);

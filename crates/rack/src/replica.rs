@@ -31,6 +31,7 @@
 
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
+use base::event::Kind;
 use base::limits::{REPLICAS_MAX, SECTORS_PER_PAGE};
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
 use std::collections::VecDeque;
@@ -40,6 +41,8 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 pub const RESEND_AFTER: Duration = Duration::from_millis(40);
 /// A page that stays Invalid this long is replayed by its follower.
 pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
+/// A peer that answers nothing for so long is told of: far longer than any message takes.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 /// How often unfinished pages are looked through.
 const SCAN_EVERY: Duration = Duration::from_millis(20);
 /// A starting member greets its peers this often until it serves.
@@ -118,6 +121,8 @@ pub enum Effect {
     Persist(Persist),
     /// Read a page's newest data, then call [`Replica::fetched`].
     Fetch(Lpn, Fetch),
+    /// Tell of this.
+    Event(Kind),
 }
 
 /// Why a page is fetched.
@@ -177,6 +182,8 @@ struct Peer {
     member: Member,
     boot: Option<u32>,
     serving: Option<u32>,
+    /// It was told that the peer answers nothing.
+    lost: bool,
 }
 
 impl Peer {
@@ -185,6 +192,7 @@ impl Peer {
             member,
             boot: None,
             serving: None,
+            lost: false,
         }
     }
 }
@@ -207,6 +215,8 @@ pub struct Replica {
     effects: VecDeque<Effect>,
     scan_at: Option<Instant>,
     hello_at: Option<Instant>,
+    /// Since when it greets peers that it does not know.
+    greets_since: Instant,
 }
 
 /// Whether a request can be served now.
@@ -236,6 +246,7 @@ impl Replica {
             effects: VecDeque::new(),
             scan_at: None,
             hello_at: Some(now),
+            greets_since: now,
         };
         replica.form_epoch(now);
         if replica.peers.is_empty() {
@@ -303,6 +314,12 @@ impl Replica {
         }
         self.peers = left;
         self.catch_up = CatchUp::new(self.peers.len());
+        self.effects.push_back(Effect::Event(Kind::MembersChanged {
+            vssd: self.me.vssd,
+            generation: self.generation,
+            members: self.peers.len() as u32 + 1,
+        }));
+        self.greets_since = now;
         self.serving &= !again;
         if !self.serving {
             self.epoch = None;
@@ -475,6 +492,9 @@ impl Replica {
         if peer >= self.peers.len() {
             // It waited for room, and its sender is no member any more.
             return None;
+        }
+        if self.peers[peer].lost {
+            self.note_back(peer);
         }
         if header.op == Op::Hello {
             self.receive_hello(now, peer, &packet);
@@ -818,6 +838,10 @@ impl Replica {
         if known != Some(header.session) {
             self.peers[peer].boot = Some(header.session);
             self.peers[peer].serving = None;
+            let (vssd, peer) = (self.me.vssd, self.peers[peer].member.vssd);
+            let boot = header.session;
+            self.effects
+                .push_back(Effect::Event(Kind::MemberGreeted { vssd, peer, boot }));
             self.form_epoch(now);
         }
         self.hear_continuity(peer, header);
@@ -867,6 +891,11 @@ impl Replica {
             let kept = self.peers.iter().find_map(|peer| peer.serving);
             self.continuity = kept.unwrap_or(self.epoch());
         }
+        if !self.serving {
+            let (vssd, epoch) = (self.me.vssd, self.epoch());
+            self.effects
+                .push_back(Effect::Event(Kind::ReplicaServing { vssd, epoch }));
+        }
         (self.serving, self.has_served) = (true, true);
         self.hello_at = None;
     }
@@ -888,6 +917,9 @@ impl Replica {
             for peer in 0..self.peers.len() {
                 let hello = self.hello(peer, false);
                 self.effects.push_back(hello);
+                if self.peers[peer].boot.is_none() {
+                    self.note_silence(peer, now.since(self.greets_since));
+                }
             }
             if !self.serving && self.epoch.is_some() {
                 self.catch_up.resend(store);
@@ -900,6 +932,25 @@ impl Replica {
         }
     }
 
+    /// A peer has answered nothing for this long.
+    fn note_silence(&mut self, peer: usize, waited: Duration) {
+        let lost = &mut self.peers[peer];
+        if waited >= LOST_AFTER && !core::mem::replace(&mut lost.lost, true) {
+            let (vssd, peer) = (self.me.vssd, lost.member.vssd);
+            self.effects
+                .push_back(Effect::Event(Kind::MemberLost { vssd, peer, waited }));
+        }
+    }
+
+    /// A peer that was lost speaks.
+    #[cold]
+    fn note_back(&mut self, peer: usize) {
+        self.peers[peer].lost = false;
+        let (vssd, peer) = (self.me.vssd, self.peers[peer].member.vssd);
+        self.effects
+            .push_back(Effect::Event(Kind::MemberBack { vssd, peer }));
+    }
+
     fn scan(&mut self, now: Instant) {
         for slot in 0..self.keys.bound() {
             let Some(key) = self.keys.get_mut(slot) else {
@@ -909,6 +960,12 @@ impl Replica {
                 State::Invalid if now.since(key.since) >= REPLAY_AFTER => self.replay(now, slot),
                 State::Write | State::Replay if now.since(key.sent_at) >= RESEND_AFTER => {
                     key.sent_at = now;
+                    let (pending, waited) = (key.pending, now.since(key.since));
+                    for peer in 0..self.peers.len() {
+                        if pending & 1 << peer != 0 {
+                            self.note_silence(peer, waited);
+                        }
+                    }
                     self.broadcast(slot);
                 }
                 _ => {}

@@ -260,6 +260,7 @@ impl World {
                     let version = self.versions[header.request as usize];
                     self.least |= self.contents[&version.0];
                 }
+                Effect::Event(_) => {}
                 Effect::Fetch(lpn, why) => {
                     let data = server.store.volatile.clone().ok_or(Version::NONE);
                     server.replica.fetched(self.now, lpn, why, data);

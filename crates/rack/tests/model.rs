@@ -286,6 +286,7 @@ impl World {
                     assert_eq!(code, Code::SoftOrOk);
                     self.least = self.least.max(self.versions[header.request as usize]);
                 }
+                Effect::Event(_) => {}
                 Effect::Fetch(lpn, why) => {
                     let cached = server.store.volatile.clone();
                     let data = cached.ok_or(Version::NONE);

@@ -159,6 +159,7 @@ impl World {
                     page.pending = false;
                     page.completed = header.request as u32;
                 }
+                Effect::Event(_) => {}
                 Effect::Fetch(lpn, why) => {
                     let lost = server.store.lost.get(&lpn.0).copied();
                     let cached = server.store.volatile.get(&lpn.0).cloned();

@@ -585,6 +585,14 @@ impl Fleet for RackFleet {
         groups_are_sound(node)
     }
 
+    fn latched(&self, host: &RackHost) -> Vec<VssdId> {
+        let RackHost::Node(node) = host else {
+            return Vec::new();
+        };
+        let latched = node.units().filter(|unit| unit.is_latched());
+        latched.map(|unit| unit.identity().vssd).collect()
+    }
+
     fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
         self.no_strays(hosts)?;
         let unit = |r: &ReplicaRecord| match hosts[r.node as usize] {

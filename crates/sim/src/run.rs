@@ -2,13 +2,14 @@
 //!
 //! A run has three parts: load and faults; calm, in which everything must be answered; and reading every volume back.
 
-use crate::check::{GcChecker, Loss, Violation};
+use crate::check::{GcChecker, Loss, ToldChecker, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
 use crate::media::SimMedium;
 use crate::net::{LinkModel, NetFaults};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
+use base::event::Event;
 use base::limits::SECTORS_PER_PAGE;
 use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
@@ -79,6 +80,10 @@ pub trait Fleet {
     /// Checks a host's accounts (conservation of blocks).
     fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
         Ok(())
+    }
+    /// The vSSDs of a host whose medium has failed.
+    fn latched(&self, _host: &Self::Host) -> Vec<VssdId> {
+        Vec::new()
     }
     /// Checks what the hosts must agree on when they have come to rest. `hosts` has `None`
     /// where one is down.
@@ -210,6 +215,8 @@ pub struct Outcome {
     pub soft_collections: u64,
     /// Block reads that the checkers judged.
     pub reads_judged: u64,
+    /// What the hosts told last, in order.
+    pub events: Vec<Event>,
 }
 
 /// Violations kept of one run; it is stopped when they are reached.
@@ -239,6 +246,7 @@ pub struct Run<F: Fleet> {
     world: World<F::Host>,
     clients: Clients,
     gc: GcChecker,
+    told: ToldChecker,
     spec: RunSpec,
     sites: Vec<(Site, Role)>,
     boots: Vec<u32>,
@@ -290,6 +298,7 @@ impl<F: Fleet> Run<F> {
         }
         let mut run = Self {
             gc,
+            told: ToldChecker::default(),
             troubles: spec.faults.len() + 1 + sites.len() + usize::from(attend_at.is_some()),
             boots: vec![0; sites.len()],
             at_risk: vec![false; sites.len()],
@@ -366,6 +375,7 @@ impl<F: Fleet> Run<F> {
             virtual_ns: self.world.now().as_nanos(),
             soft_collections: self.gc.accepted(),
             reads_judged: self.clients.reads_judged(),
+            events: self.world.events().after(0, usize::MAX).events,
         }
     }
 
@@ -493,7 +503,11 @@ impl<F: Fleet> Run<F> {
                     },
                 });
             }
-            Happening::Event { .. } => {}
+            Happening::Event { host, kind } => {
+                if let Err(what) = self.told.told(self.world.now(), host, &kind) {
+                    self.violations.push(Violation::Accounts { host, what });
+                }
+            }
             Happening::Gc {
                 header, to, arrives, ..
             } => {
@@ -643,6 +657,7 @@ impl<F: Fleet> Run<F> {
             Role::Tor => {}
         }
         self.gc.crashed(host);
+        self.told.crashed(host);
         self.world
             .wake_at(Instant::from_nanos(until_ns), TOKEN_START | host as u64);
     }
@@ -735,7 +750,10 @@ impl<F: Fleet> Run<F> {
         }
         for index in 0..self.sites.len() {
             if let Some(host) = self.world.host(index)
-                && let Err(what) = self.fleet.probe(index, host)
+                && let Err(what) = self.fleet.probe(index, host).and_then(|()| {
+                    let (now, latched) = (self.world.now(), self.fleet.latched(host));
+                    self.told.at_rest(now, index, &latched)
+                })
             {
                 self.violations.push(Violation::Accounts { host: index, what });
             }

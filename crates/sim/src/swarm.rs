@@ -12,6 +12,7 @@ use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::storage::{self, StorageOptions};
 use crate::world::{Canary, WorldOptions};
+use base::event::Event;
 use base::{Duration, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
@@ -19,9 +20,12 @@ use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
+use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
+/// Events of each host that are shown of a run that broke a promise.
+const EVENTS_SHOWN: usize = 12;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
@@ -78,9 +82,23 @@ pub struct SeedReport {
     pub sabotaged: u64,
     /// Media could fail in this run.
     pub failing_media: bool,
+    /// What the hosts told last, in order; empty if nothing was broken.
+    pub told: Vec<Event>,
 }
 
 impl SeedReport {
+    /// The last events of each host, one a line.
+    pub fn last_events(&self) -> String {
+        let mut text = String::new();
+        for (place, event) in self.told.iter().enumerate() {
+            let later = self.told[place + 1..].iter();
+            if later.filter(|later| later.source == event.source).count() < EVENTS_SHOWN {
+                let _ = writeln!(text, "    {event}");
+            }
+        }
+        text
+    }
+
     /// One line: how to see it again, and what was broken first. `None` if nothing was.
     pub fn repro(&self) -> Option<String> {
         let first = self.violations.first()?;
@@ -137,6 +155,9 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
             report.requests += area.acknowledged + disk.clients.issued;
             report.events += disk.world.events;
             report.violations.extend(area.violation.map(Violation::Area));
+            if !disk.violations.is_empty() {
+                report.told.extend(disk.events);
+            }
             report.violations.extend(disk.violations);
             report
         }
@@ -153,14 +174,17 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
                 soft_collections: 0,
                 sabotaged: 0,
                 failing_media: options.failing_media,
+                told: Vec::new(),
             }
         }
     }
 }
 
 fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
+    let is_broken = !outcome.violations.is_empty();
     SeedReport {
         seed,
+        told: if is_broken { outcome.events } else { Vec::new() },
         violations: outcome.violations,
         hash: outcome.hash,
         requests: outcome.clients.issued,

@@ -42,6 +42,8 @@ pub enum Canary {
     StaleRead,
     /// Answers keep the first continuity that their vSSD told: no gateway learns that memory was lost.
     HideLoss,
+    /// Nobody hears that a collection or a lease ends, or that a medium failed.
+    HideEvents,
 }
 
 /// One host's place in the world.
@@ -325,8 +327,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         if let Some(medium) = &mut place.medium {
             medium.crash(&mut core.rng);
         }
-        core.happenings
-            .retain(|h| !matches!(h, Happening::Reply { host, .. } if *host == index));
+        core.happenings.retain(
+            |h| !matches!(h, Happening::Reply { host, .. } | Happening::Event { host, .. } if *host == index),
+        );
     }
 
     /// Drops every packet on its way: the switches lost power too.
@@ -529,6 +532,14 @@ impl Core {
     /// Keeps an event, and shows it to the driver.
     #[cold]
     fn keep(&mut self, host: usize, kind: Kind) {
+        let is_end = matches!(
+            kind,
+            Kind::CollectionEnded { .. } | Kind::LeaseEnded { .. } | Kind::MediumLatched { .. }
+        );
+        if self.canary == Canary::HideEvents && is_end {
+            self.stats.sabotaged += 1;
+            return;
+        }
         self.events.record(self.now, self.places[host].source, kind);
         self.fold(host as u64, 0xe7e4, kind.index() as u64);
         kind.fields(&mut |_, value| {
@@ -705,7 +716,7 @@ impl Core {
             Canary::AckWithoutApply => self.forge_ack(from, to, packet),
             Canary::StaleRead => Some(self.answer_stale(packet)),
             Canary::HideLoss => Some(self.hide_loss(packet)),
-            Canary::None | Canary::LoseFlush => Some(packet),
+            Canary::None | Canary::LoseFlush | Canary::HideEvents => Some(packet),
         }
     }
 

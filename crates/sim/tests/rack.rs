@@ -2,8 +2,8 @@
 
 use sim::cuts::{self, CutsOptions};
 use sim::experiment;
-use sim::run::AtCut;
-use sim::swarm::{SeedReport, SwarmOptions, run_once};
+use sim::run::{AtCut, Run};
+use sim::swarm::{SeedReport, SwarmOptions, draw, run_once};
 use sim::threads::run_seeds;
 use sim::world::Canary;
 
@@ -69,6 +69,35 @@ fn losses_that_are_not_told_are_caught() {
     // Few runs lose what the memory of a whole set held, and flush afterwards.
     let percent = caught_percent(Canary::HideLoss);
     assert!(percent >= 2, "{percent} %");
+}
+
+#[test]
+fn ends_that_are_not_told_are_caught() {
+    // Few runs fill their flash so far that they collect.
+    let percent = caught_percent(Canary::HideEvents);
+    assert!(percent >= 15, "{percent} %");
+}
+
+#[test]
+fn a_seed_tells_the_same_events_again_and_a_failing_one_shows_them() {
+    let run = || {
+        let (fleet, spec) = draw(3, SwarmOptions::default());
+        Run::new(fleet, spec).execute().events
+    };
+    let told = run();
+    assert!(told.len() > 10, "hosts tell of their start at least");
+    assert_eq!(told, run());
+    let options = SwarmOptions {
+        canary: Canary::HideEvents,
+        ..SwarmOptions::default()
+    };
+    let mut reports = (0..SEEDS).map(|seed| run_once(seed, options));
+    let failed = reports.find(|report| report.repro().is_some());
+    let shown = failed.expect("the canary is caught").last_events();
+    assert!(
+        shown.contains("node-started") && shown.contains("tor "),
+        "{shown}"
+    );
 }
 
 /// Share of the boundaries that the test run cuts; `switchyard sim run power-cut` cuts all.

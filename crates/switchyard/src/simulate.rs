@@ -200,7 +200,7 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
         requests.fetch_add(report.requests, Ordering::Relaxed);
         events.fetch_add(report.events, Ordering::Relaxed);
         if let (Some(line), false) = (report.repro(), json) {
-            bar.suspend(|| println!("{line}"));
+            bar.suspend(|| println!("{line}\n{}", report.last_events().trim_end()));
         }
         bar.inc(1);
         true
@@ -211,7 +211,7 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
     if json {
         let failures: Vec<_> = failed
             .iter()
-            .map(|report| json!({ "seed": report.seed, "repro": report.repro() }))
+            .map(|report| json!({ "seed": report.seed, "repro": report.repro(), "events": report.last_events().lines().collect::<Vec<_>>() }))
             .collect();
         let value = json!({
             "seeds": total, "failed": failures, "requests": requests, "events": events, "real_seconds": seconds,

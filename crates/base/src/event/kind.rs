@@ -90,8 +90,6 @@ reasons! {
         Flush "flush",
         /// A write or flush of the superblock.
         Superblock "superblock",
-        /// It did not come back in time.
-        Deadline "deadline",
     }
     /// The protocol of a client.
     Protocol {
@@ -129,27 +127,12 @@ reasons! {
         /// Memory.
         Memory "memory",
     }
-    /// Why a gateway leads, or does not.
+    /// Why a gateway serves no more.
     Lead {
-        /// No gateway led.
-        Vacant "vacant",
-        /// The gateway that led is silent.
-        Silent "silent",
         /// A node told of a gateway with a higher session.
         Superseded "superseded",
         /// The registry names another gateway.
         Named "named",
-    }
-    /// How far a change of a replica set's members is.
-    Step {
-        /// The new replica is made and joins.
-        Joining "joining",
-        /// The registry names the new replica.
-        Decided "decided",
-        /// The old replica is deleted.
-        Done "done",
-        /// The change is undone.
-        Undone "undone",
     }
     /// The fault of the registry.
     RegistryTrouble {
@@ -245,7 +228,7 @@ kinds! {
     /// A vSSD was deleted.
     "vssd-closed" Info VssdClosed { vssd: VssdId, }
     /// A replica holds everything that its peers hold, and serves.
-    "replica-serving" Info ReplicaServing { vssd: VssdId, epoch: u32, took: Duration, }
+    "replica-serving" Info ReplicaServing { vssd: VssdId, epoch: u32, }
     /// Another replica of the set has started: it joins, and acknowledgements start over.
     "member-greeted" Info MemberGreeted { vssd: VssdId, peer: VssdId, boot: u32, }
     /// Another replica of the set answers nothing: writes wait for it.
@@ -266,7 +249,7 @@ kinds! {
     "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, }
 
     /// The gateway serves the volumes.
-    "lead-taken" Info LeadTaken { session: u32, why: Lead, }
+    "lead-taken" Info LeadTaken { session: u32, }
     /// The gateway serves no more; clients ask another one.
     "lead-left" Warn LeadLeft { session: u32, why: Lead, }
     /// A request is not answered for long.
@@ -277,10 +260,6 @@ kinds! {
     "request-failed" Error RequestFailed { volume: VolumeId, vssd: VssdId, }
     /// Every replica of a set lost its memory with acknowledged writes; the next flush fails.
     "writes-lost" Error WritesLost { volume: VolumeId, vssd: VssdId, }
-    /// A volume can be used.
-    "volume-ready" Info VolumeReady { volume: VolumeId, }
-    /// A volume cannot be used.
-    "volume-failed" Error VolumeFailed { volume: VolumeId, vssd: VssdId, }
 
     /// A volume was made.
     "volume-created" Info VolumeCreated { volume: VolumeId, bytes: u64, }
@@ -288,8 +267,8 @@ kinds! {
     "volume-resized" Info VolumeResized { volume: VolumeId, bytes: u64, }
     /// A volume was deleted.
     "volume-deleted" Info VolumeDeleted { volume: VolumeId, }
-    /// A replica gives its place to another one.
-    "member-replaced" Info MemberReplaced { volume: VolumeId, leaves: VssdId, joins: VssdId, step: Step, }
+    /// Two vSSDs have exchanged their nodes.
+    "vssds-exchanged" Info VssdsExchanged { volume: VolumeId, other: VolumeId, took: Duration, }
     /// The registry did not do what it was asked.
     "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
 

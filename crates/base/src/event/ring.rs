@@ -3,6 +3,7 @@
 use super::kind::{Description, Kind};
 use super::value::{Level, Source};
 use crate::{Duration, Instant};
+use core::fmt;
 use std::collections::VecDeque;
 
 /// Something that happened.
@@ -20,6 +21,31 @@ pub struct Event {
     pub repeats: u32,
     /// When it happened last.
     pub last_at: Instant,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ms, kind) = (self.at.as_nanos() / 1_000_000, self.kind);
+        write!(
+            f,
+            "{:>6}.{:03} s {:<10} {}",
+            ms / 1000,
+            ms % 1000,
+            self.source.to_string(),
+            kind.name()
+        )?;
+        let mut result = Ok(());
+        kind.fields(&mut |name, value| {
+            if result.is_ok() {
+                result = write!(f, " {name}={value}");
+            }
+        });
+        result?;
+        match self.repeats {
+            0 => Ok(()),
+            repeats => write!(f, " ({repeats} times more)"),
+        }
+    }
 }
 
 /// An event that equals an earlier one, not older than this, of the same host is counted there.

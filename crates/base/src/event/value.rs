@@ -102,3 +102,15 @@ value_of! {
     IpAddr: value => Self::Client(value);
     Duration: value => Self::Time(value);
 }
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => f.write_str(name),
+            Self::Host(addr) => addr.fmt(f),
+            Self::Client(ip) => ip.fmt(f),
+            Self::Time(time) => write!(f, "{time:?}"),
+        }
+    }
+}

@@ -10,6 +10,7 @@
 
 use super::{CONTROL_BIT, Gateway};
 use crate::Output;
+use base::event::{Kind, Lead};
 use base::{Addr, BlockError, Instant, VolumeId, VssdId};
 use rack::lead::{Next, Sight, Watch};
 use rack::registry::Snapshot;
@@ -34,7 +35,7 @@ impl Gateway {
     /// Stands by while the gateway at `peer` leads: asks that gateway and the nodes whether they are there.
     pub fn stand_by_for(&mut self, now: Instant, peer: Addr) {
         if self.leads {
-            self.stand_by(now);
+            self.leave(now, Lead::Named);
         }
         self.ask_peer(peer);
         self.ask_status(now);
@@ -60,7 +61,7 @@ impl Gateway {
         let next = watch.look(now, snapshot, sight, session_min);
         if let Next::StandBy(peer) = next {
             if self.leads {
-                self.stand_by(now);
+                self.leave(now, Lead::Named);
             }
             self.ask_peer(peer);
             self.ask_status(now);
@@ -73,9 +74,19 @@ impl Gateway {
         self.stand_by(now);
         self.config.session = session;
         self.leads = true;
+        self.out.push_back(Output::Event(Kind::LeadTaken { session }));
         for record in &snapshot.volumes {
             self.open_volume(now, record.clone(), !record.ready);
         }
+    }
+
+    /// Serves no more, and tells why.
+    pub(super) fn leave(&mut self, now: Instant, why: Lead) {
+        if self.leads {
+            let session = self.config.session;
+            self.out.push_back(Output::Event(Kind::LeadLeft { session, why }));
+        }
+        self.stand_by(now);
     }
 
     /// Serves no more: what is unanswered may be executed or not, and clients ask elsewhere.

@@ -21,6 +21,7 @@ pub use shape::Shaping;
 pub use volumes::VolumeState;
 
 use crate::{Input, Output};
+use base::event::Lead;
 use base::{
     Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
     Pages, Pool, Slab, Version, VolumeId, VssdId, limits, time::earliest,
@@ -177,6 +178,8 @@ pub struct Gateway {
     peer: Option<(Addr, Option<Instant>)>,
     shaper: Option<Shaper>,
     scan_at: Option<Instant>,
+    /// When overdue requests were told of last.
+    told_at: Option<Instant>,
     out: VecDeque<Output>,
     stats: GatewayStats,
 }
@@ -222,6 +225,7 @@ impl Gateway {
             heard_at: None,
             peer: None,
             scan_at: None,
+            told_at: None,
             out: VecDeque::new(),
             stats: GatewayStats::default(),
         }
@@ -601,7 +605,7 @@ impl Gateway {
         }
         self.heard_at = Some(now);
         if header.code == Code::Superseded {
-            return self.stand_by(now);
+            return self.leave(now, Lead::Superseded);
         }
         if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
             self.peer_answered(now, &header);
@@ -792,13 +796,15 @@ impl Gateway {
                 ..
             } => {
                 if error.is_none() && !durable {
-                    self.set(volume, set).acknowledge(packet.header.floor);
+                    let is_lost = self.set(volume, set).acknowledge(packet.header.floor);
+                    self.tell_loss(volume, set, is_lost);
                 }
                 self.finish_page(now, volume, number, parts, error);
             }
             Kind::Flush { request, acked, .. } => {
                 if error.is_none() {
-                    self.set(volume, set).check_continuity(packet.header.floor);
+                    let is_lost = self.set(volume, set).check_continuity(packet.header.floor);
+                    self.tell_loss(volume, set, is_lost);
                 }
                 self.finish_flush(now, request, volume, set, acked, error);
             }

@@ -7,17 +7,80 @@
 use super::merge::Part;
 use super::set::sooner;
 use super::{Gateway, Kind};
-use base::{BlockError, Duration, Instant};
+use crate::Output;
+use base::event::{self, Wait};
+use base::{BlockError, Duration, Instant, VssdId};
 
 /// What is unanswered is looked through at most this often.
 pub const SCAN_EVERY: Duration = Duration::from_millis(2);
 
+/// A request that is unanswered this long is told of.
+const OVERDUE_AFTER: Duration = Duration::from_secs(1);
+/// How often it is told of such requests.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+
 impl Gateway {
+    /// Tells of requests that wait for long: how many, the oldest of them, and what that one waits for.
+    #[cold]
+    fn tell_overdue(&mut self, now: Instant) {
+        let late = |arrived: Instant| now.since(arrived) >= OVERDUE_AFTER;
+        let slots = 0..self.requests.bound();
+        let late = slots
+            .filter_map(|slot| self.requests.get(slot))
+            .filter(|request| late(request.arrived));
+        let (mut requests, mut oldest) = (0, None);
+        for request in late {
+            requests += 1;
+            let seen = oldest.get_or_insert((request.arrived, request.volume));
+            *seen = (*seen).min((request.arrived, request.volume));
+        }
+        let Some((arrived, volume)) = oldest else { return };
+        self.told_at = Some(now);
+        let (wait, vssd) = self.waits_for(volume);
+        let volume = self.volume(volume).record.volume();
+        self.out.push_back(Output::Event(event::Kind::RequestOverdue {
+            volume,
+            vssd,
+            wait,
+            waited: now.since(arrived),
+            requests,
+        }));
+    }
+
+    /// Tells of acknowledged writes of a set that are lost, if they are.
+    pub(super) fn tell_loss(&mut self, volume: usize, set: usize, is_lost: bool) {
+        if is_lost {
+            let vssd = self.set(volume, set).replicas[0];
+            let volume = self.volume(volume).record.volume();
+            self.out
+                .push_back(Output::Event(event::Kind::WritesLost { volume, vssd }));
+        }
+    }
+
+    /// What a request of a volume (by index) waits for, and the vSSD, if it is one.
+    fn waits_for(&self, volume: usize) -> (Wait, VssdId) {
+        let slots = 0..self.operations.bound();
+        let mut of_volume = slots
+            .filter_map(|slot| self.operations.get(slot))
+            .filter(|operation| operation.volume == volume);
+        let sent = of_volume.clone().filter(|operation| operation.number != 0);
+        match (sent.min_by_key(|operation| operation.sent_at), of_volume.next()) {
+            (Some(sent), _) => (Wait::Answer, sent.vssd),
+            (None, Some(waiting)) => (Wait::Window, waiting.vssd),
+            (None, None) if !self.starved.is_empty() => (Wait::Memory, VssdId(0)),
+            (None, None) => (Wait::Page, VssdId(0)),
+        }
+    }
+
     /// Gives up what is too old, sends again what is unanswered, retries what lacked memory.
     pub(super) fn scan(&mut self, now: Instant) {
         // What is launched meanwhile sets its own time.
         self.scan_at = None;
         let mut next = None;
+        if self.told_at.is_none_or(|at| now.since(at) >= TOLD_EVERY) {
+            self.tell_overdue(now);
+        }
+        let mut has_failed = false;
         for slot in 0..self.requests.bound() {
             let Some(request) = self.requests.get(slot) else {
                 continue;
@@ -32,6 +95,13 @@ impl Gateway {
                 } else {
                     BlockError::Io
                 };
+                if !core::mem::replace(&mut has_failed, true) {
+                    let index = request.volume;
+                    let vssd = self.waits_for(index).1;
+                    let volume = self.volume(index).record.volume();
+                    self.out
+                        .push_back(Output::Event(event::Kind::RequestFailed { volume, vssd }));
+                }
                 self.give_up(now, slot, error);
             } else {
                 sooner(&mut next, at);

@@ -154,22 +154,26 @@ impl Set {
         self.acked != self.flushed || self.losses != self.told
     }
 
-    /// A mutation was acknowledged that is not durable by itself.
-    pub fn acknowledge(&mut self, continuity: u32) {
-        self.check_continuity(continuity);
+    /// A mutation was acknowledged that is not durable by itself. True if earlier ones are lost.
+    pub fn acknowledge(&mut self, continuity: u32) -> bool {
+        let is_lost = self.check_continuity(continuity);
         self.acked += 1;
         self.dirty_continuity = Some(continuity);
+        is_lost
     }
 
     /// A replica tells its continuity: if it is another than that of unflushed writes, these are lost.
-    pub fn check_continuity(&mut self, continuity: u32) {
+    /// True if that shows now.
+    pub fn check_continuity(&mut self, continuity: u32) -> bool {
         if let Some(known) = &mut self.dirty_continuity
             && *known != continuity
         {
             *known = continuity;
             self.losses += 1;
             self.acked_at_loss = self.acked;
+            return true;
         }
+        false
     }
 
     /// A flush that began when `acked` writes were acknowledged is complete. If acknowledged data was lost of which no

@@ -15,6 +15,7 @@ pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
+use base::event::{self, MediumOperation};
 use base::{
     Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
 };
@@ -217,6 +218,11 @@ impl Node {
             let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
             node.start_unit(now, entry.id, config, flash);
         }
+        node.tell(event::Kind::NodeStarted {
+            node: node.config.id,
+            boot: node.ssd.boot(),
+            vssds: entries.len() as u32,
+        });
         Ok(node)
     }
 
@@ -282,6 +288,8 @@ impl Node {
 
     /// Stops cleanly: every vSSD writes back, flushes and makes a checkpoint. [`is_quiet`](Node::is_quiet) tells when it is done.
     pub fn drain(&mut self, now: Instant) {
+        let node = self.config.id;
+        self.tell(event::Kind::NodeStopping { node });
         for index in 0..self.units.len() {
             self.call_unit(now, index, |unit, out| unit.drain(now, out));
         }
@@ -408,6 +416,10 @@ impl Node {
         if let Some(group) = self.units[index].as_ref().and_then(|slot| slot.group) {
             self.step_group(now, group);
         }
+    }
+
+    fn tell(&mut self, kind: event::Kind) {
+        self.out.push_back(Output::Event(kind));
     }
 
     fn answer(&mut self, request: &Header, code: Code) {
@@ -595,6 +607,7 @@ impl Node {
         let slot = self.units[index].take().expect("checked above");
         let vssd = slot.unit.identity().vssd;
         self.index.remove(&vssd.0);
+        self.tell(event::Kind::VssdClosed { vssd });
         self.remember_deleted(vssd);
         let borrowed = slot.group.map(|group| {
             let loans = self.leave_group(now, index, group, &slot.unit);
@@ -692,6 +705,11 @@ impl Node {
         match writing.job {
             job if writing.failed => {
                 self.latched = true;
+                let operation = MediumOperation::Superblock;
+                self.tell(event::Kind::MediumLatched {
+                    vssd: job.header().vssd,
+                    operation,
+                });
                 self.answer(job.header(), Code::Latched);
             }
             Job::Delete(header, borrowed) => {
@@ -727,6 +745,10 @@ impl Node {
                     let flash = self.create_member(config, group);
                     self.start_member(now, header.vssd, config_of_new, flash, group);
                 }
+                self.tell(event::Kind::VssdCreated {
+                    vssd: header.vssd,
+                    pages: open.pages,
+                });
                 self.register(now);
                 self.answer(&header, Code::Busy);
             }

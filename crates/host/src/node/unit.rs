@@ -12,6 +12,7 @@ use crate::node::collector::{self, Collector, Report};
 use crate::node::held::Held;
 use crate::node::stages::Stages;
 use backlog::Backlog;
+use base::event;
 use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
@@ -492,7 +493,8 @@ impl Unit {
                     };
                     self.send(Packet::bare(header), out);
                 }
-                Action::Start => {
+                Action::Start(collection, grant) => {
+                    self.tell_begin(collection, grant, out);
                     self.held.buffered.start_gc(now, self.config.gc.restore_ratio);
                     self.drain_flash(now, out);
                 }
@@ -561,16 +563,38 @@ impl Unit {
                         Then::Persisted(what) => self.replica.persisted(&what, code),
                     }
                 }
-                Event::Latched | Event::Stopping => {}
-                Event::Flash(event) => self.collection(now, &event),
+                Event::Latched(operation) => {
+                    let vssd = self.identity.vssd;
+                    out.push_back(Output::Event(event::Kind::MediumLatched { vssd, operation }));
+                }
+                Event::Stopping => {}
+                Event::Flash(event) => self.collection(now, &event, out),
             }
         }
         progress
     }
 
-    fn collection(&mut self, now: Instant, event: &flash::Event) {
+    /// Collection begins.
+    fn tell_begin(&self, collection: event::Collection, grant: event::Grant, out: &mut VecDeque<Output>) {
+        let vssd = self.identity.vssd;
+        if grant == event::Grant::Unanswered {
+            let asked = self.config.gc.retries;
+            out.push_back(Output::Event(event::Kind::SwitchSilent { vssd, asked }));
+        }
+        if !self.held.buffered.is_collecting() {
+            out.push_back(Output::Event(event::Kind::CollectionBegun {
+                vssd,
+                collection,
+                grant,
+            }));
+        }
+    }
+
+    fn collection(&mut self, now: Instant, event: &flash::Event, out: &mut VecDeque<Output>) {
         match event {
             flash::Event::GcDone => {
+                let ended = self.held.buffered.end_gc(now, self.identity.vssd);
+                out.extend(ended.map(Output::Event));
                 self.away = None;
                 self.agent.finished(now);
             }
@@ -634,7 +658,11 @@ impl Unit {
     #[cold]
     fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
         let lpn = lpn_of(header);
-        self.stats.damaged += u64::from(self.held.note_damage(lpn));
+        if self.held.note_damage(lpn) {
+            self.stats.damaged += 1;
+            let (vssd, page) = (self.identity.vssd, lpn.0);
+            out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page }));
+        }
         for peer in 0..self.identity.membership.peers.len() {
             self.replica.pull(peer, lpn);
         }
@@ -660,6 +688,7 @@ impl Unit {
                 Effect::Resume(packet) => self.start_write(now, packet),
                 Effect::Persist(what) => self.persist(what),
                 Effect::Fetch(lpn, why) => self.fetch(now, lpn, why),
+                Effect::Event(kind) => out.push_back(Output::Event(kind)),
             }
         }
         progress
@@ -829,7 +858,7 @@ impl Unit {
 
     /// Does what its group decided.
     pub(super) fn obey(&mut self, now: Instant, action: Action, out: &mut VecDeque<Output>) {
-        if action == Action::Start && self.flash().latched() {
+        if matches!(action, Action::Start(..)) && self.flash().latched() {
             // It never collects again, and the others do not wait for it.
             return self.agent.finished(now);
         }

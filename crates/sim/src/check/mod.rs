@@ -2,9 +2,11 @@
 
 pub mod gc;
 pub mod register;
+pub mod told;
 
 pub use gc::GcChecker;
 pub use register::{Checker, Loss, Stamp};
+pub use told::ToldChecker;
 
 use base::{BlockError, VolumeId, VssdId};
 use thiserror::Error;

@@ -2,7 +2,7 @@
 
 use base::event::{
     Collection, Grant, Kind, Lapse, Lead, Leave, MediumOperation, Obstacle, Protocol, Refusal,
-    RegistryTrouble, Step, Wait,
+    RegistryTrouble, Wait,
 };
 use std::time::Duration;
 
@@ -102,10 +102,9 @@ fn node(kind: &Kind) -> Option<String> {
         Kind::NodeStopping { node } => format!("Node {} writes back and stops.", node.0),
         Kind::VssdCreated { vssd, pages } => format!("vSSD {} was made, with {pages} pages.", vssd.0),
         Kind::VssdClosed { vssd } => format!("vSSD {} was deleted.", vssd.0),
-        Kind::ReplicaServing { vssd, epoch, took } => format!(
-            "vSSD {} holds everything that its peers hold and serves, after {}, in epoch {epoch:08x}.",
-            vssd.0,
-            time(took)
+        Kind::ReplicaServing { vssd, epoch } => format!(
+            "vSSD {} holds everything that its peers hold, and serves in epoch {epoch:08x}.",
+            vssd.0
         ),
         Kind::MemberGreeted { vssd, peer, boot } => format!(
             "vSSD {} met its peer {}, whose node has started {boot} times: a new epoch begins.",
@@ -167,7 +166,6 @@ fn vssd(kind: &Kind) -> Option<String> {
                 MediumOperation::Write => "a write failed",
                 MediumOperation::Flush => "a flush failed",
                 MediumOperation::Superblock => "its superblock could not be written",
-                MediumOperation::Deadline => "an operation did not come back in time",
             };
             format!(
                 "The medium of vSSD {} takes no more writes before the next start: {operation}.",
@@ -187,17 +185,12 @@ fn vssd(kind: &Kind) -> Option<String> {
 /// What a gateway tells.
 fn gateway(kind: &Kind) -> Option<String> {
     let lead = |why| match why {
-        Lead::Vacant => "no gateway led",
-        Lead::Silent => "the gateway that led is silent",
         Lead::Superseded => "a node told of a gateway with a higher session",
         Lead::Named => "the registry names another gateway",
     };
     Some(match *kind {
-        Kind::LeadTaken { session, why } => {
-            format!(
-                "This gateway serves the volumes from session {session} on: {}.",
-                lead(why)
-            )
+        Kind::LeadTaken { session } => {
+            format!("This gateway serves the volumes from now on, in session {session}.")
         }
         Kind::LeadLeft { session, why } => {
             format!("This gateway stands by after session {session}: {}.", lead(why))
@@ -229,10 +222,6 @@ fn gateway(kind: &Kind) -> Option<String> {
             "Every replica beside vSSD {} lost its memory with writes of volume {}: the next flush fails.",
             vssd.0, volume.0
         ),
-        Kind::VolumeReady { volume } => format!("Volume {} can be used.", volume.0),
-        Kind::VolumeFailed { volume, vssd } => {
-            format!("Volume {} cannot be used: vSSD {} refuses.", volume.0, vssd.0)
-        }
         _ => return None,
     })
 }
@@ -243,23 +232,12 @@ fn control(kind: &Kind) -> Option<String> {
         Kind::VolumeCreated { volume, bytes } => format!("Volume {} was made, with {bytes} bytes.", volume.0),
         Kind::VolumeResized { volume, bytes } => format!("Volume {} has {bytes} bytes now.", volume.0),
         Kind::VolumeDeleted { volume } => format!("Volume {} was deleted.", volume.0),
-        Kind::MemberReplaced {
-            volume,
-            leaves,
-            joins,
-            step,
-        } => {
-            let step = match step {
-                Step::Joining => "the new one joins",
-                Step::Decided => "the registry names the new one",
-                Step::Done => "the old one is deleted",
-                Step::Undone => "the change is undone",
-            };
-            format!(
-                "vSSD {} takes the place of vSSD {} in volume {}: {step}.",
-                joins.0, leaves.0, volume.0
-            )
-        }
+        Kind::VssdsExchanged { volume, other, took } => format!(
+            "A vSSD of volume {} and one of volume {} exchanged their nodes within {}.",
+            volume.0,
+            other.0,
+            time(took)
+        ),
         Kind::RegistryFailed { why } => match why {
             RegistryTrouble::Conflict => "Another process wrote the registry first; this one looks again.",
             RegistryTrouble::Unreachable => "The registry does not answer; nothing can be changed meanwhile.",
