@@ -225,7 +225,7 @@ impl Rack {
                 let view = carry_out(&mut self.gateway, self.now, call);
                 view.map(|view| Input::Seen(Box::new(view)))
             }
-            Output::Offer { .. } | Output::Failed(_) => None,
+            Output::Offer { .. } | Output::Failed(_) | Output::Event(_) => None,
             Output::Reply(id, result) => {
                 self.replies.insert(id, result);
                 None

@@ -37,6 +37,7 @@ pub use command::{Command, Done, NewVolume, NotExchanged, Refusal, VssdProblem};
 pub use leadership::{Role, Shared};
 pub use records::RegistryCall;
 
+use base::event::Kind;
 use base::{Duration, Instant, Machine, VolumeId, time::earliest};
 use census::Census;
 use create::Create;
@@ -89,6 +90,8 @@ pub enum Output {
     },
     /// The registry cannot be used, and is asked again: somebody should be told.
     Failed(RegistryError),
+    /// Tell whoever watches.
+    Event(Kind),
     /// Answer a command.
     Reply(u64, Result<Done, Refusal>),
 }
@@ -141,6 +144,30 @@ impl Work {
             Self::Delete(delete) => delete.volume().into_iter().collect(),
             Self::Exchange(swap) => swap.volumes().to_vec(),
             Self::Records | Self::Nodes(_) | Self::Stop(_) => Vec::new(),
+        }
+    }
+
+    /// What there is to tell of its end.
+    fn told(&self, result: &Result<Done, Refusal>) -> Option<Kind> {
+        let volumes = self.volumes();
+        match (self, result.as_ref().ok()?) {
+            (Self::Create(_), Done::Volume(record)) => Some(Kind::VolumeCreated {
+                volume: record.volume(),
+                bytes: record.size_bytes,
+            }),
+            (Self::Resize(_), Done::Volume(record)) => Some(Kind::VolumeResized {
+                volume: record.volume(),
+                bytes: record.size_bytes,
+            }),
+            (Self::Delete(_), Done::Deleted) => Some(Kind::VolumeDeleted {
+                volume: *volumes.first()?,
+            }),
+            (Self::Exchange(_), Done::Exchanged(took)) => Some(Kind::VssdsExchanged {
+                volume: *volumes.first()?,
+                other: *volumes.last()?,
+                took: *took,
+            }),
+            _ => None,
         }
     }
 
@@ -385,6 +412,7 @@ impl Operator {
             }
             Step::Finish(result) => {
                 let job = self.jobs.remove(job.expect("a job is over"));
+                self.out.extend(job.work.told(&result).map(Output::Event));
                 if let Some(id) = job.command {
                     self.reply(id, result);
                 }

@@ -13,7 +13,7 @@ use host::Gateway;
 use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
 };
-use rack::registry::Registry;
+use rack::registry::{Registry, RegistryError};
 use runtime::Stopped;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -141,7 +141,12 @@ impl World {
                 Some(Input::Loaded(loaded))
             }
             Output::Registry(RegistryCall::Store(snapshot)) => {
-                Some(Input::Stored(self.registry.store(&snapshot)))
+                let stored = self.registry.store(&snapshot);
+                if let Err(RegistryError::Conflict) = stored {
+                    let why = RegistryTrouble::Conflict;
+                    events::tell(Source::Operator, Kind::RegistryFailed { why });
+                }
+                Some(Input::Stored(stored))
             }
             Output::Gateway(call) => {
                 let carry = |gateway: &mut Gateway, now| carry_out(gateway, now, call);
@@ -159,6 +164,10 @@ impl World {
                     say(if serves { "serves the volumes" } else { "stands by" });
                 }
                 self.served = Some(serves);
+                None
+            }
+            Output::Event(kind) => {
+                events::tell(Source::Operator, kind);
                 None
             }
             Output::Failed(error) => {
