@@ -138,6 +138,7 @@ impl Leadership {
         let watch = self.watch.as_mut().expect("it shares the registry");
         match watch.look(sight.now, &mut next, seen, shared.session_min) {
             Next::Keep => {
+                self.state = view.session.map_or(self.state, State::Serves);
                 self.look_again(sight.now);
                 None
             }
