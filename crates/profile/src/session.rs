@@ -68,12 +68,12 @@ pub enum ProfileError {
         source: io::Error,
     },
     /// No such process.
-    #[error("there is no process {0}")]
+    #[error("process {0} does not exist")]
     NoProcess(u32),
     /// Threads have other numbers here than in the trace.
     #[error(
-        "this is a PID namespace of its own, where nobody can tell whose the kernel's events are: profile from outside of it \
-         (as a container with --pid=host), or everybody (--seconds N alone)"
+        "this is a PID namespace of its own, and the kernel's events have other process numbers: profile from outside (as a \
+         container with --pid=host), or profile every process (--seconds N alone)"
     )]
     Namespace,
     /// Not even begun.

@@ -224,14 +224,14 @@ pub struct DeviceSummary {
 pub enum Refused {
     /// The probes cost more than the summary can bear.
     #[error(
-        "the probes make up {:.0} % of what was measured, so the rest would be a guess; profile fewer operations a second, or \
-         one device (--device)",
+        "the probes take {:.0} % of the measured time, so the rest would be a guess: profile fewer operations a second, or one \
+         device (--device)",
         .0 * 100.0
     )]
     TooDear(f64),
     /// The cost of the probes could not be measured.
     #[error(
-        "the cost of the probes cannot be told on this machine as busy as it is: taking it out leaves {:+.0} % of a null workload",
+        "this machine is too busy to measure the cost of the probes (the correction leaves {:+.0} % of a null workload): profile at a quieter time",
         .0 * 100.0
     )]
     Unsure(f64),

@@ -80,7 +80,7 @@ fn library() -> anyhow::Result<PathBuf> {
     let found = places.iter().find(|place| place.is_file());
     let missing = || {
         format!(
-            "{LIBRARY} is not beside {}: `make build` makes both",
+            "cannot find {LIBRARY} beside {}: run `make build`, which builds both",
             program.display()
         )
     };

@@ -75,7 +75,10 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let uncheckable = |text: String| Err(Failure::Uncheckable(text).into());
     if !path.exists() {
-        return uncheckable(format!("{}: no such file or directory", path.display()));
+        return uncheckable(format!(
+            "{} does not exist: name the directory of a rack, or a medium",
+            path.display()
+        ));
     }
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

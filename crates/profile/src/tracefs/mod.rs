@@ -16,24 +16,26 @@ const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Prefix of our instances' names; the process follows.
 const PREFIX: &str = "switchyard-";
 
-/// Why nothing can be traced.
+/// Obstacles to tracing.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// No tracefs.
-    #[error("the kernel's trace files are not there; as root: mount -t tracefs tracefs /sys/kernel/tracing")]
+    #[error(
+        "the kernel's trace files are missing: as root, run mount -t tracefs tracefs /sys/kernel/tracing"
+    )]
     NotMounted,
     /// No rights.
     #[error(
-        "{path}: permission denied; profiling needs root (or CAP_SYS_ADMIN, CAP_DAC_OVERRIDE) and a kernel that is not locked down"
+        "{path}: permission denied: profiling needs root (or CAP_SYS_ADMIN, CAP_DAC_OVERRIDE) and a kernel that is not locked down"
     )]
     Denied {
-        /// The refused action.
+        /// The refused file.
         path: PathBuf,
     },
     /// Somebody traces functions: what that costs would count as the kernel's time.
     #[error(
-        "{path}: the tracer `{tracer}` is on, and its cost would count as the kernel's own time; when nobody needs it, as root: \
-         echo nop > {path}"
+        "{path}: the tracer `{tracer}` is on, and its cost would count as the kernel's own time: if nobody needs the tracer, \
+         run as root: echo nop > {path}"
     )]
     Busy {
         /// The file that sets it.
@@ -44,7 +46,7 @@ pub enum TraceError {
     /// Anything else.
     #[error("{path}: {source}")]
     Io {
-        /// The failed action.
+        /// The file.
         path: PathBuf,
         /// How.
         source: io::Error,
