@@ -109,8 +109,8 @@ pub struct Options {
     /// Place of an acknowledged write: `memory` of all replicas (FLUSH makes it durable) or `media` [default: memory]
     #[arg(long, value_name = "WHEN")]
     pub durability: Option<String>,
-    /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
-    #[arg(long, value_name = "PROFILE")]
+    /// Emulated device time: p-ssd, intel-dc, optane, none, or a timing file [default: none]
+    #[arg(long, value_name = "TIMING")]
     pub timing: Option<String>,
     /// Place of the media [default: file]
     #[arg(long, value_name = "KIND")]

@@ -171,7 +171,7 @@ impl FromStr for VssdArg {
                 }
                 _ => {
                     return Err(format!(
-                        "a vSSD takes size=SIZE, timing=PROFILE or channels=N, not `{part}`"
+                        "a vSSD takes size=SIZE, timing=NAME or channels=N, not `{part}`"
                     ));
                 }
             }
@@ -531,7 +531,7 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
             (Some(index), _) => rules.volumes.push((VolumeId(index as u32), *class)),
             (None, Ok(port)) => rules.ports.push((port, *class)),
             (None, Err(_)) => bail!(Failure::Usage(format!(
-                "--class {whom}: there is no such volume, and it is neither a port nor host:NQN"
+                "--class {whom}: name a volume of --name, a port, or host:NQN"
             ))),
         }
     }
