@@ -128,12 +128,12 @@ PY
 }
 
 echo "· a directory"
-suite file --media "$work/pool" --size 256MiB
-areas verify "$work/pool" --json >"$work/out" || { cat "$work/out" >&2; fail "the pool is not sound"; }
+suite file --media "$work/catalog" --size 256MiB
+areas verify "$work/catalog" --json >"$work/out" || { cat "$work/out" >&2; fail "the catalog is not sound"; }
 [[ $(jq '.changes_cut' "$work/out") == 0 ]] || fail "changes were left under way"
 
 echo "· hostile clients"
-start_areas --media "$work/pool" --quota 32MiB
+start_areas --media "$work/catalog" --quota 32MiB
 as "$alice" "$SWITCHYARD" areas create alices --size 8MiB || fail "before"
 fds() { ls "/proc/$rack_pid/fd" | wc -l; }
 : >"$work/held"
@@ -154,9 +154,9 @@ as "$mallory" python3 "$client" descriptors "$socket"
 areas list >/dev/null || fail "the server does not answer any more"
 for (( i = 0; i < 600 && $(fds) > 16; i++ )); do sleep 0.05; done
 (( $(fds) <= 16 )) || fail "$(fds) descriptors are left in the server"
-expect_code 4 areas serve --media "$work/pool"
+expect_code 4 areas serve --media "$work/catalog"
 expect_text "in use"
-expect_code 4 areas serve --media "$work/pool2" --size 64MiB
+expect_code 4 areas serve --media "$work/catalog2" --size 64MiB
 expect_text "another server of areas listens"
 expect_code 1 areas create alices --size 8MiB
 expect_text "already"
@@ -170,12 +170,12 @@ expect_code 3 areas list
 expect_text "areas serve"
 expect_code 2 areas serve --media "$work"
 expect_text "other files"
-expect_code 2 areas serve --media "$work/pool3"
+expect_code 2 areas serve --media "$work/catalog3"
 expect_text "--size"
-expect_code 2 areas serve --media "$work/pool" --size 8MiB
+expect_code 2 areas serve --media "$work/catalog" --size 8MiB
 
 echo "· a damaged table"
-cp -r "$work/pool" "$work/damaged"
+cp -r "$work/catalog" "$work/damaged"
 printf 'x' | dd of="$work/damaged/table" bs=1 seek=40 conv=notrunc status=none
 areas verify "$work/damaged" >"$work/out" || fail "one copy is enough"
 grep -q "damaged or older" "$work/out" || fail "a damaged copy was not told"
@@ -187,26 +187,26 @@ expect_code 1 areas serve --media "$work/damaged"
 module="$root/crates/capi/python"
 if [[ -e $library ]]; then
     echo "· the library: an area by its name, which grows"
-    start_areas --media "$work/pool"
+    start_areas --media "$work/catalog"
     PYTHONPATH="$module" SWITCHYARD_STORE="$library" python3 - "$SWITCHYARD" <<'PY'
 import os, subprocess, sys
 from switchyard_store import Area, StoreError
-with Area.in_pool("library", create_bytes=16 << 20) as area:
+with Area.in_catalog("library", create_bytes=16 << 20) as area:
     with area.map("kept") as kept:
         for key in range(100):
             kept[bytes([key])] = bytes(1000)
     try:
-        Area.in_pool("library")
+        Area.in_catalog("library")
         raise SystemExit("two have it open")
     except StoreError as error:
         assert "open" in str(error), error
 subprocess.run([sys.argv[1], "areas", "resize", "library", "--size", "64MiB"], check=True)
-with Area.in_pool("library", socket=os.environ["SWITCHYARD_AREAS"]) as area, area.map("kept") as kept:
+with Area.in_catalog("library", socket=os.environ["SWITCHYARD_AREAS"]) as area, area.map("kept") as kept:
     assert len(kept) == 100
     for key in range(20000):
         kept[key.to_bytes(4, "little")] = bytes(1000)
 try:
-    Area.in_pool("none")
+    Area.in_catalog("none")
     raise SystemExit("there is no such area")
 except StoreError as error:
     assert error.code == -5, error
@@ -217,7 +217,7 @@ else
 fi
 
 if (( EUID != 0 )); then
-    echo "  (left out, for want of root: several users, strict pools, block devices)"
+    echo "  (left out, for want of root: several users, strict catalogs, block devices)"
     exit 0
 fi
 # rates KIND FLAG…: areas that are given a rate, by whoever it is that has them.
@@ -301,7 +301,7 @@ rates file --media "$work/rates" --size 64MiB
 
 truncate -s 300M "$work/disk.img"
 if ! disk=$(losetup -f --show -P "$work/disk.img" 2>"$work/losetup.err"); then
-    echo "  (left out: strict pools and block devices: no loop device: $(head -1 "$work/losetup.err"))"
+    echo "  (left out: strict catalogs and block devices: no loop device: $(head -1 "$work/losetup.err"))"
     exit 0
 fi
 at_end 'losetup -d "$disk"'
@@ -314,7 +314,7 @@ as "$mallory" python3 "$client" canary "$window" || fail "the attack does not se
 echo "· a strict directory"
 suite device --media "$work/strict" --size 256MiB --strict
 rates device --media "$work/strict" --strict
-areas verify "$work/strict" >"$work/out" || { cat "$work/out" >&2; fail "the strict pool is not sound"; }
+areas verify "$work/strict" >"$work/out" || { cat "$work/out" >&2; fail "the strict catalog is not sound"; }
 
 echo "· a block device"
 expect_code 2 areas serve --media "$disk"
@@ -322,7 +322,7 @@ expect_text "--format"
 start_areas --media "$disk" --format
 stop_rack
 suite device --media "$disk"
-areas verify "$disk" >"$work/out" || { cat "$work/out" >&2; fail "the pool of the device is not sound"; }
+areas verify "$disk" >"$work/out" || { cat "$work/out" >&2; fail "the catalog of the device is not sound"; }
 rates device --media "$disk"
 echo "· a block device after a reboot, which knows no partitions"
 start_areas --media "$disk"

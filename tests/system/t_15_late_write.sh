@@ -29,7 +29,7 @@ import sys
 from switchyard_store import Area
 def opened(where):
     kind, name = where.split(":")
-    return Area.in_pool(name, create_bytes=16 << 20) if kind == "pool" else Area(name, create_bytes=16 << 20)
+    return Area.in_catalog(name, create_bytes=16 << 20) if kind == "catalog" else Area(name, create_bytes=16 << 20)
 if sys.argv[1] == "write":
     with opened(sys.argv[2]) as area, area.log("log") as log:
         log.append(b"acknowledged")
@@ -83,7 +83,7 @@ late() {
     fsfreeze -u "$work/below"
     wait "$next" || { cat "$work/out" >&2; fail "the next program"; }
 }
-of_pool() {
+of_catalog() {
     [[ $(areas list --json | jq '.areas[0].open') == true ]] || fail "a write is under way, and nobody has it open?"
     expect_code 1 areas delete late
     expect_text "somebody has it open"
@@ -97,10 +97,10 @@ echo "· an area in a file"
 late "file:$work/above/area" of_file
 echo "· an area of a directory"
 : >"$work/areas.json"
-"$SWITCHYARD" areas serve --json --media "$work/above/pool" --size 64MiB >"$work/areas.json" 2>>"$work/rack.err" &
+"$SWITCHYARD" areas serve --json --media "$work/above/catalog" --size 64MiB >"$work/areas.json" 2>>"$work/rack.err" &
 rack_pid=$!
 await_line "$work/areas.json" "$rack_pid" || fail "the server of areas did not become ready"
-late pool:late of_pool
+late catalog:late of_catalog
 [[ $(areas list --json | jq '.areas[0].open') == false ]] || fail "nobody has it open"
 areas delete late
 stop_rack

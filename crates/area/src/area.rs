@@ -2,8 +2,8 @@
 
 use crate::awake;
 use crate::backend::{self, Backend, Direct, Mapped, NvmTiming, WriteCache};
+use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
-use crate::pool::{ClientError, OpenedArea, PoolClient};
 use crate::shared::Shared;
 use base::{Device, MediaError, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use store::pool::protocol::{Code, OWN, Request};
+use store::catalog::protocol::{Code, OWN, Request};
 use store::{
     Durability, Engine, Kind, Layout, LayoutError, Op, OpenError, Options, Receipt, RecoveryReport, Stats,
     StructureId, Ticket,
@@ -113,15 +113,24 @@ impl Area {
         Self::open_medium(medium, options)
     }
 
-    /// Opens the area that a pool calls `name`, in all of its space. One that the pool does not have becomes one of
+    /// Opens the area that a catalog calls `name`, in all of its space. One that the catalog does not have becomes one of
     /// `create_bytes`, with mode 0600. An area that its owner serves elsewhere is [`ClientError::Elsewhere`].
-    pub fn open_in_pool(pool: &PoolClient, name: &str, options: &AreaOptions) -> Result<Self, AreaError> {
+    pub fn open_in_catalog(
+        catalog: &CatalogClient,
+        name: &str,
+        options: &AreaOptions,
+    ) -> Result<Self, AreaError> {
         let is_refused =
             |error: &ClientError, why| matches!(error, ClientError::Refused { code, .. } if *code == why);
-        let open = || after_last_write(|| pool.open(name, true), |error| is_refused(error, Code::InUse));
+        let open = || {
+            after_last_write(
+                || catalog.open(name, true),
+                |error| is_refused(error, Code::InUse),
+            )
+        };
         let opened = match open() {
             Err(error) if is_refused(&error, Code::Unknown) && options.create_bytes > 0 => {
-                pool.change(&Request::Create {
+                catalog.change(&Request::Create {
                     name: name.to_owned(),
                     bytes: options.create_bytes,
                     owner: OWN,

@@ -1,6 +1,6 @@
 //! Why an operation on an area failed.
 
-use crate::pool::ClientError;
+use crate::catalog::ClientError;
 use os::MediaOpenError;
 use std::io;
 use store::{OpenError, SubmitError};
@@ -12,9 +12,9 @@ pub enum AreaError {
     /// The file cannot be opened.
     #[error(transparent)]
     Media(#[from] MediaOpenError),
-    /// The server of a pool.
+    /// The server of a catalog.
     #[error(transparent)]
-    Pool(#[from] ClientError),
+    Catalog(#[from] ClientError),
     /// The area inside cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -24,10 +24,10 @@ mod area;
 mod awake;
 mod backend;
 mod bell;
+pub mod catalog;
 mod error;
 pub mod files;
 mod group;
-pub mod pool;
 mod shared;
 mod structures;
 

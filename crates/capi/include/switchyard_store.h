@@ -33,7 +33,7 @@ typedef struct swy_map swy_map;
 int swy_area_open(const char *path, uint64_t create_bytes, swy_area **area);
 /* The area that `switchyard areas serve` calls name; socket is where it listens, NULL for the usual place. An area that it does
  * not have becomes one of create_bytes, unless that is 0. */
-int swy_area_open_in_pool(const char *socket, const char *name, uint64_t create_bytes, swy_area **area);
+int swy_area_open_in_catalog(const char *socket, const char *name, uint64_t create_bytes, swy_area **area);
 /* Makes everything durable that lazy structures were told, by anybody. */
 int swy_area_sync(const swy_area *area);
 void swy_area_close(swy_area *area);

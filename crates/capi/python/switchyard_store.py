@@ -31,7 +31,7 @@ def _load():
     library.swy_error.restype = c_char_p
     calls = {
         "swy_area_open": [c_char_p, c_uint64, c_void_p],
-        "swy_area_open_in_pool": [c_char_p, c_char_p, c_uint64, c_void_p],
+        "swy_area_open_in_catalog": [c_char_p, c_char_p, c_uint64, c_void_p],
         "swy_area_sync": [c_void_p],
         "swy_log_append": [c_void_p, c_char_p, c_size_t, c_void_p],
         "swy_log_read": [c_void_p, c_uint64, c_void_p, c_void_p],
@@ -116,11 +116,11 @@ class Area(_Handle):
         super().__init__(handle)
 
     @classmethod
-    def in_pool(cls, name, create_bytes=0, socket=None):
+    def in_catalog(cls, name, create_bytes=0, socket=None):
         """The area that `switchyard areas serve` calls `name`; one that it does not have becomes one of `create_bytes`."""
         handle = c_void_p()
         where = None if socket is None else os.fsencode(socket)
-        _call("swy_area_open_in_pool", where, name.encode(), create_bytes, byref(handle))
+        _call("swy_area_open_in_catalog", where, name.encode(), create_bytes, byref(handle))
         area = cls.__new__(cls)
         _Handle.__init__(area, handle)
         return area

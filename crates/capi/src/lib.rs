@@ -6,7 +6,7 @@
 // Each function's contract is in the header, and the same for all: pointers are null or valid, lengths are theirs.
 #![allow(clippy::missing_safety_doc, missing_docs)]
 
-use area::pool::{PoolClient, default_socket};
+use area::catalog::{CatalogClient, default_socket};
 use area::{Area, AreaError, AreaOptions, Log, Map, Queue, SubmitError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn swy_area_open(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn swy_area_open_in_pool(
+pub unsafe extern "C" fn swy_area_open_in_catalog(
     socket: *const c_char,
     name: *const c_char,
     create_bytes: u64,
@@ -151,8 +151,8 @@ pub unsafe extern "C" fn swy_area_open_in_pool(
             true => default_socket(false),
             false => path(socket)?.to_owned(),
         };
-        let pool = PoolClient::connect(&socket).map_err(AreaError::from)?;
-        let opened = Area::open_in_pool(&pool, text(name)?, &AreaOptions::new(create_bytes))?;
+        let catalog = CatalogClient::connect(&socket).map_err(AreaError::from)?;
+        let opened = Area::open_in_catalog(&catalog, text(name)?, &AreaOptions::new(create_bytes))?;
         hand_out(area, opened)
     };
     answer(open())

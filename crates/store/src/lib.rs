@@ -13,7 +13,7 @@
 //! [`Engine`] is stepped by whoever owns the medium: threads and system calls (the crate `area`), or the simulator. It has no
 //! clock, so it is no [`base::Machine`]: nothing happens in it but by a submission or a completion.
 //!
-//! Which program has which area of a medium is another matter, and the table of [`pool`].
+//! Which program has which area of a medium is another matter, and the table of [`catalog`].
 //!
 //! # Invariants
 //! - Records are acknowledged in order; one write that fails latches the engine, and nothing after it is acknowledged.
@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+pub mod catalog;
 mod checkpoint;
 mod clean;
 mod draft;
@@ -34,7 +35,6 @@ mod format;
 mod grow;
 mod index;
 mod layout;
-pub mod pool;
 mod recover;
 mod scan;
 mod sector;

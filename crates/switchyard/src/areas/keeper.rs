@@ -1,15 +1,15 @@
-//! The pool and its medium together: changes in the steps of `store::pool`, and descriptors.
+//! The catalog and its medium together: changes in the steps of `store::catalog`, and descriptors.
 //!
 //! The table's lock is held for moments, so that opening an area never waits for another's zeros; work on the medium is done by
 //! one thread at a time.
 
-use area::pool::{HandedOut, PoolMedia, WorkError};
+use area::catalog::{CatalogMedia, HandedOut, WorkError};
 use runtime::MediaFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use store::pool::protocol::{AreaEntry, Code, ExportEntry};
-use store::pool::{
-    AreaId, AreaState, Change, Export, Opened, Pool, PoolArea, PoolRefusal, Quota, Rate, Who, Work,
+use store::catalog::protocol::{AreaEntry, Code, ExportEntry};
+use store::catalog::{
+    AreaId, AreaState, Catalog, CatalogArea, CatalogRefusal, Change, Export, Opened, Quota, Rate, Who, Work,
 };
 
 /// Quota of users for one resource.
@@ -58,16 +58,18 @@ impl Quotas {
 /// Why something was refused: for the client.
 pub struct Refusal(pub Code, pub String);
 
-impl From<PoolRefusal> for Refusal {
-    fn from(refusal: PoolRefusal) -> Self {
+impl From<CatalogRefusal> for Refusal {
+    fn from(refusal: CatalogRefusal) -> Self {
         let code = match refusal {
-            PoolRefusal::Unknown => Code::Unknown,
-            PoolRefusal::Exists => Code::Exists,
-            PoolRefusal::NotPermitted => Code::NotPermitted,
-            PoolRefusal::Name | PoolRefusal::Size | PoolRefusal::Mode | PoolRefusal::Path => Code::Invalid,
-            PoolRefusal::Quota => Code::Quota,
-            PoolRefusal::NoRoom => Code::NoRoom,
-            PoolRefusal::Busy => Code::InUse,
+            CatalogRefusal::Unknown => Code::Unknown,
+            CatalogRefusal::Exists => Code::Exists,
+            CatalogRefusal::NotPermitted => Code::NotPermitted,
+            CatalogRefusal::Name | CatalogRefusal::Size | CatalogRefusal::Mode | CatalogRefusal::Path => {
+                Code::Invalid
+            }
+            CatalogRefusal::Quota => Code::Quota,
+            CatalogRefusal::NoRoom => Code::NoRoom,
+            CatalogRefusal::Busy => Code::InUse,
         };
         Self(code, refusal.to_string())
     }
@@ -94,7 +96,7 @@ pub enum Given {
 }
 
 struct State {
-    pool: Pool,
+    catalog: Catalog,
     table: MediaFile,
     /// The table was not written: what is on the medium is not known until the next start.
     is_failed: bool,
@@ -104,26 +106,26 @@ struct State {
 
 impl State {
     /// Makes `next` the table, durably.
-    fn save(&mut self, mut next: Pool) -> Result<(), Refusal> {
+    fn save(&mut self, mut next: Catalog) -> Result<(), Refusal> {
         if self.is_failed || next.save(&mut self.table).is_err() {
             self.is_failed = true;
             let text = "the table could not be written: restart the server when its medium is sound";
             return Err(Refusal(Code::Failed, text.into()));
         }
-        self.pool = next;
+        self.catalog = next;
         Ok(())
     }
 
     fn end(&mut self, work: &Work) -> Result<(), Refusal> {
-        let mut next = self.pool.clone();
+        let mut next = self.catalog.clone();
         next.end(work);
         self.save(next)
     }
 }
 
-/// A pool that is served.
+/// A catalog that is served.
 pub struct Keeper {
-    media: PoolMedia,
+    media: CatalogMedia,
     quotas: Quotas,
     state: Mutex<State>,
     /// Held while the medium is worked on.
@@ -133,13 +135,13 @@ pub struct Keeper {
 impl Keeper {
     /// Takes over from whoever served it before: what was under way is undone or completed, as far as it goes. Also says how
     /// many changes that were.
-    pub fn start(media: PoolMedia, table: MediaFile, pool: Pool, quotas: Quotas) -> (Self, usize) {
-        let cut = pool.unfinished().len();
+    pub fn start(media: CatalogMedia, table: MediaFile, catalog: Catalog, quotas: Quotas) -> (Self, usize) {
+        let cut = catalog.unfinished().len();
         let keeper = Self {
             media,
             quotas,
             state: Mutex::new(State {
-                pool,
+                catalog,
                 table,
                 is_failed: false,
                 active: BTreeSet::new(),
@@ -147,8 +149,8 @@ impl Keeper {
             working: Mutex::new(()),
         };
         keeper.tend();
-        let limited = |(_, area): &(AreaId, &PoolArea)| area.rate.is_limited();
-        for (id, area) in keeper.lock().pool.areas().filter(limited) {
+        let limited = |(_, area): &(AreaId, &CatalogArea)| area.rate.is_limited();
+        for (id, area) in keeper.lock().catalog.areas().filter(limited) {
             if let Err(error) = keeper.media.limit(id, area) {
                 eprintln!("switchyard: cannot limit the rate of area {}: {error}", area.name);
             }
@@ -168,8 +170,12 @@ impl Keeper {
     /// Bytes in use and in all, and how many areas.
     pub fn usage(&self) -> (u64, u64, usize) {
         let state = self.lock();
-        let pool = &state.pool;
-        (pool.used_bytes(), pool.capacity_bytes(), pool.areas().count())
+        let catalog = &state.catalog;
+        (
+            catalog.used_bytes(),
+            catalog.capacity_bytes(),
+            catalog.areas().count(),
+        )
     }
 
     /// Makes a change: durable when it returns.
@@ -179,19 +185,19 @@ impl Keeper {
             let owner = match change {
                 Change::Create { owner, .. } => Some(*owner),
                 Change::Resize { name, .. } | Change::Limit { name, .. } => {
-                    state.pool.find(name).map(|(_, area)| area.owner)
+                    state.catalog.find(name).map(|(_, area)| area.owner)
                 }
                 _ => None,
             };
             let quota = owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner));
-            let mut next = state.pool.clone();
+            let mut next = state.catalog.clone();
             let work = next.begin(change, who, quota)?;
-            self.check(change, &state.pool, &next, force)?;
-            if next != state.pool {
+            self.check(change, &state.catalog, &next, force)?;
+            if next != state.catalog {
                 state.save(next)?;
             }
             if let Change::Limit { name, .. } = change
-                && let Some((id, area)) = state.pool.find(name)
+                && let Some((id, area)) = state.catalog.find(name)
             {
                 self.media.limit(id, area)?;
             }
@@ -205,7 +211,7 @@ impl Keeper {
     }
 
     /// Whether the medium allows a change from one table to another.
-    fn check(&self, change: &Change, from: &Pool, to: &Pool, force: bool) -> Result<(), Refusal> {
+    fn check(&self, change: &Change, from: &Catalog, to: &Catalog, force: bool) -> Result<(), Refusal> {
         let refused = match change {
             Change::Delete { name } => {
                 let is_open = |(id, area)| self.media.is_open(id, area);
@@ -216,7 +222,7 @@ impl Keeper {
                 let area = to.find(name).map(|(_, area)| area);
                 let is_limited = area.is_some_and(|area| area.rate.is_limited());
                 // Who has it open has it as what it is without a rate, or with one.
-                let is_open = |(id, was): (AreaId, &PoolArea)| {
+                let is_open = |(id, was): (AreaId, &CatalogArea)| {
                     area.is_some_and(|area| self.media.has_loop(area) != self.media.has_loop(was))
                         && self.media.is_open(id, was)
                 };
@@ -241,7 +247,7 @@ impl Keeper {
         if matches!((work, &error), (Work::Remove(..), WorkError::InUse)) {
             return Ok(());
         }
-        let undo = self.lock().pool.unfinished();
+        let undo = self.lock().catalog.unfinished();
         for work in undo.iter().filter(|undo| undo.area() == work.area()) {
             if self.media.work(work).is_ok() {
                 self.lock().end(work)?;
@@ -258,7 +264,7 @@ impl Keeper {
         let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let unfinished = {
             let state = self.lock();
-            let all = state.pool.unfinished().into_iter();
+            let all = state.catalog.unfinished().into_iter();
             let is_left = |work: &Work| !state.active.contains(&work.area()) && !state.is_failed;
             all.filter(is_left).collect::<Vec<_>>()
         };
@@ -269,8 +275,8 @@ impl Keeper {
             }
         }
         let state = self.lock();
-        let ready = |area: &PoolArea| area.state == AreaState::Ready;
-        for (id, area) in state.pool.areas().filter(|(_, area)| ready(area)) {
+        let ready = |area: &CatalogArea| area.state == AreaState::Ready;
+        for (id, area) in state.catalog.areas().filter(|(_, area)| ready(area)) {
             match self.media.tend(id, area.extent) {
                 Ok(true) => eprintln!(
                     "switchyard: user {} changed the size of area {}: put right",
@@ -287,11 +293,11 @@ impl Keeper {
         let mut has_waited = false;
         loop {
             let state = self.lock();
-            let (id, extent) = match state.pool.open(name, who, write)? {
+            let (id, extent) = match state.catalog.open(name, who, write)? {
                 Opened::Elsewhere(path) => return Ok(Given::Elsewhere(path.to_owned())),
                 Opened::Area(id, extent) => (id, extent),
             };
-            let area = state.pool.area(id).expect("it was found");
+            let area = state.catalog.area(id).expect("it was found");
             match self.media.hand_out(id, area, write, process) {
                 // We have it open for writing ourselves while we make it larger.
                 Err(WorkError::InUse) if area.state != AreaState::Ready && !has_waited => {
@@ -307,10 +313,10 @@ impl Keeper {
     /// The areas with higher numbers than `after` that `who` may know of, at most `count`, and whether there are more.
     pub fn areas(&self, after: u64, who: Who, count: usize) -> (Vec<AreaEntry>, bool) {
         let state = self.lock();
-        let is_known = |area: &PoolArea| area.permits(who, false) || area.owner == who.user;
-        let later = state.pool.areas().filter(|(id, _)| id.0 > after);
+        let is_known = |area: &CatalogArea| area.permits(who, false) || area.owner == who.user;
+        let later = state.catalog.areas().filter(|(id, _)| id.0 > after);
         let mut known = later.filter(|(_, area)| is_known(area));
-        let entry = |(id, area): (AreaId, &PoolArea)| AreaEntry {
+        let entry = |(id, area): (AreaId, &CatalogArea)| AreaEntry {
             number: id.0,
             bytes: area.extent.bytes,
             owner: area.owner,
@@ -335,16 +341,16 @@ impl Keeper {
         let state = self.lock();
         let is_known = |export: &Export| {
             let is_reader = export.readers.have(who.user, who.group);
-            let area = state.pool.area(export.area);
+            let area = state.catalog.area(export.area);
             is_reader || who.is_admin || area.is_some_and(|area| area.owner == who.user)
         };
-        let later = state.pool.exports().filter(|(name, _)| *name > after);
+        let later = state.catalog.exports().filter(|(name, _)| *name > after);
         let mut known = later.filter(|(_, export)| is_known(export));
         let entry = |(name, export): (&str, &Export)| ExportEntry {
             readers: export.readers,
             name: name.to_owned(),
             area: state
-                .pool
+                .catalog
                 .area(export.area)
                 .map_or_else(String::new, |area| area.name.clone()),
             path: export.path.clone(),
@@ -365,18 +371,18 @@ mod tests {
         is_admin: true,
     };
 
-    /// A pool in `path` with one area.
+    /// A catalog in `path` with one area.
     fn keeper_of(path: &std::path::Path) -> Keeper {
-        let (media, mut table) = PoolMedia::open(path, false).expect("a new directory");
-        let mut pool = Pool::new([1; 16], false, 64 << 20);
-        pool.format(&mut table).expect("a healthy medium");
+        let (media, mut table) = CatalogMedia::open(path, false).expect("a new directory");
+        let mut catalog = Catalog::new([1; 16], false, 64 << 20);
+        catalog.format(&mut table).expect("a healthy medium");
         let quotas = Quotas {
             bytes: Shares::default(),
             operations: Shares::default(),
             bandwidth: Shares::default(),
             server: 0,
         };
-        let (keeper, _) = Keeper::start(media, table, pool, quotas);
+        let (keeper, _) = Keeper::start(media, table, catalog, quotas);
         let create = Change::Create {
             name: "area".into(),
             bytes: 16 << 20,
@@ -402,11 +408,11 @@ mod tests {
     #[test]
     fn who_opens_an_area_that_grows_waits_for_that_and_for_nobody_else() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = directory.path().join("pool");
+        let path = directory.path().join("catalog");
         let keeper = keeper_of(&path);
         let open = || keeper.open("area", WHO, true, std::process::id());
         let working = keeper.stop();
-        let mut next = keeper.lock().pool.clone();
+        let mut next = keeper.lock().catalog.clone();
         let grow = Change::Resize {
             name: "area".into(),
             bytes: 32 << 20,
@@ -429,7 +435,7 @@ mod tests {
     #[test]
     fn an_area_of_which_it_is_not_known_whether_it_is_open_is_not_deleted() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = directory.path().join("pool");
+        let path = directory.path().join("catalog");
         let keeper = keeper_of(&path);
         let (area, elsewhere) = (area_of(&path), directory.path().join("elsewhere"));
         fs::rename(&area, &elsewhere).expect("it is there");

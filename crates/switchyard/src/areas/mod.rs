@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::launch;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use area::pool::{ClientError, PoolClient, PoolMedia, PoolMediaError, WorkError, default_socket};
+use area::catalog::{CatalogClient, CatalogMedia, CatalogMediaError, ClientError, WorkError, default_socket};
 use base::Device;
 use clap::{Args, Subcommand};
 use keeper::{Keeper, Quotas, Shares};
@@ -19,8 +19,8 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::pool::protocol::{OWN, Rate, Readers, Request};
-use store::pool::{AREA_BYTES_MIN, AreaState, Pool, PoolError, TABLE_BYTES};
+use store::catalog::protocol::{OWN, Rate, Readers, Request};
+use store::catalog::{AREA_BYTES_MIN, AreaState, Catalog, CatalogError, TABLE_BYTES};
 
 /// How often the server looks after its areas.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ const TABLE: &str = "table";
 #[command(
     after_help = "Examples:\n  switchyard areas serve --media /srv/areas --size 64GiB --quota 4GiB\n  \
     switchyard areas create db --size 1GiB\n  switchyard areas export db-public --area db\n  \
-    switchyard areas list --json\n\nPrograms open areas by name with the library: Area::open_in_pool (Rust), \
-    swy_area_open_in_pool (C), Area.in_pool (Python)."
+    switchyard areas list --json\n\nPrograms open areas by name with the library: Area::open_in_catalog (Rust), \
+    swy_area_open_in_catalog (C), Area.in_catalog (Python)."
 )]
 pub struct AreasArgs {
     /// Socket of the server [default: $SWITCHYARD_AREAS; or /run/switchyard/areas.sock for root,
@@ -110,9 +110,9 @@ enum AreasCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Check the table and the areas of a pool without a running server; changes nothing
+    /// Check the table and the areas of a catalog without a running server; changes nothing
     Verify {
-        /// Directory or block device of the pool
+        /// Directory or block device of the catalog
         media: PathBuf,
     },
 }
@@ -146,7 +146,7 @@ struct ServeArgs {
     /// Bytes for all areas of a directory; a new directory needs it [default: as before]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Make a block device a pool: DESTROYS its data
+    /// Make a block device a catalog: DESTROYS its data
     #[arg(long)]
     format: bool,
     /// Hand out loop devices over the files of a directory, so that nobody can extend them (root)
@@ -251,8 +251,8 @@ pub fn run(args: AreasArgs) -> anyhow::Result<()> {
     }
 }
 
-fn connect(socket: &Path) -> anyhow::Result<PoolClient> {
-    PoolClient::connect(socket).map_err(|error| match error {
+fn connect(socket: &Path) -> anyhow::Result<CatalogClient> {
+    CatalogClient::connect(socket).map_err(|error| match error {
         ClientError::NoServer { .. } => Failure::NoAreas(error.to_string()).into(),
         error => error.into(),
     })
@@ -290,20 +290,20 @@ fn resize(
     Ok(())
 }
 
-fn refused(error: PoolMediaError) -> anyhow::Error {
+fn refused(error: CatalogMediaError) -> anyhow::Error {
     match error {
-        PoolMediaError::InUse(_) | PoolMediaError::Table(MediaOpenError::InUse(_)) => {
+        CatalogMediaError::InUse(_) | CatalogMediaError::Table(MediaOpenError::InUse(_)) => {
             Failure::InUse(error.to_string()).into()
         }
-        PoolMediaError::Unfit { .. } => Failure::Usage(error.to_string()).into(),
+        CatalogMediaError::Unfit { .. } => Failure::Usage(error.to_string()).into(),
         error => error.into(),
     }
 }
 
 fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
     let signals = launch::signals()?;
-    let (media, mut table) = PoolMedia::open(&args.media, args.strict).map_err(refused)?;
-    let pool = load(&media, &mut table, args)?;
+    let (media, mut table) = CatalogMedia::open(&args.media, args.strict).map_err(refused)?;
+    let catalog = load(&media, &mut table, args)?;
     let server = rustix::process::geteuid().as_raw();
     let shares = |named: &[(Option<u32>, u64)]| Shares {
         others: named
@@ -327,7 +327,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
         bail!("{}", WorkError::NoRates);
     }
     let listener = server::listen(socket)?;
-    let (keeper, cut) = Keeper::start(media, table, pool, quotas);
+    let (keeper, cut) = Keeper::start(media, table, catalog, quotas);
     let keeper = Arc::new(keeper);
     let (used, capacity, areas) = keeper.usage();
     let accepting = Arc::clone(&keeper);
@@ -358,11 +358,11 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
 }
 
 /// The table of the medium, or a new one where there may be one.
-fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::Result<Pool> {
+fn load(media: &CatalogMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::Result<Catalog> {
     let path = args.media.display();
     let size = match (media.is_placed(), args.size) {
         (true, Some(_)) => bail!(Failure::Usage(
-            "--size is for directories: the pool takes the whole block device".into()
+            "--size is for directories: the catalog takes the whole block device".into()
         )),
         (true, None) => Some(table.capacity_bytes()),
         (false, Some(size)) if size.0 < AREA_BYTES_MIN => bail!(Failure::Usage(format!(
@@ -371,38 +371,38 @@ fn load(media: &PoolMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow::R
         ))),
         (false, size) => size.map(|size| size.0),
     };
-    let mut pool = match Pool::load(table) {
-        Ok((pool, _)) if pool.is_placed() == media.is_placed() && !args.format => pool,
-        Ok((pool, _)) if pool.is_placed() != media.is_placed() => {
+    let mut catalog = match Catalog::load(table) {
+        Ok((catalog, _)) if catalog.is_placed() == media.is_placed() && !args.format => catalog,
+        Ok((catalog, _)) if catalog.is_placed() != media.is_placed() => {
             bail!("{path} holds the table of another medium")
         }
-        Err(PoolError::NotAPool) if media.is_placed() && !args.format => {
+        Err(CatalogError::NotACatalog) if media.is_placed() && !args.format => {
             bail!(Failure::Usage(format!(
-                "{path} is not a pool of areas: --format makes it a pool, and destroys its data"
+                "{path} is not a catalog of areas: --format makes it a catalog, and destroys its data"
             )))
         }
-        Ok(_) | Err(PoolError::NotAPool) => format(media, table, size, args)?,
+        Ok(_) | Err(CatalogError::NotACatalog) => format(media, table, size, args)?,
         Err(error) => bail!("{path}: {error}"),
     };
-    let end = size.unwrap_or(pool.end_bytes());
-    if end != pool.end_bytes() {
-        if !pool.set_end(end) {
+    let end = size.unwrap_or(catalog.end_bytes());
+    if end != catalog.end_bytes() {
+        if !catalog.set_end(end) {
             bail!(Failure::Usage(format!(
                 "{path}: its areas need more than {}",
                 Size(end)
             )));
         }
-        pool.save(table)?;
+        catalog.save(table)?;
     }
-    Ok(pool)
+    Ok(catalog)
 }
 
 fn format(
-    media: &PoolMedia,
+    media: &CatalogMedia,
     table: &mut MediaFile,
     size: Option<u64>,
     args: &ServeArgs,
-) -> anyhow::Result<Pool> {
+) -> anyhow::Result<Catalog> {
     let path = args.media.display();
     if args.format && !media.is_placed() {
         bail!(Failure::Usage(
@@ -416,15 +416,15 @@ fn format(
     }
     let Some(size) = size else {
         bail!(Failure::Usage(format!(
-            "{path} is a new pool: name its size with --size"
+            "{path} is a new catalog: name its size with --size"
         )));
     };
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());
     uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
-    let mut pool = Pool::new(uuid, media.is_placed(), size);
-    pool.format(table)?;
-    Ok(pool)
+    let mut catalog = Catalog::new(uuid, media.is_placed(), size);
+    catalog.format(table)?;
+    Ok(catalog)
 }
 
 fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
@@ -495,7 +495,7 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks a pool offline.
+/// Checks a catalog offline.
 fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let is_directory = path.is_dir();
     let file = if is_directory {
@@ -507,28 +507,28 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
         MediaOpenError::InUse(_) => Failure::InUse(error.to_string()),
         error => Failure::Uncheckable(error.to_string()),
     })?;
-    let (pool, behind) = Pool::read(&table).map_err(|error| match error {
-        PoolError::NotAPool | PoolError::OtherVersion(_) | PoolError::Medium(_) => {
+    let (catalog, behind) = Catalog::read(&table).map_err(|error| match error {
+        CatalogError::NotACatalog | CatalogError::OtherVersion(_) | CatalogError::Medium(_) => {
             anyhow::Error::from(Failure::Uncheckable(format!("{}: {error}", path.display())))
         }
         error => anyhow::anyhow!("{}: {error}", path.display()),
     })?;
     let problems = if is_directory {
-        files_of(&pool, path)?
+        files_of(&catalog, path)?
     } else {
-        let is_inside = pool.end_bytes() <= table.capacity_bytes();
+        let is_inside = catalog.end_bytes() <= table.capacity_bytes();
         (!is_inside)
-            .then(|| "the device is smaller than the pool".to_owned())
+            .then(|| "the device is smaller than the catalog".to_owned())
             .into_iter()
             .collect()
     };
-    let under_way = pool.unfinished().len();
+    let under_way = catalog.unfinished().len();
     if as_json {
         println!(
             "{}",
             json!({
-                "sound": problems.is_empty(), "problems": problems, "generation": pool.generation(),
-                "areas": pool.areas().count(), "used_bytes": pool.used_bytes(), "capacity_bytes": pool.capacity_bytes(),
+                "sound": problems.is_empty(), "problems": problems, "generation": catalog.generation(),
+                "areas": catalog.areas().count(), "used_bytes": catalog.used_bytes(), "capacity_bytes": catalog.capacity_bytes(),
                 "changes_cut": under_way, "copies_behind": behind,
             })
         );
@@ -536,10 +536,10 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
         println!(
             "{}: table {}, {} areas, {} of {}",
             path.display(),
-            pool.generation(),
-            pool.areas().count(),
-            Size(pool.used_bytes()),
-            Size(pool.capacity_bytes())
+            catalog.generation(),
+            catalog.areas().count(),
+            Size(catalog.used_bytes()),
+            Size(catalog.capacity_bytes())
         );
         if under_way > 0 {
             println!("  {under_way} changes were cut; serving it undoes or completes them");
@@ -558,10 +558,10 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
 }
 
 /// Problems of the files of a directory.
-fn files_of(pool: &Pool, dir: &Path) -> anyhow::Result<Vec<String>> {
+fn files_of(catalog: &Catalog, dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     let file_of = |id: u64| dir.join(format!("area-{id}"));
-    for (id, area) in pool.areas().filter(|(_, area)| area.state == AreaState::Ready) {
+    for (id, area) in catalog.areas().filter(|(_, area)| area.state == AreaState::Ready) {
         match file_of(id.0).metadata() {
             Ok(data) if data.len() == area.extent.bytes => {}
             Ok(data) => problems.push(format!(
@@ -576,7 +576,7 @@ fn files_of(pool: &Pool, dir: &Path) -> anyhow::Result<Vec<String>> {
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let is_known = match name.strip_prefix("area-").map(str::parse::<u64>) {
-            Some(Ok(number)) => pool.area(store::pool::AreaId(number)).is_some(),
+            Some(Ok(number)) => catalog.area(store::catalog::AreaId(number)).is_some(),
             _ => name == TABLE,
         };
         if !is_known {

@@ -1,4 +1,4 @@
-//! The socket of a pool: who connects, what they ask, and that nobody keeps others from it.
+//! The socket of a catalog: who connects, what they ask, and that nobody keeps others from it.
 //!
 //! A thread for each connection, sixteen for each user. What a client sends is one packet, read whole; who stalls is cut off
 //! after ten seconds. Descriptors that clients send along are never received.
@@ -17,8 +17,8 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::pool::protocol::{Answer, Code, MESSAGE_BYTES_MAX, MessageError, OWN, Request};
-use store::pool::{Change, Who};
+use store::catalog::protocol::{Answer, Code, MESSAGE_BYTES_MAX, MessageError, OWN, Request};
+use store::catalog::{Change, Who};
 
 use crate::failure::Failure;
 
@@ -35,7 +35,7 @@ const BACKLOG: i32 = 128;
 /// Listens at `path`, where nobody else does.
 pub fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path).with_context(|| format!("{}", path.display()))?;
-    if area::pool::PoolClient::connect(path).is_ok() {
+    if area::catalog::CatalogClient::connect(path).is_ok() {
         let text = format!(
             "{}: another server of areas listens there: name another --socket",
             path.display()

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use store::pool::AREA_BYTES_MIN;
+use store::catalog::AREA_BYTES_MIN;
 
 /// Latencies beyond are counted as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;

@@ -1,8 +1,8 @@
 //! The table's bytes (docs/format/areas.md).
 
 use super::{
-    AreaId, AreaState, Export, Extent, PATH_BYTES_MAX, POOL_AREAS_MAX, POOL_NAME_BYTES_MAX, Pool, PoolArea,
-    Rate, Readers, SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, mode_is_valid, pool_name_is_valid,
+    AreaId, AreaState, CATALOG_AREAS_MAX, CATALOG_NAME_BYTES_MAX, Catalog, CatalogArea, Export, Extent,
+    PATH_BYTES_MAX, Rate, Readers, SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, catalog_name_is_valid, mode_is_valid,
 };
 use crate::format::{u32_at, u64_at};
 use base::{Device, MediaError};
@@ -20,7 +20,8 @@ const PLACED: u32 = 1;
 const BLOCK_BYTES: usize = 4096;
 
 const _: () = assert!(
-    POOL_AREAS_MAX * (AREA_BYTES + EXPORT_BYTES + RATE_BYTES + 2 * POOL_NAME_BYTES_MAX + PATH_BYTES_MAX)
+    CATALOG_AREAS_MAX
+        * (AREA_BYTES + EXPORT_BYTES + RATE_BYTES + 2 * CATALOG_NAME_BYTES_MAX + PATH_BYTES_MAX)
         + HEADER_BYTES
         <= SLOT_BYTES as usize,
     "as many as there may be fit a slot"
@@ -28,33 +29,33 @@ const _: () = assert!(
 
 /// Why there is no table to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PoolError {
+pub enum CatalogError {
     /// The medium reported an error.
     #[error(transparent)]
     Medium(#[from] MediaError),
     /// Neither slot is a table.
-    #[error("this is no pool of areas")]
-    NotAPool,
+    #[error("this is no catalog of areas")]
+    NotACatalog,
     /// Written by another version.
-    #[error("the pool has format version {0}, which this version does not know")]
+    #[error("the catalog has format version {0}, which this version does not know")]
     OtherVersion(u32),
     /// Neither slot is whole.
-    #[error("both copies of the pool's table are damaged")]
+    #[error("both copies of the catalog's table are damaged")]
     Damaged,
     /// The table contradicts itself, though its checksum is right.
-    #[error("the pool's table is sound, but makes no sense: {0}")]
+    #[error("the catalog's table is sound, but makes no sense: {0}")]
     Senseless(&'static str),
 }
 
 enum Slot {
-    Valid(Pool),
+    Valid(Catalog),
     OtherVersion(u32),
     Foreign,
     Damaged,
     Senseless(&'static str),
 }
 
-impl Pool {
+impl Catalog {
     /// Writes an empty table. Earlier content is lost. Durable on return.
     pub fn format(&mut self, medium: &mut dyn Device) -> Result<(), MediaError> {
         self.save(medium)
@@ -73,32 +74,32 @@ impl Pool {
     }
 
     /// Reads the table, and makes both slots the same if they are not. The number is that of slots that were damaged or older.
-    pub fn load(medium: &mut dyn Device) -> Result<(Self, u32), PoolError> {
-        let (pool, behind) = Self::judge(medium)?;
-        let bytes = pool.emit();
+    pub fn load(medium: &mut dyn Device) -> Result<(Self, u32), CatalogError> {
+        let (catalog, behind) = Self::judge(medium)?;
+        let bytes = catalog.emit();
         for slot in &behind {
             medium.write_at(*slot, &bytes)?;
             medium.flush()?;
         }
-        Ok((pool, behind.len() as u32))
+        Ok((catalog, behind.len() as u32))
     }
 
-    /// As [`load`](Pool::load), and changes nothing.
-    pub fn read(medium: &dyn Device) -> Result<(Self, u32), PoolError> {
-        let (pool, behind) = Self::judge(medium)?;
-        Ok((pool, behind.len() as u32))
+    /// As [`load`](Catalog::load), and changes nothing.
+    pub fn read(medium: &dyn Device) -> Result<(Self, u32), CatalogError> {
+        let (catalog, behind) = Self::judge(medium)?;
+        Ok((catalog, behind.len() as u32))
     }
 
     /// The table, and the slots that do not hold it.
-    fn judge(medium: &dyn Device) -> Result<(Self, Vec<u64>), PoolError> {
+    fn judge(medium: &dyn Device) -> Result<(Self, Vec<u64>), CatalogError> {
         if medium.capacity_bytes() < TABLE_BYTES {
-            return Err(PoolError::NotAPool);
+            return Err(CatalogError::NotACatalog);
         }
         let slots = [read_slot(medium, 0)?, read_slot(medium, SLOT_BYTES)?];
         for slot in &slots {
             match slot {
-                Slot::OtherVersion(version) => return Err(PoolError::OtherVersion(*version)),
-                Slot::Senseless(why) => return Err(PoolError::Senseless(why)),
+                Slot::OtherVersion(version) => return Err(CatalogError::OtherVersion(*version)),
+                Slot::Senseless(why) => return Err(CatalogError::Senseless(why)),
                 _ => {}
             }
         }
@@ -106,20 +107,20 @@ impl Pool {
             [Slot::Valid(first), Slot::Valid(second)] if first.generation == second.generation => {
                 match first == second {
                     true => Ok((first, Vec::new())),
-                    false => Err(PoolError::Senseless("two tables of one generation")),
+                    false => Err(CatalogError::Senseless("two tables of one generation")),
                 }
             }
             // Slot B is written first.
             [Slot::Valid(first), Slot::Valid(second)] if first.generation + 1 == second.generation => {
                 Ok((second, vec![0]))
             }
-            [Slot::Valid(_), Slot::Valid(_)] => {
-                Err(PoolError::Senseless("generations that do not follow each other"))
-            }
-            [Slot::Valid(pool), _] => Ok((pool, vec![SLOT_BYTES])),
-            [_, Slot::Valid(pool)] => Ok((pool, vec![0])),
-            [Slot::Foreign, Slot::Foreign] => Err(PoolError::NotAPool),
-            _ => Err(PoolError::Damaged),
+            [Slot::Valid(_), Slot::Valid(_)] => Err(CatalogError::Senseless(
+                "generations that do not follow each other",
+            )),
+            [Slot::Valid(catalog), _] => Ok((catalog, vec![SLOT_BYTES])),
+            [_, Slot::Valid(catalog)] => Ok((catalog, vec![0])),
+            [Slot::Foreign, Slot::Foreign] => Err(CatalogError::NotACatalog),
+            _ => Err(CatalogError::Damaged),
         }
     }
 
@@ -150,7 +151,7 @@ impl Pool {
     }
 
     fn parse(header: &[u8], mut records: &[u8]) -> Result<Self, &'static str> {
-        let mut pool = Self {
+        let mut catalog = Self {
             uuid: header[16..32].try_into().expect("sixteen bytes"),
             generation: u64_at(header, 32),
             is_placed: u32_at(header, 12) & PLACED != 0,
@@ -159,20 +160,20 @@ impl Pool {
             areas: BTreeMap::new(),
             exports: BTreeMap::new(),
         };
-        if u32_at(header, 12) & !PLACED != 0 || !pool.end.is_multiple_of(UNIT_BYTES) {
+        if u32_at(header, 12) & !PLACED != 0 || !catalog.end.is_multiple_of(UNIT_BYTES) {
             return Err("flags or end");
         }
         while let Some(&kind) = records.first() {
             records = match kind {
-                1 => pool.parse_area(records),
-                2 => pool.parse_export(records),
-                3 => pool.parse_rate(records),
+                1 => catalog.parse_area(records),
+                2 => catalog.parse_export(records),
+                3 => catalog.parse_rate(records),
                 _ => None,
             }
             .ok_or("a record")?;
         }
-        pool.check()?;
-        Ok(pool)
+        catalog.check()?;
+        Ok(catalog)
     }
 
     /// Takes one area; what follows it, or `None` if it is none.
@@ -191,7 +192,7 @@ impl Pool {
             4 => AreaState::Leaving,
             _ => return None,
         };
-        let area = PoolArea {
+        let area = CatalogArea {
             name: std::str::from_utf8(name).ok()?.to_owned(),
             owner: u32_at(fixed, 4),
             group: u32_at(fixed, 8),
@@ -242,7 +243,7 @@ impl Pool {
         let mut names = BTreeSet::new();
         let mut used: Vec<(Extent, AreaId)> = Vec::new();
         for (id, area) in self.areas() {
-            let is_named = pool_name_is_valid(&area.name)
+            let is_named = catalog_name_is_valid(&area.name)
                 && (area.state == AreaState::Leaving || names.insert(area.name.as_str()));
             if id.0 == 0 || id.0 >= self.next || !is_named || !mode_is_valid(area.mode) {
                 return Err("an area's number, name or mode");
@@ -264,7 +265,7 @@ impl Pool {
         }
         for (name, export) in self.exports() {
             let is_sound =
-                pool_name_is_valid(name) && names.insert(name) && export.path.len() <= PATH_BYTES_MAX;
+                catalog_name_is_valid(name) && names.insert(name) && export.path.len() <= PATH_BYTES_MAX;
             let of = self.areas.get(&export.area);
             if !is_sound || of.is_none_or(|area| area.state == AreaState::Leaving) {
                 return Err("an export");
@@ -284,7 +285,7 @@ impl Pool {
     }
 }
 
-fn emit_area(bytes: &mut Vec<u8>, id: AreaId, area: &PoolArea) {
+fn emit_area(bytes: &mut Vec<u8>, id: AreaId, area: &CatalogArea) {
     let (state, to) = match area.state {
         AreaState::Making => (1, Extent::default()),
         AreaState::Ready => (2, Extent::default()),
@@ -354,8 +355,8 @@ fn read_slot(medium: &dyn Device, at: u64) -> Result<Slot, MediaError> {
         return Ok(Slot::OtherVersion(u32_at(&bytes, 8)));
     }
     Ok(
-        match Pool::parse(&bytes[..HEADER_BYTES], &bytes[HEADER_BYTES..]) {
-            Ok(pool) => Slot::Valid(pool),
+        match Catalog::parse(&bytes[..HEADER_BYTES], &bytes[HEADER_BYTES..]) {
+            Ok(catalog) => Slot::Valid(catalog),
             Err(why) => Slot::Senseless(why),
         },
     )

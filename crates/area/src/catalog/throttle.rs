@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use store::pool::AreaId;
+use store::catalog::AreaId;
 
 /// A hierarchy of control groups that has what is needed.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! The pool under crashes: a cut between any two steps of any change, with every subset of the sectors under way, again
+//! The catalog under crashes: a cut between any two steps of any change, with every subset of the sectors under way, again
 //! while recovering, and every flipped bit.
 
 use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
-use store::pool::{
-    AreaId, AreaState, Change, Extent, Opened, Pool, PoolError, PoolRefusal, Quota, Rate, Readers,
+use store::catalog::{
+    AreaId, AreaState, Catalog, CatalogError, CatalogRefusal, Change, Extent, Opened, Quota, Rate, Readers,
     SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, Who, Work,
 };
 
@@ -40,7 +40,7 @@ fn some_rate(rng: &mut Rng) -> Rate {
     }
 }
 
-/// The medium of a pool: the table, what is in each unit, and which areas somebody could reach. Each step costs one of
+/// The medium of a catalog: the table, what is in each unit, and which areas somebody could reach. Each step costs one of
 /// `steps_left`; when there is none the power is cut.
 #[derive(Clone)]
 struct World {
@@ -124,8 +124,8 @@ impl World {
         Ok(())
     }
 
-    fn save(&mut self, pool: &mut Pool) -> Result<(), Cut> {
-        pool.save(self).map_err(|_| Cut)
+    fn save(&mut self, catalog: &mut Catalog) -> Result<(), Cut> {
+        catalog.save(self).map_err(|_| Cut)
     }
 
     /// What is there after the cut: of the sectors under way those that `keep` says.
@@ -142,20 +142,20 @@ impl World {
         world
     }
 
-    fn recover(&mut self) -> Result<Pool, Cut> {
-        let (mut pool, _) = Pool::load(self).map_err(|error| {
+    fn recover(&mut self) -> Result<Catalog, Cut> {
+        let (mut catalog, _) = Catalog::load(self).map_err(|error| {
             assert!(
-                matches!(error, PoolError::Medium(_)),
+                matches!(error, CatalogError::Medium(_)),
                 "a cut is recovered: {error}"
             );
             Cut
         })?;
-        for work in pool.unfinished() {
+        for work in catalog.unfinished() {
             self.work(&work)?;
-            pool.end(&work);
-            self.save(&mut pool)?;
+            catalog.end(&work);
+            self.save(&mut catalog)?;
         }
-        Ok(pool)
+        Ok(catalog)
     }
 }
 
@@ -222,24 +222,30 @@ fn random_change(rng: &mut Rng) -> (Change, Who) {
 }
 
 /// One change from its first step to its answer, as the server makes it.
-fn change(world: &mut World, pool: &mut Pool, told: &mut Told, change: Change, who: Who) -> Result<(), Cut> {
-    let before = pool.clone();
-    let Ok(work) = pool.begin(&change, who, quota(40 * UNIT)) else {
-        assert_eq!(*pool, before, "a refusal changes nothing");
+fn change(
+    world: &mut World,
+    catalog: &mut Catalog,
+    told: &mut Told,
+    change: Change,
+    who: Who,
+) -> Result<(), Cut> {
+    let before = catalog.clone();
+    let Ok(work) = catalog.begin(&change, who, quota(40 * UNIT)) else {
+        assert_eq!(*catalog, before, "a refusal changes nothing");
         return Ok(());
     };
     told.asked = Some(change.clone());
-    world.save(pool)?;
+    world.save(catalog)?;
     if let Some(work) = work {
         world.work(&work)?;
-        pool.end(&work);
-        world.save(pool)?;
+        catalog.end(&work);
+        world.save(catalog)?;
     }
     told.asked = None;
     match change {
         Change::Limit { name, rate } => drop(told.rates.insert(name, rate)),
         Change::Create { name, .. } | Change::Resize { name, .. } => {
-            let (id, area) = pool.find(&name).expect("it was just made");
+            let (id, area) = catalog.find(&name).expect("it was just made");
             told.rates.insert(name.clone(), area.rate);
             told.areas.insert(name, (id, area.extent.bytes));
             // The program uses all of it.
@@ -259,10 +265,10 @@ fn change(world: &mut World, pool: &mut Pool, told: &mut Told, change: Change, w
     Ok(())
 }
 
-fn check(world: &World, pool: &Pool, told: &Told) {
+fn check(world: &World, catalog: &Catalog, told: &Told) {
     let asked = |change: &dyn Fn(&Change) -> bool| told.asked.as_ref().is_some_and(change);
     for (name, (id, bytes)) in &told.areas {
-        let Some((found, area)) = pool.find(name) else {
+        let Some((found, area)) = catalog.find(name) else {
             assert!(
                 asked(&|it| matches!(it, Change::Delete { name: gone } if gone == name)),
                 "{name} is lost"
@@ -285,7 +291,7 @@ fn check(world: &World, pool: &Pool, told: &Told) {
         );
     }
     for (name, area) in &told.exports {
-        let is_there = pool
+        let is_there = catalog
             .exports()
             .any(|(it, export)| it == name && export.area == *area);
         assert!(
@@ -294,7 +300,7 @@ fn check(world: &World, pool: &Pool, told: &Told) {
         );
     }
     let mut taken = BTreeMap::new();
-    for (id, area) in pool.areas() {
+    for (id, area) in catalog.areas() {
         assert_eq!(area.state, AreaState::Ready);
         assert_eq!(
             world.reach.get(&id),
@@ -309,9 +315,9 @@ fn check(world: &World, pool: &Pool, told: &Told) {
             assert_eq!(taken.insert(unit, id), None, "areas overlap");
         }
     }
-    assert_eq!(world.reach.len(), pool.areas().count(), "nothing is left over");
+    assert_eq!(world.reach.len(), catalog.areas().count(), "nothing is left over");
     for who in [1, 2] {
-        assert!(pool.bytes_of(who) <= 40 * UNIT);
+        assert!(catalog.bytes_of(who) <= 40 * UNIT);
     }
 }
 
@@ -319,13 +325,13 @@ fn check(world: &World, pool: &Pool, told: &Told) {
 fn run(seed: u64, steps: usize, images: &mut u64) -> bool {
     let mut rng = Rng::new(seed);
     let mut world = World::new(seed.is_multiple_of(2));
-    let mut pool = Pool::new([7; 16], world.is_placed, 70 * UNIT);
-    pool.format(&mut world).expect("nothing is cut yet");
+    let mut catalog = Catalog::new([7; 16], world.is_placed, 70 * UNIT);
+    catalog.format(&mut world).expect("nothing is cut yet");
     world.steps_left = steps;
     let mut told = Told::default();
     for _ in 0..30 {
         let (asked, who) = random_change(&mut rng);
-        if change(&mut world, &mut pool, &mut told, asked, who).is_err() {
+        if change(&mut world, &mut catalog, &mut told, asked, who).is_err() {
             let sectors: usize = world.flying.iter().map(|(_, bytes)| bytes.len() / SECTOR).sum();
             assert!(sectors <= 8, "one write of one block is under way");
             // All subsets, once in a while; else some.
@@ -353,7 +359,7 @@ fn run(seed: u64, steps: usize, images: &mut u64) -> bool {
             return false;
         }
     }
-    check(&world, &pool, &told);
+    check(&world, &catalog, &told);
     true
 }
 
@@ -370,9 +376,9 @@ fn a_cut_between_any_two_steps_loses_and_leaks_nothing() {
     assert!(images > 10_000, "{images} images");
 }
 
-fn furnished() -> (Pool, World) {
+fn furnished() -> (Catalog, World) {
     let mut world = World::new(true);
-    let mut pool = Pool::new([3; 16], true, 64 * UNIT);
+    let mut catalog = Catalog::new([3; 16], true, 64 * UNIT);
     let create = Change::Create {
         name: "db".into(),
         bytes: 8 * UNIT,
@@ -384,11 +390,11 @@ fn furnished() -> (Pool, World) {
             bytes: 1 << 40,
         },
     };
-    let work = pool
+    let work = catalog
         .begin(&create, user(1), quota(u64::MAX))
         .expect("there is room")
         .expect("there is work");
-    pool.end(&work);
+    catalog.end(&work);
     let export = |name: &str, readers, path: &str| Change::Export {
         name: name.into(),
         area: "db".into(),
@@ -399,32 +405,36 @@ fn furnished() -> (Pool, World) {
         export("public", Readers::All, ""),
         export("served", Readers::User(2), "/run/db.sock"),
     ] {
-        assert_eq!(pool.begin(&change, user(1), quota(0)), Ok(None));
+        assert_eq!(catalog.begin(&change, user(1), quota(0)), Ok(None));
     }
-    pool.save(&mut world).expect("memory");
-    (pool, world)
+    catalog.save(&mut world).expect("memory");
+    (catalog, world)
 }
 
 #[test]
 fn every_flipped_bit_of_a_slot_is_made_good_and_both_slots_are_refused() {
-    let (pool, world) = furnished();
+    let (catalog, world) = furnished();
     let used = 64 + 56 + 2 + 2 * 20 + 6 + 6 + 12;
     for slot in 0..2 {
         for bit in 0..used * 8 {
             let mut damaged = world.clone();
             damaged.table[slot * KEPT + bit / 8] ^= 1 << (bit % 8);
             assert_eq!(
-                Pool::read(&damaged),
-                Ok((pool.clone(), 1)),
+                Catalog::read(&damaged),
+                Ok((catalog.clone(), 1)),
                 "bit {bit} of slot {slot}"
             );
-            assert_eq!(Pool::load(&mut damaged), Ok((pool.clone(), 1)));
-            assert_eq!(Pool::read(&damaged), Ok((pool.clone(), 0)), "it is made good");
+            assert_eq!(Catalog::load(&mut damaged), Ok((catalog.clone(), 1)));
+            assert_eq!(
+                Catalog::read(&damaged),
+                Ok((catalog.clone(), 0)),
+                "it is made good"
+            );
             damaged.table[bit / 8] ^= 1 << (bit % 8);
             damaged.table[KEPT + bit / 8] ^= 1 << (bit % 8);
-            let refused = Pool::read(&damaged).expect_err("both slots are damaged");
+            let refused = Catalog::read(&damaged).expect_err("both slots are damaged");
             assert!(
-                matches!(refused, PoolError::Damaged | PoolError::NotAPool),
+                matches!(refused, CatalogError::Damaged | CatalogError::NotACatalog),
                 "bit {bit}: {refused}"
             );
         }
@@ -433,13 +443,14 @@ fn every_flipped_bit_of_a_slot_is_made_good_and_both_slots_are_refused() {
 
 #[test]
 fn rights_are_those_of_the_mode_and_of_exports() {
-    let (mut pool, _) = furnished();
+    let (mut catalog, _) = furnished();
     let group = Who {
         user: 5,
         group: 10,
         is_admin: false,
     };
-    let is_area = |opened: Result<Opened<'_>, PoolRefusal>| matches!(opened, Ok(Opened::Area(AreaId(1), _)));
+    let is_area =
+        |opened: Result<Opened<'_>, CatalogRefusal>| matches!(opened, Ok(Opened::Area(AreaId(1), _)));
     for (who, name, write, expected) in [
         (user(1), "db", true, true),
         (group, "db", false, true),
@@ -452,16 +463,16 @@ fn rights_are_those_of_the_mode_and_of_exports() {
         (user(3), "served", false, false),
     ] {
         assert_eq!(
-            is_area(pool.open(name, who, write)),
+            is_area(catalog.open(name, who, write)),
             expected,
             "{who:?} {name} {write}"
         );
     }
     assert_eq!(
-        pool.open("served", user(2), true),
+        catalog.open("served", user(2), true),
         Ok(Opened::Elsewhere("/run/db.sock"))
     );
-    assert_eq!(pool.open("nothing", ROOT, false), Err(PoolRefusal::Unknown));
+    assert_eq!(catalog.open("nothing", ROOT, false), Err(CatalogRefusal::Unknown));
     for change in [
         Change::Delete { name: "db".into() },
         Change::Resize {
@@ -481,24 +492,24 @@ fn rights_are_those_of_the_mode_and_of_exports() {
         },
     ] {
         assert_eq!(
-            pool.begin(&change, user(2), quota(u64::MAX)),
-            Err(PoolRefusal::NotPermitted)
+            catalog.begin(&change, user(2), quota(u64::MAX)),
+            Err(CatalogRefusal::NotPermitted)
         );
     }
     let delete = Change::Delete { name: "db".into() };
-    let work = pool
+    let work = catalog
         .begin(&delete, user(1), quota(0))
         .expect("it is the owner's")
         .expect("there is work");
-    assert_eq!(pool.open("db", user(1), false), Err(PoolRefusal::Unknown));
+    assert_eq!(catalog.open("db", user(1), false), Err(CatalogRefusal::Unknown));
     assert_eq!(
-        pool.open("public", user(1), false),
-        Err(PoolRefusal::Unknown),
+        catalog.open("public", user(1), false),
+        Err(CatalogRefusal::Unknown),
         "exports go along"
     );
-    assert_eq!(pool.bytes_of(1), 8 * UNIT, "what leaves still counts");
-    pool.end(&work);
-    assert_eq!(pool.bytes_of(1), 0);
+    assert_eq!(catalog.bytes_of(1), 8 * UNIT, "what leaves still counts");
+    catalog.end(&work);
+    assert_eq!(catalog.bytes_of(1), 0);
 }
 
 #[test]
@@ -513,53 +524,54 @@ fn names_sizes_modes_and_quotas_are_checked() {
     };
     let long = "n".repeat(65);
     for (change, expected) in [
-        (create("", 8 * UNIT, 0o600), PoolRefusal::Name),
-        (create("../x", 8 * UNIT, 0o600), PoolRefusal::Name),
-        (create(&long, 8 * UNIT, 0o600), PoolRefusal::Name),
-        (create("a", 0, 0o600), PoolRefusal::Size),
-        (create("a", u64::MAX, 0o600), PoolRefusal::Size),
-        (create("a", u64::MAX / 2, 0o600), PoolRefusal::Quota),
-        (create("a", 21 * UNIT, 0o600), PoolRefusal::Quota),
-        (create("a", 8 * UNIT, 0o777), PoolRefusal::Mode),
-        (create("a", 8 * UNIT, 0o200), PoolRefusal::Mode),
-        (create("a", 8 * UNIT, 0o6000), PoolRefusal::Mode),
-        (create("db", 8 * UNIT, 0o600), PoolRefusal::Exists),
-        (create("public", 8 * UNIT, 0o600), PoolRefusal::Exists),
+        (create("", 8 * UNIT, 0o600), CatalogRefusal::Name),
+        (create("../x", 8 * UNIT, 0o600), CatalogRefusal::Name),
+        (create(&long, 8 * UNIT, 0o600), CatalogRefusal::Name),
+        (create("a", 0, 0o600), CatalogRefusal::Size),
+        (create("a", u64::MAX, 0o600), CatalogRefusal::Size),
+        (create("a", u64::MAX / 2, 0o600), CatalogRefusal::Quota),
+        (create("a", 21 * UNIT, 0o600), CatalogRefusal::Quota),
+        (create("a", 8 * UNIT, 0o777), CatalogRefusal::Mode),
+        (create("a", 8 * UNIT, 0o200), CatalogRefusal::Mode),
+        (create("a", 8 * UNIT, 0o6000), CatalogRefusal::Mode),
+        (create("db", 8 * UNIT, 0o600), CatalogRefusal::Exists),
+        (create("public", 8 * UNIT, 0o600), CatalogRefusal::Exists),
     ] {
-        let (mut pool, _) = furnished();
+        let (mut catalog, _) = furnished();
         assert_eq!(
-            pool.begin(&change, user(1), quota(28 * UNIT)),
+            catalog.begin(&change, user(1), quota(28 * UNIT)),
             Err(expected),
             "{change:?}"
         );
     }
-    let (mut pool, _) = furnished();
+    let (mut catalog, _) = furnished();
     let resize = |bytes| Change::Resize {
         name: "db".into(),
         bytes,
     };
     assert_eq!(
-        pool.begin(&resize(8 * UNIT), user(1), quota(0)),
+        catalog.begin(&resize(8 * UNIT), user(1), quota(0)),
         Ok(None),
         "it has that already"
     );
     assert_eq!(
-        pool.begin(&resize(9 * UNIT), user(1), quota(8 * UNIT)),
-        Err(PoolRefusal::Quota)
+        catalog.begin(&resize(9 * UNIT), user(1), quota(8 * UNIT)),
+        Err(CatalogRefusal::Quota)
     );
     assert_eq!(
-        pool.begin(&resize(9 * UNIT), user(1), quota(u64::MAX))
+        catalog
+            .begin(&resize(9 * UNIT), user(1), quota(u64::MAX))
             .map(|work| work.is_some()),
         Ok(true)
     );
     assert_eq!(
-        pool.begin(&resize(10 * UNIT), user(1), quota(u64::MAX)),
-        Err(PoolRefusal::Busy)
+        catalog.begin(&resize(10 * UNIT), user(1), quota(u64::MAX)),
+        Err(CatalogRefusal::Busy)
     );
     let no_room = create("a", 63 * UNIT, 0o600);
     assert_eq!(
-        pool.begin(&no_room, user(1), quota(u64::MAX)),
-        Err(PoolRefusal::NoRoom)
+        catalog.begin(&no_room, user(1), quota(u64::MAX)),
+        Err(CatalogRefusal::NoRoom)
     );
 }
 
@@ -577,7 +589,7 @@ fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left
         name: name.into(),
         rate: Rate { operations, bytes },
     };
-    let (mut pool, _) = furnished();
+    let (mut catalog, _) = furnished();
     let some = Quota {
         rate: Rate {
             operations: 100,
@@ -586,29 +598,31 @@ fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left
         ..Quota::UNLIMITED
     };
     let mut ask = |change: &Change, quota| {
-        pool.begin(change, user(5), quota)?.inspect(|work| pool.end(work));
+        catalog
+            .begin(change, user(5), quota)?
+            .inspect(|work| catalog.end(work));
         let name = match change {
             Change::Create { name, .. } | Change::Limit { name, .. } => name,
             other => panic!("{other:?}"),
         };
-        let (_, area) = pool.find(name).expect("it was granted");
+        let (_, area) = catalog.find(name).expect("it was granted");
         Ok((area.rate.operations, area.rate.bytes))
     };
     assert_eq!(ask(&create("free", 0, 0), Quota::UNLIMITED), Ok((0, 0)));
-    assert_eq!(ask(&create("a", 101, 1), some), Err(PoolRefusal::Quota));
-    assert_eq!(ask(&create("a", 1, 1001), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&create("a", 101, 1), some), Err(CatalogRefusal::Quota));
+    assert_eq!(ask(&create("a", 1, 1001), some), Err(CatalogRefusal::Quota));
     assert_eq!(ask(&create("a", 60, 400), some), Ok((60, 400)));
-    assert_eq!(ask(&create("b", 41, 0), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&create("b", 41, 0), some), Err(CatalogRefusal::Quota));
     assert_eq!(ask(&create("b", 0, 0), some), Ok((40, 600)), "what is left");
     assert_eq!(
         ask(&create("c", 1, 1), some),
-        Err(PoolRefusal::Quota),
+        Err(CatalogRefusal::Quota),
         "nothing is left"
     );
-    assert_eq!(ask(&limit("a", 61, 1), some), Err(PoolRefusal::Quota));
+    assert_eq!(ask(&limit("a", 61, 1), some), Err(CatalogRefusal::Quota));
     assert_eq!(ask(&limit("a", 0, 0), some), Ok((60, 400)), "its own, again");
     assert_eq!(ask(&limit("a", 10, 100), some), Ok((10, 100)));
     assert_eq!(ask(&limit("b", 90, 0), some), Ok((90, 900)));
-    let mallory = pool.begin(&limit("a", 1, 1), user(6), Quota::UNLIMITED);
-    assert_eq!(mallory, Err(PoolRefusal::NotPermitted));
+    let mallory = catalog.begin(&limit("a", 1, 1), user(6), Quota::UNLIMITED);
+    assert_eq!(mallory, Err(CatalogRefusal::NotPermitted));
 }

@@ -1,4 +1,4 @@
-//! Asking the server of a pool.
+//! Asking the server of a catalog.
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -9,7 +9,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use store::pool::protocol::{Answer, AreaEntry, Code, ExportEntry, MESSAGE_BYTES_MAX, Request};
+use store::catalog::protocol::{Answer, AreaEntry, Code, ExportEntry, MESSAGE_BYTES_MAX, Request};
 use thiserror::Error;
 
 /// Default socket of root's server.
@@ -85,13 +85,13 @@ pub enum OpenedArea {
     Elsewhere(PathBuf),
 }
 
-/// A connection to the server of a pool.
+/// A connection to the server of a catalog.
 #[derive(Debug)]
-pub struct PoolClient {
+pub struct CatalogClient {
     socket: OwnedFd,
 }
 
-impl PoolClient {
+impl CatalogClient {
     /// Connects to the server at `path`.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let fail = |error: rustix::io::Errno| ClientError::NoServer {

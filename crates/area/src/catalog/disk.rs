@@ -1,6 +1,6 @@
 //! Partitions of a disk that the kernel knows of and the disk does not (BLKPG): how areas of a block device are bounded.
 //!
-//! The table of the pool says where areas are; partitions follow it, and are found again by where they begin. A partition goes
+//! The table of the catalog says where areas are; partitions follow it, and are found again by where they begin. A partition goes
 //! only when nobody has it open.
 
 use super::{ioctl, ioctl_with};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use store::pool::Extent;
+use store::catalog::Extent;
 
 const BLKPG: libc::c_ulong = 0x1269;
 const BLKPG_ADD_PARTITION: i32 = 1;

@@ -1,11 +1,11 @@
-//! The pool: which program has which storage area of a medium (Arrakis's control plane), as a table and its changes.
+//! The catalog: which program has which storage area of a medium (Arrakis's control plane), as a table and its changes.
 //!
-//! Pure, as all of this crate: who serves the pool keeps the table durable, does the work that a change asks for, and
+//! Pure, as all of this crate: who serves the catalog keeps the table durable, does the work that a change asks for, and
 //! hands out descriptors. A change is three steps, and a crash may come between any two of them:
 //!
 //! ```text
-//!  Pool::begin ─► save ─► [Work on the medium] ─► Pool::end ─► save ─► answer
-//!        after a restart: Pool::unfinished ─► [Work] ─► Pool::end ─► save
+//!  Catalog::begin ─► save ─► [Work on the medium] ─► Catalog::end ─► save ─► answer
+//!        after a restart: Catalog::unfinished ─► [Work] ─► Catalog::end ─► save
 //! ```
 //!
 //! # Invariants
@@ -20,7 +20,7 @@ mod format;
 pub mod protocol;
 
 pub use base::{Rate, Readers};
-pub use format::PoolError;
+pub use format::CatalogError;
 
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -32,11 +32,11 @@ pub const TABLE_BYTES: u64 = 2 * SLOT_BYTES;
 /// Sizes and places of areas are multiples of this: 1 MiB.
 pub const UNIT_BYTES: u64 = 1 << 20;
 /// Longest name of an area or export.
-pub const POOL_NAME_BYTES_MAX: usize = 64;
+pub const CATALOG_NAME_BYTES_MAX: usize = 64;
 /// Longest path of an owner's socket: what `sockaddr_un` takes.
 pub const PATH_BYTES_MAX: usize = 107;
 /// Areas and exports at most, each: the table has room for as many. A user that is no administrator has an eighth.
-pub const POOL_AREAS_MAX: usize = 2048;
+pub const CATALOG_AREAS_MAX: usize = 2048;
 /// Areas at most where they have places: partitions of a disk have numbers up to 255.
 const PLACED_AREAS_MAX: usize = 248;
 
@@ -79,7 +79,7 @@ pub enum AreaState {
 
 /// One area.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolArea {
+pub struct CatalogArea {
     /// Its name, unique among areas that are not leaving, and exports.
     pub name: String,
     /// The user that it belongs to.
@@ -96,7 +96,7 @@ pub struct PoolArea {
     pub rate: Rate,
 }
 
-impl PoolArea {
+impl CatalogArea {
     /// Its share of its owner's quota, and of the medium if that has no places.
     fn bytes(&self) -> u64 {
         match self.state {
@@ -155,13 +155,13 @@ pub struct Who {
     pub user: u32,
     /// First group.
     pub group: u32,
-    /// May do everything: root, and the user that serves the pool.
+    /// May do everything: root, and the user that serves the catalog.
     pub is_admin: bool,
 }
 
 /// Changes of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "fields as in PoolArea and Export")]
+#[allow(missing_docs, reason = "fields as in CatalogArea and Export")]
 pub enum Change {
     /// A new area.
     Create {
@@ -214,7 +214,7 @@ impl Work {
 
 /// Why a change, or an opening, is refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PoolRefusal {
+pub enum CatalogRefusal {
     /// There is nothing of this name, or nothing that concerns the one who asks.
     #[error("there is no area or export of this name")]
     Unknown,
@@ -240,7 +240,7 @@ pub enum PoolRefusal {
     #[error("the user's quota is used up")]
     Quota,
     /// The medium, or the table.
-    #[error("the pool has no room for it")]
+    #[error("the catalog has no room for it")]
     NoRoom,
     /// Another change to it is under way.
     #[error("another change to the area is under way")]
@@ -252,18 +252,18 @@ pub const AREA_BYTES_MIN: u64 = 8 * UNIT_BYTES;
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct Catalog {
     uuid: [u8; 16],
     generation: u64,
     /// Areas have places on the medium, which do not overlap.
     is_placed: bool,
     end: u64,
     next: u64,
-    areas: BTreeMap<AreaId, PoolArea>,
+    areas: BTreeMap<AreaId, CatalogArea>,
     exports: BTreeMap<String, Export>,
 }
 
-impl Pool {
+impl Catalog {
     /// An empty one. `end_bytes` is the size of the medium if areas have places on it (after the table), else the bytes of
     /// all areas together.
     pub fn new(uuid: [u8; 16], is_placed: bool, end_bytes: u64) -> Self {
@@ -278,7 +278,7 @@ impl Pool {
         }
     }
 
-    /// Of the pool.
+    /// Of the catalog.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
@@ -298,7 +298,7 @@ impl Pool {
         self.end
     }
 
-    /// Gives the pool another end, if every area is below it; false if not.
+    /// Gives the catalog another end, if every area is below it; false if not.
     pub fn set_end(&mut self, end_bytes: u64) -> bool {
         let end = end_bytes / UNIT_BYTES * UNIT_BYTES;
         let is_enough = match self.is_placed {
@@ -318,17 +318,17 @@ impl Pool {
 
     /// Bytes that areas have.
     pub fn used_bytes(&self) -> u64 {
-        self.areas.values().map(PoolArea::bytes).sum()
+        self.areas.values().map(CatalogArea::bytes).sum()
     }
 
     /// Bytes that count against a user's quota.
     pub fn bytes_of(&self, user: u32) -> u64 {
         let mine = self.areas.values().filter(|area| area.owner == user);
-        mine.map(PoolArea::bytes).sum()
+        mine.map(CatalogArea::bytes).sum()
     }
 
     /// All areas, by number.
-    pub fn areas(&self) -> impl Iterator<Item = (AreaId, &PoolArea)> {
+    pub fn areas(&self) -> impl Iterator<Item = (AreaId, &CatalogArea)> {
         self.areas.iter().map(|(&id, area)| (id, area))
     }
 
@@ -338,34 +338,34 @@ impl Pool {
     }
 
     /// An area by its number.
-    pub fn area(&self, id: AreaId) -> Option<&PoolArea> {
+    pub fn area(&self, id: AreaId) -> Option<&CatalogArea> {
         self.areas.get(&id)
     }
 
     /// An area by its name, unless it is leaving.
-    pub fn find(&self, name: &str) -> Option<(AreaId, &PoolArea)> {
+    pub fn find(&self, name: &str) -> Option<(AreaId, &CatalogArea)> {
         self.areas()
             .find(|(_, area)| area.name == name && area.state != AreaState::Leaving)
     }
 
     /// The meaning of a name for `who`: an area of its own, an area to which it has a right, or an export.
-    pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Opened<'_>, PoolRefusal> {
+    pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Opened<'_>, CatalogRefusal> {
         if let Some((id, area)) = self.find(name) {
             if area.state == AreaState::Making {
-                return Err(PoolRefusal::Unknown);
+                return Err(CatalogRefusal::Unknown);
             }
             if !area.permits(who, write) {
-                return Err(PoolRefusal::NotPermitted);
+                return Err(CatalogRefusal::NotPermitted);
             }
             return self.opened(id);
         }
-        let export = self.exports.get(name).ok_or(PoolRefusal::Unknown)?;
+        let export = self.exports.get(name).ok_or(CatalogRefusal::Unknown)?;
         let area = &self.areas[&export.area];
         let is_reader = export.readers.have(who.user, who.group);
         let is_permitted = is_reader || area.permits(who, false);
         // A redirected client asks the owner for whatever it wants; a name hands out an area for reading alone.
         if !is_permitted || (write && export.path.is_empty()) {
-            return Err(PoolRefusal::NotPermitted);
+            return Err(CatalogRefusal::NotPermitted);
         }
         match export.path.is_empty() {
             true => self.opened(export.area),
@@ -374,17 +374,17 @@ impl Pool {
     }
 
     /// An area to be handed out, unless it is being moved.
-    fn opened(&self, id: AreaId) -> Result<Opened<'_>, PoolRefusal> {
+    fn opened(&self, id: AreaId) -> Result<Opened<'_>, CatalogRefusal> {
         let area = &self.areas[&id];
         match area.state {
-            AreaState::Growing(to) if to.offset != area.extent.offset => Err(PoolRefusal::Busy),
+            AreaState::Growing(to) if to.offset != area.extent.offset => Err(CatalogRefusal::Busy),
             _ => Ok(Opened::Area(id, area.extent)),
         }
     }
 
     /// The first step of a change, for `who`, where all areas of the owner may have `quota`. Afterwards save the table; if there
-    /// is work, do it, [`end`](Pool::end) it, and save again.
-    pub fn begin(&mut self, change: &Change, who: Who, quota: Quota) -> Result<Option<Work>, PoolRefusal> {
+    /// is work, do it, [`end`](Catalog::end) it, and save again.
+    pub fn begin(&mut self, change: &Change, who: Who, quota: Quota) -> Result<Option<Work>, CatalogRefusal> {
         match change {
             Change::Create {
                 name,
@@ -394,7 +394,7 @@ impl Pool {
                 mode,
                 rate,
             } => {
-                let area = PoolArea {
+                let area = CatalogArea {
                     name: name.clone(),
                     owner: *owner,
                     group: *group,
@@ -427,9 +427,9 @@ impl Pool {
                 path,
             } => self.export(name, area, *readers, path, who).map(|()| None),
             Change::Withdraw { name } => {
-                let export = self.exports.get(name).ok_or(PoolRefusal::Unknown)?;
+                let export = self.exports.get(name).ok_or(CatalogRefusal::Unknown)?;
                 if !who.is_admin && self.areas[&export.area].owner != who.user {
-                    return Err(PoolRefusal::NotPermitted);
+                    return Err(CatalogRefusal::NotPermitted);
                 }
                 self.exports.remove(name);
                 Ok(None)
@@ -439,33 +439,33 @@ impl Pool {
 
     fn create(
         &mut self,
-        mut area: PoolArea,
+        mut area: CatalogArea,
         bytes: u64,
         who: Who,
         quota: Quota,
-    ) -> Result<Work, PoolRefusal> {
+    ) -> Result<Work, CatalogRefusal> {
         self.check_name(&area.name)?;
         if area.owner != who.user && !who.is_admin {
-            return Err(PoolRefusal::NotPermitted);
+            return Err(CatalogRefusal::NotPermitted);
         }
         if !mode_is_valid(area.mode) {
-            return Err(PoolRefusal::Mode);
+            return Err(CatalogRefusal::Mode);
         }
         let bytes = whole_units(bytes)?;
         let areas_max = if self.is_placed {
             PLACED_AREAS_MAX
         } else {
-            POOL_AREAS_MAX
+            CATALOG_AREAS_MAX
         };
         let mine = self.areas.values().filter(|it| it.owner == area.owner).count();
         if self.areas.len() >= areas_max || (!who.is_admin && mine >= areas_max / 8) {
-            return Err(PoolRefusal::NoRoom);
+            return Err(CatalogRefusal::NoRoom);
         }
         if self.bytes_of(area.owner).saturating_add(bytes) > quota.bytes {
-            return Err(PoolRefusal::Quota);
+            return Err(CatalogRefusal::Quota);
         }
         area.rate = self.grant(area.rate, area.owner, None, quota.rate)?;
-        area.extent = self.place(bytes).ok_or(PoolRefusal::NoRoom)?;
+        area.extent = self.place(bytes).ok_or(CatalogRefusal::NoRoom)?;
         let id = AreaId(self.next);
         self.next += 1;
         let work = Work::Make(id, area.extent);
@@ -475,17 +475,23 @@ impl Pool {
 
     /// The rate that an area of `owner`, or `mine`, gets when it asks for `rate`. Where the owner has a quota, no limit means
     /// all that its other areas have left of it.
-    fn grant(&self, rate: Rate, owner: u32, mine: Option<AreaId>, quota: Rate) -> Result<Rate, PoolRefusal> {
+    fn grant(
+        &self,
+        rate: Rate,
+        owner: u32,
+        mine: Option<AreaId>,
+        quota: Rate,
+    ) -> Result<Rate, CatalogRefusal> {
         let others = || {
             self.areas()
                 .filter(|(id, it)| it.owner == owner && Some(*id) != mine)
         };
         let granted = |asked: u64, quota: u64, used: u64| match (asked, quota.saturating_sub(used)) {
             _ if quota == 0 => Ok(asked),
-            (_, 0) => Err(PoolRefusal::Quota),
+            (_, 0) => Err(CatalogRefusal::Quota),
             (0, left) => Ok(left),
             (asked, left) if asked <= left => Ok(asked),
-            _ => Err(PoolRefusal::Quota),
+            _ => Err(CatalogRefusal::Quota),
         };
         let operations = others().map(|(_, it)| u64::from(it.rate.operations)).sum();
         let bytes = others().fold(0, |sum: u64, (_, it)| sum.saturating_add(it.rate.bytes));
@@ -501,12 +507,12 @@ impl Pool {
         bytes: u64,
         who: Who,
         quota_bytes: u64,
-    ) -> Result<Option<Work>, PoolRefusal> {
+    ) -> Result<Option<Work>, CatalogRefusal> {
         let id = self.owned(name, who)?;
         let area = &self.areas[&id];
         let (from, bytes) = (area.extent, whole_units(bytes)?);
         if bytes < from.bytes {
-            return Err(PoolRefusal::Size);
+            return Err(CatalogRefusal::Size);
         }
         if bytes == from.bytes {
             return Ok(None);
@@ -515,9 +521,9 @@ impl Pool {
         let to = if self.is_free(in_place, Some(id)) {
             in_place
         } else if self.is_placed {
-            self.place(bytes).ok_or(PoolRefusal::NoRoom)?
+            self.place(bytes).ok_or(CatalogRefusal::NoRoom)?
         } else {
-            return Err(PoolRefusal::NoRoom);
+            return Err(CatalogRefusal::NoRoom);
         };
         let more = if to.offset == from.offset {
             bytes - from.bytes
@@ -525,7 +531,7 @@ impl Pool {
             bytes
         };
         if self.bytes_of(area.owner).saturating_add(more) > quota_bytes {
-            return Err(PoolRefusal::Quota);
+            return Err(CatalogRefusal::Quota);
         }
         self.areas.get_mut(&id).expect("it was found").state = AreaState::Growing(to);
         Ok(Some(Work::Grow(id, from, to)))
@@ -538,17 +544,17 @@ impl Pool {
         readers: Readers,
         path: &str,
         who: Who,
-    ) -> Result<(), PoolRefusal> {
+    ) -> Result<(), CatalogRefusal> {
         let area = self.owned(area, who)?;
         self.check_name(name)?;
         if !path.is_empty() && (!path.starts_with('/') || path.len() > PATH_BYTES_MAX || path.contains('\0'))
         {
-            return Err(PoolRefusal::Path);
+            return Err(CatalogRefusal::Path);
         }
         let of_owner = |export: &&Export| self.areas[&export.area].owner == self.areas[&area].owner;
         let mine = self.exports.values().filter(of_owner).count();
-        if self.exports.len() >= POOL_AREAS_MAX || (!who.is_admin && mine >= POOL_AREAS_MAX / 8) {
-            return Err(PoolRefusal::NoRoom);
+        if self.exports.len() >= CATALOG_AREAS_MAX || (!who.is_admin && mine >= CATALOG_AREAS_MAX / 8) {
+            return Err(CatalogRefusal::NoRoom);
         }
         let path = path.to_owned();
         self.exports
@@ -575,7 +581,7 @@ impl Pool {
 
     /// The work that undoes or completes what is under way: after a restart, or when the work of an area has failed.
     pub fn unfinished(&self) -> Vec<Work> {
-        let work = |(id, area): (AreaId, &PoolArea)| match area.state {
+        let work = |(id, area): (AreaId, &CatalogArea)| match area.state {
             AreaState::Making | AreaState::Leaving => Some(Work::Remove(id, area.extent)),
             AreaState::Growing(to) => Some(Work::Shrink(id, area.extent, to)),
             AreaState::Ready => None,
@@ -584,23 +590,23 @@ impl Pool {
     }
 
     /// The area of this name, if `who` may manage it and nothing else is done to it.
-    fn owned(&self, name: &str, who: Who) -> Result<AreaId, PoolRefusal> {
-        let (id, area) = self.find(name).ok_or(PoolRefusal::Unknown)?;
+    fn owned(&self, name: &str, who: Who) -> Result<AreaId, CatalogRefusal> {
+        let (id, area) = self.find(name).ok_or(CatalogRefusal::Unknown)?;
         if !who.is_admin && area.owner != who.user {
-            return Err(PoolRefusal::NotPermitted);
+            return Err(CatalogRefusal::NotPermitted);
         }
         match area.state {
             AreaState::Ready => Ok(id),
-            _ => Err(PoolRefusal::Busy),
+            _ => Err(CatalogRefusal::Busy),
         }
     }
 
-    fn check_name(&self, name: &str) -> Result<(), PoolRefusal> {
-        if !pool_name_is_valid(name) {
-            return Err(PoolRefusal::Name);
+    fn check_name(&self, name: &str) -> Result<(), CatalogRefusal> {
+        if !catalog_name_is_valid(name) {
+            return Err(CatalogRefusal::Name);
         }
         match self.find(name).is_some() || self.exports.contains_key(name) {
-            true => Err(PoolRefusal::Exists),
+            true => Err(CatalogRefusal::Exists),
             false => Ok(()),
         }
     }
@@ -658,9 +664,11 @@ pub enum Opened<'a> {
 }
 
 /// True for what may name an area or export.
-pub fn pool_name_is_valid(name: &str) -> bool {
+pub fn catalog_name_is_valid(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=POOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with(['-', '.'])
+    (1..=CATALOG_NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(fits)
+        && !name.starts_with(['-', '.'])
 }
 
 fn mode_is_valid(mode: u16) -> bool {
@@ -668,12 +676,12 @@ fn mode_is_valid(mode: u16) -> bool {
     classes.iter().all(|class| [0, 4, 6].contains(class))
 }
 
-fn whole_units(bytes: u64) -> Result<u64, PoolRefusal> {
+fn whole_units(bytes: u64) -> Result<u64, CatalogRefusal> {
     let whole = bytes
         .checked_next_multiple_of(UNIT_BYTES)
-        .ok_or(PoolRefusal::Size)?;
+        .ok_or(CatalogRefusal::Size)?;
     match whole >= AREA_BYTES_MIN {
         true => Ok(whole),
-        false => Err(PoolRefusal::Size),
+        false => Err(CatalogRefusal::Size),
     }
 }

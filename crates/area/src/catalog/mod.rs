@@ -1,11 +1,11 @@
-//! Pools of storage areas: the client's side of their socket ([`PoolClient`]), and for who serves one the medium behind it
-//! ([`PoolMedia`]). Which area is whose is decided in `store::pool`; the bytes are on the page docs/format/areas.md.
+//! Catalogs of storage areas: the client's side of their socket ([`CatalogClient`]), and for who serves one the medium behind it
+//! ([`CatalogMedia`]). Which area is whose is decided in `store::catalog`; the bytes are on the page docs/format/areas.md.
 //!
 //! # What a descriptor lets its holder do
 //! Whoever has a descriptor has it for good, passes it on, and asks of it whatever its kind of file allows. So:
 //!
 //! - A *file* is read and written, cut and extended. Its space is reserved, so nobody else's extending takes it away; what is
-//!   extended is cut off again by [`PoolMedia::tend`], which is after the fact. A *strict* pool hands out a loop device over
+//!   extended is cut off again by [`CatalogMedia::tend`], which is after the fact. A *strict* catalog hands out a loop device over
 //!   each file instead, whose length its holder cannot change.
 //! - A *partition* is bounded by the kernel. It is deleted, and its space given away, when nobody has it open.
 //! - A *loop device* obeys whoever may write it: LOOP_SET_STATUS64 moves its window over everything that lies below, without
@@ -20,8 +20,8 @@ mod loops;
 mod media;
 mod throttle;
 
-pub use client::{ClientError, OpenedArea, PoolClient, default_socket};
-pub use media::{HandedOut, PoolMedia, PoolMediaError, WorkError};
+pub use client::{CatalogClient, ClientError, OpenedArea, default_socket};
+pub use media::{CatalogMedia, CatalogMediaError, HandedOut, WorkError};
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,6 +1,6 @@
-//! Messages between programs and the server of a pool of areas (docs/format/areas.md, "Socket"): one packet each.
+//! Messages between programs and the server of a catalog of areas (docs/format/areas.md, "Socket"): one packet each.
 //!
-//! Names, sizes and modes are the pool's to judge; here a message is whole, or it is malformed.
+//! Names, sizes and modes are the catalog's to judge; here a message is whole, or it is malformed.
 
 pub use base::{Rate, Readers};
 use thiserror::Error;

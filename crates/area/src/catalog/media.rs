@@ -1,4 +1,4 @@
-//! The medium of a pool: a directory or a block device, what a change asks for of it, and the descriptors of areas.
+//! The medium of a catalog: a directory or a block device, what a change asks for of it, and the descriptors of areas.
 
 use super::disk::Disk;
 use super::loops;
@@ -10,15 +10,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use store::pool::{AreaId, Extent, PoolArea, TABLE_BYTES, Work};
+use store::catalog::{AreaId, CatalogArea, Extent, TABLE_BYTES, Work};
 use thiserror::Error;
 
 /// The table's file in a directory.
 const TABLE: &str = "table";
 
-/// Why a medium cannot hold a pool.
+/// Why a medium cannot hold a catalog.
 #[derive(Debug, Error)]
-pub enum PoolMediaError {
+pub enum CatalogMediaError {
     /// Another server has it, or it is mounted.
     #[error("{}: in use by another server of areas, or mounted", .0.display())]
     InUse(PathBuf),
@@ -84,7 +84,7 @@ pub struct HandedOut {
 
 /// A medium, taken for this process.
 #[derive(Debug)]
-pub struct PoolMedia {
+pub struct CatalogMedia {
     kind: Kind,
     is_strict: bool,
     /// `None` where rates cannot be kept.
@@ -97,7 +97,7 @@ enum Kind {
     Device(Disk),
 }
 
-impl PoolMedia {
+impl CatalogMedia {
     fn new(kind: Kind, is_strict: bool) -> Self {
         Self {
             kind,
@@ -116,16 +116,16 @@ impl PoolMedia {
     }
 
     /// Takes a directory, which is made if it is missing, or a block device, and its table: blank in a new directory. A strict
-    /// pool hands out loop devices over its files.
-    pub fn open(path: &Path, is_strict: bool) -> Result<(Self, MediaFile), PoolMediaError> {
+    /// catalog hands out loop devices over its files.
+    pub fn open(path: &Path, is_strict: bool) -> Result<(Self, MediaFile), CatalogMediaError> {
         let os = |source: io::Error| match source.kind() {
-            io::ErrorKind::WouldBlock => PoolMediaError::InUse(path.into()),
-            _ => PoolMediaError::Os {
+            io::ErrorKind::WouldBlock => CatalogMediaError::InUse(path.into()),
+            _ => CatalogMediaError::Os {
                 path: path.into(),
                 source,
             },
         };
-        let unfit = |why| PoolMediaError::Unfit {
+        let unfit = |why| CatalogMediaError::Unfit {
             path: path.into(),
             why,
         };
@@ -152,7 +152,7 @@ impl PoolMedia {
                 }
                 fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(os)?;
                 let table = MediaFile::open(&table, TABLE_BYTES, true).map_err(|error| match error {
-                    MediaOpenError::InUse(_) => PoolMediaError::InUse(path.into()),
+                    MediaOpenError::InUse(_) => CatalogMediaError::InUse(path.into()),
                     error => error.into(),
                 })?;
                 if table.as_file().is_some_and(|file| is_written(file).is_err()) {
@@ -234,7 +234,7 @@ impl PoolMedia {
     }
 
     /// True if the area is handed out as a loop device.
-    pub fn has_loop(&self, area: &PoolArea) -> bool {
+    pub fn has_loop(&self, area: &CatalogArea) -> bool {
         let always = match &self.kind {
             Kind::Directory(_) => self.is_strict,
             Kind::Device(disk) => disk.needs_loops(),
@@ -243,7 +243,7 @@ impl PoolMedia {
     }
 
     /// What the loop device of an area is over.
-    fn backing(&self, id: AreaId, area: &PoolArea, write: bool) -> io::Result<File> {
+    fn backing(&self, id: AreaId, area: &CatalogArea, write: bool) -> io::Result<File> {
         match &self.kind {
             Kind::Directory(dir) => private(&area_path(dir, id), false),
             Kind::Device(disk) => disk.open_partition(area.extent, 0, write),
@@ -251,7 +251,7 @@ impl PoolMedia {
     }
 
     /// Gives the area's device the area's rate, if it has a device now. Whoever has it open notices at once.
-    pub fn limit(&self, id: AreaId, area: &PoolArea) -> Result<(), WorkError> {
+    pub fn limit(&self, id: AreaId, area: &CatalogArea) -> Result<(), WorkError> {
         if !self.has_loop(area) {
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl PoolMedia {
     pub fn hand_out(
         &self,
         id: AreaId,
-        area: &PoolArea,
+        area: &CatalogArea,
         write: bool,
         process: u32,
     ) -> Result<HandedOut, WorkError> {
@@ -339,7 +339,7 @@ impl PoolMedia {
     }
 
     /// True if somebody has the area open for writing.
-    pub fn is_open(&self, id: AreaId, area: &PoolArea) -> bool {
+    pub fn is_open(&self, id: AreaId, area: &CatalogArea) -> bool {
         let state = match &self.kind {
             _ if self.has_loop(area) => self
                 .backing(id, area, false)
