@@ -5,12 +5,12 @@ use crate::backend::{self, Backend, Direct, Mapped, NvmTiming, WriteCache};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
 use crate::shared::Shared;
+use crate::sync::Arc;
 use base::{Device, MediaError, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use store::catalog::protocol::{Code, OWN, Request};
 use store::{

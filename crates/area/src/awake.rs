@@ -14,6 +14,7 @@
 //! A program that is killed leaves such a write to the kernel, which keeps the file open until it has ended. So whoever
 //! takes a medium over has to go by who has it open, and by no other file.
 
+use crate::sync::{AtomicU32, Once, Ordering};
 use base::Duration;
 use io_uring::{IoUring, opcode, types};
 use os::now;
@@ -21,8 +22,6 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest time for which a thread stays awake.
 const WATCH: Duration = Duration::from_micros(200);

@@ -25,11 +25,12 @@ mod awake;
 mod backend;
 mod bell;
 pub mod catalog;
+mod commit;
 mod error;
 pub mod files;
-mod group;
 mod shared;
 mod structures;
+mod sync;
 
 pub use area::{Area, AreaOptions, Pending};
 pub use backend::{NvmTiming, WriteCache};

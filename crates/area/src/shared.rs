@@ -3,12 +3,12 @@
 //! A thread that submits takes the next write, if there is room for one, makes it, and returns with no other thread
 //! involved. While writes are under way others only add to the next record and sleep; who ends a write wakes those whose
 //! records are durable, all by one system call, and they return without taking the lock. Whether the next write is begun
-//! at once is for [`Group`] to say.
+//! at once is for [`GroupCommit`] to say.
 //!
 //! # Who wakes whom
 //!
 //! Invariant: while a record is wanted and there is room for a write, some thread will make the write. It is awake, or
-//! guards a hold ([`Group`]) and sleeps with a limit. All facts below change under the lock; bells are rung after it.
+//! guards a hold ([`GroupCommit`]) and sleeps with a limit. All facts below change under the lock; bells are rung after it.
 //!
 //! - A thread in [`Shared::wait`] sleeps without a limit in two cases. First, there is no write to make now: a writer is
 //!   awake, has this record or fills the room for writes, and will call [`Shared::publish`]. Second, the next write is
@@ -28,18 +28,16 @@
 //! - The area's own thread sleeps on `background`, under the lock, unless `is_called`. It leaves only after the last owner
 //!   has left, so nobody can wait for it.
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
-//!   [`Group::serve`] ends the hold with it.
+//!   [`GroupCommit::serve`] ends the hold with it.
 
-use crate::backend::Backend;
-use crate::bell::Bell;
-use crate::error::AreaError;
-use crate::group::{Group, RECORDS, Turn};
+use super::backend::Backend;
+use super::bell::Bell;
+use super::commit::{GroupCommit, RECORDS, Turn};
+use super::error::AreaError;
+use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, now};
 use base::MediaError;
-use os::now;
 use smallvec::SmallVec;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Ticket, Write};
 
 /// Lookups of a value that moves while it is read.
@@ -66,7 +64,7 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub engine: Engine,
-    group: Group,
+    commit: GroupCommit,
     /// Submitters that wait for any completion.
     is_crowded: bool,
     /// The area's thread has something to do: clean, or write what was submitted and is awaited by nobody.
@@ -81,7 +79,7 @@ impl Shared {
         let durable = AtomicU64::new(engine.durable().0);
         let state = State {
             engine,
-            group: Group::default(),
+            commit: GroupCommit::default(),
             is_crowded: false,
             is_called: false,
             is_closing: false,
@@ -141,11 +139,11 @@ impl Shared {
         if let Some(result) = self.outcome(ticket) {
             return result;
         }
-        guard.group.arrive(ticket.0);
+        guard.commit.arrive(ticket.0);
         let bell = &self.records[ticket.0 as usize % RECORDS];
         loop {
-            let State { engine, group, .. } = &mut *guard;
-            let turn = group.turn(engine.has_write(), now);
+            let State { engine, commit, .. } = &mut *guard;
+            let turn = commit.turn(engine.has_write(), now);
             match turn {
                 Turn::Write => {
                     let write = engine.next_write().expect("it has a write");
@@ -166,7 +164,7 @@ impl Shared {
                 return result;
             }
             if let Turn::Sleep(Some(_)) = turn {
-                guard.group.unguard();
+                guard.commit.unguard();
             }
         }
     }
@@ -191,9 +189,9 @@ impl Shared {
         let mut guard = self.lock();
         let before = guard.engine.durable().0;
         guard.engine.written(write, result.map_err(|_| MediaError::Io));
-        let rings = self.publish(&mut guard, before, |group, served| {
+        let rings = self.publish(&mut guard, before, |commit, served| {
             if is_record {
-                group.ended(now, took_ns, served);
+                commit.ended(now, took_ns, served);
             }
         });
         if guard.engine.wants_cleaning() {
@@ -210,33 +208,34 @@ impl Shared {
         &self,
         guard: &mut Guard<'_>,
         before: u64,
-        ended: impl FnOnce(&mut Group, u32),
+        ended: impl FnOnce(&mut GroupCommit, u32),
     ) -> SmallVec<[(&Bell, u32); 4]> {
-        let State { engine, group, .. } = &mut **guard;
+        let State { engine, commit, .. } = &mut **guard;
         let mut rings = SmallVec::new();
         let mut served = 0;
-        let mut serve = |group: &mut Group, record: u64| {
-            let count = group.serve(record);
+        let mut serve = |commit: &mut GroupCommit, record: u64| {
+            let count = commit.serve(record);
             if count > 0 {
                 rings.push((&self.records[record as usize % RECORDS], ALL));
             }
             served += count;
         };
         let durable = engine.durable().0;
-        (before + 1..=durable).for_each(|record| serve(group, record));
+        (before + 1..=durable).for_each(|record| serve(commit, record));
         self.durable.store(durable, Ordering::Release);
         if let Some(failed) = engine.failed() {
             self.failed.store(failed.0, Ordering::Release);
-            (failed.0..failed.0 + RECORDS as u64).for_each(|record| serve(group, record));
+            // No further: records share bells, and an earlier one may be under way still.
+            (failed.0..=engine.newest().0).for_each(|record| serve(commit, record));
         }
-        ended(group, served);
+        ended(commit, served);
         if guard.is_crowded {
             guard.is_crowded = false;
             rings.push((&self.any, ALL));
         }
         // The last to wake: those who have been served may add to the write that it makes.
         if let Some(next) = guard.engine.next_ticket() {
-            match guard.group.first_awaited(next.0) {
+            match guard.commit.first_awaited(next.0) {
                 Some(record) => rings.push((&self.records[record as usize % RECORDS], 1)),
                 None => self.call(guard),
             }

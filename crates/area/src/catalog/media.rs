@@ -3,13 +3,13 @@
 use super::disk::Disk;
 use super::loops;
 use super::throttle::Throttle;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use os::{MediaFile, MediaOpenError};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::catalog::{AreaId, CatalogArea, Extent, TABLE_BYTES, Work};
 use thiserror::Error;
 

@@ -14,9 +14,9 @@
 //! and sleeps no longer than the hold lasts; the others sleep without a limit.
 //!
 //! Invariant: while a hold is marked as guarded, its guard sleeps with a limit that is not after the hold's, or is awake
-//! and will ask for its turn again. The mark is part of the hold, and a new hold has none. [`Group::serve`] ends the hold
+//! and will ask for its turn again. The mark is part of the hold, and a new hold has none. [`GroupCommit::serve`] ends the hold
 //! when it serves a thread, which may be the guard. So a guard that is about to leave guards nothing. A guard that is not
-//! served takes the mark away ([`Group::unguard`]) before it asks again.
+//! served takes the mark away ([`GroupCommit::unguard`]) before it asks again.
 
 use base::Instant;
 
@@ -31,7 +31,7 @@ const LOSSES_MAX: u32 = 7;
 
 /// See the module. All under the area's lock.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct GroupCommit {
     /// Threads that wait, by record.
     waiting: [u32; RECORDS],
     total: u32,
@@ -62,7 +62,7 @@ pub(super) enum Turn {
     Sleep(Option<u64>),
 }
 
-impl Default for Group {
+impl Default for GroupCommit {
     fn default() -> Self {
         Self {
             waiting: [0; RECORDS],
@@ -76,7 +76,7 @@ impl Default for Group {
     }
 }
 
-impl Group {
+impl GroupCommit {
     /// A thread waits for `record`.
     pub(super) fn arrive(&mut self, record: u64) {
         self.waiting[record as usize % RECORDS] += 1;
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_alone_is_never_held() {
-        let mut group = Group::default();
+        let mut group = GroupCommit::default();
         for record in 1..100 {
             group.arrive(record);
             assert_eq!(group.turn(true, || at(0)), Turn::Write);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_write_is_held_until_those_who_were_served_are_back() {
-        let mut group = Group::default();
+        let mut group = GroupCommit::default();
         (0..3).for_each(|_| group.arrive(1));
         let served = group.serve(1);
         group.ended(at(0), WRITE_NS, served);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn holding_is_given_up_where_nobody_comes_back() {
-        let mut group = Group::default();
+        let mut group = GroupCommit::default();
         let mut held = 0;
         for record in 1..1000 {
             (0..2).for_each(|_| group.arrive(record));
@@ -215,8 +215,8 @@ mod tests {
     /// took its mark away later than the thread came. fix: the mark ends with its hold.
     #[test]
     fn a_guard_that_was_served_guards_no_later_hold() {
-        let mut group = Group::default();
-        let serve_two = |group: &mut Group, record| {
+        let mut group = GroupCommit::default();
+        let serve_two = |group: &mut GroupCommit, record| {
             let served = group.serve(record);
             group.ended(at(0), WRITE_NS, served);
         };
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_wakes_too_early_guards_again() {
-        let mut group = Group::default();
+        let mut group = GroupCommit::default();
         (0..3).for_each(|_| group.arrive(1));
         let served = group.serve(1);
         group.ended(at(0), WRITE_NS, served);

@@ -1,0 +1,284 @@
+//! Model checks of the synchronisation by hand: `shuttle` runs the sources as they ship under many schedules, and stops
+//! where every thread sleeps.
+//!
+//! A tree is one set of sources: `shipped` is what ships, the others replace one file by a mistaken one. All of them take
+//! locks, atomics, futexes and the time from `super::sync`, and here that is the file `sync.rs` beside this one. Mistakes
+//! that need no other source are a [`sync::Fault`]. Every mistake has a test that the checker finds it.
+//!
+//! `SWITCHYARD_SCHEDULES` is how many schedules each check runs; the default takes seconds.
+
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each tree has the shipped files that it does not replace"
+)]
+
+#[macro_use]
+mod scenarios;
+mod early_look;
+mod shipped;
+mod stale_guard;
+mod sync;
+
+use base::Device;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use store::{Durability, Engine, Kind, Layout, Op, Options, StructureId};
+use sync::Fault;
+
+/// Schedules of a check.
+const SCHEDULES: usize = 400;
+/// Schedules within which a mistake is found, with room to spare.
+const SCHEDULES_TO_FIND: usize = 4000;
+/// Preemptions that a schedule of the second kind has at most.
+const PREEMPTIONS_MAX: usize = 4;
+/// The engine's steps need more than the checker's usual stack.
+const STACK_BYTES: usize = 1 << 18;
+
+/// Segments of 1 KiB and records of 256 bytes: a few appends fill a record, and some dozens the area.
+const LAYOUT: Layout = Layout {
+    sector_bytes: 64,
+    block_bytes: 64,
+    segment_bytes: 1024,
+    segments: 16,
+    atomic_bytes: 64,
+    record_bytes_max: 256,
+};
+
+/// The medium of an area with one log, of which all but `free` segments are in use and nothing is live.
+fn image(free: u32) -> &'static (Vec<u8>, StructureId) {
+    static IMAGES: [OnceLock<(Vec<u8>, StructureId)>; 2] = [const { OnceLock::new() }; 2];
+    IMAGES[usize::from(free < ROOMY)].get_or_init(|| {
+        let mut medium = vec![0; LAYOUT.capacity_bytes() as usize];
+        store::create(&mut medium, LAYOUT, [7; 16]).expect("it has room");
+        let (mut engine, _) = Engine::open(&mut medium, Options::default()).expect("it was just made");
+        let (log, _) = engine
+            .create("log", Kind::Log, Durability::Sync)
+            .expect("a short name");
+        loop {
+            while let Some(write) = engine.next_write() {
+                medium.write_at(write.offset(), write.bytes()).expect("inside");
+                engine.written(write, Ok(()));
+            }
+            if engine.stats().free_segments <= free {
+                break;
+            }
+            let data = &[1; 150];
+            let receipt = engine
+                .submit(&[Op::Append { log, data }])
+                .expect("one record waits");
+            let floor = receipt.positions[0] + 1;
+            engine.submit(&[Op::Trim { log, floor }]).expect("one more");
+        }
+        (medium, log)
+    })
+}
+
+/// Runs `scenario` under random schedules, and under those with few preemptions at the worst places.
+fn check(fault: Option<Fault>, schedules: usize, scenario: impl Fn() + Send + Sync + Copy + 'static) {
+    let asked = std::env::var("SWITCHYARD_SCHEDULES")
+        .ok()
+        .and_then(|count| count.parse().ok());
+    let schedules = asked.unwrap_or(schedules);
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK_BYTES;
+    config.silence_warnings = true;
+    let run = move || {
+        sync::FAULT.set(fault);
+        scenario();
+    };
+    shuttle::Runner::new(RandomScheduler::new(schedules), config.clone()).run(run);
+    shuttle::Runner::new(PctScheduler::new(PREEMPTIONS_MAX, schedules), config).run(run);
+}
+
+/// The checker must find that `scenario` stops for ever.
+fn finds(fault: Option<Fault>, scenario: impl Fn() + Send + Sync + Copy + 'static) {
+    let checked = catch_unwind(AssertUnwindSafe(|| check(fault, SCHEDULES_TO_FIND, scenario)));
+    let panic = checked.expect_err("the mistake is found");
+    let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(said.contains("deadlock"), "{said}");
+}
+
+/// What the threads of a check do.
+#[derive(Clone, Copy)]
+struct Load {
+    threads: usize,
+    /// Appends of a thread,
+    rounds: usize,
+    /// each of so many bytes.
+    bytes: usize,
+    /// Each is waited for, and not only the last.
+    waits: bool,
+    in_flight: usize,
+    /// Segments that are free at the start: with few the cleaner has work.
+    free_segments: u32,
+    /// Writes after which the medium fails.
+    fails_after: Option<usize>,
+}
+
+impl Load {
+    /// Threads that come back together: their next write is held.
+    const TOGETHER: Self = Self {
+        threads: 3,
+        rounds: 3,
+        bytes: 20,
+        waits: true,
+        in_flight: 1,
+        free_segments: ROOMY,
+        fails_after: None,
+    };
+    /// More records than may wait, so that submitters have to.
+    const CROWDED: Self = Self {
+        threads: 3,
+        rounds: 4,
+        bytes: 150,
+        waits: false,
+        ..Self::TOGETHER
+    };
+    /// An area that is cleaned meanwhile.
+    const FULL: Self = Self {
+        threads: 2,
+        rounds: 8,
+        free_segments: SCARCE,
+        ..Self::CROWDED
+    };
+}
+
+const ROOMY: u32 = LAYOUT.segments - 1;
+const SCARCE: u32 = 4;
+
+fn options(in_flight: usize) -> Options {
+    Options {
+        writes_in_flight_max: in_flight,
+        ..Options::default()
+    }
+}
+
+/// What the sources see of a medium.
+pub(crate) trait Backend: Send + Sync {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// A medium whose writes take long enough to be worth holding.
+struct Memory {
+    /// The bytes, and the writes that are left before it fails.
+    state: std::sync::Mutex<(Vec<u8>, Option<usize>)>,
+}
+
+impl Memory {
+    fn new(bytes: Vec<u8>, fails_after: Option<usize>) -> Self {
+        Self {
+            state: std::sync::Mutex::new((bytes, fails_after)),
+        }
+    }
+}
+
+impl Backend for Memory {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        shuttle::thread::yield_now();
+        let state = self.state.lock().expect("no panic");
+        bytes.copy_from_slice(&state.0[offset as usize..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        sync::pass(100_000);
+        shuttle::thread::yield_now();
+        let mut state = self.state.lock().expect("no panic");
+        if let Some(left) = &mut state.1 {
+            *left = left.checked_sub(1).ok_or(io::ErrorKind::Other)?;
+        }
+        state.0[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        drop(state);
+        shuttle::thread::yield_now();
+        Ok(())
+    }
+}
+
+#[test]
+fn every_writer_that_waits_returns() {
+    check(None, SCHEDULES, || shipped::writers(Load::TOGETHER));
+    let in_flight = 2;
+    check(None, SCHEDULES, move || {
+        shipped::writers(Load {
+            in_flight,
+            ..Load::TOGETHER
+        });
+    });
+}
+
+#[test]
+fn submitters_that_find_no_room_get_some() {
+    check(None, SCHEDULES, || shipped::writers(Load::CROWDED));
+}
+
+#[test]
+fn an_area_that_is_cleaned_serves_its_writers() {
+    check(None, SCHEDULES, || shipped::writers(Load::FULL));
+}
+
+#[test]
+fn a_write_that_fails_reaches_every_waiter() {
+    for (load, in_flight) in [(Load::TOGETHER, 1), (Load::CROWDED, 1), (Load::FULL, 1)] {
+        check(None, SCHEDULES / 2, move || {
+            shipped::writers(Load {
+                in_flight,
+                fails_after: Some(2),
+                ..load
+            });
+        });
+    }
+}
+
+/// bug: threads whose record was under way when a later one failed slept for ever. cause: a failure served all records that
+/// share a bell with a failed one, and so forgot who waits for the earlier one. fix: it serves the records that there are.
+#[test]
+fn a_write_that_ends_after_a_later_one_failed_reaches_its_waiters() {
+    let (threads, in_flight) = (4, 3);
+    check(None, SCHEDULES, move || {
+        shipped::writers(Load {
+            threads,
+            in_flight,
+            fails_after: Some(2),
+            ..Load::TOGETHER
+        });
+    });
+}
+
+/// The defect of `bench store` with eight threads: one of them slept for ever.
+#[test]
+fn a_guard_whose_mark_outlives_it_is_found() {
+    finds(None, || stale_guard::writers(Load::TOGETHER));
+}
+
+#[test]
+fn a_bell_that_looks_for_sleepers_too_early_is_found() {
+    finds(None, || early_look::writers(Load::TOGETHER));
+}
+
+#[test]
+fn a_guard_that_sleeps_without_a_limit_is_found() {
+    finds(Some(Fault::HasNoLimit), || shipped::writers(Load::TOGETHER));
+}
+
+#[test]
+fn a_next_writer_who_is_not_woken_is_found() {
+    finds(Some(Fault::WakesNone), || shipped::writers(Load::TOGETHER));
+}
+
+#[test]
+fn served_threads_of_which_one_is_woken_are_found() {
+    finds(Some(Fault::WakesOne), || shipped::writers(Load::TOGETHER));
+}
+
+#[test]
+fn a_sleeper_that_does_not_look_again_is_found() {
+    finds(Some(Fault::LooksLate), || shipped::writers(Load::TOGETHER));
+}
+
+#[test]
+fn an_own_thread_that_is_not_called_is_found() {
+    finds(Some(Fault::NotifiesNone), || shipped::writers(Load::CROWDED));
+}

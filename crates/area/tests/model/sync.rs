@@ -1,0 +1,144 @@
+//! What the sources take from `src/sync.rs`, played by the checker, with faults that a test may ask for.
+
+use base::Instant;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::{sync, thread};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::LockResult;
+
+pub use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub use shuttle::sync::{Mutex, MutexGuard};
+pub use std::sync::PoisonError;
+
+/// A seeded mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A futex wakes nobody where it is to wake one: the thread that is to make the next write.
+    WakesNone,
+    /// A futex wakes one where it is to wake all.
+    WakesOne,
+    /// A futex sleeps although its word has changed.
+    LooksLate,
+    /// A futex sleeps for ever where it was given a limit.
+    HasNoLimit,
+    /// A condition wakes nobody.
+    NotifiesNone,
+}
+
+thread_local! {
+    /// Of this thread's checks.
+    pub static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Looks at which a sleep with a limit may end.
+const LOOKS_MAX: u32 = 4;
+
+fn has(fault: Fault) -> bool {
+    FAULT.get() == Some(fault)
+}
+
+/// Time passes where something takes time ([`pass`]), and a little with each look.
+pub fn now() -> Instant {
+    pass(1000);
+    Instant::from_nanos(NOW_NS.get())
+}
+
+/// Lets time pass.
+pub fn pass(ns: u64) {
+    NOW_NS.set(NOW_NS.get() + ns);
+}
+
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    pub const fn new() -> Self {
+        Self(sync::Condvar::new())
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.0.wait(guard)
+    }
+
+    pub fn notify_one(&self) {
+        if !has(Fault::NotifiesNone) {
+            self.0.notify_one();
+        }
+    }
+}
+
+/// The kernel's futex: the comparison and the place in the queue are one step.
+#[derive(Debug)]
+pub struct Futex {
+    word: sync::atomic::AtomicU32,
+    queue: sync::Mutex<Queue>,
+    woken: sync::Condvar,
+}
+
+#[derive(Debug)]
+struct Queue {
+    next: u64,
+    sleepers: VecDeque<u64>,
+}
+
+impl Futex {
+    pub const fn new() -> Self {
+        Self {
+            word: sync::atomic::AtomicU32::new(0),
+            queue: sync::Mutex::new(Queue {
+                next: 0,
+                sleepers: VecDeque::new(),
+            }),
+            woken: sync::Condvar::new(),
+        }
+    }
+
+    pub fn load(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    pub fn change(&self) {
+        self.word.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn wait(&self, value: u32, limit_ns: Option<u64>) {
+        let mut queue = self.queue.lock().expect("no panic");
+        if self.word.load(Ordering::SeqCst) != value && !has(Fault::LooksLate) {
+            return;
+        }
+        let place = queue.next;
+        queue.next += 1;
+        queue.sleepers.push_back(place);
+        let Some(limit_ns) = limit_ns.filter(|_| !has(Fault::HasNoLimit)) else {
+            while queue.sleepers.contains(&place) {
+                queue = self.woken.wait(queue).expect("no panic");
+            }
+            return;
+        };
+        for _ in 0..thread_rng().gen_range(0..LOOKS_MAX) {
+            drop(queue);
+            thread::yield_now();
+            queue = self.queue.lock().expect("no panic");
+            if !queue.sleepers.contains(&place) {
+                return;
+            }
+        }
+        queue.sleepers.retain(|sleeper| *sleeper != place);
+        pass(limit_ns);
+    }
+
+    pub fn wake(&self, count: u32) {
+        let count = match count {
+            1 if has(Fault::WakesNone) => 0,
+            2.. if has(Fault::WakesOne) => 1,
+            count => count,
+        };
+        let mut queue = self.queue.lock().expect("no panic");
+        for _ in 0..count.min(queue.sleepers.len() as u32) {
+            let chosen = thread_rng().gen_range(0..queue.sleepers.len());
+            queue.sleepers.remove(chosen);
+        }
+        self.woken.notify_all();
+    }
+}
