@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use store::catalog::errand::Facts;
 use store::catalog::{AreaId, CatalogArea, Extent, TABLE_BYTES, Work};
 use thiserror::Error;
 
@@ -95,6 +96,18 @@ pub struct CatalogMedia {
 enum Kind {
     Directory(PathBuf),
     Device(Disk),
+}
+
+impl Facts for CatalogMedia {
+    fn is_open(&self, id: AreaId, area: &CatalogArea) -> bool {
+        Self::is_open(self, id, area)
+    }
+    fn has_loop(&self, area: &CatalogArea) -> bool {
+        Self::has_loop(self, area)
+    }
+    fn can_limit(&self) -> bool {
+        Self::can_limit(self)
+    }
 }
 
 impl CatalogMedia {

@@ -16,6 +16,7 @@
 //!
 //! Bytes and steps: docs/format/areas.md.
 
+pub mod errand;
 mod format;
 pub mod protocol;
 

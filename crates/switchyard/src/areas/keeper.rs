@@ -1,4 +1,4 @@
-//! The catalog and its medium together: changes in the steps of `store::catalog`, and descriptors.
+//! The catalog and its medium together: changes as `store::catalog::errand` decides them, and descriptors.
 //!
 //! The table's lock is held for moments, so that opening an area never waits for another's zeros; work on the medium is done by
 //! one thread at a time.
@@ -7,9 +7,10 @@ use area::catalog::{CatalogMedia, HandedOut, WorkError};
 use runtime::MediaFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::catalog::errand::{Answer, Asked, Done, Errand, Step};
 use store::catalog::protocol::{AreaEntry, Code, ExportEntry};
 use store::catalog::{
-    AreaId, AreaState, Catalog, CatalogArea, CatalogRefusal, Change, Export, Opened, Quota, Rate, Who, Work,
+    AreaId, AreaState, Catalog, CatalogArea, CatalogRefusal, Change, Export, Opened, Quota, Rate, Who,
 };
 
 /// Quota of users for one resource.
@@ -105,22 +106,27 @@ struct State {
 }
 
 impl State {
-    /// Makes `next` the table, durably.
-    fn save(&mut self, mut next: Catalog) -> Result<(), Refusal> {
-        if self.is_failed || next.save(&mut self.table).is_err() {
-            self.is_failed = true;
-            let text = "the table could not be written: restart the server when its medium is sound";
-            return Err(Refusal(Code::Failed, text.into()));
+    /// Makes `next` the table, durably; false if that failed, now or before.
+    fn save(&mut self, mut next: Catalog) -> bool {
+        self.is_failed = self.is_failed || next.save(&mut self.table).is_err();
+        if !self.is_failed {
+            self.catalog = next;
         }
-        self.catalog = next;
-        Ok(())
+        !self.is_failed
     }
+}
 
-    fn end(&mut self, work: &Work) -> Result<(), Refusal> {
-        let mut next = self.catalog.clone();
-        next.end(work);
-        self.save(next)
-    }
+/// What the client of an errand is told.
+fn answered(answer: Answer, failure: Option<WorkError>) -> Result<(), Refusal> {
+    let text = "the table could not be written: restart the server when its medium is sound";
+    Err(match answer {
+        Answer::Made => return Ok(()),
+        Answer::Refused(refusal) => refusal.into(),
+        Answer::InUse => WorkError::InUse.into(),
+        Answer::NoRates => WorkError::NoRates.into(),
+        Answer::TableFailed => Refusal(Code::Failed, text.into()),
+        Answer::WorkFailed => failure.expect("a step failed").into(),
+    })
 }
 
 /// A catalog that is served.
@@ -180,80 +186,64 @@ impl Keeper {
 
     /// Makes a change: durable when it returns.
     pub fn change(&self, change: &Change, who: Who, force: bool) -> Result<(), Refusal> {
-        let work = {
-            let mut state = self.lock();
-            let owner = match change {
-                Change::Create { owner, .. } => Some(*owner),
-                Change::Resize { name, .. } | Change::Limit { name, .. } => {
-                    state.catalog.find(name).map(|(_, area)| area.owner)
-                }
-                _ => None,
-            };
-            let quota = owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner));
-            let mut next = state.catalog.clone();
-            let work = next.begin(change, who, quota)?;
-            self.check(change, &state.catalog, &next, force)?;
-            if next != state.catalog {
-                state.save(next)?;
-            }
-            if let Change::Limit { name, .. } = change
-                && let Some((id, area)) = state.catalog.find(name)
-            {
-                self.media.limit(id, area)?;
-            }
-            let Some(work) = work else { return Ok(()) };
-            state.active.insert(work.area());
-            work
-        };
-        let result = self.finish(&work);
-        self.lock().active.remove(&work.area());
-        result
-    }
-
-    /// Whether the medium allows a change from one table to another.
-    fn check(&self, change: &Change, from: &Catalog, to: &Catalog, force: bool) -> Result<(), Refusal> {
-        let refused = match change {
-            Change::Delete { name } => {
-                let is_open = |(id, area)| self.media.is_open(id, area);
-                let is_open = from.find(name).is_some_and(is_open);
-                (!force && is_open).then_some(WorkError::InUse)
-            }
-            Change::Create { name, .. } | Change::Limit { name, .. } => {
-                let area = to.find(name).map(|(_, area)| area);
-                let is_limited = area.is_some_and(|area| area.rate.is_limited());
-                // Who has it open has it as what it is without a rate, or with one.
-                let is_open = |(id, was): (AreaId, &CatalogArea)| {
-                    area.is_some_and(|area| self.media.has_loop(area) != self.media.has_loop(was))
-                        && self.media.is_open(id, was)
-                };
-                match from.find(name).is_some_and(is_open) {
-                    _ if is_limited && !self.media.can_limit() => Some(WorkError::NoRates),
-                    true => Some(WorkError::InUse),
-                    false => None,
-                }
+        let state = self.lock();
+        let owner = match change {
+            Change::Create { owner, .. } => Some(*owner),
+            Change::Resize { name, .. } | Change::Limit { name, .. } => {
+                state.catalog.find(name).map(|(_, area)| area.owner)
             }
             _ => None,
         };
-        refused.map_or(Ok(()), |error| Err(error.into()))
+        let asked = Asked {
+            change: change.clone(),
+            who,
+            quota: owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner)),
+            force,
+        };
+        self.carry(state, Errand::new(asked))
     }
 
-    /// Does the work of a change, or undoes the change.
-    fn finish(&self, work: &Work) -> Result<(), Refusal> {
-        let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let Err(error) = self.media.work(work) else {
-            return self.lock().end(work);
-        };
-        // It is gone for everybody who has not got it open; what it takes is free when the last one closes it.
-        if matches!((work, &error), (Work::Remove(..), WorkError::InUse)) {
-            return Ok(());
+    /// Does the steps of an errand. Others change the table while this one works on the medium.
+    fn carry<'a>(&'a self, mut state: MutexGuard<'a, State>, mut errand: Errand) -> Result<(), Refusal> {
+        let (mut failure, mut working, mut active) = (None, None, None);
+        let mut done = Done::Well;
+        loop {
+            let result = match errand.next(&state.catalog, &self.media, done) {
+                Step::Answer(answer) => {
+                    if let Some(id) = active {
+                        state.active.remove(&id);
+                    }
+                    return answered(answer, failure);
+                }
+                Step::Save(next) => {
+                    done = if state.save(next) {
+                        Done::Well
+                    } else {
+                        Done::Failed
+                    };
+                    continue;
+                }
+                Step::Limit(id) => {
+                    let area = state.catalog.area(id).expect("its rate was just changed");
+                    self.media.limit(id, area)
+                }
+                Step::Work(work) => {
+                    active = Some(work.area());
+                    state.active.insert(work.area());
+                    drop(state);
+                    working.get_or_insert_with(|| self.stop());
+                    let result = self.media.work(&work);
+                    state = self.lock();
+                    result
+                }
+            };
+            done = match &result {
+                Ok(()) => Done::Well,
+                Err(WorkError::InUse) => Done::InUse,
+                Err(_) => Done::Failed,
+            };
+            failure = failure.or(result.err());
         }
-        let undo = self.lock().catalog.unfinished();
-        for work in undo.iter().filter(|undo| undo.area() == work.area()) {
-            if self.media.work(work).is_ok() {
-                self.lock().end(work)?;
-            }
-        }
-        Err(error.into())
     }
 
     /// Repeated work: changes that could not be completed, and areas with sizes that their holders changed.
@@ -261,19 +251,16 @@ impl Keeper {
         if let Err(error) = self.media.tend_rates() {
             eprintln!("switchyard: rates of areas: {error}");
         }
-        let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let unfinished = {
+        let unfinished = self.lock().catalog.unfinished();
+        for work in unfinished {
             let state = self.lock();
-            let all = state.catalog.unfinished().into_iter();
-            let is_left = |work: &Work| !state.active.contains(&work.area()) && !state.is_failed;
-            all.filter(is_left).collect::<Vec<_>>()
-        };
-        for work in &unfinished {
-            // Still open by somebody, or still failing: next time.
-            if self.media.work(work).is_ok() && self.lock().end(work).is_err() {
-                return;
+            let is_left = state.catalog.unfinished().contains(&work);
+            if is_left && !state.active.contains(&work.area()) && !state.is_failed {
+                // If somebody still has it open, or it fails again, it is left for the next time.
+                let _ = self.carry(state, Errand::resume(work));
             }
         }
+        let _working = self.stop();
         let state = self.lock();
         let ready = |area: &CatalogArea| area.state == AreaState::Ready;
         for (id, area) in state.catalog.areas().filter(|(_, area)| ready(area)) {
@@ -418,7 +405,7 @@ mod tests {
             bytes: 32 << 20,
         };
         assert!(matches!(next.begin(&grow, WHO, Quota::UNLIMITED), Ok(Some(_))));
-        assert!(keeper.lock().save(next).is_ok());
+        assert!(keeper.lock().save(next));
         let file = OpenOptions::new().write(true).open(area_of(&path));
         let opened = std::thread::scope(|scope| {
             let opener = scope.spawn(open);
