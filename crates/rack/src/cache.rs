@@ -187,11 +187,6 @@ impl Cache {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-
-    /// Pages that fit.
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
 }
 
 /// The place of the data: the write cache in front of the vSSD.

@@ -7,7 +7,7 @@
 //! network latencies", RackBlox §4.5.1): flash gains nothing from the order of pages. Their deadline then decides
 //! nothing, as the oldest read is always the next. Write-backs have no network time to go by and keep the order of pages.
 
-use super::{Kind, Room, Targets, Waiting};
+use super::request::{Kind, Room, Targets, Waiting};
 use base::{Duration, Instant};
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! One queue for everything: Linux's `none`, or RackBlox's coordinated scheduling when keys are end-to-end times.
 
-use super::{Kind, Room, Waiting};
+use super::request::{Kind, Room, Waiting};
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 

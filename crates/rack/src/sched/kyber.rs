@@ -6,7 +6,7 @@
 //! domain of other requests, which are flushes. Coordinated, queues are in order of end-to-end time, and so are the
 //! latencies that are held against the targets.
 
-use super::{Kind, Room, Targets, Waiting};
+use super::request::{Kind, Room, Targets, Waiting};
 use base::{Duration, Instant, Map};
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
