@@ -5,6 +5,7 @@
 //! answered.
 
 mod collector;
+mod group;
 mod groups;
 mod held;
 mod stages;
@@ -23,7 +24,7 @@ use flash::{
     GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
-use groups::Group;
+use group::Group;
 use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
 use rack::replica::Membership;
 use rack::tor::Registration;
