@@ -18,70 +18,17 @@
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
 //!    every write that its predecessor left undecided, as a primary does that has started again.
 
+use super::Gateway;
 use super::control::Owner;
+use super::operations::Kind;
 use super::set::sooner;
-use super::{Gateway, Kind};
+use super::step::{Change, Step, undecided};
 use base::{Addr, Instant, NodeId, VolumeId, VssdId};
 use rack::control::{Intent, Open};
 use rack::exchange::ChangeState;
-use rack::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, VolumeRecord};
+use rack::registry::{LeavingRecord, SetRecord, VolumeRecord};
 use rack::replica::{Member, Membership};
 use wire::rack::Code;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Create,
-    Join,
-    Flush,
-    Joined,
-    Secure(LeavingRecord),
-    Retire(LeavingRecord),
-    Settle(LeavingRecord),
-}
-
-/// A change under way.
-#[derive(Debug)]
-pub(super) struct Change {
-    volume: VolumeId,
-    set: usize,
-    step: Step,
-    /// It was begun by an earlier start: the volume is not open before it is over.
-    resumed: bool,
-}
-
-impl Change {
-    fn owner(&self) -> Owner {
-        Owner::Change(self.volume, self.set)
-    }
-}
-
-impl Step {
-    /// The first step of carrying a decision out.
-    fn decided(set: &SetRecord, leaving: LeavingRecord) -> Self {
-        if leaving.was_primary && set.replicas.len() == 1 {
-            Self::Secure(leaving)
-        } else {
-            Self::Retire(leaving)
-        }
-    }
-}
-
-/// The record of a set of one copy as it was before the decision.
-fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
-    let new = set.replicas[0];
-    let (vssd, node) = (leaving.vssd, leaving.node);
-    SetRecord {
-        generation: set.generation - 1,
-        replicas: vec![ReplicaRecord { vssd, node }],
-        joining: Some(JoiningRecord {
-            vssd: new.vssd,
-            node: new.node,
-            replaces: vssd,
-        }),
-        leaving: None,
-        ..set.clone()
-    }
-}
 
 impl Gateway {
     /// Begins what the sets of a volume's new record ask for; [`change_state`](Gateway::change_state) tells how far it is.
@@ -360,13 +307,13 @@ impl Gateway {
                     set.waiting_mutations.push_back(slot);
                 }
                 Kind::ReadForMerge { .. } | Kind::Read { .. } => {
-                    self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+                    self.operations.renumber(slot);
                     let set = self.set(index, number);
                     set.reads_in_flight -= 1;
                     set.waiting_reads.push_back(slot);
                 }
                 Kind::Flush { .. } => {
-                    self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+                    self.operations.renumber(slot);
                     self.launch(now, slot);
                 }
             }

@@ -10,10 +10,14 @@ mod change;
 mod control;
 mod growth;
 mod lead;
+mod locks;
 pub(crate) mod merge;
+mod operations;
 mod overdue;
+mod requests;
 mod set;
 mod shape;
+mod step;
 mod volumes;
 
 pub use control::NodeAnswer;
@@ -24,26 +28,25 @@ use crate::{Input, Output};
 use base::event::Lead;
 use base::{
     Addr, BlockError, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, Map, NodeId, Page,
-    Pages, Pool, Slab, Version, VolumeId, VssdId, limits, time::earliest,
+    Pages, Pool, Version, VolumeId, limits, time::earliest,
 };
-use change::Change;
 use control::{CONTROL_BIT, Control};
 use hdrhistogram::Histogram;
+use locks::Locks;
 use merge::{Merged, Part, merge};
-use overdue::SCAN_EVERY;
-use rack::control::NodeStatus;
+use operations::{Kind, Operation, Operations};
 use rack::registry::{Durability, VolumeRecord};
+use requests::{Flushing, Request, Requests};
 use set::{READS_MAX, Set, locate, sooner};
 use shape::Shaper;
 use std::collections::VecDeque;
+use step::Change;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
-/// An operation slot's generation starts at this bit of a read's or flush's number.
-const GENERATION_SHIFT: u32 = 24;
-/// Numbers of reads and flushes have this bit; those of mutations do not.
-const SLOT_BIT: u64 = 1 << 63;
+/// What is unanswered is looked through at most this often.
+const SCAN_EVERY: Duration = Duration::from_millis(2);
 
 /// How a gateway is set up.
 #[derive(Clone, Debug)]
@@ -68,68 +71,9 @@ pub struct GatewayConfig {
 struct Volume {
     record: VolumeRecord,
     sets: Vec<Set>,
-    /// Pages that are being changed, and what waits for them.
-    locks: Map<u64, VecDeque<Part>>,
+    locks: Locks,
     latency: [Histogram<u64>; 3],
     closing: bool,
-}
-
-#[derive(Debug)]
-struct Request {
-    client: u32,
-    tag: u64,
-    volume: usize,
-    op: BlockOp,
-    left: u32,
-    error: Option<BlockError>,
-    pages: smallvec::SmallVec<[Option<Page>; 1]>,
-    arrived: Instant,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Read {
-        request: u32,
-        place: usize,
-    },
-    /// The page as it was, for parts that are laid over it.
-    ReadForMerge {
-        page: u64,
-        parts: Vec<Part>,
-    },
-    Mutate {
-        page: u64,
-        parts: Vec<Part>,
-        data: Option<Page>,
-        crc: u32,
-        durable: bool,
-        /// Where the parts were laid over what the page held: the epoch in which that was read. In another one it may
-        /// hold something else.
-        base_epoch: Option<u32>,
-    },
-    Flush {
-        request: u32,
-        replica: usize,
-        acked: u64,
-    },
-}
-
-#[derive(Debug)]
-struct Operation {
-    volume: usize,
-    set: usize,
-    lpn: u32,
-    kind: Kind,
-    /// 0 until it is sent.
-    number: u64,
-    vssd: VssdId,
-    pinned: bool,
-    damaged: u8,
-    attempts: u32,
-    /// Of a mutation: the epoch it was sent in last.
-    epoch: u32,
-    sent_at: Instant,
-    again_at: Instant,
 }
 
 /// What a page holds, and the epoch in which that was read.
@@ -142,17 +86,6 @@ struct Base {
 /// A page whose merge waits for memory: its volume and number, the parts, and what it holds if that was read.
 type Starved = (usize, u64, Vec<Part>, Option<Base>);
 
-/// A set in a flush.
-struct Flushing {
-    set: usize,
-    /// Replicas that have not answered.
-    left: u32,
-    /// One has answered with an error.
-    failed: bool,
-    /// The losses of which its failure tells, once it is answered ([`Set::complete_flush`]).
-    losses: Option<u64>,
-}
-
 /// A gateway.
 pub struct Gateway {
     config: GatewayConfig,
@@ -162,12 +95,10 @@ pub struct Gateway {
     volumes: Vec<Option<Volume>>,
     /// Volume and set of each primary vSSD.
     primaries: Map<u32, (usize, usize)>,
-    requests: Slab<Request>,
-    operations: Slab<Operation>,
-    generations: Vec<u32>,
+    requests: Requests,
+    operations: Operations,
     /// Pages whose merge waits for memory.
     starved: Vec<Starved>,
-    flushing: Map<u32, Vec<Flushing>>,
     /// Changes of sets' members.
     changes: Vec<Change>,
     /// Volumes are served here, unless this gateway stands by.
@@ -215,11 +146,9 @@ impl Gateway {
             config,
             volumes: Vec::new(),
             primaries: Map::new(),
-            requests: Slab::new(),
-            operations: Slab::new(),
-            generations: Vec::new(),
+            requests: Requests::default(),
+            operations: Operations::default(),
             starved: Vec::new(),
-            flushing: Map::new(),
             changes: Vec::new(),
             leads: true,
             heard_at: None,
@@ -240,14 +169,6 @@ impl Gateway {
     /// The nodes and their last answers.
     pub fn nodes(&self) -> &[NodeAnswer] {
         &self.control.nodes
-    }
-
-    /// The last answers of the nodes that gave one.
-    pub fn node_statuses(&self) -> impl Iterator<Item = &NodeStatus> {
-        self.control
-            .nodes
-            .iter()
-            .filter_map(|node| node.last.as_ref().map(|(_, status)| status))
     }
 
     /// Counters.
@@ -380,13 +301,8 @@ impl Gateway {
 
     /// A part of a page to change: now, or with others when the page is free.
     fn mutate(&mut self, now: Instant, volume: usize, page: u64, part: Part) {
-        let locks = &mut self.volume(volume).locks;
-        match locks.get_mut(&page) {
-            Some(waiting) => waiting.push_back(part),
-            None => {
-                locks.insert(page, VecDeque::new());
-                self.mutate_locked(now, volume, page, vec![part], None);
-            }
+        if let Some(part) = self.volume(volume).locks.lock(page, part) {
+            self.mutate_locked(now, volume, page, vec![part], None);
         }
     }
 
@@ -447,7 +363,7 @@ impl Gateway {
                 losses: None,
             })
             .collect();
-        self.flushing.insert(request, pending);
+        self.requests.flush(request, pending);
         for (set, replicas, acked) in dirty {
             for replica in 0..replicas {
                 self.start(
@@ -490,7 +406,6 @@ impl Gateway {
             again_at: now,
         };
         let slot = self.operations.insert(operation);
-        self.generations.resize(self.operations.bound() as usize, 0);
         if self.is_admitted(now, slot) {
             self.launch(now, slot);
         }
@@ -500,8 +415,7 @@ impl Gateway {
     fn launch(&mut self, now: Instant, slot: u32) {
         let operation = &self.operations[slot];
         let (volume, set) = (operation.volume, operation.set);
-        let slot_number =
-            SLOT_BIT | u64::from(self.generations[slot as usize]) << GENERATION_SHIFT | u64::from(slot);
+        let slot_number = self.operations.number(slot);
         let takes_mutations = self.volumes[volume]
             .as_ref()
             .is_some_and(|volume| volume.sets[set].takes_mutations());
@@ -601,20 +515,23 @@ impl Gateway {
             return;
         }
         if header.op == Op::Demand {
-            return self.allocated(now, &packet);
+            if let Some(shaper) = &mut self.shaper {
+                shaper.allocated(now, &packet);
+            }
+            return self.shape(now);
         }
         self.heard_at = Some(now);
         if header.code == Code::Superseded {
             return self.leave(now, Lead::Superseded);
         }
-        if header.request & SLOT_BIT == 0 && header.request & CONTROL_BIT != 0 {
+        if !operations::names_slot(header.request) && header.request & CONTROL_BIT != 0 {
             self.peer_answered(now, &header);
             self.control.answered(now, &packet);
             self.fenced(now, &header);
             return self.advance_changes(now);
         }
-        let slot = if header.request & SLOT_BIT != 0 {
-            Some((header.request & ((1 << GENERATION_SHIFT) - 1)) as u32)
+        let slot = if operations::names_slot(header.request) {
+            Some(operations::slot_of(header.request))
         } else {
             // A mutation: its number is its set's, and the vSSD tells the set.
             self.primaries
@@ -746,14 +663,9 @@ impl Gateway {
         true
     }
 
-    fn take(&mut self, slot: u32) -> Operation {
-        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
-        self.operations.remove(slot)
-    }
-
     /// Takes an operation out of flight and lets the next one in.
     fn end(&mut self, now: Instant, slot: u32) -> Operation {
-        let operation = self.take(slot);
+        let operation = self.operations.remove(slot);
         let set = self.set(operation.volume, operation.set);
         let next = match operation.kind {
             Kind::Flush { .. } => None,
@@ -821,14 +733,7 @@ impl Gateway {
         acked: u64,
         error: Option<BlockError>,
     ) {
-        let pending = self
-            .flushing
-            .get_mut(&request)
-            .expect("a flush is pending until all is done");
-        let entry = pending
-            .iter_mut()
-            .find(|entry| entry.set == set)
-            .expect("the set is being flushed");
+        let entry = self.requests.flushing(request, set);
         entry.left -= 1;
         entry.failed |= error.is_some();
         let mut error = error;
@@ -855,29 +760,20 @@ impl Gateway {
         let Some(entry) = self.volumes[volume].as_mut() else {
             return;
         };
-        let Some(waiting) = entry.locks.get_mut(&page) else {
-            return;
-        };
-        if waiting.is_empty() {
-            entry.locks.remove(&page);
-        } else {
-            let parts = waiting.drain(..).collect();
+        if let Some(parts) = entry.locks.next(page) {
             self.mutate_locked(now, volume, page, parts, None);
         }
     }
 
     fn finish_part(&mut self, now: Instant, request: u32, error: Option<BlockError>) {
-        let entry = &mut self.requests[request];
-        entry.error = entry.error.or(error);
-        entry.left -= 1;
-        if entry.left == 0 {
+        if self.requests.end_part(request, error) {
             self.finish_request(now, request);
         }
     }
 
     fn finish_request(&mut self, now: Instant, slot: u32) {
-        let request = self.requests.remove(slot);
-        for flushed in self.flushing.remove(&slot).unwrap_or_default() {
+        let (request, flushed) = self.requests.remove(slot);
+        for flushed in flushed {
             if let Some(losses) = flushed.losses {
                 self.set(request.volume, flushed.set).tell(losses);
             }
@@ -907,6 +803,36 @@ impl Gateway {
         }));
         if self.volume(request.volume).closing {
             self.drop_if_closed(request.volume);
+        }
+    }
+
+    /// True if an operation may go at once; else it waits for the tokens of its flow. Flushes are not shaped.
+    fn is_admitted(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &self.operations[slot];
+        let (Some(shaper), false) = (&mut self.shaper, matches!(operation.kind, Kind::Flush { .. })) else {
+            return true;
+        };
+        let volume = self.volumes[operation.volume]
+            .as_ref()
+            .expect("a volume stays while operations name it");
+        let mutates = matches!(operation.kind, Kind::Mutate { .. });
+        shaper.admits(now, slot, &volume.sets[operation.set].replicas, mutates)
+    }
+
+    /// Sends the operations that have their tokens, and reports to the controller when it is time.
+    fn shape(&mut self, now: Instant) {
+        let Some(shaper) = &mut self.shaper else { return };
+        let released = shaper.release(now);
+        for mut packet in shaper.reports(now) {
+            packet.header.session = self.config.session;
+            packet.header.source = self.config.addr;
+            self.out.push_back(Output::Send {
+                to: self.config.tor,
+                packet,
+            });
+        }
+        for slot in released {
+            self.launch(now, slot);
         }
     }
 

@@ -5,14 +5,12 @@
 //! undone by it.
 
 use super::merge::Part;
+use super::operations::Kind;
 use super::set::sooner;
-use super::{Gateway, Kind};
+use super::{Gateway, SCAN_EVERY};
 use crate::Output;
 use base::event::{self, Wait};
 use base::{BlockError, Duration, Instant, VssdId};
-
-/// What is unanswered is looked through at most this often.
-pub const SCAN_EVERY: Duration = Duration::from_millis(2);
 
 /// A request that is unanswered this long is told of.
 const OVERDUE_AFTER: Duration = Duration::from_secs(1);
@@ -137,12 +135,7 @@ impl Gateway {
         let volume = entry.volume;
         let of_others = |part: &Part| part.request != request;
         // First what waits, as it would move into operations when a page is unlocked.
-        let locks = &mut self.volume(volume).locks;
-        for page in locks.sorted_keys() {
-            if let Some(waiting) = locks.get_mut(&page) {
-                waiting.retain(of_others);
-            }
-        }
+        self.volume(volume).locks.forget(request);
         let mut unlocked = Vec::new();
         self.starved.retain_mut(|(of, page, parts, _)| {
             parts.retain(of_others);
@@ -198,7 +191,7 @@ impl Gateway {
         if let Some(shaper) = &mut self.shaper {
             shaper.forget(slot);
         }
-        self.take(slot);
+        self.operations.remove(slot);
     }
 
     /// A read that followed a server's word to a replica which does not answer is asked of the primary again, collecting or

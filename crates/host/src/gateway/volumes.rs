@@ -1,9 +1,10 @@
 //! Opening, growing, closing and deleting volumes.
 
 use super::control::Owner;
+use super::locks::Locks;
 use super::set::Set;
 use super::{Gateway, Volume};
-use base::{Instant, Map, NodeId, VolumeId, VssdId};
+use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
 use rack::registry::VolumeRecord;
@@ -34,7 +35,7 @@ impl Gateway {
         let volume = Volume {
             record: empty,
             sets: Vec::new(),
-            locks: Map::new(),
+            locks: Locks::default(),
             latency,
             closing: false,
         };
@@ -134,13 +135,13 @@ impl Gateway {
     }
 
     pub(super) fn drop_if_closed(&mut self, index: usize) {
-        let in_use = self.requests.iter().any(|(_, request)| request.volume == index);
+        let in_use = self.requests.iter().any(|request| request.volume == index);
         if self.volumes[index].as_ref().is_some_and(|volume| volume.closing) && !in_use {
             // What is left was given up and awaits an answer that nobody needs any more.
             for slot in 0..self.operations.bound() {
                 let left = self.operations.get(slot);
                 if left.is_some_and(|operation| operation.volume == index) {
-                    self.take(slot);
+                    self.operations.remove(slot);
                     if let Some(shaper) = &mut self.shaper {
                         shaper.forget(slot);
                     }

@@ -1,0 +1,129 @@
+//! The operations of a gateway, waiting or in flight: reads and mutations of one page, and flushes of one replica.
+
+use super::merge::Part;
+use base::{Instant, Page, Slab, VssdId};
+use core::ops::{Index, IndexMut};
+
+/// An operation slot's generation starts at this bit of a read's or flush's number.
+const GENERATION_SHIFT: u32 = 24;
+/// Numbers of reads and flushes have this bit; those of mutations do not.
+const SLOT_BIT: u64 = 1 << 63;
+
+/// The action of an operation.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Read {
+        request: u32,
+        place: usize,
+    },
+    /// The page as it was, for parts that are laid over it.
+    ReadForMerge {
+        page: u64,
+        parts: Vec<Part>,
+    },
+    Mutate {
+        page: u64,
+        parts: Vec<Part>,
+        data: Option<Page>,
+        crc: u32,
+        durable: bool,
+        /// Where the parts were laid over what the page held: the epoch in which that was read. In another one it may
+        /// hold something else.
+        base_epoch: Option<u32>,
+    },
+    Flush {
+        request: u32,
+        replica: usize,
+        acked: u64,
+    },
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub volume: usize,
+    pub set: usize,
+    pub lpn: u32,
+    pub kind: Kind,
+    /// 0 until it is sent.
+    pub number: u64,
+    pub vssd: VssdId,
+    pub pinned: bool,
+    pub damaged: u8,
+    pub attempts: u32,
+    /// Of a mutation: the epoch it was sent in last.
+    pub epoch: u32,
+    pub sent_at: Instant,
+    pub again_at: Instant,
+}
+
+/// All operations, by slot.
+#[derive(Default)]
+pub(super) struct Operations {
+    slots: Slab<Operation>,
+    /// How often each slot was numbered anew.
+    generations: Vec<u32>,
+}
+
+impl Operations {
+    pub fn insert(&mut self, operation: Operation) -> u32 {
+        let slot = self.slots.insert(operation);
+        self.generations.resize(self.slots.bound() as usize, 0);
+        slot
+    }
+
+    /// Takes an operation out. The next one in its slot has another number.
+    pub fn remove(&mut self, slot: u32) -> Operation {
+        self.renumber(slot);
+        self.slots.remove(slot)
+    }
+
+    /// Answers to the number that the slot had are for nobody from now on.
+    pub fn renumber(&mut self, slot: u32) {
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1);
+    }
+
+    /// The number of a read or flush in a slot. A mutation has a number of its set.
+    pub fn number(&self, slot: u32) -> u64 {
+        let generation = self.generations[slot as usize];
+        SLOT_BIT | u64::from(generation) << GENERATION_SHIFT | u64::from(slot)
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&Operation> {
+        self.slots.get(slot)
+    }
+
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Operation> {
+        self.slots.get_mut(slot)
+    }
+
+    /// Every slot is below this.
+    pub fn bound(&self) -> u32 {
+        self.slots.bound()
+    }
+}
+
+impl Index<u32> for Operations {
+    type Output = Operation;
+
+    fn index(&self, slot: u32) -> &Operation {
+        &self.slots[slot]
+    }
+}
+
+impl IndexMut<u32> for Operations {
+    fn index_mut(&mut self, slot: u32) -> &mut Operation {
+        &mut self.slots[slot]
+    }
+}
+
+/// True for the number of a read or flush.
+pub(super) fn names_slot(number: u64) -> bool {
+    number & SLOT_BIT != 0
+}
+
+/// The slot that the number of a read or flush names.
+pub(super) fn slot_of(number: u64) -> u32 {
+    (number & ((1 << GENERATION_SHIFT) - 1)) as u32
+}

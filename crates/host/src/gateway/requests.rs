@@ -1,0 +1,99 @@
+//! The clients' requests under way in a gateway, and the flushes among them.
+
+use base::{BlockError, BlockOp, Instant, Map, Page, Slab};
+use core::ops::{Index, IndexMut};
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub client: u32,
+    pub tag: u64,
+    pub volume: usize,
+    pub op: BlockOp,
+    pub left: u32,
+    pub error: Option<BlockError>,
+    pub pages: smallvec::SmallVec<[Option<Page>; 1]>,
+    pub arrived: Instant,
+}
+
+/// A set in a flush.
+pub(super) struct Flushing {
+    pub set: usize,
+    /// Replicas that have not answered.
+    pub left: u32,
+    /// One has answered with an error.
+    pub failed: bool,
+    /// The losses of which its failure tells, once it is answered ([`super::set::Set::complete_flush`]).
+    pub losses: Option<u64>,
+}
+
+/// All requests, by slot.
+#[derive(Default)]
+pub(super) struct Requests {
+    slots: Slab<Request>,
+    flushing: Map<u32, Vec<Flushing>>,
+}
+
+impl Requests {
+    pub fn insert(&mut self, request: Request) -> u32 {
+        self.slots.insert(request)
+    }
+
+    /// A flush is of these sets.
+    pub fn flush(&mut self, slot: u32, sets: Vec<Flushing>) {
+        self.flushing.insert(slot, sets);
+    }
+
+    /// A set of a flush.
+    pub fn flushing(&mut self, slot: u32, set: usize) -> &mut Flushing {
+        let sets = self.flushing.get_mut(&slot);
+        let sets = sets.expect("a flush is pending until all is done");
+        let entry = sets.iter_mut().find(|entry| entry.set == set);
+        entry.expect("the set is being flushed")
+    }
+
+    /// A part of a request ended; true if it was the last one.
+    pub fn end_part(&mut self, slot: u32, error: Option<BlockError>) -> bool {
+        let request = &mut self.slots[slot];
+        request.error = request.error.or(error);
+        request.left -= 1;
+        request.left == 0
+    }
+
+    /// Takes a request out, with the sets that it flushed.
+    pub fn remove(&mut self, slot: u32) -> (Request, Vec<Flushing>) {
+        let flushed = self.flushing.remove(&slot).unwrap_or_default();
+        (self.slots.remove(slot), flushed)
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&Request> {
+        self.slots.get(slot)
+    }
+
+    /// Every slot is below this.
+    pub fn bound(&self) -> u32 {
+        self.slots.bound()
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.slots.iter().map(|(_, request)| request)
+    }
+}
+
+impl Index<u32> for Requests {
+    type Output = Request;
+
+    fn index(&self, slot: u32) -> &Request {
+        &self.slots[slot]
+    }
+}
+
+impl IndexMut<u32> for Requests {
+    fn index_mut(&mut self, slot: u32) -> &mut Request {
+        &mut self.slots[slot]
+    }
+}
