@@ -1,12 +1,12 @@
 //! Opening an area, and what is done to it as a whole.
 
 use crate::awake;
-use crate::backend::{self, Backend, Direct, Mapped, NvmTiming, WriteCache};
+use crate::backend::{self, Mapped, NvmTiming, Storage, WriteCache};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
 use crate::shared::Shared;
 use crate::sync::Arc;
-use base::{Device, MediaError, Rate};
+use base::{Device, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
@@ -161,25 +161,22 @@ impl Area {
     fn open_medium(mut medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
         let create_bytes = options.create_bytes;
         if create_bytes > 0 && is_blank(&medium)? {
-            let block_bytes = medium
-                .as_file()
-                .map_or(MEMORY_BLOCK_BYTES, backend::physical_block_bytes);
+            let block_bytes = backend::physical_block_bytes(medium.as_file());
             let capacity = medium.capacity_bytes().min(create_bytes);
             create(&mut medium, capacity, block_bytes, options.is_mapped)?;
         }
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
         let warning = medium.warning();
         let capacity = medium.capacity_bytes();
-        let file = medium.into_file().expect("it was opened by its path");
-        let write_cache = backend::write_cache(&file);
-        let descriptor = Some(file.as_raw_fd());
-        let backend: Box<dyn Backend> = if options.is_mapped {
-            Box::new(Mapped::file(file, capacity)?)
+        let write_cache = backend::write_cache(medium.as_file());
+        let descriptor = Some(medium.as_file().as_raw_fd());
+        let storage = if options.is_mapped {
+            Storage::Mapped(Mapped::file(medium, capacity)?)
         } else {
-            Box::new(Direct::new(file))
+            Storage::Direct(medium)
         };
         Self::start(
-            backend,
+            storage,
             engine,
             report,
             Details {
@@ -192,8 +189,8 @@ impl Area {
 
     /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
     pub fn memory(options: &AreaOptions, timing: Option<NvmTiming>) -> Result<Self, AreaError> {
-        let mapped = Mapped::memory(options.create_bytes, timing)?;
-        let mut medium = MappedMedium(&mapped, options.create_bytes);
+        let storage = Storage::Mapped(Mapped::memory(options.create_bytes, timing)?);
+        let mut medium = &storage;
         create(&mut medium, options.create_bytes, MEMORY_BLOCK_BYTES, true)?;
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
         let details = Details {
@@ -201,16 +198,16 @@ impl Area {
             write_cache: WriteCache::Unknown,
             descriptor: None,
         };
-        Self::start(Box::new(mapped), engine, report, details)
+        Self::start(storage, engine, report, details)
     }
 
     fn start(
-        backend: Box<dyn Backend>,
+        storage: Storage,
         engine: Engine,
         report: RecoveryReport,
         details: Details,
     ) -> Result<Self, AreaError> {
-        let shared = Arc::new(Shared::new(backend, engine));
+        let shared = Arc::new(Shared::new(storage, engine));
         let runner = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("area".into()).spawn(move || {
             awake::never();
@@ -370,22 +367,4 @@ fn create(
     uuid[..8].copy_from_slice(&os::seed().to_le_bytes());
     uuid[8..].copy_from_slice(&os::seed().to_le_bytes());
     store::create(medium, layout, uuid).map_err(|error| AreaError::Create(error.into()))
-}
-
-/// Mapped memory on the cold path.
-struct MappedMedium<'a>(&'a Mapped, u64);
-
-impl Device for MappedMedium<'_> {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.0.read(offset, bytes).map_err(|_| MediaError::OutOfRange)
-    }
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        self.0.fill(offset, bytes).map_err(|_| MediaError::OutOfRange)
-    }
-    fn flush(&mut self) -> Result<(), MediaError> {
-        Ok(())
-    }
-    fn capacity_bytes(&self) -> u64 {
-        self.1
-    }
 }

@@ -16,12 +16,12 @@
 
 use crate::sync::{AtomicU32, Once, Ordering};
 use base::Duration;
-use io_uring::{IoUring, opcode, types};
-use os::now;
+use io_uring::{opcode, types};
+use os::{Ring, now};
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest time for which a thread stays awake.
 const WATCH: Duration = Duration::from_micros(200);
@@ -50,7 +50,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Of one thread.
 struct Awake {
     /// `None` where the kernel, or who confines us, has no rings, and for threads that always sleep.
-    ring: Option<IoUring>,
+    ring: Option<Ring>,
     generation: u32,
     choice: Choice,
 }
@@ -121,21 +121,9 @@ pub(crate) fn never() {
     }));
 }
 
-/// A ring of one thread that takes completions when it enters the kernel, and is not interrupted for them (Linux 5.19).
-fn new_ring() -> io::Result<IoUring> {
-    let cooperative = IoUring::builder().setup_coop_taskrun().build(2);
-    let ring = cooperative.or_else(|_| IoUring::new(2))?;
-    // SAFETY: no memory is involved.
-    let high = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTORS.start) };
-    if high < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor of this ring, which nobody else has.
-    let ring = unsafe { IoUring::from_fd(high as RawFd, ring.params().clone()) }?;
-    match DESCRIPTORS.contains(&high) {
-        true => Ok(ring),
-        false => Err(io::ErrorKind::QuotaExceeded.into()),
-    }
+/// A ring of one thread, out of the way of the program's descriptors.
+fn new_ring() -> io::Result<Ring> {
+    Ring::new(2)?.moved_to(DESCRIPTORS)
 }
 
 extern "C" fn after_fork() {
@@ -224,17 +212,19 @@ impl Awake {
             .rw_flags(libc::RWF_DSYNC)
             .build();
         // SAFETY: file and bytes are borrowed until the completion is here, which is waited for below whatever happens.
-        let pushed = unsafe { ring.submission().push(&entry) }.is_ok();
-        if !pushed || ring.submit().ok() != Some(1) {
+        unsafe { ring.push(&entry) };
+        if ring.submit().ok() != Some(1) {
             // It never will: the program may have closed the ring's descriptor, and its number be another file's now. So it
             // is not closed again.
-            std::mem::forget(self.ring.take());
+            if let Some(ring) = self.ring.take() {
+                ring.leak();
+            }
             return None;
         }
         let began = now();
         let mut last = began;
         let mut pays = true;
-        while ring.completion().is_empty() {
+        while !ring.has_ended() {
             if pays {
                 std::thread::yield_now();
                 let now = now();
@@ -242,10 +232,10 @@ impl Awake {
                 last = now;
             } else {
                 // However it ends, the completion is looked for.
-                let _ = ring.submit_and_wait(1);
+                let _ = ring.wait(None);
             }
         }
-        let result = ring.completion().next()?.result();
+        let (_, result) = ring.next_end()?;
         match -result {
             // What would have to wait goes to a worker, of which there may be none as there may be no more tasks (RLIMIT_NPROC, pids.max).
             libc::ECANCELED | libc::EAGAIN => {
@@ -261,8 +251,10 @@ impl Awake {
 impl Drop for Awake {
     fn drop(&mut self) {
         // The program may have closed its descriptor, and the number be another file's now.
-        if let Some(ring) = self.ring.take().filter(|ring| ring.submit().is_err()) {
-            std::mem::forget(ring);
+        if let Some(mut ring) = self.ring.take()
+            && ring.submit().is_err()
+        {
+            ring.leak();
         }
     }
 }
@@ -345,10 +337,10 @@ mod tests {
         use std::os::fd::AsFd;
         let rings: Vec<_> = (0..100).map_while(|_| new_ring().ok()).collect();
         assert!(rings.len() <= DESCRIPTORS.len());
-        assert!(rings.iter().all(|ring| DESCRIPTORS.contains(&ring.as_raw_fd())));
+        assert!(rings.iter().all(|ring| DESCRIPTORS.contains(&ring.fd())));
         let file = tempfile::tempfile().expect("a file");
         for (ring, writes) in rings.into_iter().zip([false, true]) {
-            let number = ring.as_raw_fd();
+            let number = ring.fd();
             let mut awake = Awake {
                 ring: Some(ring),
                 generation: 0,

@@ -5,18 +5,75 @@
 
 use crate::awake;
 use base::limits::PAGE_BYTES;
-use os::now;
-use std::cell::RefCell;
+use base::{Device, MediaError};
+use os::{MediaFile, now};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::{hint, io, ptr};
 
-/// One medium, used by many threads at once. Offsets and lengths are whole blocks of the area.
-pub(super) trait Backend: Send + Sync {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-    /// Durable on return.
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+/// The medium of an area, used by many threads at once.
+pub(super) enum Storage {
+    /// A file or block device that was opened with O_DIRECT, or without where the file system refuses it.
+    Direct(MediaFile),
+    Mapped(Mapped),
+}
+
+impl Storage {
+    /// Reads whole blocks of the area.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Direct(file) => file.read_blocks(offset, bytes),
+            Self::Mapped(mapped) => mapped.read(offset, bytes),
+        }
+    }
+
+    /// Writes whole blocks of the area, durable on return.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Direct(file) => write_direct(file.as_file(), offset, bytes),
+            Self::Mapped(mapped) => mapped.write(offset, bytes),
+        }
+    }
+}
+
+/// As formatting and recovery use it: any bytes, not durable before a flush.
+impl Device for &Storage {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        match self {
+            Storage::Direct(file) => file.read_at(offset, bytes),
+            Storage::Mapped(mapped) => mapped.read(offset, bytes).map_err(|_| MediaError::OutOfRange),
+        }
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        match self {
+            Storage::Direct(file) => file.clone().write_at(offset, bytes),
+            Storage::Mapped(mapped) => mapped.fill(offset, bytes).map_err(|_| MediaError::OutOfRange),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        match self {
+            Storage::Direct(file) => file.clone().flush(),
+            Storage::Mapped(_) => Ok(()),
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        match self {
+            Storage::Direct(file) => file.capacity_bytes(),
+            Storage::Mapped(mapped) => mapped.bytes as u64,
+        }
+    }
+
+    /// A cut leaves eight aligned bytes of mapped memory old or new.
+    fn atomic_bytes(&self) -> u32 {
+        match self {
+            Storage::Direct(file) => file.atomic_bytes(),
+            Storage::Mapped(_) => 8,
+        }
+    }
 }
 
 /// What a device does with writes before they are on it.
@@ -32,65 +89,29 @@ pub enum WriteCache {
     Unknown,
 }
 
-/// A file or block device that was opened with O_DIRECT, or without where the file system refuses it.
-pub(super) struct Direct {
-    file: File,
-}
-
-impl Direct {
-    pub(super) fn new(file: File) -> Self {
-        Self { file }
-    }
-
-    fn write_asleep(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
-        let iovec = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let at = offset as libc::off_t;
-        // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
-        let written = unsafe { libc::pwritev2(self.file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
-        usize::try_from(written).map_err(|_| io::Error::last_os_error())
-    }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C, align(4096))]
-struct Block([u8; PAGE_BYTES]);
-
-thread_local! {
-    /// Aligned memory for reads, as O_DIRECT asks.
-    static BOUNCE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Backend for Direct {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        BOUNCE.with_borrow_mut(|blocks| {
-            let count = bytes.len().div_ceil(PAGE_BYTES);
-            if blocks.len() < count {
-                blocks.resize(count, Block([0; PAGE_BYTES]));
-            }
-            // SAFETY: the blocks are contiguous plain bytes without padding, borrowed here alone, and there are enough.
-            let aligned = unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), bytes.len()) };
-            self.file.read_exact_at(aligned, offset)?;
-            bytes.copy_from_slice(aligned);
-            Ok(())
-        })
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let (at, rest) = (offset + done as u64, &bytes[done..]);
-            match awake::write(self.file.as_fd(), at, rest, || self.write_asleep(at, rest)) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => done += written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+fn write_direct(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let (at, rest) = (offset + done as u64, &bytes[done..]);
+        match awake::write(file.as_fd(), at, rest, || write_asleep(file, at, rest)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        Ok(())
     }
+    Ok(())
+}
+
+fn write_asleep(file: &File, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+    let iovec = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let at = offset as libc::off_t;
+    // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
+    let written = unsafe { libc::pwritev2(file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// The block device that a file lies on, or is, as sysfs describes it: its queue's attribute `name`.
@@ -154,7 +175,7 @@ pub(super) struct Mapped {
     persist: Persist,
     timing: Option<NvmTiming>,
     /// Keeps the lock.
-    _file: Option<File>,
+    _file: Option<MediaFile>,
 }
 
 // SAFETY: the mapping is reached by copies through raw pointers only; who reads bytes that another thread writes finds a
@@ -178,8 +199,8 @@ impl Mapped {
     }
 
     /// A file: on persistent memory (DAX) its cache lines are flushed, elsewhere its pages.
-    pub(super) fn file(file: File, bytes: u64) -> io::Result<Self> {
-        let fd = file.as_raw_fd();
+    pub(super) fn file(file: MediaFile, bytes: u64) -> io::Result<Self> {
+        let fd = file.as_file().as_raw_fd();
         let synchronous = map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd);
         let (base, persist) = match synchronous {
             Ok(base) if cfg!(target_arch = "x86_64") => (base, Persist::CacheLines),
@@ -226,13 +247,13 @@ impl Mapped {
     }
 
     /// Stores bytes that need not survive yet.
-    pub(super) fn fill(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    fn fill(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let at = self.place(offset, bytes.len())?;
         self.store(at, bytes)
     }
 }
 
-impl Backend for Mapped {
+impl Mapped {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let at = self.place(offset, bytes.len())?;
         // SAFETY: inside the mapping.

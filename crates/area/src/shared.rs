@@ -30,7 +30,7 @@
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
 //!   [`GroupCommit::serve`] ends the hold with it.
 
-use super::backend::Backend;
+use super::backend::Storage;
 use super::bell::Bell;
 use super::commit::{GroupCommit, RECORDS, Turn};
 use super::error::AreaError;
@@ -49,7 +49,7 @@ const CLEAN_READ_BYTES: usize = 128 << 10;
 const ALL: u32 = i32::MAX as u32;
 
 pub(super) struct Shared {
-    pub backend: Box<dyn Backend>,
+    pub storage: Storage,
     state: Mutex<State>,
     /// The area's own thread sleeps here.
     background: Condvar,
@@ -75,7 +75,7 @@ pub(super) struct State {
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl Shared {
-    pub(super) fn new(backend: Box<dyn Backend>, engine: Engine) -> Self {
+    pub(super) fn new(storage: Storage, engine: Engine) -> Self {
         let durable = AtomicU64::new(engine.durable().0);
         let state = State {
             engine,
@@ -85,7 +85,7 @@ impl Shared {
             is_closing: false,
         };
         Self {
-            backend,
+            storage,
             state: Mutex::new(state),
             background: Condvar::new(),
             durable,
@@ -183,7 +183,7 @@ impl Shared {
     fn carry_out(&self, guard: Guard<'_>, write: Write, is_record: bool) {
         drop(guard);
         let began = now();
-        let result = self.backend.write(write.offset(), write.bytes());
+        let result = self.storage.write(write.offset(), write.bytes());
         let now = now();
         let took_ns = now.as_nanos() - began.as_nanos();
         let mut guard = self.lock();
@@ -289,7 +289,7 @@ impl Shared {
         let mut pieces = bytes.chunks_mut(CLEAN_READ_BYTES).enumerate();
         pieces.try_for_each(|(index, piece)| {
             let within = (index * CLEAN_READ_BYTES) as u64;
-            self.backend.read(offset + within, piece)
+            self.storage.read(offset + within, piece)
         })
     }
 
@@ -313,7 +313,7 @@ impl Shared {
                 Some(Fetch::Read(found)) => found,
             };
             let mut bytes = vec![0; found.length()];
-            self.backend
+            self.storage
                 .read(found.offset(), &mut bytes)
                 .map_err(|source| AreaError::Read(source.kind()))?;
             match found.extract(&bytes) {

@@ -4,7 +4,9 @@
 mod clock;
 mod entropy;
 mod media;
+mod ring;
 
 pub use clock::now;
 pub use entropy::seed;
 pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, reserve};
+pub use ring::Ring;

@@ -1,5 +1,5 @@
-//! A host's medium: a file, a block device, or memory. This file is the opening and the cold path
-//! ([`base::Device`]: formatting, recovery, verification); the hot path is [`crate::ring`].
+//! Files and block devices as media: how they are opened, and [`Device`] on them, for formatting, recovery and
+//! verification. The data path has their descriptors, and a [`Ring`](crate::Ring).
 //!
 //! A file is opened with O_DIRECT, so that a page travels between the pool and the device without passing through
 //! the page cache, and a write that is done has reached the device (its volatile cache is emptied by a flush). Where
@@ -9,8 +9,8 @@
 //! O_EXCL, which a mounted or otherwise claimed device refuses. Both belong to the open file, which a write that the kernel
 //! still makes for a killed program keeps open: a new owner waits for it.
 //!
-//! The cold path and the hot path see the same bytes: both use the same file description. The cold path goes through
-//! an aligned bounce buffer because O_DIRECT asks for aligned memory, offsets and lengths.
+//! All paths see the same bytes. [`Device`] goes through an aligned bounce buffer, because O_DIRECT asks for aligned
+//! memory, offsets and lengths.
 
 use crate::clock::now;
 use base::{Device, Duration, MediaError, limits::PAGE_BYTES};
@@ -19,6 +19,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{io, mem};
 use thiserror::Error;
 
@@ -100,31 +101,35 @@ pub enum MediaWarning {
     Volatile,
 }
 
-/// A file, a block device or memory, owned by one host.
-#[derive(Debug)]
+/// A file or block device, taken for this process alone. Clones are the same open file.
+#[derive(Clone, Debug)]
 pub struct MediaFile {
-    backing: Backing,
+    opened: Arc<Opened>,
     capacity_bytes: u64,
     warning: Option<MediaWarning>,
 }
 
 #[derive(Debug)]
-enum Backing {
-    Memory(Vec<u8>),
-    File { file: File, bounce: RefCell<Bounce> },
+struct Opened {
+    /// By O_DIRECT, where the file system takes it; holds the lock.
+    direct: File,
+    /// The same file through the page cache, if it could be opened by its name.
+    cached: Option<File>,
+    /// Offsets and lengths of O_DIRECT are multiples of this.
+    align: u64,
+}
+
+impl Opened {
+    fn new(direct: File) -> Self {
+        Self {
+            align: direct_align(&direct),
+            direct,
+            cached: None,
+        }
+    }
 }
 
 impl MediaFile {
-    /// Memory of `bytes` zeros. It ends with the process.
-    pub fn memory(bytes: u64) -> Self {
-        let size = usize::try_from(bytes).expect("memory is addressable");
-        Self {
-            backing: Backing::Memory(vec![0; size]),
-            capacity_bytes: bytes,
-            warning: None,
-        }
-    }
-
     /// Opens the file or block device at `path` and takes it for this process alone.
     ///
     /// `bytes` is the capacity wanted, 0 for all there is; either way it is rounded down to whole pages. A missing
@@ -180,15 +185,27 @@ impl MediaFile {
         } else {
             have_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
         };
-        let backing = Backing::File {
-            file,
-            bounce: RefCell::new(Bounce::new()),
-        };
         Ok(Self {
-            backing,
+            opened: Arc::new(Opened::new(file)),
             capacity_bytes,
             warning,
         })
+    }
+
+    /// The same file with a second way to it, through the page cache, which takes what O_DIRECT does not: parts of the
+    /// device's blocks.
+    ///
+    /// # Errors
+    /// When it cannot be opened a second time.
+    pub fn with_cache(mut self, path: &Path) -> Result<Self, MediaOpenError> {
+        let cached = OpenOptions::new().read(true).write(true).open(path);
+        let cached = cached.map_err(|source| MediaOpenError::Os {
+            path: path.into(),
+            source,
+        })?;
+        let opened = Arc::get_mut(&mut self.opened).expect("nobody shares it yet");
+        opened.cached = Some(cached);
+        Ok(self)
     }
 
     /// A file or block device that somebody opened, and keeps others from.
@@ -201,14 +218,20 @@ impl MediaFile {
         } else {
             (flags & libc::O_DIRECT == 0).then_some(MediaWarning::Buffered)
         };
+        let capacity_bytes = size_of_file(&file)? / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         Ok(Self {
-            capacity_bytes: size_of_file(&file)? / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
-            backing: Backing::File {
-                file,
-                bounce: RefCell::new(Bounce::new()),
-            },
             warning,
+            ..Self::of_capacity(file, capacity_bytes)
         })
+    }
+
+    /// A file whose size says nothing.
+    pub fn of_capacity(file: File, capacity_bytes: u64) -> Self {
+        Self {
+            opened: Arc::new(Opened::new(file)),
+            capacity_bytes,
+            warning: None,
+        }
     }
 
     /// What a user should know about this medium.
@@ -216,28 +239,34 @@ impl MediaFile {
         self.warning
     }
 
-    /// The descriptor for the hot path; `None` for memory.
-    pub fn fd(&self) -> Option<RawFd> {
-        match &self.backing {
-            Backing::Memory(_) => None,
-            Backing::File { file, .. } => Some(file.as_raw_fd()),
-        }
+    /// The file.
+    pub fn as_file(&self) -> &File {
+        &self.opened.direct
     }
 
-    /// The file; `None` for memory.
-    pub fn as_file(&self) -> Option<&File> {
-        match &self.backing {
-            Backing::Memory(_) => None,
-            Backing::File { file, .. } => Some(file),
-        }
+    /// Fills `bytes` from `offset`; both are whole blocks of the device.
+    ///
+    /// # Errors
+    /// Of the read, or when the file ends before.
+    pub fn read_blocks(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        BOUNCE.with_borrow_mut(|bounce| {
+            let blocks = bounce.bytes(bytes.len());
+            self.as_file().read_exact_at(blocks, offset)?;
+            bytes.copy_from_slice(blocks);
+            Ok(())
+        })
     }
 
-    /// The file, still locked, for sharing it among cores.
-    pub fn into_file(self) -> Option<File> {
-        match self.backing {
-            Backing::Memory(_) => None,
-            Backing::File { file, .. } => Some(file),
-        }
+    /// The descriptor for a transfer: by O_DIRECT, unless it is of parts of the device's blocks.
+    pub fn descriptor(&self, offset: u64, length: u32) -> RawFd {
+        let Opened {
+            direct,
+            cached,
+            align,
+        } = &*self.opened;
+        let is_aligned = offset.is_multiple_of(*align) && u64::from(length).is_multiple_of(*align);
+        let cached = cached.as_ref().filter(|_| !is_aligned);
+        cached.unwrap_or(direct).as_raw_fd()
     }
 
     fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
@@ -251,49 +280,39 @@ impl MediaFile {
 impl Device for MediaFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
-        match &self.backing {
-            Backing::Memory(memory) => memory.read_at(offset, bytes),
-            Backing::File { file, bounce } => {
-                let bounce = &mut *bounce.borrow_mut();
-                for part in parts(offset, bytes.len()) {
-                    let blocks = bounce.bytes(part.block_bytes);
-                    file.read_exact_at(blocks, part.block_offset)
-                        .map_err(|_| MediaError::Io)?;
-                    bytes[part.within.clone()]
-                        .copy_from_slice(&blocks[part.skip_bytes..][..part.within.len()]);
-                }
-                Ok(())
+        BOUNCE.with_borrow_mut(|bounce| {
+            for part in parts(offset, bytes.len()) {
+                let blocks = bounce.bytes(part.block_bytes);
+                self.as_file()
+                    .read_exact_at(blocks, part.block_offset)
+                    .map_err(|_| MediaError::Io)?;
+                bytes[part.within.clone()].copy_from_slice(&blocks[part.skip_bytes..][..part.within.len()]);
             }
-        }
+            Ok(())
+        })
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
-        match &mut self.backing {
-            Backing::Memory(memory) => memory.write_at(offset, bytes),
-            Backing::File { file, bounce } => {
-                let bounce = bounce.get_mut();
-                for part in parts(offset, bytes.len()) {
-                    let blocks = bounce.bytes(part.block_bytes);
-                    if part.within.len() != part.block_bytes {
-                        file.read_exact_at(blocks, part.block_offset)
-                            .map_err(|_| MediaError::Io)?;
-                    }
-                    blocks[part.skip_bytes..][..part.within.len()]
-                        .copy_from_slice(&bytes[part.within.clone()]);
-                    file.write_all_at(blocks, part.block_offset)
+        BOUNCE.with_borrow_mut(|bounce| {
+            for part in parts(offset, bytes.len()) {
+                let blocks = bounce.bytes(part.block_bytes);
+                if part.within.len() != part.block_bytes {
+                    self.as_file()
+                        .read_exact_at(blocks, part.block_offset)
                         .map_err(|_| MediaError::Io)?;
                 }
-                Ok(())
+                blocks[part.skip_bytes..][..part.within.len()].copy_from_slice(&bytes[part.within.clone()]);
+                self.as_file()
+                    .write_all_at(blocks, part.block_offset)
+                    .map_err(|_| MediaError::Io)?;
             }
-        }
+            Ok(())
+        })
     }
 
     fn flush(&mut self) -> Result<(), MediaError> {
-        match &self.backing {
-            Backing::Memory(_) => Ok(()),
-            Backing::File { file, .. } => file.sync_data().map_err(|_| MediaError::Io),
-        }
+        self.as_file().sync_data().map_err(|_| MediaError::Io)
     }
 
     fn capacity_bytes(&self) -> u64 {
@@ -331,21 +350,23 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Aligned memory for the cold path.
-#[derive(Debug)]
-struct Bounce(Box<[AlignedBlock]>);
+thread_local! {
+    static BOUNCE: RefCell<Bounce> = const { RefCell::new(Bounce(Vec::new())) };
+}
+
+/// Aligned memory for the cold path of a thread, as much as it needed at most.
+struct Bounce(Vec<AlignedBlock>);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(4096))]
 struct AlignedBlock([u8; BLOCK_BYTES]);
 
 impl Bounce {
-    fn new() -> Self {
-        Self(vec![AlignedBlock([0; BLOCK_BYTES]); BOUNCE_BLOCKS].into_boxed_slice())
-    }
-
     fn bytes(&mut self, count: usize) -> &mut [u8] {
-        assert!(count <= self.0.len() * BLOCK_BYTES);
+        if count > self.0.len() * BLOCK_BYTES {
+            self.0
+                .resize(count.div_ceil(BLOCK_BYTES), AlignedBlock([0; BLOCK_BYTES]));
+        }
         // SAFETY: the blocks are contiguous plain bytes without padding (size equals alignment), borrowed for the
         // life of the result, and `count` is inside them.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
@@ -383,6 +404,29 @@ fn open_exclusive(path: &Path, create: bool, is_device: bool) -> Result<(File, b
             error if error.kind() == io::ErrorKind::WouldBlock => Err(MediaOpenError::InUse(path.into())),
             error => Err(os(error)),
         },
+    }
+}
+
+/// Alignment that O_DIRECT asks for; a page where the kernel (before 6.1) does not tell.
+fn direct_align(file: &File) -> u64 {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // SAFETY: a `statx` of zeros is valid, and valid for writes; the path is an empty string.
+    let (result, stat) = unsafe {
+        let mut stat: libc::statx = mem::zeroed();
+        let result = libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN,
+            &mut stat,
+        );
+        (result, stat)
+    };
+    let told = result == 0 && stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0;
+    if told {
+        u64::from(stat.stx_dio_offset_align)
+    } else {
+        PAGE_BYTES as u64
     }
 }
 
@@ -465,7 +509,8 @@ mod tests {
     fn unaligned_bytes_are_read_back_and_their_neighbours_stay() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let file = MediaFile::open(&path_in(&directory), 4 << 20, true).expect("a new file");
-        for mut medium in [file, MediaFile::memory(4 << 20)] {
+        {
+            let mut medium = file;
             let all: Vec<u8> = (0..4 << 20)
                 .map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();
@@ -497,6 +542,13 @@ mod tests {
             );
             assert_eq!(medium.read_at(u64::MAX, &mut [0; 2]), Err(MediaError::OutOfRange));
         }
+    }
+
+    #[test]
+    fn a_file_is_a_medium() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut file = MediaFile::open(&path_in(&directory), 1 << 18, true).expect("a new file");
+        base::device::suite::device(&mut file);
     }
 
     #[test]

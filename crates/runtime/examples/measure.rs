@@ -15,7 +15,7 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Addr, Duration, Instant, Machine, MediaKind, MediaOp, Pool, Rng, VssdId};
 use common::{Echo, MemoryGateway, Player, cast, spec, start_one};
 use host::{Input, Output};
-use runtime::{CoreConfig, MediaFile, RackHost, cpu, now, start_core};
+use runtime::{CoreConfig, Medium, RackHost, cpu, now, start_core};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::UdpSocket;
@@ -282,7 +282,7 @@ fn media(path: &Path) {
     const COUNT: usize = 100_000;
     for (name, writes) in [("write", true), ("read", false)] {
         for depth in [1u64, 32] {
-            let file = MediaFile::open(path, BYTES, true).unwrap_or_else(|error| {
+            let file = Medium::open(path, BYTES, true).unwrap_or_else(|error| {
                 eprintln!("{error}");
                 std::process::exit(1)
             });

@@ -17,6 +17,9 @@ pub struct CoreConfig {
     pub drain: Duration,
     /// Classes of clients that are given and not learned.
     pub classes: ClassRules,
+    /// A medium that does not answer an operation within this is given up: the operation fails, and nothing is written to
+    /// the medium any more.
+    pub media_limit: Duration,
     /// Count where requests spend their time: some clock reads and a megabyte for the core.
     pub spans: bool,
     /// Where the core and its hosts tell of events; `None` drops them.
@@ -43,6 +46,7 @@ impl Default for CoreConfig {
             },
             drain: Duration::from_secs(2),
             classes: ClassRules::default(),
+            media_limit: base::device::LIMIT,
             spans: false,
             events: None,
         }

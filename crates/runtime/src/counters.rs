@@ -157,6 +157,8 @@ counters! {
     media_flushes,
     /// Operations that a medium refused or failed.
     media_errors,
+    /// Those of them that the medium did not answer in time.
+    media_timeouts,
     /// Requests handed to the kernel for media, each for one or several adjacent pages.
     media_submissions,
     /// Connections of clients taken.

@@ -1,10 +1,10 @@
 //! Hosts, as the runtime drives them.
 
+use crate::medium::Medium;
 use crate::nvme::NvmeTarget;
 use base::event::Source;
 use base::{Addr, Device, Instant, Machine, Pool};
 use host::{Controller, Disk, Gateway, Node, Tor};
-use os::MediaFile;
 use std::any::Any;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct HostSpec {
     /// Where rack packets arrive (UDP); port 0 takes any free one. `None` for a host that sends and takes none.
     pub bind: Option<SocketAddrV4>,
     /// The host's medium; a host without one must not ask for media operations.
-    pub medium: Option<MediaFile>,
+    pub medium: Option<Medium>,
     /// Makes the host.
     pub build: Build,
     /// Where NBD clients connect (TCP); port 0 takes any free one.

@@ -13,10 +13,10 @@ use crate::counters::Counters;
 use crate::events::Teller;
 use crate::frontend::{Client, Endpoint, Frontend, Speaks};
 use crate::hosts::{HostSpec, RackHost, Site};
-use crate::local::{Local, Volume};
+use crate::local::{Local, Volume, have_files};
+use crate::medium::{Media, Medium};
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, Wake, connection_slot};
-use crate::ring::MediaQueue;
 use crate::spans::{Span, Spans, Table};
 use crate::start::{StartError, Started};
 use crate::steering::Steering;
@@ -27,7 +27,7 @@ use base::{Addr, BlockReply, BlockRequest, Device, Duration, Instant, Pool, limi
 use blockswitch::{AppId, Class, Loads};
 use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Relocation, Rested, Step, Wait};
 use host::{Input, NOBODY, Output};
-use os::{MediaFile, now};
+use os::now;
 use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -78,7 +78,6 @@ struct Cell {
     source: Source,
     /// Of the rack's hosts.
     udp: Option<UdpPort>,
-    medium: Option<MediaFile>,
     /// The host's deadline after its last outputs were drained.
     deadline: Option<Instant>,
 }
@@ -105,7 +104,7 @@ struct Pending {
 
 pub(crate) struct Reactor {
     // Declared first to be dropped first: it waits for the kernel to be done with pages and files.
-    media: MediaQueue,
+    media: Media,
     local: Option<Local>,
     frontend: Frontend,
     dispatcher: Dispatcher,
@@ -152,10 +151,10 @@ impl Reactor {
         // SAFETY: no pointers. A kernel that refuses leaves the default slack.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NANOS) };
         let pool = Pool::new(pool_pages, SECTOR_BYTES);
-        let files = hosts
-            .iter()
-            .any(|spec| spec.medium.as_ref().is_some_and(|medium| medium.fd().is_some()));
-        let media = MediaQueue::new(&pool, files).map_err(StartError::Ring)?;
+        let is_file = |spec: &HostSpec| matches!(spec.medium, Some(Medium::File(_)));
+        let files =
+            hosts.iter().any(is_file) || target.as_ref().is_some_and(|share| have_files(&share.volumes));
+        let media = Media::new(&pool, files, config.media_limit).map_err(StartError::Ring)?;
         let poller = Poller::new().map_err(StartError::Poller)?;
         let (place, loads) = match &target {
             Some(share) => (share.core, Arc::clone(&share.loads)),
@@ -240,11 +239,7 @@ impl Reactor {
 
     /// Becomes one of a target's cores.
     fn join(&mut self, share: Share, started: &mut Started) -> Result<(), StartError> {
-        let volumes = Local::new(share.volumes, &self.pool).map_err(StartError::Ring)?;
-        if let Some(fd) = volumes.fd() {
-            self.watch(fd, Watched::Ring)?;
-        }
-        self.local = Some(volumes);
+        self.local = Some(Local::new(share.volumes, &self.media));
         let steering = Steering::new(share.homes, share.core, share.siblings);
         self.dispatcher.join(steering.interval());
         self.steering = Some(steering);
@@ -270,7 +265,8 @@ impl Reactor {
                 .copied(),
         };
         started.nvme.push(nvme);
-        let cell = Cell::new(index, spec, &self.pool)?;
+        let (cell, medium) = Cell::new(index, spec, &self.pool)?;
+        self.media.attach(medium.as_ref());
         started.addresses.push(cell.udp.as_ref().map(UdpPort::address));
         if let Some(udp) = &cell.udp {
             self.watch(udp.fd(), Watched::Datagrams(index))?;
@@ -311,7 +307,7 @@ impl Reactor {
             let timeout = self.timeout(now);
             worked = self.ask(timeout);
         }
-        self.media.reap(&self.counters);
+        self.media.reap(os::now(), &self.counters);
         worked |= self.take_done();
         self.tick();
         if worked {
@@ -346,15 +342,27 @@ impl Reactor {
             Wait::Sleep(until) => until,
         };
         let hosts = self.cells.iter().filter_map(|cell| cell.deadline).min();
-        let is_held_up = self.media.is_held_up() || self.local.as_ref().is_some_and(Local::is_held_up);
+        let is_held_up = self.media.is_held_up();
         let held_up = is_held_up.then(|| now + HELD_UP);
         let until = match self.phase {
             Phase::Draining(until) | Phase::Settling(until) => Some(until),
             Phase::Running | Phase::Stopped => None,
         };
-        let deadline = [connections, hosts, self.frontend.deadline(), held_up, until]
-            .into_iter()
-            .fold(None, earliest)?;
+        let (media, local) = (
+            self.media.deadline(),
+            self.local.as_ref().and_then(Local::deadline),
+        );
+        let deadline = [
+            connections,
+            hosts,
+            media,
+            local,
+            self.frontend.deadline(),
+            held_up,
+            until,
+        ]
+        .into_iter()
+        .fold(None, earliest)?;
         Some(deadline.since(now))
     }
 
@@ -396,11 +404,7 @@ impl Reactor {
                     udp.push(to, packet, &self.counters);
                 }
                 Output::Media(operation) => {
-                    let medium = cell
-                        .medium
-                        .as_mut()
-                        .expect("a host without a medium asks nothing of it");
-                    self.media.submit(index, medium, operation, &self.counters);
+                    self.media.submit(now(), index, operation, &self.counters);
                 }
                 Output::Reply(reply) if reply.client == NOBODY => {}
                 Output::Reply(reply) => {
@@ -443,7 +447,7 @@ impl Reactor {
             self.hand(index, Input::Media(done));
         }
         if let Some(local) = &mut self.local {
-            local.reap(&self.counters);
+            local.collect(now(), &self.counters);
         }
         self.take_local() | (count > 0)
     }
@@ -614,7 +618,7 @@ impl Reactor {
                 match local.host_of(&request) {
                     Some(index) => self.hand(index, Input::Request(request)),
                     None => {
-                        local.submit(request, &self.counters);
+                        local.submit(now(), request, &self.counters);
                         self.take_local();
                     }
                 }
@@ -639,9 +643,6 @@ impl Reactor {
             udp.flush(&self.counters);
         }
         self.media.push(&self.counters);
-        if let Some(local) = &mut self.local {
-            local.push(&self.counters);
-        }
     }
 
     /// Does what other threads have asked for.
@@ -899,7 +900,7 @@ fn answer(
 }
 
 impl Cell {
-    fn new(index: usize, spec: HostSpec, pool: &Pool) -> Result<Self, StartError> {
+    fn new(index: usize, spec: HostSpec, pool: &Pool) -> Result<(Self, Option<Medium>), StartError> {
         let HostSpec {
             bind,
             mut medium,
@@ -921,12 +922,12 @@ impl Cell {
             now: now(),
         })
         .map_err(|source| StartError::Build { host: index, source })?;
-        Ok(Self {
+        let cell = Self {
             source: host.source(),
             host,
             udp,
-            medium,
             deadline: None,
-        })
+        };
+        Ok((cell, medium))
     }
 }

@@ -7,7 +7,7 @@ use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, Pool, V
 use common::{ANY, Echo, Player, cast, small, spec, start_one};
 use host::target::Config;
 use host::{Input, Output};
-use runtime::{CoreConfig, HostSpec, MediaFile, RackHost, StartError, Stopped, start_core};
+use runtime::{CoreConfig, HostSpec, Medium, RackHost, StartError, Stopped, start_core};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::{SocketAddrV4, UdpSocket};
@@ -275,11 +275,11 @@ fn a_host_reads_back_what_it_wrote_and_so_does_the_next_start() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("medium");
     let bytes = PAGES * PAGE_BYTES as u64;
-    let file = MediaFile::open(&path, bytes, true).expect("a new file");
+    let file = Medium::open(&path, bytes, true).expect("a new file");
     let scribe = |site: runtime::Site<'_>| Scribe::new(site.pool, PAGES);
     let specs = vec![
         spec(Some(file), &[], scribe),
-        spec(Some(MediaFile::memory(bytes)), &[], scribe),
+        spec(Some(Medium::memory(bytes).expect("memory")), &[], scribe),
     ];
     let core = start_core(small(), specs).expect("io_uring is there");
     for host in 0..2 {
@@ -298,7 +298,7 @@ fn a_host_reads_back_what_it_wrote_and_so_does_the_next_start() {
     );
     assert_eq!(stats.media_errors, 0);
     core.stop().expect("a healthy core");
-    let medium = MediaFile::open(&path, 0, false).expect("the core has let it go");
+    let medium = Medium::open(&path, 0, false).expect("the core has let it go");
     for page in 0..PAGES {
         let mut bytes = [0; PAGE_BYTES];
         medium

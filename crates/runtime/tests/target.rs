@@ -11,7 +11,7 @@ use flash::{Geometry, Ssd, Timing};
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
-    CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec, start_target,
+    CoreConfig, CoreHandle, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec, start_target,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -375,8 +375,8 @@ fn vssd(path: Option<&std::path::Path>, timing: &str) -> LocalVolume {
     let bytes = Ssd::bytes_needed(&GEOMETRY, 4096);
     let fresh = path.is_none_or(|path| !path.exists());
     let mut medium = match path {
-        Some(path) => MediaFile::open(path, bytes, true).expect("a file"),
-        None => MediaFile::memory(bytes),
+        Some(path) => Medium::open(path, bytes, true).expect("a file"),
+        None => Medium::memory(bytes).expect("memory"),
     };
     if fresh {
         Ssd::format(&mut medium, GEOMETRY, 4096, [1; 16]).expect("a good geometry");
@@ -462,7 +462,7 @@ fn a_vssd_keeps_what_was_flushed_over_nbd_and_nvme_when_it_is_killed() {
 
 /// The medium is sound, and a target on it has what the model has.
 fn check_copy(path: &std::path::Path, model: &[u8]) {
-    let medium = MediaFile::open(path, 0, false).expect("a file");
+    let medium = Medium::open(path, 0, false).expect("a file");
     let report = flash::verify(&medium, 4096, &mut |_| {}).expect("a medium of ours");
     assert_eq!(report.problems, []);
     drop(medium);

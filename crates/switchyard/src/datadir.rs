@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use base::Device;
 use base::limits::PAGE_BYTES;
 use flash::{Geometry, Ssd};
-use runtime::{MediaFile, MediaOpenError};
+use runtime::{MediaOpenError, Medium};
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -197,7 +197,7 @@ pub fn media_bytes_for(size_bytes: u64, channels: u32) -> Option<u64> {
 }
 
 /// Formats a fresh medium of a node or disk.
-pub fn format(medium: &mut MediaFile, shape: Shape) -> anyhow::Result<()> {
+pub fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
     let bytes = medium.capacity_bytes();
     let Some(geometry) = geometry(bytes, shape) else {
         bail!(Failure::Usage(format!(
@@ -218,9 +218,9 @@ pub fn format(medium: &mut MediaFile, shape: Shape) -> anyhow::Result<()> {
 }
 
 /// Opens a node's medium in a file, made and formatted if it does not exist. The flag says whether it was made.
-pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(MediaFile, bool)> {
+pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Medium, bool)> {
     if path.exists() {
-        return Ok((MediaFile::open(path, 0, false).map_err(in_use)?, false));
+        return Ok((Medium::open(path, 0, false).map_err(in_use)?, false));
     }
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
@@ -230,7 +230,7 @@ pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Media
         std::fs::remove_file(&fresh).with_context(|| format!("cannot remove {}", fresh.display()))?;
     }
     check_room(path, bytes)?;
-    let mut medium = MediaFile::open(&fresh, bytes, true).map_err(in_use)?;
+    let mut medium = Medium::open(&fresh, bytes, true).map_err(in_use)?;
     let made = format(&mut medium, shape)
         .and_then(|()| std::fs::rename(&fresh, path).context("cannot rename the new medium"))
         .and_then(|()| sync_parent(path).context("cannot sync the directory"));
@@ -243,12 +243,12 @@ pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Media
 
 /// Opens a block device or file that the user names as a node's medium. A blank one (its first MiB
 /// is zeros) is formatted; anything else must be a medium of ours, which opening it checks.
-pub fn open_named(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(MediaFile, bool)> {
+pub fn open_named(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Medium, bool)> {
     let is_device = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
     if !is_device {
         return open_file(path, bytes, shape);
     }
-    let mut medium = MediaFile::open(path, 0, false).map_err(in_use)?;
+    let mut medium = Medium::open(path, 0, false).map_err(in_use)?;
     let mut start = vec![0; 1 << 20];
     medium.read_at(0, &mut start).context("cannot read the medium")?;
     if start.iter().any(|&byte| byte != 0) {

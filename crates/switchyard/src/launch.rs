@@ -9,7 +9,7 @@ use crate::operator::Part;
 use crate::size::Size;
 use anyhow::{Context, bail};
 use host::{Node, NodeConfig};
-use runtime::{CoreConfig, CoreHandle, HostSpec, MediaFile, StartError};
+use runtime::{CoreConfig, CoreHandle, HostSpec, Medium, StartError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -81,7 +81,7 @@ impl Signals {
 }
 
 /// A node on a formatted medium.
-pub fn node_spec(config: NodeConfig, medium: MediaFile) -> HostSpec {
+pub fn node_spec(config: NodeConfig, medium: Medium) -> HostSpec {
     HostSpec {
         bind: Some(runtime::socket_addr(config.addr)),
         medium: Some(medium),

@@ -16,7 +16,7 @@ use clap::Args;
 use host::operator::{Role, Shared};
 use host::{Gateway, GatewayConfig, Tor, TorConfig};
 use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
-use runtime::{CoreConfig, HostSpec, MediaFile};
+use runtime::{CoreConfig, HostSpec, Medium};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -329,7 +329,7 @@ pub fn node(args: NodeArgs) -> anyhow::Result<()> {
     launch::serve(part, server, &signals, &says)
 }
 
-type NodeMedium = (MediaFile, Option<PathBuf>, Option<DataDir>);
+type NodeMedium = (Medium, Option<PathBuf>, Option<DataDir>);
 
 /// `memory`, a named file or device, or `node-N.img` in the node's directory.
 fn node_medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<NodeMedium> {
@@ -340,7 +340,7 @@ fn node_medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<
     };
     match args.media.as_deref() {
         Some("memory") => {
-            let mut medium = MediaFile::memory(config.media_bytes);
+            let mut medium = Medium::memory(config.media_bytes)?;
             datadir::format(&mut medium, config.shape)?;
             Ok((medium, None, None))
         }

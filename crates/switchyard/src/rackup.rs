@@ -18,7 +18,7 @@ use host::operator::Role;
 use host::{Central, Controller, ControllerConfig, Gateway, GatewayConfig, Tor, TorConfig};
 use rack::placement::PlacementError;
 use rack::registry::{NodeRecord, Registry, Snapshot};
-use runtime::{HostSpec, MediaFile};
+use runtime::{HostSpec, Medium};
 use std::path::PathBuf;
 use std::sync::Arc;
 use wire::nvme::TargetOptions;
@@ -135,9 +135,9 @@ fn medium(
     id: u8,
     snapshot: &Snapshot,
     says: &Says,
-) -> anyhow::Result<MediaFile> {
+) -> anyhow::Result<Medium> {
     let Some(dir) = dir else {
-        let mut medium = MediaFile::memory(config.media_bytes);
+        let mut medium = Medium::memory(config.media_bytes)?;
         datadir::format(&mut medium, config.shape)?;
         return Ok(medium);
     };
@@ -167,7 +167,7 @@ fn medium(
 }
 
 /// Starts the cores: ToR and gateway on the first, nodes on it too or over the others.
-fn start(config: &Config, media: Vec<MediaFile>, nvme: &Offer) -> anyhow::Result<Pieces> {
+fn start(config: &Config, media: Vec<Medium>, nvme: &Offer) -> anyhow::Result<Pieces> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
     specs[0].push(tor(config));

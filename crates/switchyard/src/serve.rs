@@ -15,7 +15,7 @@ use blockswitch::{Class, Policy};
 use clap::Args;
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry, DiskError};
-use runtime::{CoreConfig, CoreHandle, LocalVolume, MediaFile, NvmeTarget, StartError, TargetSpec};
+use runtime::{CoreConfig, CoreHandle, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -366,7 +366,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     };
     let (mut medium, description) = match &vssd.path {
         None => {
-            let mut medium = MediaFile::memory(media_bytes);
+            let mut medium = Medium::memory(media_bytes)?;
             datadir::format(&mut medium, datadir::Shape::channels(channels))?;
             (medium, "vSSD in memory".to_owned())
         }

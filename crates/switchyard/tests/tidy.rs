@@ -174,6 +174,16 @@ fn nothing_is_left_to_be_done_later() {
 }
 
 #[test]
+fn one_file_has_the_ring() {
+    let others: Vec<String> = product()
+        .into_iter()
+        .filter(|(path, text)| path != "crates/os/src/ring.rs" && text.contains(concat!("Io", "Uring")))
+        .map(|(path, _)| path)
+        .collect();
+    report("a ring of its own: use os::Ring", &others);
+}
+
+#[test]
 fn no_line_ends_with_a_blank() {
     let mut problems = Vec::new();
     for (path, text) in sources() {

@@ -168,7 +168,7 @@ impl CatalogMedia {
                     MediaOpenError::InUse(_) => CatalogMediaError::InUse(path.into()),
                     error => error.into(),
                 })?;
-                if table.as_file().is_some_and(|file| is_written(file).is_err()) {
+                if is_written(table.as_file()).is_err() {
                     return Err(unfit(
                         "its file system has no leases, by which it is known who writes an area",
                     ));

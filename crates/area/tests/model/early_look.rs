@@ -1,7 +1,7 @@
 //! A mistaken bell among sources as they ship.
 
 mod backend {
-    pub(crate) use crate::Backend;
+    pub(crate) use crate::Memory as Storage;
 }
 mod error {
     pub(crate) use area::AreaError;

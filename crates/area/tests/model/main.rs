@@ -155,14 +155,8 @@ fn options(in_flight: usize) -> Options {
     }
 }
 
-/// What the sources see of a medium.
-pub(crate) trait Backend: Send + Sync {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-}
-
 /// A medium whose writes take long enough to be worth holding.
-struct Memory {
+pub(crate) struct Memory {
     /// The bytes, and the writes that are left before it fails.
     state: std::sync::Mutex<(Vec<u8>, Option<usize>)>,
 }
@@ -173,17 +167,15 @@ impl Memory {
             state: std::sync::Mutex::new((bytes, fails_after)),
         }
     }
-}
 
-impl Backend for Memory {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         shuttle::thread::yield_now();
         let state = self.state.lock().expect("no panic");
         bytes.copy_from_slice(&state.0[offset as usize..][..bytes.len()]);
         Ok(())
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         sync::pass(100_000);
         shuttle::thread::yield_now();
         let mut state = self.state.lock().expect("no panic");

@@ -12,7 +12,7 @@ macro_rules! scenarios {
             let mut medium = medium.clone();
             let (engine, _) = store::Engine::open(&mut medium, options(load.in_flight)).expect("it opens");
             let memory = Memory::new(medium, load.fails_after);
-            let shared = Arc::new(shared::Shared::new(Box::new(memory), engine));
+            let shared = Arc::new(shared::Shared::new(memory, engine));
             let runner = Arc::clone(&shared);
             let background = thread::spawn(move || runner.run());
             let write = move |shared: &shared::Shared| -> Result<(), area::AreaError> {

@@ -1,7 +1,7 @@
 //! The hold of a commit as it once was: its guard is marked beside the hold, and the mark outlives the guard.
 
 mod backend {
-    pub(crate) use crate::Backend;
+    pub(crate) use crate::Memory as Storage;
 }
 mod error {
     pub(crate) use area::AreaError;

@@ -150,7 +150,7 @@ mod tests {
     type Stalled = Deadline<Faults<Inline<Vec<u8>>>>;
 
     fn stalled() -> Stalled {
-        let faults = Faults::new(Inline::new(vec![0; 1 << 14]), Rng::new(1));
+        let faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(1));
         Deadline::new(faults, Duration::from_nanos(100))
     }
 

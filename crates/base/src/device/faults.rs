@@ -55,6 +55,11 @@ impl<D> Faults<D> {
         self.hangs
     }
 
+    /// Operations that are not answered.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// The device starts anew: what was in flight is gone, and it answers again.
     pub fn restart(&mut self) {
         self.hangs = false;
@@ -144,7 +149,7 @@ mod tests {
 
     #[test]
     fn without_a_fault_nothing_is_changed() {
-        let mut faults = Faults::new(Inline::new(vec![0; 1 << 14]), Rng::new(3));
+        let mut faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(3));
         suite::queue(&mut faults, 16, |_| NOW);
         suite::device(&mut faults);
     }

@@ -67,6 +67,6 @@ mod tests {
     fn memory_is_a_medium() {
         suite::device(&mut vec![0; 1 << 16]);
         suite::queue(&mut Inline::new(vec![0; 1 << 18]), 512, |_| Instant::ZERO);
-        suite::queue(&mut Inline::new(vec![0; 1 << 14]), 16, |_| Instant::ZERO);
+        suite::queue(&mut Inline::new(vec![0; 1 << 13]), 16, |_| Instant::ZERO);
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     const NOW: Instant = Instant::ZERO;
 
     fn latch(failed: &Arc<AtomicBool>) -> Latch<Faults<Inline<Vec<u8>>>> {
-        let faults = Faults::new(Inline::new(vec![0; 1 << 14]), Rng::new(1));
+        let faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(1));
         Latch::new(faults, Arc::clone(failed))
     }
 
@@ -148,7 +148,7 @@ mod tests {
     fn a_failed_read_latches_nothing() {
         let mut latch = latch(&Arc::default());
         let pool = Pool::new(1, 16);
-        let op = MediaOp::read(1, 1 << 14, pool.alloc().expect("one page"));
+        let op = MediaOp::read(1, 1 << 13, pool.alloc().expect("one page"));
         latch.submit(NOW, op);
         assert_eq!(
             latch.poll(NOW).map(|done| done.result),

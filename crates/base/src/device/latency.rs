@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_slow_medium_is_a_medium() {
-        let mut latency = Latency::new(Inline::new(vec![0; 1 << 14]), MODEL);
+        let mut latency = Latency::new(Inline::new(vec![0; 1 << 13]), MODEL);
         let at = |latency: &mut Latency<_>| latency.deadline().unwrap_or_default();
         suite::queue(&mut latency, 16, at);
     }

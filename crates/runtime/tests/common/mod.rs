@@ -8,7 +8,7 @@ use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
 use host::target::Config;
 use host::{Input, Output};
-use runtime::{CoreConfig, CoreHandle, HostSpec, LocalVolume, MediaFile, RackHost, Site, start_core};
+use runtime::{CoreConfig, CoreHandle, HostSpec, LocalVolume, Medium, RackHost, Site, start_core};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -39,7 +39,7 @@ pub fn small() -> CoreConfig {
 
 /// A host's specification from a constructor.
 pub fn spec<H: RackHost>(
-    medium: Option<MediaFile>,
+    medium: Option<Medium>,
     nbd: &[SocketAddr],
     build: impl FnOnce(Site<'_>) -> H + Send + 'static,
 ) -> HostSpec {

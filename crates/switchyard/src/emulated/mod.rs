@@ -9,7 +9,7 @@ use base::{Addr, Rng, VolumeId};
 use flash::Ssd;
 use host::gateway::VolumeState;
 use place::{Links, Place};
-use runtime::{BoxError, CoreConfig, CoreHandle, HostSpec, MediaFile, Site, start_core};
+use runtime::{BoxError, CoreConfig, CoreHandle, HostSpec, Medium, Site, start_core};
 use serde_json::json;
 use sim::client::{ClientStats, ClientVolume, Latencies, LoadSpec};
 use sim::eval::{self, Case, Counted, Row};
@@ -229,7 +229,7 @@ fn spec(
     };
     HostSpec {
         bind: Some(bind),
-        medium: medium_bytes.map(MediaFile::memory),
+        medium: medium_bytes.map(|bytes| Medium::memory(bytes).expect("a small medium fits memory")),
         build: Box::new(build),
         nbd: Vec::new(),
         nvme: None,

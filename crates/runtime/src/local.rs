@@ -1,0 +1,416 @@
+//! Volumes of one machine: on memory, a file or a block device, served by the cores themselves, or on a software-defined
+//! SSD ([`host::Disk`]), which one core drives as one of its hosts.
+//!
+//! A volume is shared by all cores of a target; each core has a [`Local`] of its own, which executes requests: those to
+//! memory at once, those to files through the core's ring. What overlaps in time is not ordered, as block devices have
+//! it.
+//!
+//! Invariants:
+//! - Every request is answered exactly once.
+//! - After a failed write or flush of a file nothing more is written to it (latched): what the kernel dropped cannot be
+//!   told. Reads go on.
+
+use base::limits::SECTOR_BYTES;
+use base::time::earliest;
+use base::{
+    BlockError, BlockOp, BlockReply, BlockRequest, Device, Instant, MediaDone, MediaError, MediaKind,
+    MediaOp, Pages, Queue, Slab, VolumeId,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use wire::nbd::Export;
+
+use crate::counters::Counters;
+use crate::medium::{Media, VolumeQueue, count, count_end};
+use crate::{HostSpec, MediaOpenError, MediaWarning, Medium};
+use host::{Disk, DiskConfig, DiskEntry};
+
+/// A volume, before it is served.
+#[derive(Debug)]
+pub struct LocalVolume {
+    export: Export,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Shared(Medium),
+    Disk(Box<(Medium, DiskEntry, DiskConfig)>),
+}
+
+/// A volume as cores share it.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    export: Export,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    /// With what a failed write latches.
+    Shared(Medium, Arc<AtomicBool>),
+    /// The core's host of this number.
+    Host(usize),
+}
+
+impl LocalVolume {
+    /// A volume of zeros in memory, rounded down to whole pages. It ends with the process.
+    ///
+    /// # Errors
+    /// When the system has no such memory.
+    pub fn memory(name: &str, bytes: u64) -> io::Result<Self> {
+        Ok(Self::shared(name, "memory", Medium::memory(bytes)?))
+    }
+
+    /// A volume on the file or block device at `path`, taken for this process alone; `bytes` and `create` as in
+    /// [`Medium::open`].
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is too small.
+    pub fn file(name: &str, path: &Path, bytes: u64, create: bool) -> Result<Self, MediaOpenError> {
+        let medium = Medium::open(path, bytes, create)?;
+        Ok(Self::shared(name, &path.display().to_string(), medium))
+    }
+
+    fn shared(name: &str, description: &str, medium: Medium) -> Self {
+        Self {
+            export: export(name, description, medium.capacity_bytes()),
+            source: Source::Shared(medium),
+        }
+    }
+
+    /// A software-defined SSD: `entry` is what [`DiskEntry::open`] found on `medium`.
+    pub fn disk(name: &str, description: &str, medium: Medium, entry: DiskEntry, config: DiskConfig) -> Self {
+        Self {
+            export: export(name, description, entry.size_bytes()),
+            source: Source::Disk(Box::new((medium, entry, config))),
+        }
+    }
+
+    /// The same volume for clients that must not change it.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.export.read_only = true;
+        self
+    }
+
+    /// As clients see it.
+    pub fn export(&self) -> &Export {
+        &self.export
+    }
+
+    /// What a user should know about its medium.
+    pub fn warning(&self) -> Option<MediaWarning> {
+        match &self.source {
+            Source::Shared(medium) => medium.warning(),
+            Source::Disk(disk) => disk.0.warning(),
+        }
+    }
+}
+
+fn export(name: &str, description: &str, size_bytes: u64) -> Export {
+    Export {
+        name: name.into(),
+        description: description.into(),
+        volume: VolumeId(0),
+        size_bytes,
+        read_only: false,
+    }
+}
+
+/// Numbers volumes by their place, for [`Local`] to find them; disks become hosts, in their order.
+pub(crate) fn numbered(volumes: Vec<LocalVolume>) -> (Arc<[Volume]>, Vec<HostSpec>) {
+    let mut hosts = Vec::new();
+    let number = |(volume, id): (LocalVolume, u32)| {
+        let mut export = volume.export;
+        export.volume = VolumeId(id);
+        let store = match volume.source {
+            Source::Shared(medium) => Store::Shared(medium, Arc::default()),
+            Source::Disk(disk) => {
+                hosts.push(disk_host(*disk));
+                Store::Host(hosts.len() - 1)
+            }
+        };
+        Volume { export, store }
+    };
+    let volumes = volumes.into_iter().zip(0..).map(number).collect();
+    (volumes, hosts)
+}
+
+fn disk_host((medium, entry, config): (Medium, DiskEntry, DiskConfig)) -> HostSpec {
+    HostSpec {
+        bind: None,
+        medium: Some(medium),
+        build: Box::new(move |site| {
+            let medium = site.medium.expect("the disk was given its medium");
+            Ok(Box::new(Disk::start(
+                site.now,
+                &entry,
+                config,
+                site.pool.clone(),
+                medium,
+            )?))
+        }),
+        nbd: Vec::new(),
+        nvme: None,
+    }
+}
+
+/// True if a core that serves these needs a ring.
+pub(crate) fn have_files(volumes: &[Volume]) -> bool {
+    let is_file = |volume: &Volume| matches!(volume.store, Store::Shared(Medium::File(_), _));
+    volumes.iter().any(is_file)
+}
+
+/// A request at a file.
+struct Pending {
+    client: u32,
+    tag: u64,
+    /// Its change of the volume is flushed before it is answered.
+    flushes: bool,
+}
+
+/// Executes requests of one core.
+pub(crate) struct Local {
+    volumes: Arc<[Volume]>,
+    /// The media of the volumes, `None` for those of hosts.
+    queues: Vec<Option<VolumeQueue>>,
+    pending: Slab<Pending>,
+    done: VecDeque<BlockReply>,
+}
+
+impl Local {
+    pub fn new(volumes: Arc<[Volume]>, media: &Media) -> Self {
+        let queue = |volume: &Volume| match &volume.store {
+            Store::Shared(medium, latch) => Some(media.volume(medium, latch)),
+            Store::Host(_) => None,
+        };
+        Self {
+            queues: volumes.iter().map(queue).collect(),
+            volumes,
+            pending: Slab::with_capacity(1024),
+            done: VecDeque::with_capacity(1024),
+        }
+    }
+
+    /// What clients can attach to.
+    pub fn exports(&self) -> Vec<Export> {
+        self.volumes.iter().map(|volume| volume.export.clone()).collect()
+    }
+
+    /// The host of this core that is to execute a request.
+    pub fn host_of(&self, request: &BlockRequest) -> Option<usize> {
+        let volume = self.volumes.get(request.volume.0 as usize)?;
+        match volume.store {
+            Store::Host(index) => check(request, &volume.export).is_ok().then_some(index),
+            _ => None,
+        }
+    }
+
+    /// Executes a request, or begins to; one for a host is only refused here.
+    pub fn submit(&mut self, now: Instant, request: BlockRequest, counters: &Counters) {
+        let (client, tag, index) = (request.client, request.tag, request.volume.0 as usize);
+        let Some(volume) = self.volumes.get(index) else {
+            return self.answer(client, tag, Err(BlockError::NoVolume));
+        };
+        if let Err(error) = check(&request, &volume.export) {
+            return self.answer(client, tag, Err(error));
+        }
+        let flushes = request.fua && matches!(request.op, BlockOp::Trim | BlockOp::WriteZeroes);
+        let mut op = operation(request);
+        count(&op, counters);
+        let queue = self.queues[index]
+            .as_mut()
+            .expect("a sound request goes to its host");
+        match queue {
+            VolumeQueue::Memory(memory) => {
+                let done = memory.execute(op);
+                self.answer(client, tag, result(done));
+            }
+            VolumeQueue::File(file) => {
+                op.id = u64::from(self.pending.insert(Pending { client, tag, flushes }));
+                file.submit(now, op);
+            }
+        }
+    }
+
+    fn answer(&mut self, client: u32, tag: u64, result: Result<Pages, BlockError>) {
+        self.done.push_back(BlockReply { client, tag, result });
+    }
+
+    /// Takes what the media are done with, before [`Local::next_done`] gives it out.
+    pub fn collect(&mut self, now: Instant, counters: &Counters) {
+        for queue in self.queues.iter_mut().flatten() {
+            let VolumeQueue::File(file) = queue else { continue };
+            while let Some(done) = file.poll(now) {
+                count_end(&done, counters);
+                let key = done.id as u32;
+                if done.result.is_ok() && core::mem::take(&mut self.pending[key].flushes) {
+                    file.submit(now, MediaOp::flush(done.id));
+                    continue;
+                }
+                let Pending { client, tag, .. } = self.pending.remove(key);
+                let result = result(done);
+                self.done.push_back(BlockReply { client, tag, result });
+            }
+        }
+    }
+
+    /// When to [`collect`](Local::collect) although the ring tells of nothing.
+    pub fn deadline(&self) -> Option<Instant> {
+        let at = |queue: &VolumeQueue| match queue {
+            VolumeQueue::Memory(_) => None,
+            VolumeQueue::File(file) => file.deadline(),
+        };
+        self.queues.iter().flatten().map(at).fold(None, earliest)
+    }
+
+    /// The next request that is done.
+    pub fn next_done(&mut self) -> Option<BlockReply> {
+        self.done.pop_front()
+    }
+}
+
+/// A request as the medium of its volume takes it. A trim or zeroing with FUA is flushed for: it has no such flag.
+fn operation(request: BlockRequest) -> MediaOp {
+    let kind = match request.op {
+        BlockOp::Read => MediaKind::Read,
+        BlockOp::Write if request.fua => MediaKind::WriteThrough,
+        BlockOp::Write => MediaKind::Write,
+        BlockOp::Flush => MediaKind::Flush,
+        BlockOp::Trim => MediaKind::Discard,
+        BlockOp::WriteZeroes => MediaKind::Zero,
+    };
+    MediaOp {
+        id: 0,
+        kind,
+        offset: request.offset,
+        length: request.length,
+        pages: request.pages,
+    }
+}
+
+/// The answer to a request, from the end of its operation.
+fn result(done: MediaDone) -> Result<Pages, BlockError> {
+    match done.result {
+        Ok(()) if done.kind == MediaKind::Read => Ok(done.pages),
+        Ok(()) => Ok(Pages::new()),
+        Err(MediaError::NoSpace) => Err(BlockError::NoSpace),
+        Err(_) => Err(BlockError::Io),
+    }
+}
+
+/// The frontends have checked requests already; this is what keeps a mistake there from harming memory.
+fn check(request: &BlockRequest, export: &Export) -> Result<(), BlockError> {
+    let (offset, length) = (request.offset, u64::from(request.length));
+    let sector = SECTOR_BYTES as u64;
+    let inside = offset
+        .checked_add(length)
+        .is_some_and(|end| end <= export.size_bytes);
+    if !inside || !offset.is_multiple_of(sector) || !length.is_multiple_of(sector) {
+        return Err(BlockError::Invalid);
+    }
+    let changes = !matches!(request.op, BlockOp::Read | BlockOp::Flush);
+    if changes && export.read_only {
+        return Err(BlockError::ReadOnly);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Pool;
+    use base::limits::PAGE_BYTES;
+    use base::limits::SECTOR_BYTES;
+
+    fn request(op: BlockOp, offset: u64, length: u32, pages: Pages) -> BlockRequest {
+        BlockRequest {
+            client: 1,
+            tag: offset,
+            volume: VolumeId(0),
+            op,
+            offset,
+            length,
+            fua: offset.is_multiple_of(3),
+            pages,
+        }
+    }
+
+    fn run(media: &mut Media, local: &mut Local, request: BlockRequest) -> Pages {
+        let counters = Counters::default();
+        local.submit(Instant::ZERO, request, &counters);
+        loop {
+            media.push(&counters);
+            media.reap(Instant::ZERO, &counters);
+            local.collect(Instant::ZERO, &counters);
+            if let Some(reply) = local.next_done() {
+                return reply.result.expect("a sound medium");
+            }
+        }
+    }
+
+    fn pages_of(request: &BlockRequest) -> std::ops::Range<u64> {
+        let (page, end) = (PAGE_BYTES as u64, request.offset + u64::from(request.length));
+        request.offset / page..end.div_ceil(page)
+    }
+
+    /// Writes, trims and zeroes at any sector agree with a model, on a file and in memory.
+    #[test]
+    fn any_range_of_sectors_is_written_zeroed_and_read_back() {
+        const BYTES: usize = 64 * PAGE_BYTES;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file =
+            LocalVolume::file("f", &directory.path().join("v"), BYTES as u64, true).expect("a new file");
+        let memory = LocalVolume::memory("m", BYTES as u64).expect("memory");
+        for volume in [file, memory] {
+            let pool = Pool::new(256, SECTOR_BYTES);
+            let mut media = Media::new(&pool, true, base::device::LIMIT).expect("a ring");
+            let mut local = Local::new(numbered(vec![volume]).0, &media);
+            let mut model = vec![0u8; BYTES];
+            let mut random = base::Rng::new(7);
+            for round in 1..400u32 {
+                let first = random.below(BYTES as u64 / 512) as usize * 512;
+                let length = (random.between(1, 40) as usize * 512).min(BYTES - first);
+                let op = match random.below(4) {
+                    0 => BlockOp::Trim,
+                    1 => BlockOp::WriteZeroes,
+                    _ => BlockOp::Write,
+                };
+                let mut asked = request(op, first as u64, length as u32, Pages::new());
+                let fill = if op == BlockOp::Write { round as u8 | 1 } else { 0 };
+                if op == BlockOp::Write {
+                    asked.pages = pages_of(&asked)
+                        .map(|_| {
+                            let page = pool.alloc().expect("a page");
+                            page.with_mut(|bytes| bytes.fill(fill));
+                            page
+                        })
+                        .collect();
+                }
+                run(&mut media, &mut local, asked);
+                model[first..first + length].fill(fill);
+            }
+            run(
+                &mut media,
+                &mut local,
+                request(BlockOp::Flush, 0, 0, Pages::new()),
+            );
+            let pages = run(
+                &mut media,
+                &mut local,
+                request(BlockOp::Read, 512, BYTES as u32 - 512, Pages::new()),
+            );
+            for (index, page) in pages.iter().enumerate() {
+                let skip = if index == 0 { 512 } else { 0 };
+                page.with(|bytes| {
+                    let expected = &model[index * PAGE_BYTES..][..PAGE_BYTES];
+                    assert!(bytes[skip..] == expected[skip..], "page {index}");
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Memory as a medium, shared by all cores of a target. It answers at once.
+//!
+//! Bytes are copied in and out and never borrowed, since other cores may write them at any time. Requests that overlap
+//! while they are under way may see or leave a mixture, as block devices allow; each sees and leaves whole what does not
+//! overlap.
+
+use base::device::{Device, execute};
+use base::limits::PAGE_BYTES;
+use base::{Instant, MediaDone, MediaError, MediaKind, MediaOp, Pages, Pool, Queue, Window};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::{io, ptr};
+
+/// Zeros are given back to the system from this size on.
+const RELEASE_BYTES_MIN: usize = 2 << 20;
+
+/// Anonymous memory, zero at first, that takes no room before it is written.
+#[derive(Debug)]
+struct Region {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the region is only reached by copies through raw pointers (`copy_to`, `write_at`, `zero`) and by the kernel, none
+// of which assumes that nobody else writes meanwhile.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `bytes` is a multiple of the page size.
+    fn new(bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if bytes == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a medium has at least one page",
+            ));
+        }
+        // SAFETY: a new anonymous mapping; nothing is replaced.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping just made. A kernel without huge pages refuses, and nothing is lost.
+        unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
+        Ok(Self {
+            base: base.cast(),
+            bytes,
+        })
+    }
+
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(
+            offset <= self.bytes && length <= self.bytes - offset,
+            "inside the region"
+        );
+        self.base.wrapping_add(offset)
+    }
+
+    /// Zeroes `length` bytes from `offset`; large ranges are given back to the system.
+    fn zero(&self, offset: usize, length: usize) {
+        let to = self.at(offset, length);
+        let first = to as usize;
+        let (start, end) = (
+            first.next_multiple_of(PAGE_BYTES),
+            (first + length) / PAGE_BYTES * PAGE_BYTES,
+        );
+        if end.saturating_sub(start) < RELEASE_BYTES_MIN {
+            // SAFETY: inside the mapping.
+            return unsafe { ptr::write_bytes(to, 0, length) };
+        }
+        let whole = to.wrapping_add(start - first);
+        // SAFETY: whole pages inside the mapping, which is private and anonymous: they read as zeros afterwards.
+        let released = unsafe { libc::madvise(whole.cast(), end - start, libc::MADV_DONTNEED) } == 0;
+        // SAFETY: inside the mapping: what lies before, what lies after, and the middle if it was not released.
+        unsafe {
+            ptr::write_bytes(to, 0, start - first);
+            ptr::write_bytes(to.wrapping_add(end - first), 0, first + length - end);
+            if !released {
+                ptr::write_bytes(whole, 0, end - start);
+            }
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and every window holds the region.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+impl Window for Memory {
+    fn base(&self) -> *mut u8 {
+        self.0.base
+    }
+
+    fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.0.at(offset, bytes.len());
+        // SAFETY: the source is inside the mapping, the target is the caller's own.
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+/// Memory of a process as a medium: cheap to clone, the same bytes.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Region>);
+
+impl Memory {
+    /// Zeros, rounded down to whole pages.
+    ///
+    /// # Errors
+    /// When the system has no such memory.
+    pub fn new(bytes: u64) -> io::Result<Self> {
+        let page = PAGE_BYTES as u64;
+        Region::new(bytes / page * page).map(|region| Self(Arc::new(region)))
+    }
+
+    /// Where `length` bytes from `offset` begin.
+    fn check(&self, offset: u64, length: u64) -> Result<usize, MediaError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.0.bytes as u64 => Ok(offset as usize),
+            _ => Err(MediaError::OutOfRange),
+        }
+    }
+}
+
+impl Device for Memory {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let at = self.check(offset, bytes.len() as u64)?;
+        self.copy_to(at, bytes);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        let to = self.0.at(self.check(offset, bytes.len() as u64)?, bytes.len());
+        // SAFETY: the target is inside the mapping, the source is the caller's own, which never lies in a region.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        Ok(())
+    }
+
+    fn write_through(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.write_at(offset, bytes)
+    }
+
+    fn discard(&mut self, offset: u64, length: u64) -> Result<(), MediaError> {
+        let at = self.check(offset, length)?;
+        self.0.zero(at, length as usize);
+        Ok(())
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.bytes as u64
+    }
+
+    fn has_cache(&self) -> bool {
+        false
+    }
+}
+
+/// One core's queue to memory. A read without pages gets handles to the memory itself.
+pub(crate) struct MemoryQueue {
+    memory: Memory,
+    window: Pool,
+    done: VecDeque<MediaDone>,
+}
+
+impl MemoryQueue {
+    pub fn new(memory: &Memory) -> Self {
+        let pages = memory.0.bytes / PAGE_BYTES;
+        Self {
+            memory: memory.clone(),
+            window: Pool::window(Box::new(memory.clone()), pages),
+            done: VecDeque::with_capacity(1024),
+        }
+    }
+
+    /// Carries an operation out.
+    pub fn execute(&mut self, mut op: MediaOp) -> MediaDone {
+        if op.kind == MediaKind::Read && op.pages.is_empty() {
+            let page = PAGE_BYTES as u64;
+            let end = match self.memory.check(op.offset, u64::from(op.length)) {
+                Ok(_) => op.offset + u64::from(op.length),
+                Err(error) => return op.done(Err(error)),
+            };
+            let numbers = op.offset / page..end.div_ceil(page);
+            op.pages = numbers
+                .map(|number| self.window.page(number as u32))
+                .collect::<Pages>();
+            return op.done(Ok(()));
+        }
+        execute(&mut self.memory, op)
+    }
+}
+
+impl Queue for MemoryQueue {
+    fn submit(&mut self, _now: Instant, op: MediaOp) {
+        let done = self.execute(op);
+        self.done.push_back(done);
+    }
+
+    fn poll(&mut self, _now: Instant) -> Option<MediaDone> {
+        self.done.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        (!self.done.is_empty()).then_some(Instant::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::device::suite;
+    use base::limits::SECTOR_BYTES;
+
+    #[test]
+    fn memory_is_a_medium() {
+        let bytes = suite::PAGES * PAGE_BYTES as u64;
+        suite::device(&mut Memory::new(bytes).expect("memory"));
+        let mut queue = MemoryQueue::new(&Memory::new(bytes).expect("memory"));
+        suite::queue(&mut queue, SECTOR_BYTES, |_| Instant::ZERO);
+    }
+
+    #[test]
+    fn what_is_written_is_seen_through_a_window_and_zeroed_to_the_byte() {
+        let bytes = 4 * RELEASE_BYTES_MIN;
+        let mut memory = Memory::new(bytes as u64).expect("memory");
+        let window = MemoryQueue::new(&memory).window;
+        memory.write_at(0, &vec![0xab; bytes]).expect("inside");
+        for (first, length) in [(512, 1024), (PAGE_BYTES * 3 + 512, 3 * RELEASE_BYTES_MIN)] {
+            memory.discard(first as u64, length as u64).expect("inside");
+            for number in [0, first / PAGE_BYTES, (first + length) / PAGE_BYTES] {
+                window.page(number as u32).with(|bytes| {
+                    for (index, &byte) in bytes.iter().enumerate() {
+                        let at = number * PAGE_BYTES + index;
+                        let zero = (512..1536).contains(&at) || (first..first + length).contains(&at);
+                        assert_eq!(byte == 0, zero, "byte {at}");
+                    }
+                });
+            }
+        }
+    }
+}
