@@ -59,8 +59,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn begin_log() {
-    let wanted = std::env::var(LOG_VARIABLE).unwrap_or_default();
-    let level = wanted.parse().unwrap_or(LevelFilter::INFO);
+    // An empty text would be read as `error`.
+    let wanted = std::env::var(LOG_VARIABLE)
+        .ok()
+        .filter(|wanted| !wanted.is_empty());
+    let level = wanted.and_then(|wanted| wanted.parse().ok());
+    let level = level.unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
