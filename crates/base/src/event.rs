@@ -10,7 +10,7 @@ mod ring;
 mod value;
 
 pub use kind::{
-    Collection, Description, Grant, Kind, Lapse, Lead, Leave, MediumOperation, Obstacle, Protocol, Refusal,
+    Collection, Description, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Protocol, Refusal,
     RegistryTrouble, Wait,
 };
 pub use ring::{COALESCE, Event, Events, Page};

@@ -21,13 +21,14 @@ use crate::spans::{Span, Spans, Table};
 use crate::start::{StartError, Started};
 use crate::steering::Steering;
 use crate::udp::{self, BATCH, Refused, UdpPort};
-use base::event::Source;
+use base::event::{Kind, Refusal, Source};
 use base::time::earliest;
 use base::{Addr, BlockReply, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_BYTES};
 use blockswitch::{AppId, Class, Loads};
 use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Relocation, Rested, Step, Wait};
 use host::{Input, NOBODY, Output};
 use os::now;
+use std::io::{self, ErrorKind};
 use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -487,7 +488,10 @@ impl Reactor {
 
     /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
     fn accept(&mut self, index: usize) {
-        while let Some(client) = self.frontend.accept(index, &self.counters) {
+        let core = self.number();
+        while let Some(client) = self.frontend.accept(index, &self.counters, |kind| {
+            Self::tell(self.events.as_ref(), core, kind);
+        }) {
             let sibling = match &self.steering {
                 Some(steering) if client.endpoint == Endpoint::Local => steering.next_place(),
                 _ => None,
@@ -500,7 +504,22 @@ impl Reactor {
         }
     }
 
+    /// The number of this core among those of its target.
+    fn number(&self) -> usize {
+        self.steering.as_ref().map_or(0, |steering| steering.core)
+    }
+
+    /// Tells of what happens to a client.
+    #[cold]
+    fn tell(events: Option<&Teller>, core: usize, kind: Kind) {
+        if let Some(events) = events {
+            events.tell(Source::Core(core as u16), kind);
+        }
+    }
+
     fn open(&mut self, client: Client) {
+        let (peer, protocol) = (client.peer.ip(), client.speaks.protocol());
+        let core = self.number();
         let exports = match (client.endpoint, &self.local) {
             (Endpoint::Host(index), _) => self.cells[index].host.exports(),
             (Endpoint::Local, Some(local)) => local.exports(),
@@ -511,18 +530,30 @@ impl Reactor {
             .as_ref()
             .filter(|_| client.endpoint == Endpoint::Local);
         let app = match steering.map(Steering::enter) {
-            Some(None) => return self.counters.clients_refused.bump(),
+            Some(None) => {
+                let (client, why) = (peer, Refusal::Limit);
+                Self::tell(self.events.as_ref(), core, Kind::ClientRefused { client, why });
+                return self.counters.clients_refused.bump();
+            }
             app => app.flatten(),
         };
         match self.frontend.open(client, exports, &self.poller) {
             Ok((slot, number)) => {
                 self.counters.clients_accepted.bump();
+                let client = peer;
+                Self::tell(
+                    self.events.as_ref(),
+                    core,
+                    Kind::ClientConnected { client, protocol },
+                );
                 self.dispatcher.open(slot, number, app);
                 // The server speaks first.
                 self.stand(slot);
             }
-            Err(_) => {
+            Err(error) => {
                 self.counters.clients_refused.bump();
+                let (client, why) = (peer, refusal(&error));
+                Self::tell(self.events.as_ref(), core, Kind::ClientRefused { client, why });
                 if let (Some(steering), Some(app)) = (steering, app) {
                     steering.leave(app);
                 }
@@ -836,6 +867,8 @@ impl Reactor {
     /// A connection has come from another core.
     fn arrive(&mut self, arrival: Arrival) {
         self.counters.clients_moved_in.bump();
+        let to = self.number();
+        Self::tell(self.events.as_ref(), to, Kind::ClientMoved { to: to as u16 });
         if let Some(app) = self.settle(arrival) {
             let core = self.steering.as_ref().map_or(0, |steering| steering.core);
             self.homes_of_target().arrive(core, app);
@@ -896,6 +929,14 @@ fn answer(
     }
     if let (Some(spans), Some(span)) = (spans, span) {
         spans.answered(now(), slot, span, frontend.pending_bytes(slot));
+    }
+}
+
+/// Why a client cannot be taken.
+fn refusal(error: &io::Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::QuotaExceeded => Refusal::Limit,
+        _ => Refusal::Setup,
     }
 }
 

@@ -107,15 +107,6 @@ reasons! {
         /// The connection cannot be set up.
         Setup "setup",
     }
-    /// Why a connection ended.
-    Leave {
-        /// The client closed it.
-        Closed "closed",
-        /// The client broke the protocol.
-        Protocol "protocol",
-        /// The server stops.
-        Stopping "stopping",
-    }
     /// The layer where an overdue request waits.
     Wait {
         /// An answer of the vSSD's node.
@@ -276,8 +267,6 @@ kinds! {
     "client-connected" Debug ClientConnected { client: IpAddr, protocol: Protocol, }
     /// A client was not taken.
     "client-refused" Warn ClientRefused { client: IpAddr, why: Refusal, }
-    /// A connection ended.
-    "client-left" Debug ClientLeft { client: IpAddr, why: Leave, }
     /// A connection went to another core.
-    "client-moved" Debug ClientMoved { client: IpAddr, to: u16, }
+    "client-moved" Debug ClientMoved { to: u16, }
 }

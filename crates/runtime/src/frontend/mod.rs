@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, connection_token};
 use crate::udp::{BATCH, set_option};
+use base::event::{self, Kind, Refusal};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
@@ -62,6 +63,16 @@ pub(crate) enum Speaks {
     /// Volumes of which NVMe hosts can reserve some.
     Nbd(Option<Arc<NvmeTarget>>),
     Nvme(Arc<NvmeTarget>),
+}
+
+impl Speaks {
+    /// The name of what is spoken.
+    pub fn protocol(&self) -> event::Protocol {
+        match self {
+            Self::Nbd(_) => event::Protocol::Nbd,
+            Self::Nvme(_) => event::Protocol::Nvme,
+        }
+    }
 }
 
 struct Listener {
@@ -148,7 +159,7 @@ impl Frontend {
     }
 
     /// The next connection that waits at a listener, and whom it is for.
-    pub fn accept(&mut self, index: usize, counters: &Counters) -> Option<Client> {
+    pub fn accept(&mut self, index: usize, counters: &Counters, tell: impl Fn(Kind)) -> Option<Client> {
         loop {
             // None if told to stop in this very turn.
             let listener = self.listeners.get(index)?;
@@ -165,7 +176,10 @@ impl Frontend {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
                     counters.clients_refused.bump();
                     self.spare = None;
-                    let _ = listener.socket.accept();
+                    if let Ok((_, peer)) = listener.socket.accept() {
+                        let (client, why) = (peer.ip(), Refusal::Descriptors);
+                        tell(Kind::ClientRefused { client, why });
+                    }
                     self.spare = File::open("/dev/null").ok();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,

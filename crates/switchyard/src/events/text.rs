@@ -1,8 +1,7 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    Collection, Grant, Kind, Lapse, Lead, Leave, MediumOperation, Obstacle, Protocol, Refusal,
-    RegistryTrouble, Wait,
+    Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Protocol, Refusal, RegistryTrouble, Wait,
 };
 use std::time::Duration;
 
@@ -94,10 +93,7 @@ fn switch(kind: &Kind) -> Option<String> {
 fn node(kind: &Kind) -> Option<String> {
     Some(match *kind {
         Kind::NodeStarted { node, boot, vssds } => {
-            format!(
-                "Node {} started for the {boot}. time, with {vssds} vSSDs.",
-                node.0
-            )
+            format!("Node {} is up with {vssds} vSSDs, after start {boot}.", node.0)
         }
         Kind::NodeStopping { node } => format!("Node {} writes back and stops.", node.0),
         Kind::VssdCreated { vssd, pages } => format!("vSSD {} was made, with {pages} pages.", vssd.0),
@@ -265,15 +261,7 @@ fn client(kind: &Kind) -> Option<String> {
             };
             format!("{client} was refused: {why}.")
         }
-        Kind::ClientLeft { client, why } => {
-            let why = match why {
-                Leave::Closed => "it closed the connection",
-                Leave::Protocol => "it broke the protocol",
-                Leave::Stopping => "this server stops",
-            };
-            format!("{client} left: {why}.")
-        }
-        Kind::ClientMoved { client, to } => format!("A connection of {client} went to core {to}."),
+        Kind::ClientMoved { to } => format!("A connection came to core {to} from another core."),
         _ => return None,
     })
 }
