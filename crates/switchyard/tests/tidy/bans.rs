@@ -42,8 +42,8 @@ const BANS: &[Ban] = &[
         within: &["crates/"],
         except: &[
             "crates/area/src/awake.rs",
-            "crates/runtime/src/local/file.rs",
-            "crates/runtime/src/ring.rs",
+            "crates/os/src/ring.rs",
+            "crates/runtime/src/queue.rs",
         ],
     },
     Ban {
