@@ -197,6 +197,50 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
     assert_eq!(world.state(), ChangeState::Done);
 }
 
+/// A volume that has grown by vSSDs 4 and 5, and whose vSSD 3 joins.
+fn grown_and_changing() -> VolumeRecord {
+    let mut record = record();
+    let mut more = record.sets[0].clone();
+    more.replicas = vec![
+        ReplicaRecord { vssd: 4, node: 1 },
+        ReplicaRecord { vssd: 5, node: 2 },
+    ];
+    record.size_bytes *= 2;
+    record.sets.push(more);
+    record.sets[0].generation = 1;
+    record.sets[0].joining = Some(JoiningRecord {
+        vssd: 3,
+        node: 3,
+        replaces: 1,
+    });
+    record
+}
+
+/// Regression: the registry had a volume's new sets, and an exchange beside the growth handed its record on before the
+/// growth was shown. The gateway looked for sets that it did not have, and panicked. It leaves these to the growth now.
+#[test]
+fn a_change_leaves_sets_to_a_growth_that_is_not_shown_yet() {
+    let mut world = World::new();
+    world.gateway.change_sets(world.now, &grown_and_changing());
+    assert_eq!(world.asks(), [(3, Op::Open, Some(Intent::Prepare))]);
+    assert_eq!(world.gateway.exports()[0].size_bytes, 10 * 4096);
+}
+
+/// Regression: a growth that was shown first took the record of an exchange over as if it was carried out, and the change
+/// of the old sets never began. A growth leaves the sets that the gateway has as they are now.
+#[test]
+fn a_growth_leaves_the_change_of_older_sets_to_be_begun() {
+    let mut world = World::new();
+    world.gateway.grow_volume(world.now, grown_and_changing());
+    let serve = |vssd| (vssd, Op::Open, Some(Intent::Serve));
+    assert_eq!(world.asks(), [serve(4), serve(5)]);
+    world.answer(4);
+    world.answer(5);
+    world.gateway.change_sets(world.now, &grown_and_changing());
+    assert_eq!(world.asks(), [(3, Op::Open, Some(Intent::Prepare))]);
+    assert_eq!(world.state(), ChangeState::Busy);
+}
+
 /// A set of one copy, which has moved from vSSD 1 to vSSD 3.
 fn moved_copy(generation: u32) -> VolumeRecord {
     let mut record = record();

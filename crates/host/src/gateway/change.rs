@@ -36,7 +36,11 @@ impl Gateway {
         let id = record.volume();
         let Some(index) = self.find(id) else { return };
         for (number, set) in record.sets.iter().enumerate() {
-            if set.generation <= self.volume(index).record.sets[number].generation {
+            // The volume may have grown, and this gateway not have the new sets yet.
+            let Some(known) = self.volume(index).record.sets.get(number) else {
+                break;
+            };
+            if set.generation <= known.generation {
                 continue;
             }
             self.changes

@@ -60,8 +60,10 @@ impl Gateway {
         }
     }
 
-    fn add_sets(&mut self, now: Instant, index: usize, record: VolumeRecord, create: bool) {
+    /// Leaves the sets that are known as they are: [`change_sets`](Gateway::change_sets) begins what they are to do.
+    fn add_sets(&mut self, now: Instant, index: usize, mut record: VolumeRecord, create: bool) {
         let known = self.volume(index).sets.len();
+        record.sets[..known].clone_from_slice(&self.volume(index).record.sets);
         let intent = if create { Intent::Create } else { Intent::Serve };
         let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
         for (number, set) in record.sets.iter().enumerate().skip(known) {
