@@ -288,6 +288,13 @@ impl Clients {
         }
     }
 
+    /// Clients use one volume more; its index.
+    pub fn add_volume(&mut self, volume: ClientVolume) -> usize {
+        let checker = Checker::new(volume.id, volume.pages * BLOCKS_PER_PAGE, volume.durability);
+        self.volumes.push((volume, volume.check.then_some(checker)));
+        self.volumes.len() - 1
+    }
+
     /// Treats every error from now on as a broken promise (or no longer).
     pub fn set_errors_are_violations(&mut self, yes: bool) {
         self.errors_are_violations = yes;

@@ -4,8 +4,8 @@
 //! [`world`] drives hosts (crate `host`) through their inputs and outputs only, so that what it exercises is what the
 //! runtime ships. [`net`] and [`media`] are the models and their misfortunes; [`client`] and [`workload`] make the
 //! load, [`trace`] reads recorded ones; [`check`] holds the checkers; [`run`] puts one run together. [`rack`] puts the
-//! real hosts in; [`swarm`] draws whole runs from seeds, [`exchange`] lets vSSDs exchange their places meanwhile,
-//! [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`] holds the named
+//! real hosts in; [`swarm`] draws whole runs from seeds, [`operators`] runs the control plane on a modelled
+//! [`registry`] with [`commands`], [`threads`] runs many; [`cuts`] takes the power away at every write boundary; [`experiment`] holds the named
 //! measurements, [`eval`] those of the rack's paper.
 //!
 //! A run is a function of its seed: the same seed gives the same event log hash, in any process.
@@ -13,16 +13,18 @@
 
 pub mod check;
 pub mod client;
+pub mod commands;
 pub mod cuts;
 pub mod disk;
 mod draw;
 pub mod eval;
-pub mod exchange;
 pub mod experiment;
 pub mod media;
 pub mod net;
+pub mod operators;
 pub mod queue;
 pub mod rack;
+pub mod registry;
 pub mod report;
 pub mod run;
 pub mod small;

@@ -6,30 +6,32 @@
 
 use crate::check::Violation;
 use crate::client::ClientVolume;
-use crate::exchange::{Gateways, Operator};
+use crate::commands::Wish;
 use crate::media::SimMedium;
 use crate::net::LinkModel;
-use crate::run::{Fleet, Look, Role};
+use crate::operators::{Attention, Control, MaybeGateway, Operators};
+use crate::run::{Fleet, Role};
 use crate::world::{Site, World};
 use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Device, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Ssd, Timing, Vssd, VssdStats};
-use host::gateway::{Shaping, VolumeState};
+use host::gateway::Shaping;
 use host::node::{Unit, UnitConfig};
 use host::{
     Central, Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output,
     Tor, TorConfig,
 };
-use rack::exchange::ChangeState;
 use rack::gc::TOR_LEASE;
-use rack::lead::{Next, Watch};
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
 /// Bytes of a simulated page.
 pub const SIM_PAGE_BYTES: usize = SECTOR_BYTES * SECTORS_PER_PAGE;
+
+/// Commands for which nodes get room, at most.
+const ROOM_MAX: usize = 4;
 
 /// One machine of the rack.
 pub enum RackHost {
@@ -41,6 +43,22 @@ pub enum RackHost {
     Gateway(Box<Gateway>),
     /// The central controller of the published baselines.
     Controller(Box<Controller>),
+}
+
+impl MaybeGateway for RackHost {
+    fn gateway(&self) -> Option<&Gateway> {
+        match self {
+            Self::Gateway(gateway) => Some(gateway),
+            _ => None,
+        }
+    }
+
+    fn gateway_mut(&mut self) -> Option<&mut Gateway> {
+        match self {
+            Self::Gateway(gateway) => Some(gateway),
+            _ => None,
+        }
+    }
 }
 
 impl Machine for RackHost {
@@ -153,10 +171,10 @@ pub struct RackFleet {
     options: RackOptions,
     /// Of every host, by index.
     addrs: Vec<Addr>,
-    operator: Operator,
-    watches: Vec<Watch>,
+    operators: Operators,
+    /// The volumes that clients use, by their index.
+    used: Vec<VolumeId>,
     looks: Rng,
-    takeovers: u32,
 }
 
 impl RackFleet {
@@ -196,18 +214,19 @@ impl RackFleet {
                 sets,
             });
         }
-        let operator = Operator::new(Snapshot {
+        let stored = Snapshot {
             next_vssd: vssd,
+            next_volume: records.len() as u32,
             volumes: records,
             ..Snapshot::default()
-        });
+        };
+        let (first, gateways) = (1 + options.nodes as usize, options.gateways as usize);
         let mut fleet = Self {
             looks: Rng::new(options.failover.map_or(0, |failover| failover.seed)),
+            used: stored.volumes.iter().map(VolumeRecord::volume).collect(),
+            operators: Operators::new(stored, first, gateways),
             options,
             addrs: Vec::new(),
-            operator,
-            watches: Vec::new(),
-            takeovers: 0,
         };
         fleet.addrs = (0..fleet.hosts())
             .map(|index| fleet.modelled_addr(index))
@@ -225,16 +244,21 @@ impl RackFleet {
         self
     }
 
-    /// Lets vSSDs exchange places, (begin, limit) in ns; each node gets room for it.
-    pub fn plan_exchanges(&mut self, seed: u64, plan: &[(u64, u64)]) {
+    /// Runs operators beside the gateways, with commands by their times in ns; each node gets room for these.
+    ///
+    /// # Panics
+    /// If there are several gateways that do not share their volumes.
+    pub fn operate(&mut self, control: Control, plan: Vec<(u64, Wish)>) {
+        let failover = self.options.failover;
+        assert!(
+            self.options.gateways == 1 || failover.is_some(),
+            "one gateway serves all volumes at a time"
+        );
         let channels = self.options.volumes.iter().map(|layout| layout.channels);
-        self.options.geometry.channels += channels.max().unwrap_or(0);
-        self.operator.plan(seed, plan);
-    }
-
-    /// Exchanges that wait for a node whose medium failed are left as they are.
-    pub fn leave_exchanges(&mut self) {
-        self.operator.give_up();
+        let more = channels.max().unwrap_or(0) * plan.len().min(ROOM_MAX) as u32;
+        self.options.geometry.channels += more;
+        let one_session = failover.is_some_and(|failover| failover.one_session);
+        self.operators.run(control, plan, one_session);
     }
 
     /// Lets every gateway serve every volume, one at a time.
@@ -243,9 +267,9 @@ impl RackFleet {
         self.options.failover = Some(failover);
     }
 
-    /// Times that a gateway took the lead.
-    pub fn takeovers(&self) -> u32 {
-        self.takeovers
+    /// The control plane.
+    pub fn operators(&self) -> &Operators {
+        &self.operators
     }
 
     /// Its volumes for clients whose requests are all checked.
@@ -262,11 +286,6 @@ impl RackFleet {
             .collect()
     }
 
-    /// Who looks after the fleet.
-    pub fn operator(&self) -> &Operator {
-        &self.operator
-    }
-
     /// The options.
     pub fn options(&self) -> &RackOptions {
         &self.options
@@ -274,7 +293,7 @@ impl RackFleet {
 
     /// The volumes' records.
     pub fn records(&self) -> &[VolumeRecord] {
-        &self.operator.snapshot.volumes
+        &self.operators.stored().volumes
     }
 
     /// Index of the ToR.
@@ -409,7 +428,7 @@ impl RackFleet {
             shared: self.options.failover.is_some(),
         };
         let mut gateway = Gateway::new(config, pool.clone());
-        if self.options.failover.is_some() {
+        if self.operators.are_running() {
             gateway.stand_by(now);
             return gateway;
         }
@@ -455,8 +474,9 @@ impl Fleet for RackFleet {
         medium: Option<&mut SimMedium>,
     ) -> Result<RackHost, String> {
         let is_gateway = (self.gateway(0)..self.controller()).contains(&index);
-        if is_gateway && self.options.failover.is_none() {
-            self.operator.restart();
+        if is_gateway {
+            let role = self.role(index, boot);
+            self.operators.started(index - self.gateway(0), boot, now, role);
         }
         self.build(
             index,
@@ -487,85 +507,35 @@ impl Fleet for RackFleet {
     }
 
     fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool {
-        let record = &self.records()[volume];
-        let set = &record.sets[(page / u64::from(self.options.volumes[volume].pages_per_set)) as usize];
+        let set = self.set_of(volume, page);
         set.replicas.iter().any(|r| !lost[r.node as usize])
     }
 
     fn is_changing(&self, volume: usize, page: u64) -> bool {
-        let set = &self.records()[volume].sets
-            [(page / u64::from(self.options.volumes[volume].pages_per_set)) as usize];
+        let set = self.set_of(volume, page);
         set.joining.is_some() || set.leaving.is_some()
     }
 
-    fn attend_at(&self, now: Instant) -> Option<Instant> {
-        self.operator.attend_at(now)
+    fn is_busy(&self, now: Instant) -> bool {
+        !self.operators.are_done(now)
     }
 
-    fn attend(&mut self, world: &mut World<RackHost>) {
-        let first = self.gateway(0);
-        let lead = self.operator.snapshot.lead.as_ref().and_then(|lead| lead.addr());
-        let mut gateways = GatewaysOf {
-            first,
-            count: self.options.gateways as usize,
-            lead: self.options.failover.map(|_| {
-                let mut indexes = (0..self.options.gateways).map(|i| self.gateway(i));
-                indexes
-                    .find(|&index| lead == Some(self.addr(index)))
-                    .unwrap_or(first)
-            }),
-            world,
-        };
-        let now = gateways.world.now();
-        self.operator.attend(now, &mut gateways);
+    fn attend_at(&self, now: Instant) -> Option<Instant> {
+        self.operators.attend_at(now)
+    }
+
+    fn attend(&mut self, world: &mut World<RackHost>) -> Attention {
+        let mut attention = self.operators.attend(world);
+        self.used
+            .extend(attention.created.iter().map(VolumeRecord::volume));
+        attention.took_lead &= self.options.failover.is_some();
+        attention
     }
 
     fn paths(&self) -> Vec<usize> {
         let shared = self.options.failover.is_some();
         let count = if shared { self.options.gateways } else { 0 };
         (0..count).map(|i| self.gateway(i)).collect()
-    }
-
-    fn look(&mut self, index: usize, world: &mut World<RackHost>) -> Look {
-        let failover = self.options.failover.expect("only those that share volumes look");
-        if self.watches.is_empty() {
-            let addrs = (0..self.options.gateways).map(|i| self.addr(self.gateway(i)));
-            self.watches = addrs
-                .map(|addr| Watch::new(addr, failover.silent_after))
-                .collect();
-        }
-        let place = index - self.gateway(0);
-        let (watch, snapshot) = (&mut self.watches[place], &mut self.operator.snapshot);
-        let mut took = false;
-        if !world.is_up(index) {
-            *watch = Watch::new(watch.me(), failover.silent_after);
-        }
-        world.call(index, |host, now| {
-            let RackHost::Gateway(gateway) = host else { return };
-            if let Next::Take(session) = gateway.look(now, watch, snapshot, 0) {
-                let session = if failover.one_session { 1 } else { session };
-                if let Some(lead) = &mut snapshot.lead {
-                    lead.session = session;
-                }
-                gateway.serve(now, session, snapshot);
-                took = true;
-            }
-        });
-        if took {
-            self.takeovers += 1;
-            self.operator.restart();
-        }
-        let leads = matches!(world.host(index), Some(RackHost::Gateway(gateway)) if gateway.leads());
-        let most = if leads {
-            failover.look_every
-        } else {
-            failover.silent_after / 4
-        };
-        let again = self.looks.below(most.as_nanos() as u64) + 1;
-        Look {
-            took,
-            again: Instant::from_nanos(world.now().as_nanos() + again),
-        }
     }
 
     fn corruptible(&self, index: usize) -> core::ops::Range<u64> {
@@ -595,6 +565,9 @@ impl Fleet for RackFleet {
 
     fn agree(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
         self.no_strays(hosts)?;
+        let gateways = hosts.iter().flatten().filter_map(|host| host.gateway());
+        let served = self.operators.check_served(gateways);
+        served.map_err(Violation::Control)?;
         let unit = |r: &ReplicaRecord| match hosts[r.node as usize] {
             Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
             _ => None,
@@ -626,12 +599,45 @@ impl Fleet for RackFleet {
 }
 
 impl RackFleet {
+    /// The set of a page of a volume that clients use, by its index.
+    fn set_of(&self, volume: usize, page: u64) -> &SetRecord {
+        let record = self.operators.stored().volume_of(self.used[volume]);
+        let mut left = page;
+        let mut sets = record.expect("nobody deletes what clients use").sets.iter();
+        let here = sets.find(|set| {
+            let here = left < u64::from(set.pages);
+            left = left.saturating_sub(u64::from(set.pages));
+            here
+        });
+        here.expect("the page is one of the volume")
+    }
+
+    /// How the gateway of a host comes to serve.
+    fn role(&mut self, index: usize, boot: u32) -> host::operator::Role {
+        let Some(failover) = self.options.failover else {
+            return host::operator::Role::Alone { session: boot + 1 };
+        };
+        let mut up_to = |most: Duration| Duration::from_nanos(self.looks.below(most.as_nanos() as u64) + 1);
+        let (lead_looks_every, others_look_every) =
+            (up_to(failover.look_every), up_to(failover.silent_after / 4));
+        host::operator::Role::Shared(host::operator::Shared {
+            me: self.addrs[index],
+            silent_after: failover.silent_after,
+            lead_looks_every,
+            others_look_every,
+            session_min: 0,
+        })
+    }
+
     /// What has left or was undone is gone.
     fn no_strays(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
-        let known: Vec<VssdId> = self
-            .records()
-            .iter()
-            .flat_map(|record| record.vssds().map(|(vssd, ..)| vssd))
+        let records = self.records().iter();
+        let growing = self.operators.stored().growing.iter();
+        let known: Vec<VssdId> = records
+            .flat_map(|record| &record.sets)
+            .chain(growing.flat_map(|growth| &growth.sets))
+            .flat_map(SetRecord::vssds)
+            .map(|(vssd, _)| vssd)
             .collect();
         for (host, up) in hosts.iter().enumerate() {
             let Some(RackHost::Node(node)) = up else { continue };
@@ -641,48 +647,6 @@ impl RackFleet {
             }
         }
         Ok(())
-    }
-}
-
-/// The gateways of a world: volume `i` belongs to gateway `i` modulo their number, or all to the lead.
-struct GatewaysOf<'a> {
-    world: &'a mut World<RackHost>,
-    first: usize,
-    count: usize,
-    /// The one that has all volumes, where they share them.
-    lead: Option<usize>,
-}
-
-impl GatewaysOf<'_> {
-    fn of(&self, volume: VolumeId) -> usize {
-        let own = self.first + (volume.0 as usize - 1) % self.count;
-        self.lead.unwrap_or(own)
-    }
-}
-
-impl Gateways for GatewaysOf<'_> {
-    fn is_ready(&self, volume: VolumeId) -> bool {
-        match self.world.host(self.of(volume)) {
-            Some(RackHost::Gateway(gateway)) => gateway.volume_state(volume) == Some(VolumeState::Ready),
-            _ => false,
-        }
-    }
-
-    fn state(&self, volume: VolumeId) -> Option<ChangeState> {
-        match self.world.host(self.of(volume)) {
-            Some(RackHost::Gateway(gateway)) => Some(gateway.change_state(volume)),
-            _ => None,
-        }
-    }
-
-    fn change(&mut self, record: &VolumeRecord) {
-        let index = self.of(record.volume());
-        // One that is down opens its volumes by their records when it starts.
-        self.world.call(index, |host, now| {
-            if let RackHost::Gateway(gateway) = host {
-                gateway.change_sets(now, record);
-            }
-        });
     }
 }
 

@@ -6,13 +6,15 @@ use crate::check::{GcChecker, Loss, ToldChecker, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
 use crate::media::SimMedium;
 use crate::net::{LinkModel, NetFaults};
+use crate::operators::Attention;
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::event::Event;
-use base::limits::SECTORS_PER_PAGE;
+use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
+use rack::registry::{Durability, VolumeRecord};
 
 /// Role of a host, as far as faults and checks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,22 +58,21 @@ pub trait Fleet {
     fn is_changing(&self, _volume: usize, _page: u64) -> bool {
         false
     }
-    /// When the fleet's operator looks after it next; `None` when there is nothing left to do.
+    /// The control plane has something left to do.
+    fn is_busy(&self, _now: Instant) -> bool {
+        false
+    }
+    /// When the control plane does something next, if ever.
     fn attend_at(&self, _now: Instant) -> Option<Instant> {
         None
     }
-    /// The operator looks after the fleet.
-    fn attend(&mut self, _world: &mut World<Self::Host>) {}
+    /// The control plane does what is due.
+    fn attend(&mut self, _world: &mut World<Self::Host>) -> Attention {
+        Attention::default()
+    }
     /// The gateways, where each can serve every volume: clients try the next when one does not.
     fn paths(&self) -> Vec<usize> {
         Vec::new()
-    }
-    /// One of these looks whether it is to serve.
-    fn look(&mut self, _index: usize, world: &mut World<Self::Host>) -> Look {
-        Look {
-            took: false,
-            again: world.now(),
-        }
     }
     /// Bytes of the host's medium in which a flipped bit must be survived.
     fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
@@ -95,15 +96,6 @@ pub trait Fleet {
     fn media_agree(&self, _hosts: &[Option<Self::Host>]) -> Result<(), Violation> {
         Ok(())
     }
-}
-
-/// Result of a gateway's look at the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// It has begun to serve.
-    pub took: bool,
-    /// When it looks again.
-    pub again: Instant,
 }
 
 /// Something bad.
@@ -228,6 +220,10 @@ const SETTLE_NS: u64 = 1_000_000_000;
 const EXAM_WRITES: u64 = 8;
 /// How long a cut lasts, in ns.
 const CUT_DOWN_NS: u64 = 5_000_000;
+/// Requests of the clients of a volume that was created.
+const NEW_VOLUME_REQUESTS: u64 = 60;
+/// A process that crashes between two steps of its control plane is down so long, in ns.
+const CONTROL_DOWN_NS: u64 = 7_000_000;
 /// Queue depth and pages of a request when reading back.
 const READ_BACK: (u32, u64) = (4, 8);
 
@@ -237,7 +233,6 @@ const TOKEN_START: u64 = 3 << 56;
 const TOKEN_WHOLE: u64 = 4 << 56;
 const TOKEN_CALM: u64 = 5 << 56;
 const TOKEN_ATTEND: u64 = 6 << 56;
-const TOKEN_LOOK: u64 = 7 << 56;
 const TOKEN_KIND: u64 = 0xff << 56;
 
 /// A run under way.
@@ -256,6 +251,10 @@ pub struct Run<F: Fleet> {
     whole_at: Vec<u64>,
     /// Faults that have not happened, hosts that are down, calm not yet reached.
     troubles: usize,
+    /// The control plane counts as one of these.
+    is_attended: bool,
+    /// When the control plane does something next.
+    attend_at: Option<Instant>,
     calm_since: Instant,
     violations: Vec<Violation>,
     /// A host did not start: nothing good can follow.
@@ -292,14 +291,12 @@ impl<F: Fleet> Run<F> {
             world.wake_at(Instant::from_nanos(fault.0), TOKEN_FAULT | index as u64);
         }
         world.wake_at(Instant::from_nanos(spec.calm_ns), TOKEN_CALM);
-        let attend_at = fleet.attend_at(Instant::ZERO);
-        if let Some(at) = attend_at {
-            world.wake_at(at, TOKEN_ATTEND);
-        }
         let mut run = Self {
             gc,
             told: ToldChecker::default(),
-            troubles: spec.faults.len() + 1 + sites.len() + usize::from(attend_at.is_some()),
+            troubles: spec.faults.len() + 1 + sites.len() + usize::from(fleet.is_busy(Instant::ZERO)),
+            is_attended: fleet.is_busy(Instant::ZERO),
+            attend_at: None,
             boots: vec![0; sites.len()],
             at_risk: vec![false; sites.len()],
             whole_at: vec![0; sites.len()],
@@ -316,9 +313,7 @@ impl<F: Fleet> Run<F> {
         for index in 0..run.sites.len() {
             run.start(index);
         }
-        for index in run.fleet.paths() {
-            run.world.wake_at(Instant::ZERO, TOKEN_LOOK | index as u64);
-        }
+        run.attend_soon();
         run
     }
 
@@ -550,22 +545,68 @@ impl<F: Fleet> Run<F> {
                 self.world.net().set_faults(NetFaults::default());
                 self.ease();
             }
-            TOKEN_ATTEND => {
-                self.fleet.attend(&mut self.world);
-                match self.fleet.attend_at(self.world.now()) {
-                    Some(at) => self.world.wake_at(at, token),
-                    None => self.ease(),
-                }
-            }
-            TOKEN_LOOK => {
-                let look = self.fleet.look(index, &mut self.world);
-                if look.took {
-                    self.clients.lead_moved();
-                }
-                self.world.wake_at(look.again, token);
-            }
+            TOKEN_ATTEND if self.attend_at.is_some_and(|at| at <= self.world.now()) => self.attend(),
+            // Something else was sooner.
+            TOKEN_ATTEND => {}
             _ => panic!("an alarm nobody set: {token:x}"),
         }
+    }
+
+    /// Lets the control plane do what is due.
+    fn attend(&mut self) {
+        self.attend_at = None;
+        let attention = self.fleet.attend(&mut self.world);
+        if attention.took_lead {
+            self.clients.lead_moved();
+        }
+        self.given_up |= attention.broken.is_some();
+        self.violations.extend(attention.broken.map(Violation::Control));
+        for record in &attention.created {
+            self.use_volume(record);
+        }
+        if let Some(host) = attention.crash {
+            let down_ns = CONTROL_DOWN_NS;
+            self.strike(Fault::Crash { host, down_ns });
+        }
+        if self.is_attended && !self.fleet.is_busy(self.world.now()) {
+            self.is_attended = false;
+            self.ease();
+        }
+        self.attend_soon();
+    }
+
+    /// Sets an alarm for the control plane.
+    fn attend_soon(&mut self) {
+        let Some(at) = self.fleet.attend_at(self.world.now()) else {
+            return;
+        };
+        if self.attend_at.is_none_or(|known| at < known) {
+            self.attend_at = Some(at);
+            self.world.wake_at(at, TOKEN_ATTEND);
+        }
+    }
+
+    /// Clients use a volume that was created.
+    fn use_volume(&mut self, record: &VolumeRecord) {
+        let volume = ClientVolume {
+            id: record.volume(),
+            pages: record.size_bytes / PAGE_BYTES as u64,
+            check: true,
+            durability: true,
+            durable_writes: record.durability == Durability::Media,
+        };
+        self.spec.volumes.push(volume);
+        let index = self.clients.add_volume(volume);
+        let gateway = self.sites.iter().position(|site| site.1 == Role::Gateway);
+        let gateway = gateway.expect("volumes are created where there is one");
+        self.add_load(LoadSpec {
+            pace: Pace::Closed { depth: 4 },
+            mix: Mix {
+                flush: 0.05,
+                ..Mix::writes(0.6)
+            },
+            ..LoadSpec::new(gateway, index, NEW_VOLUME_REQUESTS)
+        });
     }
 
     /// One trouble less.
@@ -711,6 +752,7 @@ impl<F: Fleet> Run<F> {
             }
         }
         self.ease();
+        self.attend_soon();
     }
 
     fn add_read_back(&mut self) {

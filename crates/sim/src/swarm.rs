@@ -5,10 +5,13 @@
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
 
 use crate::check::Violation;
+use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
 use crate::draw::{draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::net::{Delay, LinkModel, NetFaults};
+use crate::operators::Control;
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
+use crate::registry::{ControlCanary, RegistryModel};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::storage::{self, StorageOptions};
 use crate::world::{Canary, WorldOptions};
@@ -42,6 +45,8 @@ const RESYNC_NS: u64 = 3_000 * MILLISECOND;
 pub struct SwarmOptions {
     /// The deliberate break.
     pub canary: Canary,
+    /// The deliberate break of the control plane.
+    pub control_canary: ControlCanary,
     /// Media may fail a write or a flush, and flip bits.
     pub failing_media: bool,
     /// The deliberate break of storage areas: their flushes do nothing.
@@ -54,6 +59,7 @@ impl Default for SwarmOptions {
     fn default() -> Self {
         Self {
             canary: Canary::None,
+            control_canary: ControlCanary::None,
             failing_media: true,
             area_canary: false,
             disk_canary: false,
@@ -202,9 +208,8 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut options = draw_rack(&mut rng.fork());
     draw_controller(&mut options, &mut Rng::new(!seed));
     let mut fleet = RackFleet::new(options);
-    let spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
-    draw_exchanges(&mut fleet, &spec, &mut rng.fork());
-    draw_failover(&mut fleet, &spec, &mut rng.fork());
+    let mut spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
+    draw_control(&mut fleet, &mut spec, swarm, &mut rng.fork());
     (fleet, spec)
 }
 
@@ -220,37 +225,66 @@ fn draw_controller(options: &mut RackOptions, rng: &mut Rng) {
     }
 }
 
-/// In some runs vSSDs exchange their places. A node whose medium failed may refuse its part until it starts again: what
-/// waits for it is left as it is.
-fn draw_exchanges(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
-    let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
-    if spec.world.canary != Canary::None || rng.chance(0.5) {
-        return;
-    }
-    if media_fail {
-        fleet.leave_exchanges();
-    }
-    let mut plan: Vec<(u64, u64)> = (0..rng.between(1, 3))
-        .map(|_| (rng.below(spec.calm_ns), pick(rng, &[1, 30, 1_000]) * MILLISECOND))
-        .collect();
-    plan.sort_unstable();
-    fleet.plan_exchanges(rng.next_u64(), &plan);
-}
-
-/// In some runs gateways share their volumes. A node whose medium failed cannot keep whose its vSSDs are until it starts
-/// again, so there they do not.
-fn draw_failover(fleet: &mut RackFleet, spec: &RunSpec, rng: &mut Rng) {
+/// In some runs operators change volumes meanwhile, with a registry that has troubles of its own; where gateways share
+/// their volumes, operators decide who serves. A node whose medium failed may refuse its part until it starts again, and
+/// cannot keep whose its vSSDs are: there vSSDs exchange places at most, and what waits for it is left as it is.
+fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, rng: &mut Rng) {
     let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
     let alone = fleet.options().gateways == 1;
-    if alone || media_fail || spec.world.canary != Canary::None || rng.chance(0.3) {
+    if !alone && media_fail || spec.world.canary != Canary::None || rng.chance(0.3) {
         return;
     }
-    fleet.share_volumes(Failover {
-        silent_after: Duration::from_millis(pick(rng, &[5, 20, 100])),
-        look_every: Duration::from_millis(pick(rng, &[2, 20, 100])),
+    if !alone {
+        fleet.share_volumes(Failover {
+            silent_after: Duration::from_millis(pick(rng, &[5, 20, 100])),
+            look_every: Duration::from_millis(pick(rng, &[2, 20, 100])),
+            seed: rng.next_u64(),
+            one_session: false,
+        });
+    }
+    let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
+    let crash_at = (rng.chance(0.3) && !media_fail).then(|| rng.below(200) + 1);
+    spec.errors_are_violations &= crash_at.is_none() && patient;
+    let control = Control {
+        exchange_within: Duration::from_millis(pick(rng, &[1, 30, 1_000])),
+        registry: draw_registry(rng),
+        calm_ns: spec.calm_ns,
+        canary: swarm.control_canary,
+        crash_at,
+        leaves: media_fail,
         seed: rng.next_u64(),
-        one_session: false,
-    });
+    };
+    let mut plan = Vec::new();
+    let commands = if rng.chance(0.2) { 0 } else { rng.between(1, 8) };
+    for _ in 0..commands {
+        let wish = match rng.below(9) {
+            _ if media_fail => Wish::Exchange,
+            0..=2 => Wish::Exchange,
+            3 | 4 => Wish::Create {
+                pages: rng.between(1, 40),
+                replicas: rng.between(1, 3).min(u64::from(fleet.options().nodes)) as u8,
+                used: rng.chance(0.6),
+            },
+            5 | 6 => Wish::Grow {
+                pages: rng.between(1, 60),
+            },
+            _ => Wish::Delete,
+        };
+        plan.push((rng.below(spec.calm_ns), wish));
+    }
+    fleet.operate(control, plan);
+}
+
+fn draw_registry(rng: &mut Rng) -> RegistryModel {
+    if rng.chance(0.3) {
+        return RegistryModel::default();
+    }
+    RegistryModel {
+        latency_ns_max: pick(rng, &[MILLISECOND / 10, 3 * MILLISECOND, 40 * MILLISECOND]),
+        failing: pick(rng, &[0.0, 0.05, 0.2]),
+        unknown: pick(rng, &[0.0, 0.1, 0.3]),
+        conflicting: pick(rng, &[0.0, 0.1]),
+    }
 }
 
 fn draw_rack(rng: &mut Rng) -> RackOptions {

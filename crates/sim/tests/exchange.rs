@@ -3,12 +3,12 @@
 use base::{Duration, Instant};
 use rack::registry::Durability;
 use sim::client::{LoadSpec, Pace, Shape};
-use sim::exchange::Counts;
+use sim::commands::{Counts, Wish};
 use sim::media::CutFate;
+use sim::operators::Control;
 use sim::rack::{Layout, RackFleet};
 use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use sim::small;
-use sim::swarm::{SwarmOptions, draw};
 use sim::workload::{Mix, Pattern};
 use sim::world::Cut;
 
@@ -82,17 +82,18 @@ fn exchange(seed: u64, change: impl FnOnce(&mut RunSpec)) -> (Outcome, Counts) {
     let mut fleet = rack();
     let before = places(&fleet);
     let mut spec = spec(&fleet, seed);
-    fleet.plan_exchanges(seed, &[(BEGIN_NS, LIMIT_NS)]);
+    let control = Control::sound(seed, Duration::from_nanos(LIMIT_NS));
+    fleet.operate(control, vec![(BEGIN_NS, Wish::Exchange)]);
     change(&mut spec);
     let mut run = Run::new(fleet, spec);
     let outcome = run.execute();
-    let counts = run.fleet().operator().counts();
+    let counts = run.fleet().operators().counts();
     assert_eq!(
         counts.exchanged + counts.undone,
         1,
         "it came to an end: {counts:?}"
     );
-    assert_eq!(run.fleet().operator().snapshot.exchanging().count(), 0);
+    assert_eq!(run.fleet().operators().stored().exchanging().count(), 0);
     // Two sets have exchanged one node each, or nothing has changed.
     let moved: Vec<(u8, u8)> = before
         .iter()
@@ -191,22 +192,4 @@ fn a_host_loses_power_at_write_boundaries_of_an_exchange() {
         all.undone += counts.undone;
     }
     assert!(all.exchanged > 100, "{all:?}");
-}
-
-#[test]
-fn the_swarm_exchanges_too() {
-    let mut counts = Counts::default();
-    for seed in 0..100 {
-        let options = SwarmOptions {
-            failing_media: false,
-            ..SwarmOptions::default()
-        };
-        let (fleet, spec) = draw(seed, options);
-        let mut run = Run::new(fleet, spec);
-        assert_eq!(run.execute().violations, [], "seed {seed}");
-        let of = run.fleet().operator().counts();
-        counts.exchanged += of.exchanged;
-        counts.undone += of.undone;
-    }
-    assert!(counts.exchanged > 10 && counts.undone > 10, "{counts:?}");
 }

@@ -5,6 +5,7 @@ use base::{Duration, Rng};
 use rack::registry::Durability;
 use sim::client::{LoadSpec, Pace, Shape};
 use sim::net::{Delay, LinkModel};
+use sim::operators::Control;
 use sim::rack::{Failover, Layout, RackFleet, RackOptions};
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
@@ -37,12 +38,14 @@ fn rack(failover: Failover) -> RackFleet {
         durability,
     };
     let volumes = vec![layout(Durability::Memory), layout(Durability::Media)];
-    RackFleet::new(RackOptions {
+    let mut fleet = RackFleet::new(RackOptions {
         gateways: GATEWAYS.len() as u32,
         failover: Some(failover),
         client_link: link(),
         ..small::options(NODES, small::geometry(2, 1), volumes)
-    })
+    });
+    fleet.operate(Control::sound(failover.seed, Duration::from_secs(1)), Vec::new());
+    fleet
 }
 
 /// Slow and uneven, so that there are always requests of both gateways under way.
@@ -91,7 +94,7 @@ fn run(seed: u64, failover: Failover, faults: Vec<(u64, Fault)>) -> (Outcome, u3
     let spec = spec(&fleet, seed, faults);
     let mut run = Run::new(fleet, spec);
     let outcome = run.execute();
-    let takeovers = run.fleet().takeovers();
+    let takeovers = run.fleet().operators().takeovers();
     (outcome, takeovers)
 }
 

@@ -12,7 +12,6 @@ use super::{CONTROL_BIT, Gateway};
 use crate::Output;
 use base::event::{Kind, Lead};
 use base::{Addr, BlockError, Instant, VolumeId, VssdId};
-use rack::lead::{Next, Sight, Watch};
 use rack::registry::Snapshot;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -39,34 +38,6 @@ impl Gateway {
         }
         self.ask_peer(peer);
         self.ask_status(now);
-    }
-
-    /// Looks who leads. After `Take`, store the snapshot and [`serve`](Gateway::serve); the rest is done here.
-    pub fn look(
-        &mut self,
-        now: Instant,
-        watch: &mut Watch,
-        snapshot: &mut Snapshot,
-        session_min: u32,
-    ) -> Next {
-        let lead = snapshot.lead.as_ref().and_then(|lead| lead.addr());
-        let is_fresh = |at: &Instant| now.since(*at) < watch.silent_after();
-        let nodes = &self.control.nodes;
-        let answers = nodes.iter().filter_map(|node| node.last.as_ref());
-        let sight = Sight {
-            session: self.leads.then_some(self.config.session),
-            heard: lead.and_then(|lead| self.peer_heard(lead)),
-            reaches_rack: 2 * answers.filter(|(at, _)| is_fresh(at)).count() >= nodes.len(),
-        };
-        let next = watch.look(now, snapshot, sight, session_min);
-        if let Next::StandBy(peer) = next {
-            if self.leads {
-                self.leave(now, Lead::Named);
-            }
-            self.ask_peer(peer);
-            self.ask_status(now);
-        }
-        next
     }
 
     /// Serves from now on what the registry has, in the session that it has given this gateway.
@@ -120,12 +91,6 @@ impl Gateway {
             to: self.config.tor,
             packet: Packet::bare(header),
         });
-    }
-
-    /// When the gateway that was asked last has answered, if it ever did.
-    fn peer_heard(&self, peer: Addr) -> Option<Instant> {
-        let (known, heard) = self.peer?;
-        heard.filter(|_| known == peer)
     }
 
     #[cold]

@@ -126,6 +126,9 @@ pub enum Violation {
         /// Hash of the second run.
         second: u64,
     },
+    /// The control plane did not keep what it had answered.
+    #[error("control plane: {0}")]
+    Control(String),
     /// The code under test panicked.
     #[error("panic: {0}")]
     Panicked(String),

@@ -67,11 +67,7 @@ const BANS: &[Ban] = &[
             "rack::lead::Watch",
         ],
         within: &["crates/sim/src/"],
-        except: &[
-            "crates/sim/src/exchange.rs",
-            "crates/sim/src/rack.rs",
-            "crates/sim/src/switch/host.rs",
-        ],
+        except: &["crates/sim/src/switch/host.rs"],
     },
 ];
 

@@ -1,0 +1,331 @@
+//! Commands to the operator of a simulated rack, and the check of what their answers promise.
+//!
+//! The registry is the witness: it survives everything, so what was answered must be in it from then on.
+
+use base::{Rng, VssdId};
+use host::operator::{Command, Done, NewVolume, Refusal};
+use rack::placement::Isolation;
+use rack::registry::{Durability, Snapshot, VolumeRecord};
+use std::collections::BTreeMap;
+
+/// Pairs of vSSDs that are tried for one exchange: not every two can exchange places.
+const TRIES: u32 = 32;
+
+/// What is to be done; which volume or vSSDs is drawn when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Create a volume of so many pages.
+    Create {
+        /// Its pages.
+        pages: u64,
+        /// Its copies.
+        replicas: u8,
+        /// Clients use it, so it is not deleted.
+        used: bool,
+    },
+    /// Let a volume grow by so many pages.
+    Grow {
+        /// More pages.
+        pages: u64,
+    },
+    /// Delete a volume that clients do not use.
+    Delete,
+    /// Let two vSSDs of used volumes exchange places.
+    Exchange,
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, Default)]
+struct Promise {
+    /// It was answered that it is there.
+    is_made: bool,
+    /// Somebody wants it to be gone; from then on it may be.
+    may_go: bool,
+    /// It was answered that it is gone.
+    is_gone: bool,
+    size_min: u64,
+    used: bool,
+}
+
+/// What became of commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Volumes created.
+    pub created: u32,
+    /// Volumes grown.
+    pub grown: u32,
+    /// Volumes deleted.
+    pub deleted: u32,
+    /// Places were exchanged.
+    pub exchanged: u32,
+    /// They were not: undone, because of a crash, a refusal or the time.
+    pub undone: u32,
+    /// Nothing fitted the wish.
+    pub impossible: u32,
+    /// Refused for another reason.
+    pub refused: u32,
+    /// Not answered: the process crashed.
+    pub unanswered: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    wish: Wish,
+    name: String,
+    size_bytes: u64,
+    gateway: usize,
+}
+
+/// Commands to come, those under way, and what was promised.
+#[derive(Debug)]
+pub struct Commands {
+    /// When they begin, in ns; the last first.
+    plan: Vec<(u64, Wish)>,
+    rng: Rng,
+    isolation: Isolation,
+    asked: BTreeMap<u64, Asked>,
+    next: u64,
+    volumes: BTreeMap<String, Promise>,
+    exchanges: Vec<(VssdId, VssdId)>,
+    counts: Counts,
+    created: Vec<VolumeRecord>,
+}
+
+impl Commands {
+    /// None yet; these volumes are there, and clients use them.
+    pub fn new(records: &[VolumeRecord]) -> Self {
+        let used = |record: &VolumeRecord| {
+            let promise = Promise {
+                size_min: record.size_bytes,
+                used: true,
+                ..Promise::default()
+            };
+            (record.name.clone(), promise)
+        };
+        let software = records
+            .iter()
+            .flat_map(|record| &record.sets)
+            .any(|set| set.rows > 0);
+        Self {
+            plan: Vec::new(),
+            rng: Rng::new(0),
+            isolation: if software {
+                Isolation::Software
+            } else {
+                Isolation::Hardware
+            },
+            asked: BTreeMap::new(),
+            next: 0,
+            volumes: records.iter().map(used).collect(),
+            exchanges: Vec::new(),
+            counts: Counts::default(),
+            created: Vec::new(),
+        }
+    }
+
+    /// Plans commands by their times in ns.
+    pub fn plan(&mut self, seed: u64, mut plan: Vec<(u64, Wish)>) {
+        plan.sort_by_key(|(at, _)| core::cmp::Reverse(*at));
+        (self.rng, self.plan) = (Rng::new(seed), plan);
+    }
+
+    /// True when all were answered, or their process is gone.
+    pub fn are_over(&self) -> bool {
+        self.plan.is_empty() && self.asked.is_empty()
+    }
+
+    /// When the next one begins, in ns.
+    pub fn next_at(&self) -> Option<u64> {
+        self.plan.last().map(|(at, _)| *at)
+    }
+
+    /// Begins no other.
+    pub fn give_up(&mut self) {
+        self.plan.clear();
+    }
+
+    /// Used volumes that were created since this was asked last.
+    pub fn take_created(&mut self) -> Vec<VolumeRecord> {
+        core::mem::take(&mut self.created)
+    }
+
+    /// What became of all, at the end.
+    pub fn counts(&self, stored: &Snapshot) -> Counts {
+        let exchanged = |(a, _): &&(VssdId, VssdId)| !is_replica(stored, *a);
+        let exchanged = self.exchanges.iter().filter(exchanged).count() as u32;
+        Counts {
+            exchanged,
+            undone: self.exchanges.len() as u32 - exchanged,
+            ..self.counts
+        }
+    }
+
+    /// The command that is due, to the gateway that serves.
+    pub fn begin(&mut self, now: u64, gateway: usize, stored: &Snapshot) -> Option<(u64, Command)> {
+        let (_, wish) = self.plan.pop_if(|(at, _)| *at <= now)?;
+        let Some((name, size_bytes, command)) = self.draw(wish, stored) else {
+            self.counts.impossible += 1;
+            return None;
+        };
+        self.next += 1;
+        self.asked.insert(
+            self.next,
+            Asked {
+                wish,
+                name,
+                size_bytes,
+                gateway,
+            },
+        );
+        Some((self.next, command))
+    }
+
+    fn draw(&mut self, wish: Wish, stored: &Snapshot) -> Option<(String, u64, Command)> {
+        let candidates = |used: bool| -> Vec<&VolumeRecord> {
+            let fits = |record: &&VolumeRecord| {
+                let promise = self.volumes.get(&record.name);
+                record.ready && promise.is_some_and(|promise| !promise.may_go && (promise.used || !used))
+            };
+            stored.volumes.iter().filter(fits).collect()
+        };
+        match wish {
+            Wish::Create {
+                pages,
+                replicas,
+                used,
+            } => {
+                let name = format!("c{}", self.next + 1);
+                let promise = Promise {
+                    used,
+                    ..Promise::default()
+                };
+                self.volumes.insert(name.clone(), promise);
+                let new = NewVolume {
+                    name: name.clone(),
+                    size_bytes: pages * 4096,
+                    replicas,
+                    durability: Durability::Memory,
+                    isolation: self.isolation,
+                    read_only: false,
+                    nodes_within: base::Duration::ZERO,
+                };
+                Some((name, pages * 4096, Command::Create(new)))
+            }
+            Wish::Grow { pages } => {
+                let found = candidates(false);
+                let record = found.get(self.rng.below(found.len().max(1) as u64) as usize)?;
+                let (name, size_bytes) = (record.name.clone(), record.size_bytes + pages * 4096);
+                let command = Command::Resize {
+                    name: name.clone(),
+                    size_bytes,
+                };
+                Some((name, size_bytes, command))
+            }
+            Wish::Delete => {
+                let unused = |record: &&&VolumeRecord| !self.volumes[&record.name].used;
+                let name = candidates(false).iter().find(unused)?.name.clone();
+                self.volumes.get_mut(&name)?.may_go = true;
+                Some((name.clone(), 0, Command::Delete { name }))
+            }
+            Wish::Exchange => {
+                let vssds: Vec<VssdId> = candidates(true)
+                    .iter()
+                    .flat_map(|record| &record.sets)
+                    .flat_map(|set| set.replicas.iter().map(|replica| VssdId(replica.vssd)))
+                    .collect();
+                let count = vssds.len().max(1) as u64;
+                let fits = |(a, b): &(VssdId, VssdId)| stored.clone().plan_exchange(*a, *b).is_ok();
+                let mut tries = (0..TRIES).filter_map(|_| {
+                    let a = vssds.get(self.rng.below(count) as usize)?;
+                    Some((*a, *vssds.get(self.rng.below(count) as usize)?))
+                });
+                let (a, b) = tries.find(fits)?;
+                self.exchanges.push((a, b));
+                Some((String::new(), 0, Command::Exchange { a, b }))
+            }
+        }
+    }
+
+    /// A gateway's process is gone, and what it was asked is not answered.
+    pub fn gateway_lost(&mut self, gateway: usize) {
+        let before = self.asked.len();
+        self.asked.retain(|_, asked| asked.gateway != gateway);
+        self.counts.unanswered += (before - self.asked.len()) as u32;
+    }
+
+    /// Takes an answer.
+    pub fn answered(&mut self, id: u64, answer: Result<Done, Refusal>) {
+        let Some(asked) = self.asked.remove(&id) else {
+            return;
+        };
+        if answer.is_err() {
+            self.counts.refused += u32::from(asked.wish != Wish::Exchange);
+            return;
+        }
+        let Some(promise) = self.volumes.get_mut(&asked.name) else {
+            return;
+        };
+        match (asked.wish, answer) {
+            (Wish::Create { .. }, Ok(Done::Volume(record))) => {
+                (promise.is_made, promise.size_min) = (true, asked.size_bytes);
+                self.counts.created += 1;
+                if promise.used {
+                    self.created.push(record);
+                }
+            }
+            (Wish::Grow { .. }, _) => {
+                promise.size_min = promise.size_min.max(asked.size_bytes);
+                self.counts.grown += 1;
+            }
+            (Wish::Delete, _) => {
+                promise.is_gone = true;
+                self.counts.deleted += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// What was promised and is not so.
+    pub fn broken(&self, stored: &Snapshot) -> Option<String> {
+        for (name, promise) in &self.volumes {
+            let record = stored.volume(name);
+            if promise.is_gone && record.is_some() {
+                return Some(format!("volume {name} was deleted and is there"));
+            }
+            if promise.may_go {
+                continue;
+            }
+            match record {
+                None if promise.is_made => {
+                    return Some(format!("volume {name} was created and is not there"));
+                }
+                Some(record) if promise.is_made && !record.ready => {
+                    return Some(format!("volume {name} was answered to be ready and is not"));
+                }
+                Some(record) if record.size_bytes < promise.size_min => {
+                    return Some(format!(
+                        "volume {name} has {} bytes, {} were promised",
+                        record.size_bytes, promise.size_min
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let half = |(a, b): &&(VssdId, VssdId)| is_replica(stored, *a) != is_replica(stored, *b);
+        let half = self.exchanges.iter().find(half);
+        half.map(|(a, b)| format!("vSSDs {} and {} have exchanged places by half", a.0, b.0))
+    }
+
+    /// A volume that must be there, and its least size.
+    pub fn promised(&self) -> impl Iterator<Item = (&str, u64)> {
+        let there = |(_, promise): &(&String, &Promise)| promise.size_min > 0 && !promise.may_go;
+        let volumes = self.volumes.iter().filter(there);
+        volumes.map(|(name, promise)| (name.as_str(), promise.size_min))
+    }
+}
+
+fn is_replica(stored: &Snapshot, vssd: VssdId) -> bool {
+    let sets = stored.volumes.iter().flat_map(|volume| &volume.sets);
+    sets.flat_map(|set| &set.replicas)
+        .any(|replica| replica.vssd == vssd.0)
+}

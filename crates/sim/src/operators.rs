@@ -1,0 +1,392 @@
+//! The operators of a simulated rack: the real ones (`host::operator`), each beside its gateway, with a modelled registry
+//! and commands. A gateway that crashes takes its operator along.
+
+use crate::commands::{Commands, Counts, Wish};
+use crate::registry::{Asker, ControlCanary, RegistryModel, SimRegistry};
+use crate::world::World;
+use base::time::earliest;
+use base::{Duration, Instant, Machine};
+use host::operator::{
+    Call, Input as Told, Operator, OperatorConfig, Output as Asks, RegistryCall, Role, carry_out,
+};
+use host::{Gateway, Input, Output};
+use rack::registry::{Snapshot, VolumeRecord};
+
+/// A command that finds no gateway that serves is tried again after this, in ns.
+const AGAIN_NS: u64 = 1_000_000;
+/// Everything is over so long after the last command, in ns, or it never will be.
+const OVER_WITHIN_NS: u64 = 400_000_000_000;
+/// So long after the last exchange should have been decided, a run with failed media is left as it is, in ns.
+const LEAVES_AFTER_NS: u64 = 5_000_000_000;
+
+/// A host that may be a gateway.
+pub trait MaybeGateway: Machine<Input = Input, Output = Output> {
+    /// The gateway, if it is one.
+    fn gateway(&self) -> Option<&Gateway>;
+    /// As [`gateway`](MaybeGateway::gateway).
+    fn gateway_mut(&mut self) -> Option<&mut Gateway>;
+}
+
+/// How the control plane of a rack behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    /// An exchange whose copies are not complete after this is undone.
+    pub exchange_within: Duration,
+    /// The registry, until `calm_ns`; then it is sound.
+    pub registry: RegistryModel,
+    /// When faults end, in ns.
+    pub calm_ns: u64,
+    /// The deliberate break.
+    pub canary: ControlCanary,
+    /// The process crashes before the output of this number.
+    pub crash_at: Option<u64>,
+    /// A node may refuse its part for ever: what does not end is left as it is.
+    pub leaves: bool,
+    /// Of the registry and of which volumes are meant.
+    pub seed: u64,
+}
+
+impl Control {
+    /// A registry that is quick and sound.
+    pub fn sound(seed: u64, exchange_within: Duration) -> Self {
+        Self {
+            exchange_within,
+            registry: RegistryModel::default(),
+            calm_ns: 0,
+            canary: ControlCanary::None,
+            crash_at: None,
+            leaves: false,
+            seed,
+        }
+    }
+}
+
+/// What the driver of a run is to know.
+#[derive(Debug, Default)]
+pub struct Attention {
+    /// A gateway took the lead of others.
+    pub took_lead: bool,
+    /// This host's process crashes now.
+    pub crash: Option<usize>,
+    /// Volumes that were created for clients.
+    pub created: Vec<VolumeRecord>,
+    /// A promise is broken.
+    pub broken: Option<String>,
+}
+
+#[derive(Debug)]
+struct Running {
+    boot: u32,
+    is_fresh: bool,
+    operator: Operator,
+}
+
+/// The operators and what they work on.
+#[derive(Debug)]
+pub struct Operators {
+    registry: SimRegistry,
+    commands: Commands,
+    control: Option<Control>,
+    /// Host index of the first gateway.
+    first: usize,
+    running: Vec<Option<Running>>,
+    /// The deliberate break: every lead gets the same session.
+    one_session: bool,
+    outputs: u64,
+    takeovers: u32,
+    sabotaged: u64,
+    over_by: u64,
+}
+
+impl Operators {
+    /// None: the records are all that gateways need.
+    pub fn new(stored: Snapshot, first: usize, gateways: usize) -> Self {
+        Self {
+            commands: Commands::new(&stored.volumes),
+            registry: SimRegistry::new(stored),
+            control: None,
+            first,
+            running: (0..gateways).map(|_| None).collect(),
+            one_session: false,
+            outputs: 0,
+            takeovers: 0,
+            sabotaged: 0,
+            over_by: u64::MAX,
+        }
+    }
+
+    /// Lets operators run, with commands by their times in ns.
+    pub fn run(&mut self, control: Control, plan: Vec<(u64, Wish)>, one_session: bool) {
+        let last = plan.iter().map(|(at, _)| *at).max().unwrap_or(0);
+        self.over_by = if control.leaves {
+            last + control.exchange_within.as_nanos() as u64 + LEAVES_AFTER_NS
+        } else {
+            last.max(control.calm_ns) + OVER_WITHIN_NS
+        };
+        self.commands.plan(control.seed, plan);
+        self.registry
+            .behave(control.registry, control.canary, !control.seed);
+        self.control = Some(control);
+        self.one_session = one_session;
+    }
+
+    /// True if operators run; else gateways serve their volumes by themselves.
+    pub fn are_running(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// What the registry has.
+    pub fn stored(&self) -> &Snapshot {
+        self.registry.stored()
+    }
+
+    /// What became of the commands.
+    pub fn counts(&self) -> Counts {
+        self.commands.counts(self.stored())
+    }
+
+    /// Times that a gateway began to serve.
+    pub fn takeovers(&self) -> u32 {
+        self.takeovers
+    }
+
+    /// What the canary broke.
+    pub fn sabotaged(&self) -> u64 {
+        self.sabotaged + self.registry.sabotaged()
+    }
+
+    /// A gateway starts, and its operator with it.
+    pub fn started(&mut self, gateway: usize, boot: u32, now: Instant, role: Role) {
+        let Some(control) = self.control else { return };
+        self.commands.gateway_lost(gateway);
+        let config = OperatorConfig {
+            role,
+            exchange_within: Some(control.exchange_within),
+        };
+        self.running[gateway] = Some(Running {
+            boot,
+            is_fresh: true,
+            operator: Operator::new(now, config),
+        });
+    }
+
+    /// True when nothing is left to do.
+    pub fn are_done(&self, now: Instant) -> bool {
+        let Some(control) = self.control else { return true };
+        let stored = self.stored();
+        let is_whole = stored.exchanging().next().is_none()
+            && stored.growing.is_empty()
+            && stored.deleting.is_empty()
+            && stored.volumes.iter().all(|volume| volume.ready);
+        let mut operators = self.running.iter().flatten();
+        let is_over = self.commands.are_over() && operators.all(|running| running.operator.is_idle());
+        is_over && is_whole || control.leaves && now.as_nanos() >= self.over_by
+    }
+
+    /// When to [`attend`](Operators::attend) next.
+    pub fn attend_at(&self, now: Instant) -> Option<Instant> {
+        self.control?;
+        let running = || self.running.iter().flatten();
+        if running().any(|running| running.is_fresh) {
+            return Some(now);
+        }
+        let command = self.commands.next_at().map(|at| match at <= now.as_nanos() {
+            true => now.as_nanos() + AGAIN_NS,
+            false => at,
+        });
+        let operators = running().filter_map(|running| running.operator.deadline()).min();
+        let at = earliest(operators, command.map(Instant::from_nanos));
+        earliest(at, self.registry.deadline())
+    }
+
+    /// Lets everything happen that is due.
+    pub fn attend<H: MaybeGateway>(&mut self, world: &mut World<H>) -> Attention {
+        let Some(control) = self.control else {
+            return Attention::default();
+        };
+        let now = world.now();
+        if now.as_nanos() >= control.calm_ns {
+            self.registry.calm();
+        }
+        for gateway in 0..self.running.len() {
+            if !world.is_up(self.first + gateway) && self.running[gateway].take().is_some() {
+                self.commands.gateway_lost(gateway);
+            }
+        }
+        while let Some(((gateway, boot), answer)) = self.registry.due(now) {
+            let asker = self.running[gateway].as_mut();
+            if let Some(asker) = asker.filter(|asker| asker.boot == boot) {
+                asker.operator.handle(now, answer);
+            }
+        }
+        for running in self.running.iter_mut().flatten() {
+            running.is_fresh = false;
+            running.operator.tick(now);
+        }
+        self.command(now);
+        let mut attention = self.pump(world, control);
+        attention.created = self.commands.take_created();
+        attention.broken = self.broken(now, world, control);
+        attention
+    }
+
+    fn command(&mut self, now: Instant) {
+        while self.commands.next_at().is_some_and(|at| at <= now.as_nanos()) {
+            let serves = |running: &Option<Running>| running.as_ref().is_some_and(|r| r.operator.serves());
+            let Some(gateway) = self.running.iter().position(serves) else {
+                return;
+            };
+            let stored = self.registry.stored();
+            if let Some((id, command)) = self.commands.begin(now.as_nanos(), gateway, stored) {
+                let running = self.running[gateway].as_mut().expect("it serves");
+                running.operator.handle(now, Told::Command(id, command));
+            }
+        }
+    }
+
+    /// Carries out what operators ask, until they wait.
+    fn pump<H: MaybeGateway>(&mut self, world: &mut World<H>, control: Control) -> Attention {
+        let mut attention = Attention::default();
+        for gateway in 0..self.running.len() {
+            while let Some(running) = &mut self.running[gateway]
+                && let Some(output) = running.operator.poll()
+            {
+                self.outputs += 1;
+                if control.crash_at == Some(self.outputs) {
+                    attention.crash = Some(self.first + gateway);
+                    return attention;
+                }
+                let asker = (gateway, running.boot);
+                attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
+                if let Some(answer) = self.carry(world, control, asker, output)
+                    && let Some(running) = &mut self.running[gateway]
+                {
+                    running.operator.handle(world.now(), answer);
+                }
+            }
+        }
+        self.takeovers += u32::from(attention.took_lead);
+        attention
+    }
+
+    fn carry<H: MaybeGateway>(
+        &mut self,
+        world: &mut World<H>,
+        control: Control,
+        asker: Asker,
+        output: Asks,
+    ) -> Option<Told> {
+        match output {
+            Asks::Registry(mut call) => {
+                if let RegistryCall::Store(snapshot) = &mut call {
+                    self.sabotage_store(world, control, asker.0, snapshot);
+                }
+                self.registry.ask(world.now(), asker, call)
+            }
+            Asks::Gateway(call) => {
+                let call = self.sabotage_call(control, call);
+                let view = world.call(self.first + asker.0, |host, now| {
+                    let gateway = host.gateway_mut().expect("an operator is beside a gateway");
+                    match call {
+                        Sabotaged::Call(call) => carry_out(gateway, now, call),
+                        Sabotaged::Close(record) => {
+                            gateway.close_volume(record.volume());
+                            None
+                        }
+                    }
+                });
+                view.flatten().map(|view| Told::Seen(Box::new(view)))
+            }
+            Asks::Offer { .. } | Asks::Failed(_) | Asks::Event(_) => None,
+            Asks::Reply(id, answer) => {
+                self.commands.answered(id, answer);
+                None
+            }
+        }
+    }
+
+    fn sabotage_store<H: MaybeGateway>(
+        &mut self,
+        world: &mut World<H>,
+        control: Control,
+        gateway: usize,
+        snapshot: &mut Snapshot,
+    ) {
+        if let Some(lead) = snapshot.lead.as_mut().filter(|_| self.one_session) {
+            lead.session = 1;
+        }
+        if control.canary != ControlCanary::ShowEarly {
+            return;
+        }
+        for record in &snapshot.volumes {
+            let known = self.registry.stored().volume_of(record.volume());
+            if known.is_some_and(|known| known.size_bytes < record.size_bytes) {
+                self.sabotaged += 1;
+                world.call(self.first + gateway, |host, now| {
+                    let gateway = host.gateway_mut().expect("an operator is beside a gateway");
+                    gateway.grow_volume(now, record.clone());
+                });
+            }
+        }
+    }
+
+    fn sabotage_call(&mut self, control: Control, call: Call) -> Sabotaged {
+        match call {
+            Call::Serve { records, .. } if self.one_session => {
+                let session = 1;
+                Sabotaged::Call(Call::Serve { session, records })
+            }
+            Call::Delete(record) if control.canary == ControlCanary::KeepDeleted => {
+                self.sabotaged += 1;
+                Sabotaged::Close(record)
+            }
+            call => Sabotaged::Call(call),
+        }
+    }
+
+    fn broken<H: MaybeGateway>(&self, now: Instant, world: &World<H>, control: Control) -> Option<String> {
+        if !control.leaves && now.as_nanos() >= self.over_by && !self.are_done(now) {
+            return Some(format!(
+                "the control plane does not come to rest: {:?}",
+                self.stored()
+            ));
+        }
+        let hosts = (0..self.running.len()).filter_map(|gateway| world.host(self.first + gateway));
+        for export in hosts.filter_map(MaybeGateway::gateway).flat_map(Gateway::exports) {
+            let stored = self.stored().volume_of(export.volume);
+            if stored.is_some_and(|record| record.size_bytes < export.size_bytes) {
+                return Some(format!("clients see {export:?}, the registry has {stored:?}"));
+            }
+        }
+        self.commands.broken(self.stored())
+    }
+
+    /// At rest: what was promised is served, with its size.
+    pub fn check_served<'a>(&self, mut gateways: impl Iterator<Item = &'a Gateway>) -> Result<(), String> {
+        let leaves = self.control.is_none_or(|control| control.leaves);
+        let Some(gateway) = gateways.find(|gateway| gateway.leads()).filter(|_| !leaves) else {
+            return Ok(());
+        };
+        let exports = gateway.exports();
+        for (name, size_min) in self.commands.promised() {
+            let export = exports.iter().find(|export| export.name == name);
+            let record = self.stored().volume(name);
+            let sizes = (
+                export.map(|export| export.size_bytes),
+                record.map(|record| record.size_bytes),
+            );
+            if sizes.0.is_none_or(|size| size < size_min) || sizes.0 != sizes.1 {
+                return Err(format!(
+                    "volume {name} is to have {size_min} bytes; shown and stored: {sizes:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Sabotaged {
+    Call(Call),
+    /// Instead of deleting it.
+    Close(VolumeRecord),
+}
