@@ -174,13 +174,15 @@ impl Frontend {
                     });
                 }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    counters.clients_refused.bump();
+                    // The kernel says so also if nobody waits.
                     self.spare = None;
-                    if let Ok((_, peer)) = listener.socket.accept() {
-                        let (client, why) = (peer.ip(), Refusal::Descriptors);
-                        tell(Kind::ClientRefused { client, why });
-                    }
+                    let refused = listener.socket.accept().map(|(_, peer)| peer);
                     self.spare = File::open("/dev/null").ok();
+                    // Another thread may have taken the spare's place: then clients wait until a file is closed.
+                    let client = refused.ok()?.ip();
+                    counters.clients_refused.bump();
+                    let why = Refusal::Descriptors;
+                    tell(Kind::ClientRefused { client, why });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
                 // Interrupted, or the client has gone already: the next one.
