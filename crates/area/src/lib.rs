@@ -30,7 +30,8 @@ mod error;
 pub mod files;
 mod shared;
 mod structures;
-mod sync;
+
+use os::sync;
 
 pub use area::{Area, AreaOptions, Pending};
 pub use backend::{NvmTiming, WriteCache};

@@ -17,6 +17,7 @@ pub mod rate;
 pub mod readers;
 pub mod rng;
 pub mod slab;
+pub mod sync;
 pub mod time;
 
 pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};

@@ -24,6 +24,8 @@ pub mod policy;
 mod queues;
 pub mod steer;
 
+use base::sync;
+
 pub use balance::{AppView, Balancer, CoreSet, Move};
 pub use class::{Class, ClassHint, Classifier};
 pub use egress::{AppId, Egress, Item, Kind, Limits, Refused, Slice};

@@ -10,10 +10,10 @@
 //!
 //! Orderings are relaxed throughout: each figure stands for itself and only guides a choice.
 
-use crate::class::Class;
-use crate::policy::{Balancing, Config};
+use super::class::Class;
+use super::policy::{Balancing, Config};
+use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use base::{Duration, Instant};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The figures of one core, on cache lines of its own (two, as processors fetch them in pairs).
 #[derive(Debug, Default)]

@@ -1,10 +1,11 @@
-//! The clock, entropy and media that the operating system gives to the drivers `runtime` and `area`.
+//! The clock, entropy, media, and what threads share, as the operating system gives them to the drivers `runtime` and `area`.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod clock;
 mod entropy;
 mod media;
 mod ring;
+pub mod sync;
 
 pub use clock::now;
 pub use entropy::seed;

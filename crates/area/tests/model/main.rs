@@ -2,7 +2,7 @@
 //! where every thread sleeps.
 //!
 //! A tree is one set of sources: `shipped` is what ships, the others replace one file by a mistaken one. All of them take
-//! locks, atomics, futexes and the time from `super::sync`, and here that is the file `sync.rs` beside this one. Mistakes
+//! locks, atomics, futexes and the time from `super::sync`, and here that is `crates/os/tests/model/sync.rs`. Mistakes
 //! that need no other source are a [`sync::Fault`]. Every mistake has a test that the checker finds it.
 //!
 //! `SWITCHYARD_SCHEDULES` is how many schedules each check runs; the default takes seconds.
@@ -17,6 +17,7 @@ mod scenarios;
 mod early_look;
 mod shipped;
 mod stale_guard;
+#[path = "../../../os/tests/model/sync.rs"]
 mod sync;
 
 use base::Device;

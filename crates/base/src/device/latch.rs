@@ -1,8 +1,8 @@
 //! After a failed write or flush nothing more is written: nobody can tell what the device has dropped.
 
+use super::sync::{AtomicBool, Ordering::Relaxed};
 use super::{Device, MediaDone, MediaError, MediaOp, Queue, pass_on};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

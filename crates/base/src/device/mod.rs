@@ -31,6 +31,7 @@ pub use latency::{Latency, LatencyModel};
 
 use crate::limits::SECTOR_BYTES;
 use crate::page::{Page, Pages};
+use crate::sync;
 use crate::time::Instant;
 use core::ops::Range;
 use thiserror::Error;

@@ -1,4 +1,6 @@
-//! What the sources take from `src/sync.rs`, played by the checker, with faults that a test may ask for.
+//! What the checked sources take from `os::sync` and `base::sync`, played by the checker, with faults that a test may ask
+//! for. Each crate with model checks includes this file (docs/concurrency.md).
+#![allow(dead_code, unused_imports, reason = "each crate uses a part")]
 
 use base::Instant;
 use shuttle::rand::{Rng, thread_rng};
@@ -7,9 +9,9 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::LockResult;
 
-pub use shuttle::sync::atomic::{AtomicU64, Ordering};
-pub use shuttle::sync::{Mutex, MutexGuard};
-pub use std::sync::PoisonError;
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub use shuttle::sync::{Mutex, MutexGuard, mpsc};
+pub use std::sync::{Arc, PoisonError};
 
 /// A seeded mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum Fault {
     HasNoLimit,
     /// A condition wakes nobody.
     NotifiesNone,
+    /// A core is not woken.
+    WakesNoCore,
 }
 
 thread_local! {
@@ -140,5 +144,40 @@ impl Futex {
             queue.sleepers.remove(chosen);
         }
         self.woken.notify_all();
+    }
+}
+
+/// An eventfd, and the wait of the thread that watches it.
+#[derive(Debug)]
+pub struct Wake {
+    is_awake: sync::Mutex<bool>,
+    woken: sync::Condvar,
+}
+
+impl Wake {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            is_awake: sync::Mutex::new(false),
+            woken: sync::Condvar::new(),
+        })
+    }
+
+    pub fn wake(&self) {
+        if !has(Fault::WakesNoCore) {
+            *self.is_awake.lock().expect("no panic") = true;
+            self.woken.notify_one();
+        }
+    }
+
+    pub fn clear(&self) {
+        *self.is_awake.lock().expect("no panic") = false;
+    }
+
+    /// What the core's poller does: returns at once after a wake that was not cleared.
+    pub fn wait(&self) {
+        let mut is_awake = self.is_awake.lock().expect("no panic");
+        while !*is_awake {
+            is_awake = self.woken.wait(is_awake).expect("no panic");
+        }
     }
 }
