@@ -27,6 +27,9 @@ pub enum AreaError {
     /// The write failed: whether the operation is durable shows when the area is opened anew.
     #[error("the write failed: open the area anew to see whether it is there")]
     Failed,
+    /// A thread panicked at its work for the area, which takes nothing more.
+    #[error("a thread of the area has panicked: open the area anew to see what is there")]
+    Panicked,
     /// The medium cannot be read.
     #[error("the area cannot be read: {0}")]
     Read(io::ErrorKind),

@@ -27,6 +27,7 @@
 //!   The area's own thread was called in the same step: it cleans, and rings `any` when it has no more to clean.
 //! - The area's own thread sleeps on `background`, under the lock, unless `is_called`. It leaves only after the last owner
 //!   has left, so nobody can wait for it.
+//! - A thread that panics at a write, or as the area's own, latches the engine and serves everybody ([`Alarm`]).
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
 //!   [`GroupCommit::serve`] ends the hold with it.
 
@@ -34,10 +35,10 @@ use super::backend::Storage;
 use super::bell::Bell;
 use super::commit::{GroupCommit, RECORDS, Turn};
 use super::error::AreaError;
-use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, now};
+use super::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, now};
 use base::MediaError;
 use smallvec::SmallVec;
-use std::io;
+use std::{io, mem};
 use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Ticket, Write};
 
 /// Lookups of a value that moves while it is read.
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     /// The engine's, for those who do not hold the lock: the last durable record, and the first that failed.
     durable: AtomicU64,
     failed: AtomicU64,
+    /// A thread left its work undone. Set before `failed`, under the lock.
+    is_abandoned: AtomicBool,
     /// Rung when a record has ended, by its number.
     records: [Bell; RECORDS],
     /// Rung when any has, for submitters that the engine was too busy for.
@@ -90,6 +93,7 @@ impl Shared {
             background: Condvar::new(),
             durable,
             failed: AtomicU64::new(u64::MAX),
+            is_abandoned: AtomicBool::new(false),
             records: [const { Bell::new() }; RECORDS],
             any: Bell::new(),
         }
@@ -110,6 +114,7 @@ impl Shared {
             match f(&mut guard.engine) {
                 Ok(result) => return Ok((result, guard)),
                 Err(SubmitError::Busy) => {}
+                Err(SubmitError::Latched) if self.is_abandoned() => return Err(AreaError::Panicked),
                 Err(error) => return Err(error.into()),
             }
             self.call(&mut guard);
@@ -130,7 +135,16 @@ impl Shared {
         if self.durable.load(Ordering::Acquire) >= ticket.0 {
             return Some(Ok(()));
         }
-        (self.failed.load(Ordering::Acquire) <= ticket.0).then_some(Err(AreaError::Failed))
+        let has_failed = self.failed.load(Ordering::Acquire) <= ticket.0;
+        has_failed.then(|| match self.is_abandoned() {
+            true => Err(AreaError::Panicked),
+            false => Err(AreaError::Failed),
+        })
+    }
+
+    fn is_abandoned(&self) -> bool {
+        // Whoever asks has read `failed`, or holds the lock: both come after.
+        self.is_abandoned.load(Ordering::Relaxed)
     }
 
     /// Waits until `ticket` is durable, writing what there is to write.
@@ -182,6 +196,7 @@ impl Shared {
     /// Makes a write, of a record or of a checkpoint, and wakes those who waited for it.
     fn carry_out(&self, guard: Guard<'_>, write: Write, is_record: bool) {
         drop(guard);
+        let alarm = Alarm(self);
         let began = now();
         let result = self.storage.write(write.offset(), write.bytes());
         let now = now();
@@ -198,6 +213,7 @@ impl Shared {
             self.call(&mut guard);
         }
         drop(guard);
+        mem::forget(alarm);
         for (bell, count) in rings {
             bell.ring(count);
         }
@@ -252,12 +268,13 @@ impl Shared {
 
     /// The area's own thread: cleans, and writes what nobody waits for. Ends when the area is closed.
     pub(super) fn run(&self) {
+        let alarm = Alarm(self);
         let mut is_cleaning = false;
         let mut guard = self.lock();
         loop {
             guard.is_called = false;
             let step = guard.engine.clean_step();
-            let was_cleaning = std::mem::replace(&mut is_cleaning, !matches!(step, CleanStep::Idle));
+            let was_cleaning = mem::replace(&mut is_cleaning, !matches!(step, CleanStep::Idle));
             if was_cleaning && !is_cleaning && guard.is_crowded {
                 // What they wait for may not come.
                 guard.is_crowded = false;
@@ -276,7 +293,7 @@ impl Shared {
                 self.write(guard, write);
                 guard = self.lock();
             } else if guard.is_closing {
-                return;
+                return mem::forget(alarm);
             } else if !guard.is_called {
                 let woken = self.background.wait(guard);
                 guard = woken.unwrap_or_else(PoisonError::into_inner);
@@ -327,5 +344,23 @@ impl Shared {
             }
         }
         Err(AreaError::Read(io::ErrorKind::TimedOut))
+    }
+}
+
+/// Dropped while its thread panics; who ends its work forgets it. What the thread was to do would be waited for for ever.
+struct Alarm<'a>(&'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        let shared = self.0;
+        let mut guard = shared.lock();
+        let before = guard.engine.durable().0;
+        guard.engine.latch();
+        shared.is_abandoned.store(true, Ordering::Relaxed);
+        let rings = shared.publish(&mut guard, before, |_, _| {});
+        drop(guard);
+        for (bell, count) in rings {
+            bell.ring(count);
+        }
     }
 }

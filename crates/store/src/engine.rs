@@ -676,6 +676,12 @@ impl Engine {
         }
     }
 
+    /// Writes under way may never end: nothing more becomes durable that somebody is told of.
+    pub fn latch(&mut self) {
+        let first = self.durable + 1;
+        self.failed = Some(self.failed.map_or(first, |failed| failed.min(first)));
+    }
+
     /// The first record that is not being written yet.
     fn first_unwritten(&self) -> u64 {
         let sealed = self.sealed.front().map(|sealed| sealed.number);
