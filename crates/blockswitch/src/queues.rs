@@ -52,7 +52,7 @@ impl<T> Lists<T> {
 
     /// Appends to `list`. The memory must not be full.
     pub fn push(&mut self, list: &mut List, item: T, now: Instant) {
-        assert!(!self.is_full(), "asked before");
+        debug_assert!(!self.is_full(), "asked before");
         let at = self.nodes.insert(Node {
             item,
             done_bytes: 0,
@@ -73,29 +73,21 @@ impl<T> Lists<T> {
     }
 
     /// Removes the first of `list`, which is not empty.
-    pub fn pop(&mut self, list: &mut List) -> Node<T> {
-        self.unlink(list, NONE)
+    #[inline]
+    pub fn pop(&mut self, list: &mut List) {
+        list.head = self.nodes.remove(list.head).next;
+        if list.head == NONE {
+            list.tail = NONE;
+        }
+        list.len -= 1;
     }
 
     /// Removes the first of `list` that `matches`. Walks the list.
     pub fn remove(&mut self, list: &mut List, matches: impl Fn(&T) -> bool) -> Option<Node<T>> {
         let (mut before, mut at) = (NONE, list.head);
-        while at != NONE {
-            let node = &self.nodes[at];
-            if matches(&node.item) {
-                return Some(self.unlink(list, before));
-            }
-            (before, at) = (at, node.next);
+        while !matches(&self.nodes.get(at)?.item) {
+            (before, at) = (at, self.nodes[at].next);
         }
-        None
-    }
-
-    /// Removes the node after `before`, or the head.
-    fn unlink(&mut self, list: &mut List, before: u32) -> Node<T> {
-        let at = match before {
-            NONE => list.head,
-            before => self.nodes[before].next,
-        };
         let node = self.nodes.remove(at);
         match before {
             NONE => list.head = node.next,
@@ -105,7 +97,7 @@ impl<T> Lists<T> {
             list.tail = before;
         }
         list.len -= 1;
-        node
+        Some(node)
     }
 }
 

@@ -210,14 +210,15 @@ impl Local {
         }
     }
 
-    /// Executes a request, or begins to; one for a host is only refused here.
-    pub fn submit(&mut self, now: Instant, request: BlockRequest, counters: &Counters) {
+    /// Executes a request and returns its answer, or begins to execute it. One for a host is only refused here.
+    pub fn submit(&mut self, now: Instant, request: BlockRequest, counters: &Counters) -> Option<BlockReply> {
         let (client, tag, index) = (request.client, request.tag, request.volume.0 as usize);
+        let reply = |result| Some(BlockReply { client, tag, result });
         let Some(volume) = self.volumes.get(index) else {
-            return self.answer(client, tag, Err(BlockError::NoVolume));
+            return reply(Err(BlockError::NoVolume));
         };
         if let Err(error) = check(&request, &volume.export) {
-            return self.answer(client, tag, Err(error));
+            return reply(Err(error));
         }
         let flushes = request.fua && matches!(request.op, BlockOp::Trim | BlockOp::WriteZeroes);
         let mut op = operation(request);
@@ -226,19 +227,13 @@ impl Local {
             .as_mut()
             .expect("a sound request goes to its host");
         match queue {
-            VolumeQueue::Memory(memory) => {
-                let done = memory.execute(op);
-                self.answer(client, tag, result(done));
-            }
+            VolumeQueue::Memory(memory) => reply(result(memory.execute(op))),
             VolumeQueue::File(file) => {
                 op.id = u64::from(self.pending.insert(Pending { client, tag, flushes }));
                 file.submit(now, op);
+                None
             }
         }
-    }
-
-    fn answer(&mut self, client: u32, tag: u64, result: Result<Pages, BlockError>) {
-        self.done.push_back(BlockReply { client, tag, result });
     }
 
     /// Takes what the media are done with, before [`Local::next_done`] gives it out.
@@ -342,14 +337,15 @@ mod tests {
 
     fn run(media: &mut Media, local: &mut Local, request: BlockRequest) -> Pages {
         let counters = Counters::default();
-        local.submit(Instant::ZERO, request, &counters);
+        let mut reply = local.submit(Instant::ZERO, request, &counters);
         loop {
+            if let Some(reply) = reply {
+                return reply.result.expect("a sound medium");
+            }
             media.push(&counters);
             media.reap(Instant::ZERO, &counters);
             local.collect(Instant::ZERO, &counters);
-            if let Some(reply) = local.next_done() {
-                return reply.result.expect("a sound medium");
-            }
+            reply = local.next_done();
         }
     }
 

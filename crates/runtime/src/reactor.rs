@@ -303,14 +303,15 @@ impl Reactor {
             Phase::Settling(until) => self.settled(until),
             Phase::Running | Phase::Stopped => {}
         }
-        let mut worked = false;
+        let (mut worked, mut now) = (false, now);
         if asks && self.phase != Phase::Stopped {
             let timeout = self.timeout(now);
             worked = self.ask(timeout);
+            now = os::now();
         }
-        self.media.reap(os::now(), &self.counters);
-        worked |= self.take_done();
-        self.tick();
+        self.media.reap(now, &self.counters);
+        worked |= self.take_done(now);
+        self.tick(now);
         if worked {
             self.dispatcher.found_work();
         }
@@ -441,29 +442,22 @@ impl Reactor {
     }
 
     /// Hands the media's completions to their hosts: those that are there now, not those that these cause.
-    fn take_done(&mut self) -> bool {
+    fn take_done(&mut self, now: Instant) -> bool {
         let count = self.media.done_count();
         for _ in 0..count {
             let (index, done) = self.media.next_done().expect("just counted");
             self.hand(index, Input::Media(done));
         }
         if let Some(local) = &mut self.local {
-            local.collect(now(), &self.counters);
+            local.collect(now, &self.counters);
         }
         self.take_local() | (count > 0)
     }
 
     /// Ticks every host whose deadline has come. Not work that keeps the core polling: a deadline says itself when
     /// the next one is.
-    fn tick(&mut self) {
-        self.tick_sessions();
-        let Some(earliest) = self.cells.iter().filter_map(|cell| cell.deadline).min() else {
-            return;
-        };
-        let now = now();
-        if now < earliest {
-            return;
-        }
+    fn tick(&mut self, now: Instant) {
+        self.tick_sessions(now);
         for index in 0..self.cells.len() {
             if self.cells[index].deadline.is_some_and(|deadline| deadline <= now) {
                 self.counters.ticks.bump();
@@ -474,12 +468,12 @@ impl Reactor {
     }
 
     /// Sessions are ticked when one is due, and all when their target has changed.
-    fn tick_sessions(&mut self) {
+    fn tick_sessions(&mut self, now: Instant) {
         let generation = self.nvme.iter().map(|target| target.generation()).sum();
-        let is_due = || self.frontend.deadline().is_some_and(|at| at <= now());
-        if generation != self.nvme_seen || is_due() {
+        let is_due = self.frontend.deadline().is_some_and(|at| at <= now);
+        if generation != self.nvme_seen || is_due {
             self.nvme_seen = generation;
-            self.frontend.tick(now());
+            self.frontend.tick(now);
             for slot in self.frontend.open_slots() {
                 self.stand(slot);
             }
@@ -635,26 +629,25 @@ impl Reactor {
             span.begin(now);
         }
         let (endpoint, request) = pending.waits.take().expect("a request begins once");
-        self.begin(endpoint, request);
-    }
-
-    fn begin(&mut self, endpoint: Endpoint, request: BlockRequest) {
-        match endpoint {
-            Endpoint::Host(index) => self.hand(index, Input::Request(request)),
+        let index = match endpoint {
+            Endpoint::Host(index) => index,
             Endpoint::Local => {
                 let local = self
                     .local
                     .as_mut()
                     .expect("only a core of a target has such requests");
                 match local.host_of(&request) {
-                    Some(index) => self.hand(index, Input::Request(request)),
+                    Some(index) => index,
                     None => {
-                        local.submit(now(), request, &self.counters);
-                        self.take_local();
+                        if let Some(reply) = local.submit(now, request, &self.counters) {
+                            self.answer(reply);
+                        }
+                        return;
                     }
                 }
             }
-        }
+        };
+        self.hand(index, Input::Request(request));
     }
 
     /// Hands the answers of the target's volumes to their connections.
@@ -662,10 +655,14 @@ impl Reactor {
         let mut any = false;
         while let Some(reply) = self.local.as_mut().and_then(Local::next_done) {
             any = true;
-            let clients = (&mut self.frontend, &mut self.dispatcher, &mut self.spans);
-            answer(reply, &mut self.pending, clients, &self.counters);
+            self.answer(reply);
         }
         any
+    }
+
+    fn answer(&mut self, reply: BlockReply) {
+        let clients = (&mut self.frontend, &mut self.dispatcher, &mut self.spans);
+        answer(reply, &mut self.pending, clients, &self.counters);
     }
 
     /// Hands everything collected to the kernel.

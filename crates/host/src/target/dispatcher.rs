@@ -242,7 +242,11 @@ impl Dispatcher {
                     // Who can go on after its turn stands in line again, for the next round.
                     let left = left.min(self.lines.waiting(line));
                     if left == 0 {
-                        self.stage = self.after(line);
+                        self.stage = if self.is_idle() {
+                            Stage::Begin
+                        } else {
+                            self.after(line)
+                        };
                         continue;
                     }
                     self.stage = Stage::TakeIn { line, left: left - 1 };
@@ -263,6 +267,11 @@ impl Dispatcher {
                 }
             }
         }
+    }
+
+    /// Nobody stands in line, no request waits, and no answer is to be sent.
+    fn is_idle(&self) -> bool {
+        !self.lines.any() && self.egress.is_empty() && self.held.is_none() && self.last.is_none()
     }
 
     /// The core spends its time on this class.
