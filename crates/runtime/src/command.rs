@@ -1,12 +1,9 @@
 //! What other threads tell a core.
 
-use crate::frontend::{Client, Traveller};
-use crate::hosts::RackHost;
-use crate::poller::Wake;
+use super::frontend::{Client, Traveller};
+use super::hosts::RackHost;
 use base::Instant;
 use host::target::{Moving, Relocation};
-use std::sync::Arc;
-use std::sync::mpsc::{SendError, Sender};
 
 /// A closure for one host.
 pub(crate) type Job = Box<dyn FnOnce(&mut dyn RackHost, Instant) + Send>;
@@ -34,20 +31,4 @@ pub(crate) enum Command {
 pub(crate) struct Arrival {
     pub traveller: Traveller,
     pub moving: Moving,
-}
-
-/// A core of the same target.
-#[derive(Clone)]
-pub(crate) struct Sibling {
-    pub commands: Sender<Command>,
-    pub wake: Arc<Wake>,
-}
-
-impl Sibling {
-    /// Tells the core something; one that has died of a bug does not hear it.
-    pub fn tell(&self, command: Command) -> Result<(), SendError<Command>> {
-        self.commands.send(command)?;
-        self.wake.wake();
-        Ok(())
-    }
 }

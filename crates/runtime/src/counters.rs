@@ -2,7 +2,7 @@
 //! slowing the core. The counters of one snapshot are read one after another: their sums may be off by what happened
 //! meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use super::sync::{AtomicU64, Ordering::Relaxed};
 use wire::rack::Malformed;
 
 /// A counter with one writer.

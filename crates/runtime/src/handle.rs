@@ -1,25 +1,25 @@
 //! Starting a core, and what other threads may do with a running one: call into its hosts, read its counters, stop
 //! it. All of this is the control edge: it may wait and allocate.
 
-use crate::command::{Command, Sibling};
+use crate::command::Command;
 use crate::config::CoreConfig;
 use crate::counters::{Counters, Stats};
 use crate::cpu;
 use crate::hosts::{HostSpec, RackHost};
 use crate::local::{LocalVolume, numbered};
+use crate::mailbox::{Address, Mailbox};
 use crate::nvme::NvmeTarget;
-use crate::poller::Wake;
 use crate::reactor::{Reactor, Share};
 use crate::spans::{SpanRow, Table};
 use crate::start::{StartError, Started};
+use crate::sync::mpsc::{Receiver, sync_channel};
+use crate::sync::{Arc, Mutex};
 use crate::udp::kernel_drops;
 use base::Instant;
 use blockswitch::Loads;
 use host::target::Homes;
 use std::mem::take;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use thiserror::Error;
 
@@ -31,8 +31,7 @@ pub struct Stopped;
 /// A running core. Dropping the handle stops it.
 #[derive(Debug)]
 pub struct CoreHandle {
-    commands: Sender<Command>,
-    wake: Arc<Wake>,
+    commands: Address<Command>,
     counters: Arc<Counters>,
     spans: Option<Arc<Table>>,
     thread: Option<JoinHandle<()>>,
@@ -44,23 +43,11 @@ pub struct CoreHandle {
     target_nvme: Vec<SocketAddr>,
 }
 
-/// Where a core's commands come from.
-struct Line {
-    commands: Sender<Command>,
-    receiver: Receiver<Command>,
-    wake: Arc<Wake>,
-}
+/// Where a core's commands come from, and where they go.
+type Line = (Mailbox<Command>, Address<Command>);
 
-impl Line {
-    fn new() -> Result<Self, StartError> {
-        let (commands, receiver) = channel();
-        let wake = Arc::new(Wake::new().map_err(StartError::Poller)?);
-        Ok(Self {
-            commands,
-            receiver,
-            wake,
-        })
-    }
+fn line() -> Result<Line, StartError> {
+    Mailbox::new().map_err(StartError::Poller)
 }
 
 /// Volumes, and where clients reach them.
@@ -97,14 +84,8 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
         return Err(StartError::SeveralCores { cores: configs.len() });
     }
     let mut disks = Some(disks);
-    let lines: Vec<Line> = configs.iter().map(|_| Line::new()).collect::<Result<_, _>>()?;
-    let siblings: Vec<Sibling> = lines
-        .iter()
-        .map(|line| Sibling {
-            commands: line.commands.clone(),
-            wake: Arc::clone(&line.wake),
-        })
-        .collect();
+    let lines: Vec<Line> = configs.iter().map(|_| line()).collect::<Result<_, _>>()?;
+    let siblings: Vec<Address<Command>> = lines.iter().map(|(_, address)| address.clone()).collect();
     let target = &configs[0].target;
     let loads = Arc::new(Loads::new(configs.len(), &target.switch));
     let homes = Arc::new(Mutex::new(Homes::new(target, configs.len())));
@@ -130,20 +111,15 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
 
 /// Starts a core on a thread of its own; returns when every host is bound and built.
 pub fn start_core(config: CoreConfig, hosts: Vec<HostSpec>) -> Result<CoreHandle, StartError> {
-    start(config, hosts, None, Line::new()?)
+    start(config, hosts, None, line()?)
 }
 
 fn start(
     config: CoreConfig,
     hosts: Vec<HostSpec>,
     target: Option<Share>,
-    line: Line,
+    (mailbox, commands): Line,
 ) -> Result<CoreHandle, StartError> {
-    let Line {
-        commands,
-        receiver,
-        wake,
-    } = line;
     let counters = Arc::new(Counters::default());
     let spans = config.spans.then(|| Arc::new(Table::new()));
     let (report, started) = sync_channel(1);
@@ -153,15 +129,13 @@ fn start(
     let thread = Builder::new()
         .name(name)
         .spawn({
-            let (wake, counters, spans) = (Arc::clone(&wake), Arc::clone(&counters), spans.clone());
+            let (counters, spans) = (Arc::clone(&counters), spans.clone());
             move || {
                 let pinned = match config.cpu {
                     Some(cpu) => cpu::pin(cpu).map_err(|source| StartError::Pin { cpu, source }),
                     None => Ok(()),
                 };
-                match pinned
-                    .and_then(|()| Reactor::new(config, hosts, target, receiver, wake, (counters, spans)))
-                {
+                match pinned.and_then(|()| Reactor::new(config, hosts, target, mailbox, (counters, spans))) {
                     Ok((mut reactor, started)) => {
                         // A caller that is gone has dropped the handle: the loop finds the command channel closed.
                         let _ = report.send(Ok(started));
@@ -185,7 +159,6 @@ fn start(
     } = started;
     Ok(CoreHandle {
         commands,
-        wake,
         counters,
         spans,
         thread: Some(thread),
@@ -263,9 +236,8 @@ impl CoreHandle {
             let _ = answer.send(f(host, now));
         });
         self.commands
-            .send(Command::Call { host, job })
+            .tell(Command::Call { host, job })
             .map_err(|_| Stopped)?;
-        self.wake.wake();
         result.recv().map_err(|_| Stopped)
     }
 
@@ -273,9 +245,7 @@ impl CoreHandle {
     /// does: each goes when its requests under way are answered, and stays if that takes too long or `to` has no room.
     /// Nothing happens if there is no such core. The policy may bring them back.
     pub fn move_connections(&self, to: usize) -> Result<(), Stopped> {
-        self.commands.send(Command::MoveAll { to }).map_err(|_| Stopped)?;
-        self.wake.wake();
-        Ok(())
+        self.commands.tell(Command::MoveAll { to }).map_err(|_| Stopped)
     }
 
     /// The core's counters now.
@@ -305,8 +275,7 @@ impl CoreHandle {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        let _ = self.commands.send(Command::Stop);
-        self.wake.wake();
+        let _ = self.commands.tell(Command::Stop);
         thread.join().map_err(|_| Stopped)
     }
 }

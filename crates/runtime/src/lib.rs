@@ -34,6 +34,7 @@ mod frontend;
 mod handle;
 mod hosts;
 mod local;
+mod mailbox;
 mod medium;
 mod memory;
 mod nvme;
@@ -44,6 +45,8 @@ mod spans;
 mod start;
 mod steering;
 mod udp;
+
+use os::sync;
 
 pub use config::CoreConfig;
 pub use counters::{MalformedStats, Stats};

@@ -19,12 +19,11 @@ use base::{
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use wire::nbd::Export;
 
 use crate::counters::Counters;
 use crate::medium::{Media, VolumeQueue, count, count_end};
+use crate::sync::{Arc, AtomicBool};
 use crate::{HostSpec, MediaOpenError, MediaWarning, Medium};
 use host::{Disk, DiskConfig, DiskEntry};
 

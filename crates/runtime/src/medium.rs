@@ -5,6 +5,7 @@
 //! queue is a stack of the wrappers of [`base::device`] over the core's ring. Memory answers at once and needs none.
 
 use crate::counters::Counters;
+use crate::sync::{Arc, AtomicBool};
 
 use crate::memory::{Memory, MemoryQueue};
 use crate::queue::{Files, Port};
@@ -19,8 +20,6 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// A medium that is open.
 #[derive(Clone, Debug)]

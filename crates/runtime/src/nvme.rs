@@ -1,9 +1,18 @@
 //! The NVMe/TCP target that all cores of a process offer, and its addresses.
+//!
+//! # Why every core sees a change
+//! A change is made under the target's lock, and in the same locked step the new generation is stored and each core is
+//! woken. A core asks for the generation in each turn, and sleeps only between two turns ([`Offers::have_changed`]): it sees
+//! the new generation before it sleeps, or is woken from its sleep. Then its sessions look at the target, under its lock.
+//!
+//! Orderings: a session that reads an old generation works as if the change came later, which it may: nobody has been told
+//! that the change holds for this session. A reservation that must hold sets up a fence, and its host is told only after every
+//! session has passed it. To pass it a session takes the lock, after which no read gives an older generation.
 
-use crate::poller::Wake;
+use super::sync::Ordering::{Relaxed, Release};
+use super::sync::{Arc, AtomicU64, Mutex, PoisonError, Wake};
+use std::mem::replace;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Arc, Mutex, PoisonError};
 use wire::nvme::{Access, Address, Family, Target};
 
 /// A target behind a lock that is taken for control only: connecting, admin commands, and changes of what is offered.
@@ -22,13 +31,6 @@ impl NvmeTarget {
             target: Mutex::new(target),
             cores: Mutex::new(Vec::new()),
         })
-    }
-
-    pub(crate) fn add_core(&self, wake: Arc<Wake>) {
-        self.cores
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(wake);
     }
 }
 
@@ -54,6 +56,30 @@ impl Access for NvmeTarget {
 impl std::fmt::Debug for NvmeTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NvmeTarget").finish_non_exhaustive()
+    }
+}
+
+/// The targets that a core offers.
+#[derive(Default)]
+pub(crate) struct Offers {
+    targets: Vec<Arc<NvmeTarget>>,
+    /// Their generations, together, that the core's sessions have been told of.
+    seen: u64,
+}
+
+impl Offers {
+    /// Offers one more target, which wakes the core by `wake` when it changes.
+    pub fn add(&mut self, target: Arc<NvmeTarget>, wake: Arc<Wake>) {
+        let mut cores = target.cores.lock().unwrap_or_else(PoisonError::into_inner);
+        cores.push(wake);
+        drop(cores);
+        self.targets.push(target);
+    }
+
+    /// True if a target has changed since the last call. All sessions are to be ticked then.
+    pub fn have_changed(&mut self) -> bool {
+        let generation = self.targets.iter().map(|target| target.generation()).sum();
+        replace(&mut self.seen, generation) != generation
     }
 }
 

@@ -188,38 +188,6 @@ fn timespec(duration: StdDuration) -> libc::timespec {
     }
 }
 
-/// By which other threads wake a core.
-#[derive(Debug)]
-pub(crate) struct Wake(OwnedFd);
-
-impl Wake {
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers; the result is checked and owned from here on.
-        unsafe {
-            let fd = check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?;
-            Ok(Self(OwnedFd::from_raw_fd(fd)))
-        }
-    }
-
-    pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    /// Wakes the core. A counter that is full (2^64 - 2 wakes unread) wakes it as well, so errors do not matter.
-    pub fn wake(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: `one` is valid for reads of 8 bytes.
-        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
-    }
-
-    /// Takes note of all wakes so far.
-    pub fn clear(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: `count` is valid for writes of 8 bytes. An empty counter (EAGAIN) is as good.
-        unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
-    }
-}
-
 /// The result of a system call that reports failure as -1 and `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     match result {
@@ -231,6 +199,7 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::Wake;
 
     #[test]
     fn a_wake_is_seen_once_and_a_wait_without_one_times_out() {

@@ -7,34 +7,34 @@
 //!   could go on.
 //! - One look serves at most one batch of each source.
 
-use crate::command::{Arrival, Command, Sibling};
+use crate::command::{Arrival, Command};
 use crate::config::CoreConfig;
 use crate::counters::Counters;
 use crate::events::Teller;
-use crate::frontend::{Client, Endpoint, Frontend, Speaks};
+use crate::frontend::{Client, Endpoint, Frontend, Speaks, Traveller};
 use crate::hosts::{HostSpec, RackHost, Site};
 use crate::local::{Local, Volume, have_files};
+use crate::mailbox::{Address, Mailbox};
 use crate::medium::{Media, Medium};
-use crate::nvme::NvmeTarget;
-use crate::poller::{Interest, Poller, Ready, Wake, connection_slot};
+use crate::nvme::{NvmeTarget, Offers};
+use crate::poller::{Interest, Poller, Ready, connection_slot};
 use crate::spans::{Span, Spans, Table};
 use crate::start::{StartError, Started};
-use crate::steering::Steering;
+use crate::steering::{Clients, Here, Steering};
+use crate::sync::mpsc::TryRecvError;
+use crate::sync::{Arc, Mutex};
 use crate::udp::{self, BATCH, Refused, UdpPort};
 use base::event::{Kind, Refusal, Source};
 use base::time::earliest;
 use base::{Addr, BlockReply, BlockRequest, Device, Duration, Instant, Pool, limits::SECTOR_BYTES};
-use blockswitch::{AppId, Class, Loads};
-use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Relocation, Rested, Step, Wait};
+use blockswitch::{Class, Loads};
+use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Standing, Step, Wait};
 use host::{Input, NOBODY, Output};
 use os::now;
 use std::io::{self, ErrorKind};
-use std::mem::{replace, take};
+use std::mem::replace;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::mpsc::{Receiver, SendError, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard};
-use wire::nvme::Access;
 
 /// What may wake the core, beside its connections. A source's token is its place in the list.
 #[derive(Clone, Copy)]
@@ -70,7 +70,7 @@ pub(crate) struct Share {
     /// As [`Share::nbd`].
     pub nvme_listen: Vec<SocketAddr>,
     /// All cores, this one included.
-    pub siblings: Vec<Sibling>,
+    pub siblings: Vec<Address<Command>>,
 }
 
 /// A host with what it owns.
@@ -117,13 +117,10 @@ pub(crate) struct Reactor {
     cells: Vec<Cell>,
     poller: Poller,
     sources: Vec<Watched>,
-    wake: Arc<Wake>,
-    commands: Receiver<Command>,
+    mailbox: Mailbox<Command>,
     counters: Arc<Counters>,
     steering: Option<Steering>,
-    nvme: Vec<Arc<NvmeTarget>>,
-    /// The targets' generations, together, that the sessions have been told of.
-    nvme_seen: u64,
+    offers: Offers,
     phase: Phase,
     drain: Duration,
     pool: Pool,
@@ -136,8 +133,7 @@ impl Reactor {
         config: CoreConfig,
         hosts: Vec<HostSpec>,
         target: Option<Share>,
-        commands: Receiver<Command>,
-        wake: Arc<Wake>,
+        mailbox: Mailbox<Command>,
         (counters, spans): (Arc<Counters>, Option<Arc<Table>>),
     ) -> Result<(Self, Started), StartError> {
         let sockets = hosts.iter().filter(|spec| spec.bind.is_some()).count();
@@ -173,18 +169,16 @@ impl Reactor {
             cells: Vec::new(),
             poller,
             sources: Vec::new(),
-            wake,
-            commands,
+            mailbox,
             counters,
             steering: None,
-            nvme: Vec::new(),
-            nvme_seen: 0,
+            offers: Offers::default(),
             phase: Phase::Running,
             drain: config.drain,
             pool,
             events: config.events,
         };
-        core.watch(core.wake.fd(), Watched::Wake)?;
+        core.watch(core.mailbox.wake().fd(), Watched::Wake)?;
         if let Some(fd) = core.media.fd() {
             core.watch(fd, Watched::Ring)?;
         }
@@ -233,8 +227,8 @@ impl Reactor {
         target: Arc<NvmeTarget>,
         addresses: &[SocketAddr],
     ) -> Result<Vec<SocketAddr>, StartError> {
-        target.add_core(Arc::clone(&self.wake));
-        self.nvme.push(Arc::clone(&target));
+        self.offers
+            .add(Arc::clone(&target), Arc::clone(self.mailbox.wake()));
         self.listen(endpoint, Speaks::Nvme(target), addresses)
     }
 
@@ -469,10 +463,8 @@ impl Reactor {
 
     /// Sessions are ticked when one is due, and all when their target has changed.
     fn tick_sessions(&mut self, now: Instant) {
-        let generation = self.nvme.iter().map(|target| target.generation()).sum();
         let is_due = self.frontend.deadline().is_some_and(|at| at <= now);
-        if generation != self.nvme_seen || is_due {
-            self.nvme_seen = generation;
+        if self.offers.have_changed() || is_due {
             self.frontend.tick(now);
             for slot in self.frontend.open_slots() {
                 self.stand(slot);
@@ -675,10 +667,10 @@ impl Reactor {
 
     /// Does what other threads have asked for.
     fn obey(&mut self) -> bool {
-        self.wake.clear();
+        self.mailbox.open();
         let mut stops = false;
         loop {
-            match self.commands.try_recv() {
+            match self.mailbox.next() {
                 Ok(Command::Call { host, job }) => {
                     self.counters.calls.bump();
                     job(&mut *self.cells[host].host, now());
@@ -690,11 +682,16 @@ impl Reactor {
                     }
                 }
                 Ok(Command::Arrive(arrival)) => self.arrive(*arrival),
-                Ok(Command::Move(order)) if self.phase == Phase::Running => self.set_out(order),
-                Ok(Command::MoveAll { to }) if self.phase == Phase::Running => self.set_out_all(to),
-                Ok(Command::Move(_) | Command::MoveAll { .. }) => {}
+                Ok(Command::Move(order)) => {
+                    self.move_clients(|steering, here| steering.set_out(now(), order, here));
+                }
+                Ok(Command::MoveAll { to }) => {
+                    self.move_clients(|steering, here| steering.set_out_all(now(), to, here));
+                }
                 Ok(Command::Stop) => {
-                    self.stop_arrivals();
+                    if let Some(steering) = &self.steering {
+                        steering.close();
+                    }
                     stops = true;
                 }
                 Err(TryRecvError::Disconnected) => {
@@ -706,9 +703,7 @@ impl Reactor {
         }
         if stops && self.phase == Phase::Running {
             self.phase = Phase::Draining(now() + self.drain);
-            while let Some(slot) = self.dispatcher.any_departing() {
-                self.go_on(slot);
-            }
+            self.here().1.stay();
             self.frontend.stop_taking(&self.poller);
         }
         true
@@ -737,168 +732,76 @@ impl Reactor {
     }
 }
 
-/// Application steering: deciding, sending connections away, and taking them in.
+/// Application steering.
 impl Reactor {
     /// Once in a turn: moves connections as the policy says, and those that are at rest.
     fn steer(&mut self, now: Instant) {
-        // A session that was told to stop refuses everything: it would do so elsewhere too.
-        if self.steering.is_none() || self.phase != Phase::Running {
-            return;
-        }
-        if self.dispatcher.reports_now(now) {
-            self.report(now);
-        }
-        while let Some(rested) = self
-            .dispatcher
-            .next_rested(now, |slot| self.frontend.is_at_rest(slot))
+        self.move_clients(|steering, here| steering.steer(now, here));
+    }
+
+    /// Lets connections set out, unless the core stops. A session that was told to stop refuses everything: it would do so
+    /// elsewhere too.
+    fn move_clients(&mut self, f: impl FnOnce(&mut Steering, &mut Here<'_, Sockets<'_>>)) {
+        if self.phase == Phase::Running
+            && let (Some(steering), mut here) = self.here()
         {
-            match rested {
-                Rested::Leaves { slot, to } => self.send_away(now, slot, to),
-                Rested::Stays { slot } => self.keep(now, slot),
-            }
+            f(steering, &mut here);
         }
-    }
-
-    /// Says what the connections here do. Whoever comes first after the interval also decides which move, for all; the
-    /// core does not wait for another that does so just now.
-    fn report(&mut self, now: Instant) {
-        let steering = self.steering.as_mut().expect("a core of a target");
-        let mut orders = take(&mut steering.orders);
-        if let Ok(mut homes) = steering.homes.try_lock() {
-            homes.balance(
-                now,
-                self.dispatcher.loads(),
-                self.dispatcher.reports(),
-                &mut orders,
-            );
-            self.dispatcher.reported(now);
-        }
-        for order in orders.drain(..) {
-            let steering = self.steering.as_ref().expect("a core of a target");
-            if order.from == steering.core {
-                self.set_out(order);
-            } else {
-                // A core that has died of a bug moves nobody.
-                let _ = steering.siblings[order.from].tell(Command::Move(order));
-            }
-        }
-        if let Some(steering) = &mut self.steering {
-            steering.orders = orders;
-        }
-    }
-
-    /// A connection of this core is to move, if it is still here.
-    fn set_out(&mut self, order: Relocation) {
-        let slot = self.dispatcher.apps().find(|&(_, app)| app == order.app);
-        if let Some((slot, _)) = slot {
-            self.pause(slot, order.to);
-        }
-    }
-
-    /// Every connection of this core is to move.
-    fn set_out_all(&mut self, to: usize) {
-        let Some(steering) = &self.steering else {
-            return;
-        };
-        let leaving = |&(_, app): &(usize, AppId)| steering.homes().send_away(app, to);
-        let slots: Vec<_> = self.dispatcher.apps().filter(leaving).collect();
-        for (slot, _) in slots {
-            self.pause(slot, to);
-        }
-    }
-
-    fn pause(&mut self, slot: usize, to: usize) {
-        if self.dispatcher.set_out(now(), slot, to) {
-            self.frontend.pause(slot);
-        }
-    }
-
-    /// Sends a connection that is at rest to another core, if that takes it.
-    fn send_away(&mut self, now: Instant, slot: usize, to: usize) {
-        let steering = self.steering.as_ref().expect("a core of a target");
-        let (mut was_taken, mut returned) = (false, None);
-        let sent = steering.homes().depart(steering.core, to, || {
-            was_taken = true;
-            let arrival = Arrival {
-                traveller: self.frontend.take(slot, &self.poller),
-                moving: self.dispatcher.take(slot),
-            };
-            let told = steering.siblings[to].tell(Command::Arrive(Box::new(arrival)));
-            let Err(SendError(command)) = told else {
-                return true;
-            };
-            returned = Some(command);
-            false
-        });
-        if sent {
-            return self.counters.clients_moved_out.bump();
-        }
-        if !was_taken {
-            return self.keep(now, slot);
-        }
-        // The other core has died of a bug.
-        let Some(Command::Arrive(arrival)) = returned else {
-            unreachable!("what is not sent comes back");
-        };
-        self.counters.moves_given_up.bump();
-        if let Some(app) = self.settle(*arrival) {
-            self.homes_of_target().stay(now, app);
-        }
-    }
-
-    /// A connection that was to leave stays.
-    fn keep(&mut self, now: Instant, slot: usize) {
-        self.go_on(slot);
-        if let Some(app) = self.dispatcher.app(slot) {
-            self.homes_of_target().stay(now, app);
-        }
-        self.counters.moves_given_up.bump();
-    }
-
-    /// A connection that was to leave goes on here.
-    fn go_on(&mut self, slot: usize) {
-        self.frontend.resume(slot);
-        self.dispatcher.go_on(slot);
     }
 
     /// A connection has come from another core.
     fn arrive(&mut self, arrival: Arrival) {
-        self.counters.clients_moved_in.bump();
         let to = self.number();
         Self::tell(self.events.as_ref(), to, Kind::ClientMoved { to: to as u16 });
-        if let Some(app) = self.settle(arrival) {
-            let core = self.steering.as_ref().map_or(0, |steering| steering.core);
-            self.homes_of_target().arrive(core, app);
-        }
+        let (steering, mut here) = self.here();
+        let steering = steering.expect("only a target's connections move");
+        steering.arrive(arrival, &mut here);
     }
 
-    fn homes_of_target(&self) -> MutexGuard<'_, Homes> {
-        let steering = self.steering.as_ref();
-        steering.expect("only a target's connections move").homes()
-    }
-
-    /// The application that lives here now, if it could be taken in.
-    fn settle(&mut self, arrival: Arrival) -> Option<AppId> {
-        let Arrival { traveller, moving } = arrival;
-        let app = moving.app.expect("a connection of a target");
-        let adopted = self
-            .frontend
-            .adopt(now(), traveller, &self.poller, &self.counters);
-        let Ok((slot, client)) = adopted else {
-            self.homes_of_target()
-                .leave(self.steering.as_ref().map_or(0, |steering| steering.core), app);
-            return None;
+    fn here(&mut self) -> (Option<&mut Steering>, Here<'_, Sockets<'_>>) {
+        let here = Here {
+            dispatcher: &mut self.dispatcher,
+            clients: Sockets {
+                frontend: &mut self.frontend,
+                poller: &self.poller,
+                counters: &self.counters,
+            },
+            counters: &self.counters,
         };
-        self.dispatcher.put(slot, client, moving);
-        self.dispatcher.stand(slot, self.frontend.standing(slot));
-        Some(app)
+        (self.steering.as_mut(), here)
+    }
+}
+
+/// The connections of a core.
+struct Sockets<'a> {
+    frontend: &'a mut Frontend,
+    poller: &'a Poller,
+    counters: &'a Counters,
+}
+
+impl Clients for Sockets<'_> {
+    fn pause(&mut self, slot: usize) {
+        self.frontend.pause(slot);
     }
 
-    /// Takes nobody from other cores any more; those on their way are in the line of commands already.
-    fn stop_arrivals(&self) {
-        if let Some(steering) = &self.steering {
-            steering.homes().close(steering.core);
-        }
+    fn resume(&mut self, slot: usize) {
+        self.frontend.resume(slot);
+    }
+
+    fn is_at_rest(&self, slot: usize) -> bool {
+        self.frontend.is_at_rest(slot)
+    }
+
+    fn take(&mut self, slot: usize) -> Traveller {
+        self.frontend.take(slot, self.poller)
+    }
+
+    fn adopt(&mut self, traveller: Traveller) -> io::Result<(usize, u32)> {
+        self.frontend.adopt(now(), traveller, self.poller, self.counters)
+    }
+
+    fn standing(&self, slot: usize) -> Standing {
+        self.frontend.standing(slot)
     }
 }
 
