@@ -16,7 +16,6 @@ use crate::sync::mpsc::{Receiver, sync_channel};
 use crate::sync::{Arc, Mutex};
 use crate::udp::kernel_drops;
 use base::Instant;
-use blockswitch::Loads;
 use host::target::Homes;
 use std::mem::take;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
@@ -87,8 +86,9 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
     let lines: Vec<Line> = configs.iter().map(|_| line()).collect::<Result<_, _>>()?;
     let siblings: Vec<Address<Command>> = lines.iter().map(|(_, address)| address.clone()).collect();
     let target = &configs[0].target;
-    let loads = Arc::new(Loads::new(configs.len(), &target.switch));
-    let homes = Arc::new(Mutex::new(Homes::new(target, configs.len())));
+    let homes = Homes::new(target, configs.len());
+    let loads = homes.loads();
+    let homes = Arc::new(Mutex::new(homes));
     configs
         .into_iter()
         .zip(lines)

@@ -114,7 +114,7 @@ impl Steering {
         let mut orders = take(&mut self.orders);
         if let Ok(mut homes) = self.homes.try_lock() {
             let dispatcher = &mut *here.dispatcher;
-            homes.balance(now, dispatcher.loads(), dispatcher.reports(), &mut orders);
+            homes.balance(now, dispatcher.reports(), &mut orders);
             dispatcher.reported(now);
         }
         for order in orders.drain(..) {

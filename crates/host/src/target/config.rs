@@ -51,14 +51,24 @@ impl Config {
     /// What ships, for a policy: 256 MiB of pages, 1024 connections of 128 requests, polling for 50 µs, slices of 352 KiB.
     /// Requests do not move: the core that executes a request also sends its answer, and only the connection's own can.
     pub const fn of(policy: Policy) -> Self {
+        let mut config = Self::published(policy);
+        config.switch.request_steering = Balancing::Off;
+        config
+    }
+
+    /// The same, but a baseline moves requests between cores if its authors did (blk-switch). Only the simulator can,
+    /// where a client has a connection to every core.
+    pub const fn published(policy: Policy) -> Self {
         let mut switch = blockswitch::Config::of(policy);
-        switch.slice_bytes = 352 << 10;
-        switch.request_steering = Balancing::Off;
+        if let Policy::Switchyard = policy {
+            switch.request_steering = Balancing::Off;
+        }
         Self::around(switch)
     }
 
     /// The same around a configuration of the switch: a step of a published breakdown.
-    pub const fn around(switch: blockswitch::Config) -> Self {
+    pub const fn around(mut switch: blockswitch::Config) -> Self {
+        switch.slice_bytes = 352 << 10;
         Self {
             switch,
             connections_max: 1024,
@@ -76,6 +86,11 @@ impl Config {
     /// Payload that all connections of a core have under way at most.
     pub const fn payload_bytes_max(&self) -> u64 {
         (self.pool_pages / 2 * PAGE_BYTES) as u64
+    }
+
+    /// True if requests move between cores.
+    pub fn steers_requests(&self) -> bool {
+        self.switch.request_steering != Balancing::Off
     }
 
     /// True if latency-bound work goes before bulk work that has begun: a core looks for it between any two slices.
@@ -107,7 +122,11 @@ impl Config {
             Order::Strict => "latency first at every request",
             Order::Sliced => "latency first at every slice",
         };
-        let steering = |balancing| match balancing {
+        let request_steering = match switch.request_steering {
+            Balancing::Off => "off",
+            _ => "as published",
+        };
+        let application_steering = match switch.application_steering {
             Balancing::Off => "off",
             Balancing::Published => "as published",
             Balancing::Switchyard => "by time spent",
@@ -116,11 +135,8 @@ impl Config {
         let us = |duration: Duration| format!("{} µs", duration.as_micros());
         let mut rows = vec![
             ("order", order.into()),
-            ("request_steering", steering(switch.request_steering).into()),
-            (
-                "application_steering",
-                steering(switch.application_steering).into(),
-            ),
+            ("request_steering", request_steering.into()),
+            ("application_steering", application_steering.into()),
             ("promotion", switch.promotion.to_string()),
         ];
         match switch.order {

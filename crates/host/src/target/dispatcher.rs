@@ -8,9 +8,9 @@ use super::homes::Report;
 use super::lines::{Line, Lines, Moving, Rested, Standing};
 use super::spin::Spin;
 use base::time::earliest;
-use base::{BlockOp, BlockRequest, Duration, Instant, Slab};
+use base::{BlockOp, BlockRequest, Duration, Instant, Rng, Slab};
 use blockswitch::class::ClassConfig;
-use blockswitch::{AppId, Charge, Class, ClassHint, Classifier, Egress, Item, Kind, Limits, Loads};
+use blockswitch::{AppId, Charge, Class, ClassHint, Classifier, Egress, Item, Kind, Limits, Loads, Steering};
 use std::sync::Arc;
 
 /// What the core does next.
@@ -97,6 +97,21 @@ impl Ask {
     }
 }
 
+/// A request between the core that took it and the core that works on it.
+#[derive(Debug)]
+pub struct Passage {
+    ask: Ask,
+    class: Class,
+    charge: Charge,
+}
+
+impl Passage {
+    /// The core that is to [`Dispatcher::queue`] it.
+    pub fn core(&self) -> usize {
+        self.charge.core()
+    }
+}
+
 /// A request, waiting or under way.
 #[derive(Debug)]
 struct Work {
@@ -131,6 +146,8 @@ pub struct Dispatcher {
     config: Config,
     core: usize,
     loads: Arc<Loads>,
+    /// Chooses the core of each request; `serve` has none.
+    steering: Option<Steering>,
     egress: Egress,
     lines: Lines,
     works: Slab<Work>,
@@ -182,6 +199,7 @@ impl Dispatcher {
             config: *config,
             core,
             loads,
+            steering: None,
             stage: Stage::Begin,
             send_next: None,
             held: None,
@@ -204,6 +222,13 @@ impl Dispatcher {
     /// Becomes one of several cores, which say every so often what their connections do ([`super::Homes::interval`]).
     pub fn join(&mut self, report_interval: Option<Duration>) {
         self.report_interval = report_interval;
+    }
+
+    /// Lets requests move between cores, if the policy says so. Only the simulator can: its clients have a connection to
+    /// every core.
+    pub fn steer_requests(&mut self, rng: Rng) {
+        let config = &self.config.switch;
+        self.steering = Some(Steering::new(config, self.core, self.loads.cores(), rng));
     }
 
     /// What the core does next. To be asked when it has done what it was told last.
@@ -394,7 +419,9 @@ impl Dispatcher {
 
     fn pop(&mut self, now: Instant, bulk_bytes: usize) -> Option<Step> {
         let bulk_bytes = u32::try_from(bulk_bytes).unwrap_or(u32::MAX);
-        let slice = self.egress.pop_within(now, bulk_bytes)?;
+        let slice = self.egress.pop_within(now, bulk_bytes);
+        self.tell_batch();
+        let slice = slice?;
         let begins = slice.from_byte == 0;
         if begins {
             self.works[slice.tag as u32].has_begun = true;
@@ -417,7 +444,7 @@ impl Dispatcher {
             return Wait::No;
         }
         match self.spin.polls_until(now) {
-            Some(until) => Wait::Poll(until),
+            Some(until) => Wait::Poll(batch.map_or(until, |at| at.min(until))),
             None => Wait::Sleep(earliest(batch, self.lines.rest_deadline())),
         }
     }
@@ -449,18 +476,32 @@ impl Dispatcher {
         hint: impl FnOnce() -> ClassHint,
     ) -> (u32, Class) {
         let class = self.classify(now, slot, ask, hint);
-        (self.queue(now, slot, self.core, class, ask), class)
+        let charge = self.loads.charge(now, self.core, self.core, class, ask.bytes);
+        let tag = self.queue(now, slot, Passage { ask, class, charge });
+        (tag, class)
     }
 
-    /// The class of a request of the connection that is taken in, which [`Dispatcher::queue`] of a core is to follow. For a
-    /// policy whose requests move between cores; others say [`Dispatcher::arrive`].
-    pub fn classify(
+    /// The same for a core that [steers requests](Self::steer_requests): a core is to queue the request.
+    pub fn steer(
         &mut self,
         now: Instant,
         slot: usize,
         ask: Ask,
         hint: impl FnOnce() -> ClassHint,
-    ) -> Class {
+    ) -> Passage {
+        let class = self.classify(now, slot, ask, hint);
+        let steering = self.steering.as_mut().expect("a core that steers requests");
+        let core = steering.steer(now, &self.loads, class, ask.bytes);
+        if core != self.core
+            && let Some(connection) = self.lines.get_mut(slot)
+        {
+            connection.finish(ask.bytes, class);
+        }
+        let charge = self.loads.charge(now, self.core, core, class, ask.bytes);
+        Passage { ask, class, charge }
+    }
+
+    fn classify(&mut self, now: Instant, slot: usize, ask: Ask, hint: impl FnOnce() -> ClassHint) -> Class {
         let connection = self.lines.get_mut(slot).expect("an open connection has requests");
         connection.taken += 1;
         let promotion = self.config.switch.promotion;
@@ -470,14 +511,15 @@ impl Dispatcher {
         classifier.arrive(now, ask.bytes, ask.urgent)
     }
 
-    /// Queues a request of a connection at home on core `home`. Returns its tag.
-    pub fn queue(&mut self, now: Instant, slot: usize, home: usize, class: Class, ask: Ask) -> u32 {
+    /// Queues a request of a connection. Returns its tag.
+    pub fn queue(&mut self, now: Instant, slot: usize, request: Passage) -> u32 {
+        let Passage { ask, class, charge } = request;
         let tag = self.works.insert(Work {
             slot,
             client: self.lines.get(slot).map_or(0, |connection| connection.client),
             bytes: ask.bytes,
             class,
-            charge: self.loads.charge(now, home, self.core, class, ask.bytes),
+            charge,
             has_begun: false,
         });
         let item = Item {
@@ -490,7 +532,15 @@ impl Dispatcher {
         self.egress
             .push(now, item)
             .expect("sessions keep to the limits that the queue was made for");
+        self.tell_batch();
         tag
+    }
+
+    /// Says how many requests wait for the published doorbell, by which the published steering chooses.
+    fn tell_batch(&self) {
+        if self.steering.is_some() {
+            self.loads.set_batch(self.core, self.egress.batch());
+        }
     }
 
     /// The connection was read, and its requests are taken; `reads` if there were bytes.
@@ -586,16 +636,6 @@ impl Dispatcher {
     /// Requests of a connection that wait, those under way in slices included.
     pub fn waiting_of(&self, slot: usize) -> u32 {
         self.egress.waiting_of(AppId(slot as u32))
-    }
-
-    /// Requests behind the published doorbell, for the published request steering.
-    pub fn batch(&self) -> u32 {
-        self.egress.batch()
-    }
-
-    /// The load of all cores.
-    pub fn loads(&self) -> &Loads {
-        &self.loads
     }
 
     /// True if the core is to say what its connections do.

@@ -12,6 +12,7 @@
 use super::Config;
 use base::{Duration, Instant};
 use blockswitch::{AppId, AppView, Balancer, Class, CoreSet, Loads, Move};
+use std::sync::Arc;
 
 /// A connection and what it has done.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +59,7 @@ struct Place {
 /// Homes of all connections of a target.
 #[derive(Debug)]
 pub struct Homes {
+    loads: Arc<Loads>,
     balancer: Balancer,
     /// By the number of the application.
     homes: Vec<Option<Home>>,
@@ -78,6 +80,7 @@ impl Homes {
     pub fn new(config: &Config, cores: usize) -> Self {
         let apps = (cores * config.connections_max) as u32;
         Self {
+            loads: Arc::new(Loads::new(cores, &config.switch)),
             balancer: Balancer::new(&config.switch, cores, apps),
             homes: vec![None; apps as usize],
             free: (0..apps).rev().collect(),
@@ -89,6 +92,11 @@ impl Homes {
             interval: config.switch.balance_interval,
             hold: config.switch.idle_reset,
         }
+    }
+
+    /// What the cores share, for [`super::Dispatcher::new`].
+    pub fn loads(&self) -> Arc<Loads> {
+        Arc::clone(&self.loads)
     }
 
     /// The core of a client that has just come: the cores take turns.
@@ -132,7 +140,6 @@ impl Homes {
     pub fn balance(
         &mut self,
         now: Instant,
-        loads: &Loads,
         reports: impl Iterator<Item = Report>,
         orders: &mut Vec<Relocation>,
     ) {
@@ -150,7 +157,7 @@ impl Homes {
             home.view()
         });
         self.views.extend(views);
-        self.balancer.tick(now, loads, &self.views, &mut self.moves);
+        self.balancer.tick(now, &self.loads, &self.views, &mut self.moves);
         for Move { app, to } in self.moves.drain(..) {
             let home = self.homes[app.0 as usize].as_mut().expect("it was seen just now");
             if to != home.core && home.to.is_none() && home.held_until.is_none() {

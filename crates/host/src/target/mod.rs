@@ -28,6 +28,6 @@ mod lines;
 mod spin;
 
 pub use config::{ClassRules, Config, READ_BYTES};
-pub use dispatcher::{Act, Ask, Dispatcher, Step, Wait};
+pub use dispatcher::{Act, Ask, Dispatcher, Passage, Step, Wait};
 pub use homes::{Homes, Relocation, Report};
 pub use lines::{Moving, Rested, Standing};

@@ -1,9 +1,10 @@
 //! The experiments of blk-switch's artifact, every system with the same sizes and depths, and two of our own.
 
-use super::host::{AppSpec, Host, HostSpec, Medium, Outcome};
+use super::world::{AppSpec, Medium, Outcome, Spec, World};
 use crate::report::{Progress, Report};
 use base::Duration;
-use blockswitch::{Class, ClassHint, Config, Policy};
+use blockswitch::{Class, ClassHint, Policy};
+use host::target::Config;
 
 /// Bytes and depth of the T applications where a figure does not vary them.
 pub const BULK_BYTES: u32 = 64 << 10;
@@ -70,7 +71,7 @@ pub fn measure(seed: u64, config: Config, cores: usize, apps: Vec<AppSpec>) -> O
 
 /// One run, on a link of `gbps` Gbit/s.
 pub fn measure_on(gbps: u64, seed: u64, config: Config, cores: usize, apps: Vec<AppSpec>) -> Outcome {
-    let spec = HostSpec {
+    let spec = Spec {
         config,
         cores,
         gbps,
@@ -79,7 +80,7 @@ pub fn measure_on(gbps: u64, seed: u64, config: Config, cores: usize, apps: Vec<
         warm: Duration::from_millis(400),
         measured: Duration::from_millis(400),
     };
-    Host::new(spec).run()
+    World::new(spec).run()
 }
 
 fn row(outcome: &Outcome) -> Vec<f64> {
@@ -101,13 +102,14 @@ fn row(outcome: &Outcome) -> Vec<f64> {
 
 /// The systems that most figures compare.
 fn systems() -> Vec<(&'static str, Config)> {
-    let system = |policy: Policy| (policy.name(), Config::of(policy));
+    let system = |policy: Policy| (policy.name(), Config::published(policy));
     Policy::ALL.into_iter().map(system).collect()
 }
 
 /// The steps from Linux to blk-switch, then ours.
 fn steps() -> Vec<(&'static str, Config)> {
-    let mut steps = Config::breakdown().to_vec();
+    let step = |(name, switch)| (name, Config::around(switch));
+    let mut steps: Vec<_> = blockswitch::Config::breakdown().into_iter().map(step).collect();
     steps.push(("switchyard", Config::of(Policy::Switchyard)));
     steps
 }
@@ -323,8 +325,8 @@ impl OrderCase {
 /// The systems of [`order`].
 pub fn order_systems() -> Vec<(&'static str, Config)> {
     let mut systems = steps();
-    let mut wide = Config::of(Policy::BlkSwitch);
-    wide.threshold_requests = 16;
+    let mut wide = Config::published(Policy::BlkSwitch);
+    wide.switch.threshold_requests = 16;
     systems.push(("+P+RS+AS,B=16", wide));
     systems.extend(
         self::systems()

@@ -1,17 +1,15 @@
-//! One target host with modelled cores, for the host block switch: the very same `blockswitch` code that the runtime
-//! has, in virtual time.
+//! One target with modelled cores, for the host block switch: the very same `host::target` that `serve` runs, with the same
+//! configuration, in virtual time.
 //!
-//! Applications are closed loops. L applications ask 4 KiB, one request at a time; T applications have any size and depth.
-//! A request reaches its application's home core and is parsed there. It waits for its medium (or, a write, for its data),
-//! is steered, and waits in the egress queue of the core that will do it. The core works on it slice by slice. Its answer
-//! leaves over a link that all share. [`host`] is the machine, [`link`] the network, [`cost`] what everything costs, [`figures`] the
-//! experiments.
+//! Applications are closed loops: L ones 4 KiB and one request at a time, T ones of any size and depth. A request reaches
+//! its application's home core, which reads it in its connection's turn, queues it, and works on it when its turn comes;
+//! the answer leaves over a link that all share. [`world`] has the connections and media, [`link`] the network, [`cost`]
+//! what everything costs, [`figures`] the experiments.
 //!
-//! Policies differ in `blockswitch::Config`, and in two things that are part of the systems: in what order a core takes
-//! in what has arrived, and what it costs to turn from one class to the other. Sizes, depths and all other costs are the
-//! same for every one. The model leaves out processors of the clients, caches, interrupts and packet loss.
+//! Policies differ in `host::target::Config` only. What is not modelled: processors of the clients, caches, interrupts,
+//! packet loss.
 
 pub mod cost;
 pub mod figures;
-pub mod host;
 pub mod link;
+pub mod world;

@@ -67,7 +67,7 @@ const BANS: &[Ban] = &[
             "rack::lead::Watch",
         ],
         within: &["crates/sim/src/"],
-        except: &["crates/sim/src/switch/host.rs"],
+        except: &[],
     },
 ];
 
