@@ -62,8 +62,8 @@ impl Switch {
         let home = app as usize / 2 % CORES;
         let bytes = bytes_of(app);
         let class = self.classifiers[app as usize].arrive(self.now, bytes, false);
-        let core = self.steering[home].steer(self.now, &self.loads, class, bytes);
-        self.charges[tag as usize] = Some(self.loads.charge(self.now, home, core, class, bytes));
+        let core = self.steering[home].steer(&self.loads, class);
+        self.charges[tag as usize] = Some(self.loads.charge(home, core, class, bytes));
         let item = Item {
             app: AppId(app),
             class,

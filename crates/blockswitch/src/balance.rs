@@ -10,12 +10,10 @@
 //!   Fewer L cores are used only after the load has allowed it for a while; more, at once, up to
 //!   [`Config::latency_cores_percent_max`].
 //! - Within each group, an application moves from the busiest core to the idlest if that evens them out.
-//! - If requests are not steered, nothing else brings work to an idle core. Then applications of one class alone are
-//!   evened out over all cores and have no other home. L may have more than [`APART_PERCENT_MAX`] of the cores to itself
-//!   (one of two). T applications then share these cores while the other has no room for them. So half of the machine is
-//!   not idle for the sake of a few L requests.
-//! - An application stays where its affinity allows, and stays for a cooldown after a move. It returns to its former core
-//!   when its reason to be elsewhere has been gone for `idle_reset`.
+//! - Applications of one class alone are evened out over all cores, since nothing else brings work to an idle core.
+//! - If L has more than [`APART_PERCENT_MAX`] of the cores to itself (one of two), T applications share these cores while
+//!   the others have no room for them. So half of the machine is not idle for the sake of a few L requests.
+//! - An application stays where its affinity allows, and stays for a cooldown after a move.
 //! - Moves are few in an interval: each is decided on loads that show the one before.
 
 use crate::class::Class;
@@ -24,7 +22,7 @@ use crate::load::Loads;
 use crate::policy::{Balancing, Config};
 use base::{Duration, Instant};
 
-/// Where requests are not steered, in percent: of more than this share of the cores T has to make use as well.
+/// In percent: of more than this share of the cores T has to make use as well.
 const APART_PERCENT_MAX: u64 = 40;
 
 /// A set of cores, the first 64 of the machine.
@@ -90,8 +88,6 @@ struct Known {
     work: u64,
     /// Decayed share of a core, in parts per million.
     load_ppm: u64,
-    /// Its core before any move.
-    origin: usize,
     moved_at: Option<Instant>,
 }
 
@@ -122,7 +118,7 @@ pub struct Balancer {
     fewer_since: Option<Instant>,
     /// Ours: since when one of the classes has no load.
     alone_since: Option<Instant>,
-    /// Ours, where requests are not steered: T applications use the L cores as well.
+    /// Ours: T applications use the L cores as well.
     shared: bool,
 }
 
@@ -133,9 +129,6 @@ const CORE_PPM: u64 = 1_000_000;
 /// Ours: averages forget with this time constant.
 const DECAY: Duration = Duration::from_millis(50);
 /// Ours: an application moves within its group only if the busier core is then less busy by this share of a core.
-///
-/// A core's applications take more than one core when their requests are steered to others, so that sums differ by a
-/// part of a core although all cores are equally busy.
 const UNEVEN_PPM: u64 = 300_000;
 /// Ours: for how long the load must have fitted fewer L cores before there are fewer.
 const FEWER_HOLD: Duration = Duration::from_millis(200);
@@ -152,7 +145,6 @@ impl Balancer {
             present: false,
             work: 0,
             load_ppm: 0,
-            origin: 0,
             moved_at: None,
         };
         Self {
@@ -285,35 +277,29 @@ impl Balancer {
         if elapsed.is_zero() {
             return;
         }
-        let steers_requests = self.config.request_steering != Balancing::Off;
         if latency < IDLE_PPM || throughput < IDLE_PPM || self.cores.len() < 2 {
             let since = *self.alone_since.get_or_insert(now);
             if now.since(since) >= self.config.idle_reset {
                 self.latency_cores = CoreSet(0);
-                if steers_requests {
-                    self.return_home(now, moves);
-                }
             }
-            if steers_requests || self.latency_cores != CoreSet(0) {
+            if self.latency_cores != CoreSet(0) {
                 return;
             }
         } else {
             self.alone_since = None;
             self.choose_latency_cores(now, latency);
         }
-        if !steers_requests {
-            let (cores, apart) = (
-                self.cores.len() as u64,
-                u64::from(self.latency_cores.0.count_ones()),
-            );
-            let too_many = apart * 100 > cores * APART_PERCENT_MAX;
-            let percent = if self.shared {
-                ROOMY_PERCENT
-            } else {
-                CROWDED_PERCENT
-            };
-            self.shared = too_many && throughput > (cores - apart) * percent * CORE_PPM / 100;
-        }
+        let (cores, apart) = (
+            self.cores.len() as u64,
+            u64::from(self.latency_cores.0.count_ones()),
+        );
+        let too_many = apart * 100 > cores * APART_PERCENT_MAX;
+        let percent = if self.shared {
+            ROOMY_PERCENT
+        } else {
+            CROWDED_PERCENT
+        };
+        self.shared = too_many && throughput > (cores - apart) * percent * CORE_PPM / 100;
         let limit = moves.len() + self.config.moves_max as usize;
         self.separate(now, limit, moves);
         self.even_out(now, limit, moves);
@@ -343,7 +329,6 @@ impl Balancer {
                 spent_ns[class_at] += new_ns;
                 core.load_ppm[class_at] = decayed(core.load_ppm[class_at], new_ns, elapsed_ns);
             }
-            loads.set_latency_share(at, core.load_ppm[0].min(CORE_PPM) as u32);
         }
         let mut work = [0; 2];
         for view in &self.places {
@@ -359,7 +344,6 @@ impl Balancer {
                     present: true,
                     work: view.work,
                     load_ppm: 0,
-                    origin: view.core,
                     moved_at: None,
                 };
                 continue;
@@ -493,22 +477,6 @@ impl Balancer {
         self.known[view.app.0 as usize].moved_at = Some(now);
         moves.push(Move { app: view.app, to });
     }
-
-    /// Applications go back to where they came from, a few at a time.
-    fn return_home(&mut self, now: Instant, moves: &mut Vec<Move>) {
-        let limit = moves.len() + self.config.moves_max as usize;
-        for at in 0..self.places.len() {
-            let view = self.places[at];
-            let origin = self.known[view.app.0 as usize].origin;
-            if moves.len() < limit
-                && view.core != origin
-                && view.allowed.has(origin)
-                && self.may_move(now, &view)
-            {
-                self.relocate(now, at, origin, moves);
-            }
-        }
-    }
 }
 
 /// An average of a share of time after `elapsed_ns` more, of which `new_ns` were spent.
@@ -541,17 +509,7 @@ mod tests {
 
     impl Machine {
         fn new(cores: usize, apps: &[(Class, usize, u64)]) -> Self {
-            Self::with(Config::of(Policy::Switchyard), cores, apps)
-        }
-
-        /// A machine without request steering.
-        fn unsteered(cores: usize, apps: &[(Class, usize, u64)]) -> Self {
-            let mut config = Config::of(Policy::Switchyard);
-            config.request_steering = Balancing::Off;
-            Self::with(config, cores, apps)
-        }
-
-        fn with(config: Config, cores: usize, apps: &[(Class, usize, u64)]) -> Self {
+            let config = Config::of(Policy::Switchyard);
             let view = |(at, &(class, core, _)): (usize, &(Class, usize, u64))| AppView {
                 app: AppId(at as u32),
                 class,
@@ -642,45 +600,33 @@ mod tests {
     }
 
     #[test]
-    fn affinity_is_kept_and_moves_are_undone_when_their_reason_is_gone() {
+    fn affinity_is_kept() {
         let apps: Vec<_> = (0..4).flat_map(|core| [(L, core, 8), (T, core, 60)]).collect();
         let mut machine = Machine::new(4, &apps);
         machine.apps[2].allowed = CoreSet::one(1);
         machine.apps[5].allowed = CoreSet::one(2);
         machine.run(200);
         assert_eq!((machine.apps[2].core, machine.apps[5].core), (1, 2));
-        let homes: Vec<_> = (0..4).flat_map(|core| [core, core]).collect();
-        let places = |machine: &Machine| machine.apps.iter().map(|app| app.core).collect::<Vec<_>>();
-        assert_ne!(places(&machine), homes);
-        (0..4).for_each(|i| machine.percent[2 * i] = 0);
-        machine.run(300);
-        assert_eq!(places(&machine), homes);
+        assert!(machine.moves > 0, "the others came together");
     }
 
     #[test]
-    fn a_machine_with_one_class_is_left_alone() {
-        let mut machine = Machine::new(2, &[(T, 0, 50), (T, 0, 50), (T, 1, 10)]);
-        machine.run(300);
-        assert_eq!(machine.moves, 0);
-    }
-
-    #[test]
-    fn without_request_steering_one_class_alone_is_evened_out_and_stays() {
+    fn one_class_alone_is_evened_out_and_stays() {
         for class in [L, T] {
-            let mut machine = Machine::unsteered(2, &[(class, 0, 45), (class, 0, 45), (class, 1, 0)]);
+            let mut machine = Machine::new(2, &[(class, 0, 45), (class, 0, 45), (class, 1, 0)]);
             machine.run(30);
             assert_eq!((machine.apps[0].core, machine.apps[1].core), (1, 0), "{class:?}");
             machine.run(500);
             assert_eq!(machine.moves, 1, "{class:?}: once is enough");
         }
-        let mut machine = Machine::unsteered(2, &[(T, 0, 10), (T, 0, 10)]);
+        let mut machine = Machine::new(2, &[(T, 0, 10), (T, 0, 10)]);
         machine.run(500);
         assert_eq!(machine.moves, 0, "two that leave their core idle gain nothing");
     }
 
     #[test]
-    fn without_request_steering_t_uses_the_l_core_only_while_the_others_are_full() {
-        let mut machine = Machine::unsteered(2, &[(L, 0, 10), (T, 0, 25), (T, 1, 25)]);
+    fn t_uses_the_l_core_only_while_the_others_are_full() {
+        let mut machine = Machine::new(2, &[(L, 0, 10), (T, 0, 25), (T, 1, 25)]);
         machine.run(100);
         let home = machine.cores_of(L)[0];
         assert!(!machine.cores_of(T).contains(&home), "there is room beside L");
@@ -696,12 +642,12 @@ mod tests {
         let home = machine.cores_of(L)[0];
         assert!(!machine.cores_of(T).contains(&home), "there is room again");
         // One that fills a core has no reason to be on that of L.
-        let mut machine = Machine::unsteered(2, &[(L, 0, 10), (T, 0, 88)]);
+        let mut machine = Machine::new(2, &[(L, 0, 10), (T, 0, 88)]);
         machine.run(100);
         assert_ne!(machine.cores_of(L), machine.cores_of(T));
         assert_eq!(machine.moves, 1);
         // Three cores can give L one.
-        let mut machine = Machine::unsteered(3, &[(L, 0, 10), (T, 0, 88), (T, 1, 95), (T, 2, 95)]);
+        let mut machine = Machine::new(3, &[(L, 0, 10), (T, 0, 88), (T, 1, 95), (T, 2, 95)]);
         machine.run(100);
         let home = machine.cores_of(L)[0];
         assert!(!machine.cores_of(T).contains(&home));
@@ -720,8 +666,8 @@ mod tests {
         };
         let mut apps = [app(0, L, 0), app(1, T, 0), app(2, L, 1), app(3, T, 1)];
         for (core, bytes) in [(0, 1 << 20), (1, 1 << 19)] {
-            let _outstanding = loads.charge(Instant::ZERO, core, core, L, 4096);
-            let _outstanding = loads.charge(Instant::ZERO, core, core, T, bytes);
+            let _outstanding = loads.charge(core, core, L, 4096);
+            let _outstanding = loads.charge(core, core, T, bytes);
         }
         let mut moves = Vec::new();
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);

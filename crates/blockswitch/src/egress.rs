@@ -12,7 +12,7 @@
 //!   or the oldest has waited for 50 µs (i10's caravans and doorbell).
 //! - `Sliced`: an L slice whenever there is one, except that T gets one after `starvation_bytes` of L or
 //!   `starvation_delay`. Within a class, applications share by weight (surplus round robin on slices), so that neither a
-//!   deep queue nor a large request takes more than its share. Slices are large without L, smaller with it.
+//!   deep queue nor a large request takes more than its share.
 //!
 //! An L request under `Sliced` thus waits for at most one T slice, plus the L work before it, plus one T slice each
 //! time the starvation bound is reached, which is at most once in `starvation_bytes` or `starvation_delay`.
@@ -138,8 +138,7 @@ pub struct Egress {
     /// Run to completion: the ring served and the requests left in the turn.
     turn: (usize, u32),
     batch: Batch,
-    /// Sliced: when an L request was last here, and since when T waits without a slice and what L got since.
-    latency_at: Option<Instant>,
+    /// Sliced: since when T waits without a slice, and what L got since.
     throughput_since: Instant,
     latency_bytes_since: u64,
 }
@@ -157,7 +156,6 @@ impl Egress {
             waiting: [0; 2],
             turn: (0, 0),
             batch: Batch::default(),
-            latency_at: None,
             throughput_since: Instant::ZERO,
             latency_bytes_since: 0,
         }
@@ -188,9 +186,7 @@ impl Egress {
         }
         *waiting += 1;
         let class = item.class.index();
-        if class == Class::Latency.index() {
-            self.latency_at = Some(now);
-        } else if self.waiting[class] == 0 {
+        if class == Class::Throughput.index() && self.waiting[class] == 0 {
             (self.throughput_since, self.latency_bytes_since) = (now, 0);
         }
         self.waiting[class] += 1;
@@ -419,10 +415,10 @@ impl Egress {
         let starving = throughput
             && (self.latency_bytes_since >= u64::from(self.config.starvation_bytes)
                 || now.since(self.throughput_since) >= self.config.starvation_delay);
-        let bytes_max = self.slice_bytes(now, latency);
         let ring = usize::from(!latency || starving);
         let quantum = self.quantum(ring);
-        let bytes_max = [bytes_max, bytes_max.min(throughput_bytes)][ring];
+        let slice_bytes = self.config.slice_bytes;
+        let bytes_max = [slice_bytes, slice_bytes.min(throughput_bytes)][ring];
         let at = self.next_of_ring(ring, quantum)?;
         let queue = &mut self.queues[at as usize];
         let node = self
@@ -434,7 +430,6 @@ impl Egress {
         if ring == 1 {
             (self.throughput_since, self.latency_bytes_since) = (now, 0);
         } else {
-            self.latency_at = Some(now);
             self.latency_bytes_since += u64::from(bytes.max(1));
         }
         Some((ring, at, bytes_max))
@@ -443,15 +438,6 @@ impl Egress {
     /// Bytes that a queue may send before the next queue's turn.
     fn quantum(&self, ring: usize) -> u32 {
         [LATENCY_QUANTUM_BYTES, self.config.turn_bytes][ring]
-    }
-
-    /// The most bytes of a slice.
-    fn slice_bytes(&self, now: Instant, latency_waits: bool) -> u32 {
-        let recent = |at| now.since(at) < self.config.latency_linger;
-        match latency_waits || self.latency_at.is_some_and(recent) {
-            true => self.config.slice_bytes,
-            false => self.config.slice_idle_bytes,
-        }
     }
 
     /// Surplus round robin: a queue is served until it has sent more than its quanta, then waits for its next turn. One
@@ -584,24 +570,22 @@ mod tests {
 
     #[test]
     fn ours_lets_an_l_request_wait_for_one_slice_at_most() {
+        let slice_bytes = Config::of(Policy::Switchyard).slice_bytes;
         let mut egress = egress(Policy::Switchyard);
         push(&mut egress, 0, 2, L, 20, 4096);
-        push(&mut egress, 0, 1, T, 10, 1 << 20);
+        push(&mut egress, 0, 1, T, 10, slice_bytes + 4096);
         assert_eq!(egress.pop(at(0)).unwrap().tag, 20);
         let slice = egress.pop(at(10)).unwrap();
         assert_eq!(
             (slice.tag, slice.from_byte, slice.bytes, slice.last),
-            (10, 0, 65536, false)
+            (10, 0, slice_bytes, false)
         );
         push(&mut egress, 20, 2, L, 21, 4096);
         assert_eq!(egress.pop(at(26)).unwrap().tag, 21);
         let slice = egress.pop(at(30)).unwrap();
-        assert_eq!((slice.tag, slice.from_byte), (10, 65536));
-        // A millisecond without L: large slices.
-        let slice = egress.pop(at(2000)).unwrap();
         assert_eq!(
-            (slice.from_byte, slice.bytes, slice.last),
-            (131072, (1 << 20) - 131072, true)
+            (slice.tag, slice.from_byte, slice.bytes, slice.last),
+            (10, slice_bytes, 4096, true)
         );
         assert!(egress.is_empty());
     }
@@ -610,7 +594,7 @@ mod tests {
     fn ours_gives_t_a_slice_after_the_bound_in_bytes_and_in_time() {
         let config = Config::of(Policy::Switchyard);
         let mut egress = egress(Policy::Switchyard);
-        push(&mut egress, 0, 1, T, 10, 1 << 20);
+        push(&mut egress, 0, 1, T, 10, 8 << 20);
         let (mut latency_bytes, mut served) = (0, Vec::new());
         for tag in 0..2000 {
             push(&mut egress, 1, 2, L, 1000 + tag, 4096);
@@ -663,15 +647,13 @@ mod tests {
             assert!((b as f64 / a as f64 - 3.0).abs() < 0.3, "{class:?} {a} {b}");
         }
         let mut egress = egress(Policy::Switchyard);
-        push(&mut egress, 0, 5, L, 0, 0); // an L application is active: small slices
-        egress.pop(at(0)).unwrap();
         for tag in 0..8 {
             push(&mut egress, 0, 0, T, tag, 1 << 20);
         }
         for tag in 0..60 {
             push(&mut egress, 0, 1, T, tag, 4096);
         }
-        let turn = 16; // slices of the large ones in a turn; all small ones fit into one
+        let turn = 3; // slices of the large ones in a turn; all small ones fit into one
         let [large, small] = shares(&mut egress, turn + 60);
         assert_eq!(
             small,

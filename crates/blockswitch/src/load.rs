@@ -1,8 +1,7 @@
 //! Load of every core, shared by all of them: atomics, no lock.
 //!
 //! Work is counted at the core that will do it, steered or not, and taken away exactly once: a [`Charge`] stands for
-//! the added work and cannot be copied. A core counts as one with L applications while L work is outstanding, and for a
-//! while after the last. So a core does not look L-occupied long after they have left.
+//! the added work and cannot be copied.
 //!
 //! If a published algorithm is selected, the published code's own figures are kept beside this, as that code keeps them.
 //! Steered requests are left out. Averages have a gain of 1/8 per request and no decay in time. Updates of two cores may
@@ -13,7 +12,6 @@
 use super::class::Class;
 use super::policy::{Balancing, Config};
 use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use base::{Duration, Instant};
 
 /// The figures of one core, on cache lines of its own (two, as processors fetch them in pairs).
 #[derive(Debug, Default)]
@@ -22,14 +20,10 @@ struct Core {
     /// Outstanding, by class.
     bytes: [AtomicU64; 2],
     requests: [AtomicU64; 2],
-    /// When the last L request was charged, in ns, 0 for never.
-    latency_at_ns: AtomicU64,
     /// Time the core has spent on each class, in ns. Written by the core alone.
     spent_ns: [AtomicU64; 2],
     /// Waiting requests of the current T batch (blk-switch's ranking). Written by the core alone.
     batch: AtomicU32,
-    /// Share of the core's time that L takes, in parts per million. Written by application steering alone.
-    latency_share_ppm: AtomicU32,
     /// The published code's outstanding bytes (`blk_switch_T_bytes`) and averages (`blk_switch_T_metric`).
     published_bytes: [AtomicU64; 2],
     published_mean: [AtomicU64; 2],
@@ -41,7 +35,6 @@ pub struct Loads {
     cores: Box<[Core]>,
     published: bool,
     published_means: bool,
-    linger: Duration,
 }
 
 /// The load that one request added to a core. To be given back to [`Loads::release`].
@@ -76,14 +69,12 @@ impl Loads {
             (1..=64).contains(&cores),
             "between 1 and 64 cores: a set of them is 64 bits"
         );
-        let published =
-            [config.request_steering, config.application_steering].contains(&Balancing::Published);
+        let moves_as_published = config.application_steering == Balancing::Published;
         Self {
             cores: (0..cores).map(|_| Core::default()).collect(),
-            published,
+            published: config.request_steering || moves_as_published,
             // The code updates its averages inside application steering only; without it every core seems free of L.
-            published_means: config.application_steering == Balancing::Published,
-            linger: config.latency_linger,
+            published_means: moves_as_published,
         }
     }
 
@@ -93,14 +84,11 @@ impl Loads {
     }
 
     /// Counts a request of an application at home on core `home` which `core` will do.
-    pub fn charge(&self, now: Instant, home: usize, core: usize, class: Class, bytes: u32) -> Charge {
+    pub fn charge(&self, home: usize, core: usize, class: Class, bytes: u32) -> Charge {
         let steered = home != core;
         let at = &self.cores[core];
         at.bytes[class.index()].fetch_add(u64::from(bytes), Relaxed);
         at.requests[class.index()].fetch_add(1, Relaxed);
-        if class == Class::Latency {
-            at.latency_at_ns.store(now.as_nanos().max(1), Relaxed);
-        }
         if self.published {
             self.charge_published(home, class, u64::from(bytes), steered);
         }
@@ -145,24 +133,6 @@ impl Loads {
     /// Outstanding requests of a class at a core.
     pub fn requests(&self, core: usize, class: Class) -> u64 {
         self.cores[core].requests[class.index()].load(Relaxed)
-    }
-
-    /// True while L work is outstanding at a core, and for `Config::latency_linger` after the last arrived.
-    pub fn hosts_latency(&self, now: Instant, core: usize) -> bool {
-        let at = &self.cores[core];
-        let last = at.latency_at_ns.load(Relaxed);
-        let recent = last > 0 && now.since(Instant::from_nanos(last)) < self.linger;
-        recent || at.requests[Class::Latency.index()].load(Relaxed) > 0
-    }
-
-    /// Application steering tells what share of its time a core has for L lately.
-    pub(crate) fn set_latency_share(&self, core: usize, ppm: u32) {
-        self.cores[core].latency_share_ppm.store(ppm, Relaxed);
-    }
-
-    /// Share of its time that a core had for L lately, in parts per million; 0 without application steering.
-    pub fn latency_share_ppm(&self, core: usize) -> u32 {
-        self.cores[core].latency_share_ppm.load(Relaxed)
     }
 
     /// The owner of `core` tells how many requests its current T batch has.
@@ -224,7 +194,7 @@ mod tests {
     #[test]
     fn steered_work_counts_where_it_is_done_and_is_taken_away_there() {
         let loads = Loads::new(2, &Config::default());
-        let charge = loads.charge(Instant::ZERO, 0, 1, Class::Throughput, 4096);
+        let charge = loads.charge(0, 1, Class::Throughput, 4096);
         assert_eq!((charge.core(), charge.class()), (1, Class::Throughput));
         assert_eq!(loads.bytes(0, Class::Throughput), 0);
         assert_eq!(
@@ -245,25 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn a_core_hosts_l_while_work_is_outstanding_and_shortly_after() {
-        let config = Config::default();
-        let loads = Loads::new(1, &config);
-        let at = Instant::from_nanos(5_000_000);
-        assert!(!loads.hosts_latency(Instant::ZERO, 0));
-        let charge = loads.charge(at, 0, 0, Class::Latency, 4096);
-        assert!(loads.hosts_latency(at + config.latency_linger * 100, 0));
-        loads.release(charge);
-        assert!(loads.hosts_latency(at + config.latency_linger / 2, 0));
-        assert!(!loads.hosts_latency(at + config.latency_linger, 0));
-    }
-
-    #[test]
     fn the_published_figures_leave_steered_work_out_and_do_not_decay() {
         let loads = Loads::new(2, &Config::of(Policy::BlkSwitch));
-        let local = loads.charge(Instant::ZERO, 0, 0, Class::Latency, 4096);
+        let local = loads.charge(0, 0, Class::Latency, 4096);
         assert_eq!(loads.published_mean(0, Class::Latency), 4096);
         loads.release(local);
-        let steered = loads.charge(Instant::ZERO, 0, 1, Class::Throughput, 65536);
+        let steered = loads.charge(0, 1, Class::Throughput, 65536);
         assert_eq!(
             (
                 loads.published_mean(0, Class::Throughput),
@@ -286,7 +243,7 @@ mod tests {
                     for i in 0..20_000u32 {
                         let class = [Class::Latency, Class::Throughput][i as usize % 2];
                         let core = (thread + i as usize) % 4;
-                        let charge = loads.charge(Instant::ZERO, thread, core, class, i);
+                        let charge = loads.charge(thread, core, class, i);
                         loads.release(charge);
                     }
                 });

@@ -77,10 +77,10 @@ pub enum Order {
     Sliced,
 }
 
-/// How a request's core is chosen, and an application's.
+/// How an application's core is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balancing {
-    /// The application's own core, always.
+    /// By nobody: an application stays.
     Off,
     /// The algorithm of the published code, with its accounting.
     Published,
@@ -93,8 +93,8 @@ pub enum Balancing {
 pub struct Config {
     /// Order within a core.
     pub order: Order,
-    /// Steering of T requests between cores.
-    pub request_steering: Balancing,
+    /// T requests move between cores, as published. Ours moves applications only.
+    pub request_steering: bool,
     /// Steering of applications between cores.
     pub application_steering: Balancing,
     /// FLUSH, FUA and metadata requests go before T whatever their application's class, within a budget (Daredevil,
@@ -108,18 +108,13 @@ pub struct Config {
     /// Age of the oldest waiting T request that rings it (i10: 50 µs). Below [`DOORBELL_MIN`] batching is off.
     pub doorbell_delay: Duration,
 
-    /// Bytes of T work between two looks at the L queue while an L application is active on the core: 16 µs at the
-    /// 4 GB/s of a core. Bounds what an L request waits for T. Ours.
+    /// Bytes of T work between two looks at the L queue: 88 µs at the 4 GB/s of a core. Bounds the wait of an L request
+    /// for T. Ours: beside bulk readers on real sockets, shorter slices cost T more than they gain L (docs/performance.md).
     pub slice_bytes: u32,
-    /// The same while none is active: fewer, larger pieces cost less. Ours.
-    pub slice_idle_bytes: u32,
     /// Bytes of T work of one application before the next one's turn. Ours: far more than a slice, since every change
     /// wakes a client that has gone to sleep meanwhile, which costs as much as tens of kilobytes; 256 µs of a core.
     pub turn_bytes: u32,
-    /// How long after its last L request a core still counts as one with L applications. Ours: longer than the gap
-    /// between two requests of a closed loop over a network, far shorter than the published second.
-    pub latency_linger: Duration,
-    /// T waits no longer than this for a slice while L always has work. Ours: a slice of 16 µs is then 3 % of a core.
+    /// T waits no longer than this for a slice while L always has work. Ours: a slice of 88 µs is then 15 % of a core.
     pub starvation_delay: Duration,
     /// T gets a slice after this many bytes of L served while T waited. Ours: at least one byte in 17.
     pub starvation_bytes: u32,
@@ -129,24 +124,13 @@ pub struct Config {
     pub threshold_requests: u32,
     /// Published: cores with as many outstanding T requests are no candidates (`BLK_SWITCH_TCP_BATCH`).
     pub candidate_requests: u32,
-    /// Ours: T bytes by which another core must be less loaded before a request moves: hysteresis. Two slices, so
-    /// that a core does not run dry while work is on its way to another.
-    pub steer_margin_bytes: u32,
-    /// Ours: T bytes that a core with L applications counts for beyond its own, when compared with one without.
-    pub latency_core_bytes: u32,
-    /// Ours: T bytes that a core with L applications may have when it is given other cores' T work: 64 µs of work, so
-    /// that its idle time is used, and no more. 0 for never. A core that L fills is given none.
-    pub spill_bytes: u32,
-    /// Ours: T bytes that a core must have before any of them go to a core with L applications: 384 µs of work. Below,
-    /// T waits little and L goes undisturbed; from there on, T gets the idle time of L's cores, too.
-    pub spill_from_bytes: u32,
 
     /// Interval of application steering (`BLK_SWITCH_APPSTR_INTERVAL`: 10 ms).
     pub balance_interval: Duration,
     /// Published: cores above this many L bytes are no targets (`BLK_SWITCH_THRESH_L`: 96 KiB).
     pub latency_core_bytes_max: u64,
-    /// Published: loads are forgotten after this long without traffic (`BLK_SWITCH_RESET_METRICS`: 1 s). Ours: an
-    /// application returns to its own core after its reason to be elsewhere has been gone for this long.
+    /// Published: loads are forgotten after this long without traffic (`BLK_SWITCH_RESET_METRICS`: 1 s). Ours: the
+    /// classes share all cores again after one of them has had no load for this long.
     pub idle_reset: Duration,
     /// Ours: share of a core, in percent, that L applications fill before they get another core. Closed loops with one
     /// request each do not build queues as open arrivals would, so it is high; what is above it is queueing.
@@ -174,12 +158,11 @@ impl Config {
             Policy::SpdkPriority => config.order = Order::RunToCompletionPriority,
             Policy::BlkSwitch => {
                 config.order = Order::Strict;
-                config.request_steering = Balancing::Published;
+                config.request_steering = true;
                 config.application_steering = Balancing::Published;
             }
             Policy::Switchyard => {
                 config.order = Order::Sliced;
-                config.request_steering = Balancing::Switchyard;
                 config.application_steering = Balancing::Switchyard;
                 config.promotion = true;
             }
@@ -192,7 +175,7 @@ impl Config {
         let mut prioritised = Self::BASE;
         prioritised.order = Order::Strict;
         let mut steered = prioritised;
-        steered.request_steering = Balancing::Published;
+        steered.request_steering = true;
         let mut moved = steered;
         moved.application_steering = Balancing::Published;
         [
@@ -206,24 +189,18 @@ impl Config {
     /// Linux: nothing but queues, with every constant in place.
     const BASE: Self = Self {
         order: Order::Fifo,
-        request_steering: Balancing::Off,
+        request_steering: false,
         application_steering: Balancing::Off,
         promotion: false,
         doorbell_requests: 16,
         doorbell_bytes: 64 << 10,
         doorbell_delay: Duration::from_micros(50),
-        slice_bytes: 64 << 10,
-        slice_idle_bytes: 1 << 20,
+        slice_bytes: 352 << 10,
         turn_bytes: 1 << 20,
-        latency_linger: Duration::from_millis(1),
         starvation_delay: Duration::from_micros(500),
         starvation_bytes: 1 << 20,
         threshold_requests: 8,
         candidate_requests: 16,
-        steer_margin_bytes: 128 << 10,
-        latency_core_bytes: 512 << 10,
-        spill_bytes: 256 << 10,
-        spill_from_bytes: 3 << 19,
         balance_interval: Duration::from_millis(10),
         latency_core_bytes_max: 96 << 10,
         idle_reset: Duration::from_secs(1),

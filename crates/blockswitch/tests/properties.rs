@@ -164,12 +164,11 @@ proptest! {
         let mut steering: Vec<_> = (0..4).map(|home| Steering::new(&config, home, 4, rng.fork())).collect();
         let mut charges = Vec::new();
         let mut bytes_at = [0u64; 4];
-        for (at, (home, latency, bytes)) in requests.into_iter().enumerate() {
-            let now = Instant::from_nanos(at as u64 * 1000);
+        for (home, latency, bytes) in requests {
             let class = if latency { Class::Latency } else { Class::Throughput };
-            let core = steering[home].steer(now, &loads, class, bytes);
+            let core = steering[home].steer(&loads, class);
             prop_assert!(core < 4 && (!latency || core == home));
-            charges.push((loads.charge(now, home, core, class, bytes), bytes));
+            charges.push((loads.charge(home, core, class, bytes), bytes));
             bytes_at[core] += u64::from(bytes);
             if rng.chance(0.4) {
                 let (charge, bytes) = charges.swap_remove(rng.below(charges.len() as u64) as usize);

@@ -52,23 +52,18 @@ impl Config {
     /// Requests do not move: the core that executes a request also sends its answer, and only the connection's own can.
     pub const fn of(policy: Policy) -> Self {
         let mut config = Self::published(policy);
-        config.switch.request_steering = Balancing::Off;
+        config.switch.request_steering = false;
         config
     }
 
     /// The same, but a baseline moves requests between cores if its authors did (blk-switch). Only the simulator can,
     /// where a client has a connection to every core.
     pub const fn published(policy: Policy) -> Self {
-        let mut switch = blockswitch::Config::of(policy);
-        if let Policy::Switchyard = policy {
-            switch.request_steering = Balancing::Off;
-        }
-        Self::around(switch)
+        Self::around(blockswitch::Config::of(policy))
     }
 
     /// The same around a configuration of the switch: a step of a published breakdown.
-    pub const fn around(mut switch: blockswitch::Config) -> Self {
-        switch.slice_bytes = 352 << 10;
+    pub const fn around(switch: blockswitch::Config) -> Self {
         Self {
             switch,
             connections_max: 1024,
@@ -86,11 +81,6 @@ impl Config {
     /// Payload that all connections of a core have under way at most.
     pub const fn payload_bytes_max(&self) -> u64 {
         (self.pool_pages / 2 * PAGE_BYTES) as u64
-    }
-
-    /// True if requests move between cores.
-    pub fn steers_requests(&self) -> bool {
-        self.switch.request_steering != Balancing::Off
     }
 
     /// True if latency-bound work goes before bulk work that has begun: a core looks for it between any two slices.
@@ -123,8 +113,8 @@ impl Config {
             Order::Sliced => "latency first at every slice",
         };
         let request_steering = match switch.request_steering {
-            Balancing::Off => "off",
-            _ => "as published",
+            false => "off",
+            true => "as published",
         };
         let application_steering = match switch.application_steering {
             Balancing::Off => "off",
@@ -147,7 +137,6 @@ impl Config {
             ]),
             Order::Sliced => rows.extend([
                 ("slice_bytes", kib(switch.slice_bytes.into())),
-                ("slice_idle_bytes", kib(switch.slice_idle_bytes.into())),
                 ("turn_bytes", kib(switch.turn_bytes.into())),
                 ("starvation_bytes", kib(switch.starvation_bytes.into())),
                 ("starvation_delay", us(switch.starvation_delay)),
@@ -160,7 +149,7 @@ impl Config {
             ]),
             Order::Fifo | Order::RunToCompletion | Order::RunToCompletionPriority => {}
         }
-        if switch.request_steering == Balancing::Published {
+        if switch.request_steering {
             rows.push(("threshold_requests", switch.threshold_requests.to_string()));
         }
         if switch.application_steering != Balancing::Off {

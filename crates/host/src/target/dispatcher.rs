@@ -476,7 +476,7 @@ impl Dispatcher {
         hint: impl FnOnce() -> ClassHint,
     ) -> (u32, Class) {
         let class = self.classify(now, slot, ask, hint);
-        let charge = self.loads.charge(now, self.core, self.core, class, ask.bytes);
+        let charge = self.loads.charge(self.core, self.core, class, ask.bytes);
         let tag = self.queue(now, slot, Passage { ask, class, charge });
         (tag, class)
     }
@@ -491,13 +491,13 @@ impl Dispatcher {
     ) -> Passage {
         let class = self.classify(now, slot, ask, hint);
         let steering = self.steering.as_mut().expect("a core that steers requests");
-        let core = steering.steer(now, &self.loads, class, ask.bytes);
+        let core = steering.steer(&self.loads, class);
         if core != self.core
             && let Some(connection) = self.lines.get_mut(slot)
         {
             connection.finish(ask.bytes, class);
         }
-        let charge = self.loads.charge(now, self.core, core, class, ask.bytes);
+        let charge = self.loads.charge(self.core, core, class, ask.bytes);
         Passage { ask, class, charge }
     }
 

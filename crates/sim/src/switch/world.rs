@@ -261,7 +261,7 @@ impl World {
     /// A target whose clients are about to begin.
     pub fn new(spec: Spec) -> Self {
         let mut rng = Rng::new(spec.seed);
-        let steers = spec.config.steers_requests();
+        let steers = spec.config.switch.request_steering;
         let mut homes = Homes::new(&spec.config, spec.cores);
         let core = |home| {
             let mut dispatcher = Dispatcher::new(Instant::ZERO, &spec.config, homes.loads(), home);
@@ -631,7 +631,7 @@ impl World {
             connection.in_flight_bytes += u64::from(bytes);
             let ask = self.ask(request);
             let dispatcher = &mut self.cores[at].dispatcher;
-            if !self.spec.config.steers_requests() {
+            if !self.spec.config.switch.request_steering {
                 let (tag, _) = dispatcher.arrive(self.now, slot, ask, || hint);
                 self.note(at, request, tag);
                 continue;
@@ -782,7 +782,7 @@ impl World {
         }
         let moving = self.cores[at].dispatcher.take(slot);
         let moved = take(&mut self.cores[at].connections[slot]);
-        if self.spec.config.steers_requests() {
+        if self.spec.config.switch.request_steering {
             self.cores[at].dispatcher.open(slot, 0, None);
             self.cores[to].dispatcher.close(slot, |_| {});
         }
