@@ -255,6 +255,12 @@ impl Vssd {
         self.pump();
     }
 
+    /// True if [`poll`](Vssd::poll) has an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event, `None` when there is nothing more.
     pub fn poll(&mut self) -> Option<Event> {
         self.events.pop_front()

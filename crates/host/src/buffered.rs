@@ -313,6 +313,12 @@ impl<J> Buffered<J> {
         )
     }
 
+    /// True if [`poll`](Buffered::poll) has something to look at: most inputs bring nothing.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.events.is_empty() || self.flash.has_events()
+    }
+
     /// The next event.
     pub fn poll(&mut self, now: Instant) -> Option<Event<J>> {
         loop {

@@ -52,6 +52,7 @@ impl<D> Latency<D> {
 }
 
 impl<D: Queue> Latency<D> {
+    #[inline]
     fn take_in(&mut self, now: Instant) {
         while let Some(done) = self.inner.poll(now) {
             if done.kind == MediaKind::Flush {

@@ -468,7 +468,7 @@ impl Unit {
     fn pump(&mut self, now: Instant, out: &mut VecDeque<Output>) {
         loop {
             self.issue(now);
-            let mut progress = self.drain_flash(now, out);
+            let mut progress = self.held.buffered.has_news() && self.drain_flash(now, out);
             progress |= self.drain_replica(now, out);
             progress |= self.drain_backlog(now, out);
             progress |= self.held.buffered.step_stop(now, !self.backlog.is_empty());
@@ -551,27 +551,37 @@ impl Unit {
     fn drain_flash(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
         let mut progress = false;
         while let Some(event) = self.held.buffered.poll(now) {
-            progress |= !matches!(event, Event::Media(_) | Event::Flash(_));
             match event {
                 Event::Media(op) => out.push_back(Output::Media(op)),
-                Event::Read { key, result } => self.read_done(now, key as u32, result, out),
-                Event::Written(lpn) => self.scheduler.done(now, Kind::Write, lpn.0),
-                Event::Ended(then, result) => {
-                    let code = result.map_or(Code::Latched, |()| Code::SoftOrOk);
-                    match then {
-                        Then::Flushed(header) => self.answer(&header, code, out),
-                        Then::Persisted(what) => self.replica.persisted(&what, code),
-                    }
-                }
-                Event::Latched(operation) => {
-                    let vssd = self.identity.vssd;
-                    out.push_back(Output::Event(event::Kind::MediumLatched { vssd, operation }));
-                }
-                Event::Stopping => {}
                 Event::Flash(event) => self.collection(now, &event, out),
+                event => {
+                    progress = true;
+                    self.take_news(now, event, out);
+                }
             }
         }
         progress
+    }
+
+    // Not inlined: most turns bring no news.
+    #[inline(never)]
+    fn take_news(&mut self, now: Instant, event: Event<Then>, out: &mut VecDeque<Output>) {
+        match event {
+            Event::Read { key, result } => self.read_done(now, key as u32, result, out),
+            Event::Written(lpn) => self.scheduler.done(now, Kind::Write, lpn.0),
+            Event::Ended(then, result) => {
+                let code = result.map_or(Code::Latched, |()| Code::SoftOrOk);
+                match then {
+                    Then::Flushed(header) => self.answer(&header, code, out),
+                    Then::Persisted(what) => self.replica.persisted(&what, code),
+                }
+            }
+            Event::Latched(operation) => {
+                let vssd = self.identity.vssd;
+                out.push_back(Output::Event(event::Kind::MediumLatched { vssd, operation }));
+            }
+            Event::Stopping | Event::Media(_) | Event::Flash(_) => {}
+        }
     }
 
     /// Collection begins.
