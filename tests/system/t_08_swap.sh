@@ -23,7 +23,7 @@ for other in sets[1:]:
 
 places() { "$SWITCHYARD" volume show demo --control "$CONTROL" | grep '^set'; }
 
-swap() { "$SWITCHYARD" volume swap --control "$CONTROL" "$@"; }
+swap() { "$SWITCHYARD" volume exchange --control "$CONTROL" "$@"; }
 
 start_rack "$work/rack" --size 256MiB --demo 64MiB
 python3 "$here/nbd_log.py" write "$target" "$work/state" 4 >"$work/wrote" &

@@ -60,10 +60,11 @@ pub enum VolumeCommand {
     },
     /// Exchange the nodes of two vSSDs while clients go on, for example to even out wear; returns when done
     #[command(
+        alias = "swap",
         after_help = "`volume show` names vSSDs. Both nodes need free channels for the second copies.\n\nExample:\n  \
-        switchyard volume swap 1 6"
+        switchyard volume exchange 1 6"
     )]
-    Swap {
+    Exchange {
         /// Number of a vSSD
         a: u32,
         /// Number of a vSSD of another replica set, of the same size
@@ -105,7 +106,7 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
         VolumeCommand::List => list(&client.volumes()?, json),
         VolumeCommand::Show { name } => show(&client.volume(&name)?, json),
         VolumeCommand::Resize { name, size } => show(&client.resize(&name, Resize { size })?, json),
-        VolumeCommand::Swap { a, b } => {
+        VolumeCommand::Exchange { a, b } => {
             let over = Client::patient(&args.rack.control).exchange(Exchange { a, b })?;
             if json {
                 println!("{}", serde_json::to_string(&over)?);
