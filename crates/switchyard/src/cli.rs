@@ -4,19 +4,17 @@ use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
 use crate::parts::{GatewayArgs, NodeArgs, TorArgs};
-use crate::profiling::ProfileArgs;
-use crate::rackup::UpArgs;
+use crate::profile::ProfileArgs;
 use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
-use crate::simulate::SimArgs;
+use crate::sim::SimArgs;
 use crate::status::StatusArgs;
 use crate::store::StoreArgs;
 use crate::top::TopArgs;
+use crate::up::UpArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
-use crate::{
-    areas, bench, events, parts, profiling, rackup, run, serve, simulate, status, store, top, verify, volume,
-};
+use crate::{areas, bench, events, parts, profile, run, serve, sim, status, store, top, up, verify, volume};
 use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -84,7 +82,7 @@ enum Command {
 /// Reads the command line and does what it says.
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Up(args) => rackup::run(*args),
+        Command::Up(args) => up::run(*args),
         Command::Serve(args) => serve::run(*args),
         Command::Node(args) => parts::node(*args),
         Command::Tor(args) => parts::tor(args),
@@ -94,8 +92,8 @@ pub fn run() -> anyhow::Result<()> {
         Command::Top(args) => top::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Sim(args) => simulate::run(args),
-        Command::Profile(args) => profiling::run(&args),
+        Command::Sim(args) => sim::run(args),
+        Command::Profile(args) => profile::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Areas(args) => areas::run(args),

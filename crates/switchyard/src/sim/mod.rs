@@ -1,13 +1,15 @@
 //! `switchyard sim`: experiments and the swarm of the deterministic simulator. Real time is measured here; in the
 //! simulator there is none.
 
+mod replay;
+
 use crate::failure::{Failure, within};
-use crate::replay::{self, ReplayArgs};
 use crate::report::{self, ReportArgs, THREADS_MAX};
 use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
+use replay::ReplayArgs;
 use serde_json::json;
 use sim::experiment::{EXPERIMENTS, find};
 use sim::report::Report;

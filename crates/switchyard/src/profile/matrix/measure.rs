@@ -3,7 +3,7 @@
 use super::cell::{Cell, Engine, Outcome};
 use super::ground::{FILE_BYTES, Ground};
 use crate::control::client::Client;
-use crate::profiling::own::{self, requests as requests_of};
+use crate::profile::own::{self, requests as requests_of};
 use anyhow::{Context, bail};
 use profile::attribute::{Finding, LAYERS, Layer};
 use profile::devices::Devices;
