@@ -2,7 +2,7 @@
 
 mod nvme_support;
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use base::{BlockOp, Pool, VolumeId};
 use nvme_support::*;
@@ -846,4 +846,77 @@ fn a_session_on_its_way_to_another_core_learns_of_it_there() {
         generation,
         "the data path changes nothing"
     );
+}
+
+/// A target of which another core takes the lock after so many of a session's locked steps, once.
+struct Between<'a> {
+    target: &'a RefCell<Target>,
+    steps: Cell<u32>,
+    other: RefCell<&'a mut dyn FnMut()>,
+}
+
+impl Access for Between<'_> {
+    fn with(&self, f: &mut dyn FnMut(&mut Target)) {
+        f(&mut self.target.borrow_mut());
+        let steps = self.steps.get();
+        self.steps.set(steps.wrapping_sub(1));
+        if steps == 0 {
+            (self.other.borrow_mut())();
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.target.borrow().generation()
+    }
+}
+
+/// Bug: a write of a preempted host reached the volume after "preempt and abort" was answered. Cause: a session took its rights
+/// and looked at fences in two locked steps, and passed a fence that was set between them with its old rights. Fix: it looks
+/// at fences first.
+#[test]
+fn a_session_that_renews_its_rights_passes_no_fence_that_these_do_not_know() {
+    for step in 0..2 {
+        let mut rig = rig();
+        let mut a = Member::registered(&mut rig, 1);
+        let mut b = Member::registered(&mut rig, 2);
+        assert_eq!(
+            a.acquire(&mut rig, WRITE_EXCLUSIVE_REGISTRANTS, 0),
+            Status::SUCCESS
+        );
+        a.tick(&mut rig);
+        b.tick(&mut rig);
+        // The rights of all have to be looked at anew.
+        Member::registered(&mut rig, 3);
+        let preempt = PREEMPT_AND_ABORT | WRITE_EXCLUSIVE_REGISTRANTS;
+        let command = a.submit(&mut rig, ACQUIRE, preempt, [a.key, b.key]);
+        while a.io.fetch() {}
+        let bytes = core::mem::take(&mut a.io.to_session);
+        let (now, target) = (rig.now, &rig.target);
+        let mut preempts = || {
+            assert_eq!(a.io.session.receive(now, &bytes, target), bytes.len());
+        };
+        let (sqe, data) = Sqe::write(0, 512, false);
+        b.io.mail.outgoing.insert(u16::MAX, vec![0; 512]);
+        b.io.host.submit(sqe, data, &mut b.io.mail).expect("it has room");
+        while b.io.fetch() {}
+        let between = Between {
+            target,
+            steps: Cell::new(step),
+            other: RefCell::new(&mut preempts),
+        };
+        let bytes = core::mem::take(&mut b.io.to_session);
+        b.io.session.receive(now, &bytes, &between);
+        let at_volume = b.io.session.poll();
+        a.io.session.tick(now, target);
+        while a.io.deliver() {}
+        let is_over = a.ended(command);
+        assert!(is_over.is_none() || at_volume.is_none(), "after step {step}");
+        if let Some(request) = at_volume {
+            rig.answer(&mut b.io.session, request);
+        }
+        b.tick(&mut rig);
+        a.tick(&mut rig);
+        let ended = is_over.or_else(|| a.ended(command));
+        assert_eq!(ended, Some(Status::SUCCESS), "after step {step}");
+    }
 }

@@ -400,6 +400,8 @@ impl Session {
 
     /// Brings what the session knows of its controller up to date, and reports events.
     pub(super) fn renew(&mut self, target: &dyn Access) {
+        // First: a fence that is set after this look is not passed, and one that was set before is in the view's rights.
+        self.look_at_fences(target);
         let Some(queue) = &mut self.queue else {
             return;
         };
@@ -426,7 +428,6 @@ impl Session {
             self.event_requests.clear();
         }
         queue.view = view;
-        self.look_at_fences(target);
         for event in events {
             let cid = self.event_requests.remove(0);
             self.answer(cid, Status::SUCCESS, u64::from(event));
