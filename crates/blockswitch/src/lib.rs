@@ -20,6 +20,8 @@ pub mod balance;
 pub mod class;
 pub mod egress;
 pub mod load;
+#[cfg(test)]
+mod load_tests;
 pub mod policy;
 mod queues;
 pub mod steer;

@@ -145,6 +145,11 @@ impl Loads {
         self.cores[core].batch.load(Relaxed)
     }
 
+    #[cfg(test)]
+    pub(crate) fn published_bytes(&self, core: usize, class: Class) -> u64 {
+        self.cores[core].published_bytes[class.index()].load(Relaxed)
+    }
+
     /// The published average of outstanding bytes.
     pub fn published_mean(&self, core: usize, class: Class) -> u64 {
         self.cores[core].published_mean[class.index()].load(Relaxed)
@@ -182,77 +187,6 @@ impl Loads {
         }
         if !steered {
             core.published_bytes[class.index()].store(outstanding + bytes, Relaxed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-
-    #[test]
-    fn steered_work_counts_where_it_is_done_and_is_taken_away_there() {
-        let loads = Loads::new(2, &Config::default());
-        let charge = loads.charge(0, 1, Class::Throughput, 4096);
-        assert_eq!((charge.core(), charge.class()), (1, Class::Throughput));
-        assert_eq!(loads.bytes(0, Class::Throughput), 0);
-        assert_eq!(
-            (
-                loads.bytes(1, Class::Throughput),
-                loads.requests(1, Class::Throughput)
-            ),
-            (4096, 1)
-        );
-        loads.release(charge);
-        assert_eq!(
-            (
-                loads.bytes(1, Class::Throughput),
-                loads.requests(1, Class::Throughput)
-            ),
-            (0, 0)
-        );
-    }
-
-    #[test]
-    fn the_published_figures_leave_steered_work_out_and_do_not_decay() {
-        let loads = Loads::new(2, &Config::of(Policy::BlkSwitch));
-        let local = loads.charge(0, 0, Class::Latency, 4096);
-        assert_eq!(loads.published_mean(0, Class::Latency), 4096);
-        loads.release(local);
-        let steered = loads.charge(0, 1, Class::Throughput, 65536);
-        assert_eq!(
-            (
-                loads.published_mean(0, Class::Throughput),
-                loads.published_mean(1, Class::Throughput)
-            ),
-            (65536, 0)
-        );
-        assert_eq!(loads.cores[0].published_bytes[1].load(Relaxed), 0);
-        loads.release(steered);
-        assert_eq!(loads.published_mean(0, Class::Latency), 4096);
-    }
-
-    #[test]
-    fn counts_of_many_threads_return_to_zero() {
-        let loads = Loads::new(4, &Config::default());
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let loads = &loads;
-                scope.spawn(move || {
-                    for i in 0..20_000u32 {
-                        let class = [Class::Latency, Class::Throughput][i as usize % 2];
-                        let core = (thread + i as usize) % 4;
-                        let charge = loads.charge(thread, core, class, i);
-                        loads.release(charge);
-                    }
-                });
-            }
-        });
-        for core in 0..4 {
-            for class in [Class::Latency, Class::Throughput] {
-                assert_eq!((loads.bytes(core, class), loads.requests(core, class)), (0, 0));
-            }
         }
     }
 }

@@ -4,14 +4,14 @@
 //! A tree is one set of sources: `shipped` is what ships, the others replace one file by a mistaken one. All of them take
 //! locks, atomics, futexes and the time from `super::sync`, and here that is `crates/os/tests/model/sync.rs`. Mistakes
 //! that need no other source are a [`sync::Fault`]. Every mistake has a test that the checker finds it.
-//!
-//! `SWITCHYARD_SCHEDULES` is how many schedules each check runs; the default takes seconds.
 
 #![allow(
     clippy::duplicate_mod,
     reason = "each tree has the shipped files that it does not replace"
 )]
 
+#[path = "../../../os/tests/model/check.rs"]
+mod check;
 #[macro_use]
 mod scenarios;
 mod early_look;
@@ -21,21 +21,11 @@ mod stale_guard;
 mod sync;
 
 use base::Device;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use check::{SCHEDULES, check, finds};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use store::{Durability, Engine, Kind, Layout, Op, Options, StructureId};
 use sync::Fault;
-
-/// Schedules of a check.
-const SCHEDULES: usize = 400;
-/// Schedules within which a mistake is found, with room to spare.
-const SCHEDULES_TO_FIND: usize = 4000;
-/// Preemptions that a schedule of the second kind has at most.
-const PREEMPTIONS_MAX: usize = 4;
-/// The engine's steps need more than the checker's usual stack.
-const STACK_BYTES: usize = 1 << 18;
 
 /// Segments of 1 KiB and records of 256 bytes: a few appends fill a record, and some dozens the area.
 const LAYOUT: Layout = Layout {
@@ -74,31 +64,6 @@ fn image(free: u32) -> &'static (Vec<u8>, StructureId) {
         }
         (medium, log)
     })
-}
-
-/// Runs `scenario` under random schedules, and under those with few preemptions at the worst places.
-fn check(fault: Option<Fault>, schedules: usize, scenario: impl Fn() + Send + Sync + Copy + 'static) {
-    let asked = std::env::var("SWITCHYARD_SCHEDULES")
-        .ok()
-        .and_then(|count| count.parse().ok());
-    let schedules = asked.unwrap_or(schedules);
-    let mut config = shuttle::Config::new();
-    config.stack_size = STACK_BYTES;
-    config.silence_warnings = true;
-    let run = move || {
-        sync::FAULT.set(fault);
-        scenario();
-    };
-    shuttle::Runner::new(RandomScheduler::new(schedules), config.clone()).run(run);
-    shuttle::Runner::new(PctScheduler::new(PREEMPTIONS_MAX, schedules), config).run(run);
-}
-
-/// The checker must find that `scenario` stops for ever.
-fn finds(fault: Option<Fault>, scenario: impl Fn() + Send + Sync + Copy + 'static) {
-    let checked = catch_unwind(AssertUnwindSafe(|| check(fault, SCHEDULES_TO_FIND, scenario)));
-    let panic = checked.expect_err("the mistake is found");
-    let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-    assert!(said.contains("deadlock"), "{said}");
 }
 
 /// What the threads of a check do.

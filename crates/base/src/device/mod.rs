@@ -20,6 +20,8 @@ mod deadline;
 mod faults;
 mod inline;
 mod latch;
+#[cfg(test)]
+mod latch_tests;
 mod latency;
 pub mod suite;
 

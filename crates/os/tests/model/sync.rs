@@ -2,6 +2,9 @@
 //! for. Each crate with model checks includes this file (docs/concurrency.md).
 #![allow(dead_code, unused_imports, reason = "each crate uses a part")]
 
+#[path = "mpsc.rs"]
+pub mod mpsc;
+
 use base::Instant;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::{sync, thread};
@@ -9,8 +12,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::LockResult;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub use shuttle::sync::{Mutex, MutexGuard, mpsc};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub use shuttle::sync::{Mutex, MutexGuard};
 pub use std::sync::{Arc, PoisonError};
 
 /// A seeded mistake.
@@ -28,6 +31,8 @@ pub enum Fault {
     NotifiesNone,
     /// A core is not woken.
     WakesNoCore,
+    /// An addition is a load and a store, and another's may be lost between the two.
+    AddsInTwoSteps,
 }
 
 thread_local! {
@@ -52,6 +57,36 @@ pub fn now() -> Instant {
 /// Lets time pass.
 pub fn pass(ns: u64) {
     NOW_NS.set(NOW_NS.get() + ns);
+}
+
+#[derive(Debug, Default)]
+pub struct AtomicU64(sync::atomic::AtomicU64);
+
+impl AtomicU64 {
+    pub const fn new(value: u64) -> Self {
+        Self(sync::atomic::AtomicU64::new(value))
+    }
+
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+
+    pub fn fetch_add(&self, count: u64, order: Ordering) -> u64 {
+        if has(Fault::AddsInTwoSteps) {
+            let before = self.0.load(Ordering::SeqCst);
+            self.0.store(before.wrapping_add(count), Ordering::SeqCst);
+            return before;
+        }
+        self.0.fetch_add(count, order)
+    }
+
+    pub fn fetch_sub(&self, count: u64, order: Ordering) -> u64 {
+        self.fetch_add(count.wrapping_neg(), order)
+    }
 }
 
 pub struct Condvar(sync::Condvar);
