@@ -61,7 +61,7 @@ impl LocalVolume {
     /// # Errors
     /// When the system has no such memory.
     pub fn memory(name: &str, bytes: u64) -> io::Result<Self> {
-        Ok(Self::shared(name, "memory", Medium::memory(bytes)?))
+        Ok(Self::new(name, "memory", Medium::memory(bytes)?))
     }
 
     /// A volume on the file or block device at `path`, taken for this process alone; `bytes` and `create` as in
@@ -71,10 +71,11 @@ impl LocalVolume {
     /// When it cannot be opened, or is too small.
     pub fn file(name: &str, path: &Path, bytes: u64, create: bool) -> Result<Self, MediaOpenError> {
         let medium = Medium::open(path, bytes, create)?;
-        Ok(Self::shared(name, &path.display().to_string(), medium))
+        Ok(Self::new(name, &path.display().to_string(), medium))
     }
 
-    fn shared(name: &str, description: &str, medium: Medium) -> Self {
+    /// A volume on `medium`, all of it.
+    pub fn new(name: &str, description: &str, medium: Medium) -> Self {
         Self {
             export: export(name, description, medium.capacity_bytes()),
             source: Source::Shared(medium),
@@ -159,9 +160,10 @@ fn disk_host((medium, entry, config): (Medium, DiskEntry, DiskConfig)) -> HostSp
 }
 
 /// True if a core that serves these needs a ring.
-pub(crate) fn have_files(volumes: &[Volume]) -> bool {
-    let is_file = |volume: &Volume| matches!(volume.store, Store::Shared(Medium::File(_), _));
-    volumes.iter().any(is_file)
+pub(crate) fn need_ring(volumes: &[Volume]) -> bool {
+    let needs_ring =
+        |volume: &Volume| matches!(&volume.store, Store::Shared(medium, _) if medium.needs_ring());
+    volumes.iter().any(needs_ring)
 }
 
 /// A request at a file.
@@ -220,16 +222,16 @@ impl Local {
             return reply(Err(error));
         }
         let flushes = request.fua && matches!(request.op, BlockOp::Trim | BlockOp::WriteZeroes);
-        let mut op = operation(request);
+        let op = operation(request);
         count(&op, counters);
         let queue = self.queues[index]
             .as_mut()
             .expect("a sound request goes to its host");
-        match queue {
-            VolumeQueue::Memory(memory) => reply(result(memory.execute(op))),
-            VolumeQueue::File(file) => {
+        match queue.execute(op) {
+            Ok(done) => reply(result(done)),
+            Err(mut op) => {
                 op.id = u64::from(self.pending.insert(Pending { client, tag, flushes }));
-                file.submit(now, op);
+                queue.submit(now, op);
                 None
             }
         }
@@ -238,12 +240,11 @@ impl Local {
     /// Takes what the media are done with, before [`Local::next_done`] gives it out.
     pub fn collect(&mut self, now: Instant, counters: &Counters) {
         for queue in self.queues.iter_mut().flatten() {
-            let VolumeQueue::File(file) = queue else { continue };
-            while let Some(done) = file.poll(now) {
+            while let Some(done) = queue.poll(now) {
                 count_end(&done, counters);
                 let key = done.id as u32;
                 if done.result.is_ok() && core::mem::take(&mut self.pending[key].flushes) {
-                    file.submit(now, MediaOp::flush(done.id));
+                    queue.submit(now, MediaOp::flush(done.id));
                     continue;
                 }
                 let Pending { client, tag, .. } = self.pending.remove(key);
@@ -255,11 +256,8 @@ impl Local {
 
     /// When to [`collect`](Local::collect) although the ring tells of nothing.
     pub fn deadline(&self) -> Option<Instant> {
-        let at = |queue: &VolumeQueue| match queue {
-            VolumeQueue::Memory(_) => None,
-            VolumeQueue::File(file) => file.deadline(),
-        };
-        self.queues.iter().flatten().map(at).fold(None, earliest)
+        let queues = self.queues.iter().flatten();
+        queues.map(Queue::deadline).fold(None, earliest)
     }
 
     /// The next request that is done.

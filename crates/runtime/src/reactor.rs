@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::events::Teller;
 use crate::frontend::{Client, Endpoint, Frontend, Speaks, Traveller};
 use crate::hosts::{HostSpec, RackHost, Site};
-use crate::local::{Local, Volume, have_files};
+use crate::local::{Local, Volume, need_ring};
 use crate::mailbox::{Address, Mailbox};
 use crate::medium::{Media, Medium};
 use crate::nvme::{NvmeTarget, Offers};
@@ -148,9 +148,9 @@ impl Reactor {
         // SAFETY: no pointers. A kernel that refuses leaves the default slack.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NANOS) };
         let pool = Pool::new(pool_pages, SECTOR_BYTES);
-        let is_file = |spec: &HostSpec| matches!(spec.medium, Some(Medium::File(_)));
+        let needs_ring = |spec: &HostSpec| spec.medium.as_ref().is_some_and(Medium::needs_ring);
         let files =
-            hosts.iter().any(is_file) || target.as_ref().is_some_and(|share| have_files(&share.volumes));
+            hosts.iter().any(needs_ring) || target.as_ref().is_some_and(|share| need_ring(&share.volumes));
         let media = Media::new(&pool, files, config.media_limit).map_err(StartError::Ring)?;
         let poller = Poller::new().map_err(StartError::Poller)?;
         let (place, loads) = match &target {

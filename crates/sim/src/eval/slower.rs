@@ -29,7 +29,7 @@ impl Case {
         policies.scheduler = match policies.scheduler {
             Policy::Deadline(of) => Policy::Deadline(targets(of, factor)),
             Policy::Kyber(of) => Policy::Kyber(targets(of, factor)),
-            without @ (Policy::Fifo | Policy::Coordinated) => without,
+            without => without,
         };
         if let Pace::Open { per_second, .. } = &mut workload.pace {
             *per_second /= f64::from(factor);

@@ -1,18 +1,21 @@
 //! What a host's or a volume's bytes are on, and how a core reaches it.
 //!
 //! A [`Medium`] is opened once, formatted and recovered through [`Device`], and shared by the cores that serve it. Each
-//! core has a queue to it: [`HostQueue`] for a host's own, [`VolumeQueue`] for a volume of the target. To a file the
-//! queue is a stack of the wrappers of [`base::device`] over the core's ring. Memory answers at once and needs none.
+//! core has a [`CoreQueue`] to it. To a file the queue is a stack of the wrappers of [`base::device`] over the core's
+//! ring. Memory answers at once and needs none.
+
+mod memory;
+
+pub use memory::Memory;
 
 use crate::counters::Counters;
-use crate::sync::{Arc, AtomicBool};
-
-use crate::memory::{Memory, MemoryQueue};
 use crate::queue::{Files, Port};
+use crate::sync::{Arc, AtomicBool};
 use base::device::{Deadline, Device, Latch};
 use base::limits::PAGE_BYTES;
 use base::time::earliest;
 use base::{Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Pool, Queue};
+use memory::MemoryQueue;
 use os::{MediaFile, MediaOpenError, MediaWarning};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -47,6 +50,11 @@ impl Medium {
         MediaFile::open(path, bytes, create)?
             .with_cache(path)
             .map(Self::File)
+    }
+
+    /// True if a core reaches it through its ring.
+    pub(crate) fn needs_ring(&self) -> bool {
+        matches!(self, Self::File(_))
     }
 
     /// What a user should know about it.
@@ -232,13 +240,29 @@ pub(crate) fn count_end(done: &MediaDone, counters: &Counters) {
     }
 }
 
-/// A core's queue to the medium of one of its hosts.
-pub(crate) enum HostQueue {
+/// A core's queue to a medium; `F` is its stack to a file.
+pub(crate) enum CoreQueue<F> {
     Memory(MemoryQueue),
-    File(Deadline<Port>),
+    File(F),
 }
 
-impl Queue for HostQueue {
+/// Of a host, which latches by itself.
+pub(crate) type HostQueue = CoreQueue<Deadline<Port>>;
+/// Of a volume, which all cores latch together.
+pub(crate) type VolumeQueue = CoreQueue<Latch<Deadline<Port>>>;
+
+impl<F> CoreQueue<F> {
+    /// Carries an operation out if the medium answers at once. Otherwise returns it, to be submitted.
+    #[inline]
+    pub fn execute(&mut self, op: MediaOp) -> Result<MediaDone, MediaOp> {
+        match self {
+            Self::Memory(memory) => Ok(memory.execute(op)),
+            Self::File(_) => Err(op),
+        }
+    }
+}
+
+impl<F: Queue> Queue for CoreQueue<F> {
     fn submit(&mut self, now: Instant, op: MediaOp) {
         either!(self, inner => inner.submit(now, op));
     }
@@ -248,10 +272,4 @@ impl Queue for HostQueue {
     fn deadline(&self) -> Option<Instant> {
         either!(self, inner => inner.deadline())
     }
-}
-
-/// A core's queue to the medium of a volume.
-pub(crate) enum VolumeQueue {
-    Memory(MemoryQueue),
-    File(Latch<Deadline<Port>>),
 }
