@@ -21,7 +21,7 @@ use crate::awake;
 use crate::backend::NvmTiming;
 use crate::error::AreaError;
 use crate::structures::Log;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, thread};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,7 +29,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use store::files::{Change, FileLimits, Files, Settled, SyncBy};
 use store::{Op, StructureId};
 
@@ -83,7 +82,7 @@ struct Shared {
 /// The files of this process that its area makes durable.
 pub struct Journal {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 fn failed() -> io::Error {
@@ -118,7 +117,7 @@ impl Journal {
             area,
         });
         let runner = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("files".into())
             .spawn(move || {
                 awake::never();

@@ -7,13 +7,14 @@ pub mod mpsc;
 
 use base::Instant;
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::{sync, thread};
+use shuttle::sync;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::LockResult;
 
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use shuttle::sync::{Mutex, MutexGuard};
+pub use shuttle::thread;
 pub use std::sync::{Arc, PoisonError};
 
 /// A seeded mistake.
