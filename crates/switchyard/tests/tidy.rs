@@ -8,6 +8,8 @@ mod circles;
 mod crates;
 #[path = "tidy/names.rs"]
 mod names;
+#[path = "tidy/shares.rs"]
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -12,7 +12,7 @@ mod files;
 #[path = "../../../os/tests/model/sync.rs"]
 mod sync;
 
-/// What the sources take from their crate.
+/// Names that the sources take from their crate.
 mod area {
     pub(crate) use ::area::{Area, AreaOptions};
 }

@@ -47,12 +47,6 @@ const BANS: &[Ban] = &[
         ],
     },
     Ban {
-        rule: "areas take locks, atomics and futexes from one file, which the model checks replace",
-        names: &["std::sync", "core::sync", "libc::SYS_futex"],
-        within: &["crates/area/src/"],
-        except: &[],
-    },
-    Ban {
         rule: "the simulator drives the hosts that ship: it decides nothing a second time",
         names: &[
             "blockswitch::Balancer",
