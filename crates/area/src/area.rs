@@ -225,17 +225,17 @@ impl Area {
         &self.0.shared
     }
 
-    /// What opening found.
+    /// The findings of opening.
     pub fn report(&self) -> RecoveryReport {
         self.0.report
     }
 
-    /// What a user should know about the medium.
+    /// A warning about the medium for users.
     pub fn warning(&self) -> Option<MediaWarning> {
         self.0.details.warning
     }
 
-    /// What the device below does with writes.
+    /// The way the device below treats writes.
     pub fn write_cache(&self) -> WriteCache {
         self.0.details.write_cache
     }
@@ -322,7 +322,7 @@ impl Area {
 }
 
 impl Pending {
-    /// What it waits for: compare with [`Area::durable`].
+    /// The record that it waits for: compare with [`Area::durable`].
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }

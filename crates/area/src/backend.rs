@@ -1,4 +1,4 @@
-//! What an area lies on: a file or block device by direct I/O, mapped memory, or memory that takes the time of NVM.
+//! The medium of an area: a file or block device by direct I/O, mapped memory, or memory that takes the time of NVM.
 //!
 //! A write is durable when it returns. On files that is `RWF_DSYNC`, by which the kernel sets FUA, or flushes the
 //! device's cache after the write if it has one and no FUA.
@@ -76,7 +76,7 @@ impl Device for &Storage {
     }
 }
 
-/// What a device does with writes before they are on it.
+/// The way a device treats writes before they are on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
     /// A write that is done is durable.

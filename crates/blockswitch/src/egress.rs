@@ -49,7 +49,7 @@ pub struct Item {
     pub tag: u64,
     /// Bytes to be worked on.
     pub bytes: u32,
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
 }
 

@@ -90,7 +90,7 @@ pub enum MediaOpenError {
     },
 }
 
-/// What a user should know about a medium that works.
+/// A warning for users about a medium that works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MediaWarning {
     /// Every page passes through the kernel's page cache: slower, and the cache's memory is used twice.
@@ -234,7 +234,7 @@ impl MediaFile {
         }
     }
 
-    /// What a user should know about this medium.
+    /// A warning for users about this medium.
     pub fn warning(&self) -> Option<MediaWarning> {
         self.warning
     }

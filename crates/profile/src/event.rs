@@ -9,7 +9,7 @@ pub struct Event {
     pub time_ns: u64,
     /// The thread in whose context it happened; 0 if the CPU was idle. Of completions that is anybody.
     pub thread: u32,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
@@ -117,7 +117,7 @@ impl Rw {
 /// A thread's name.
 pub type Comm = [u8; 16];
 
-/// What happened.
+/// The event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A thread starts another, of its process or of a new one.
@@ -174,7 +174,7 @@ pub enum What {
     BioQueue {
         /// Where.
         span: Span,
-        /// What.
+        /// Read or write.
         rw: Rw,
         /// The thread: it tells the file system's journal from others.
         comm: Comm,

@@ -20,7 +20,7 @@ fn times() -> Times {
 pub struct RowKey {
     /// How it was asked for.
     pub interface: Interface,
-    /// What it did.
+    /// Its work.
     pub action: Action,
     /// Bytes, rounded up to a power of two; 0 for none.
     pub bytes_max: u64,

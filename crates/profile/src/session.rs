@@ -41,7 +41,7 @@ pub enum Target {
 /// How to profile.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What.
+    /// The program or machine to profile.
     pub target: Target,
     /// Only this device.
     pub device: Option<Dev>,

@@ -1,4 +1,4 @@
-//! What a profile says, in numbers that a script can read back: the cost of the probes is taken out of every mean and
+//! The findings of a profile, in numbers that a script can read back: the cost of the probes is taken out of every mean and
 //! percentile, and stands beside it.
 
 use crate::attribute::LAYERS;

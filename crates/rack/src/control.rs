@@ -122,7 +122,7 @@ impl Membership {
 /// The gateway that has a vSSD: nobody with a lower session changes it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
-    /// Where it is.
+    /// Its place.
     pub addr: Addr,
     /// Its session when it came to have it; that of a later start at the same address is higher.
     pub session: u32,

@@ -1,4 +1,4 @@
-//! Where a volume's replica sets go: on the servers with the most free channels, replicas of a set on different
+//! The places of a volume's replica sets: on the servers with the most free channels, replicas of a set on different
 //! servers, primaries spread.
 
 use crate::registry::{ReplicaRecord, SetRecord};

@@ -59,7 +59,7 @@ pub struct Member {
     pub addr: Addr,
 }
 
-/// Who replicates, beside the replica itself.
+/// The other members, beside the replica itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// Grows with each change of the members.
@@ -82,7 +82,7 @@ pub struct Incarnation {
     pub boot: u32,
 }
 
-/// What is to be made durable, and what follows.
+/// Data to be made durable, and the step that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Persist {
     /// The coordinator's own copy of a write.
@@ -103,7 +103,7 @@ pub enum Persist {
     },
 }
 
-/// What a replica asks of its host.
+/// A request of a replica to its host.
 #[derive(Debug)]
 pub enum Effect {
     /// Send this to a peer; the host fills in source and session.
@@ -660,7 +660,7 @@ impl Replica {
         }
     }
 
-    /// What [`Effect::Persist`] asked for is done, or failed with `code`.
+    /// The work that [`Effect::Persist`] asked for is done, or failed with `code`.
     pub fn persisted(&mut self, what: &Persist, code: Code) {
         match what {
             Persist::Own { lpn, version } => {
@@ -821,7 +821,7 @@ impl Replica {
         };
     }
 
-    /// What a peer said by [`tell_continuity`](Replica::tell_continuity). A replica that has served has done so until it
+    /// The news of a peer by [`tell_continuity`](Replica::tell_continuity). A replica that has served has done so until it
     /// starts anew, so a message that says otherwise is late.
     fn hear_continuity(&mut self, peer: usize, header: &Header) {
         if header.code == Code::SoftOrOk {

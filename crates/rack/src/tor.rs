@@ -385,7 +385,7 @@ impl Tor {
         self.index.len()
     }
 
-    /// What happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Kind> {
         self.events.pop_front()
     }

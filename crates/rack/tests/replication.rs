@@ -64,7 +64,7 @@ struct Server {
     boot: u32,
 }
 
-/// What clients know of one page: values are write numbers, which grow.
+/// The clients' knowledge of one page: values are write numbers, which grow.
 #[derive(Clone, Copy, Default)]
 struct Page {
     issued: u32,

@@ -34,7 +34,7 @@ pub enum Wish {
     Exchange,
 }
 
-/// What is known of a volume.
+/// The state of a volume, as far as it is known.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     /// It was answered that it is there.
@@ -47,7 +47,7 @@ struct Promise {
     used: bool,
 }
 
-/// What became of commands.
+/// The ends of commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Volumes created.
@@ -149,7 +149,7 @@ impl Commands {
         core::mem::take(&mut self.created)
     }
 
-    /// What became of all, at the end.
+    /// The ends of all commands, at the end of a run.
     pub fn counts(&self, stored: &Snapshot) -> Counts {
         let exchanged = |(a, _): &&(VssdId, VssdId)| !is_replica(stored, *a);
         let exchanged = self.exchanges.iter().filter(exchanged).count() as u32;
@@ -285,7 +285,7 @@ impl Commands {
         }
     }
 
-    /// What was promised and is not so.
+    /// A broken promise.
     pub fn broken(&self, stored: &Snapshot) -> Option<String> {
         for (name, promise) in &self.volumes {
             let record = stored.volume(name);

@@ -61,7 +61,7 @@ impl Control {
     }
 }
 
-/// What the driver of a run is to know.
+/// News for the driver of a run.
 #[derive(Debug, Default)]
 pub struct Attention {
     /// A gateway took the lead of others.
@@ -135,12 +135,12 @@ impl Operators {
         self.control.is_some()
     }
 
-    /// What the registry has.
+    /// The content of the registry.
     pub fn stored(&self) -> &Snapshot {
         self.registry.stored()
     }
 
-    /// What became of the commands.
+    /// The ends of the commands.
     pub fn counts(&self) -> Counts {
         self.commands.counts(self.stored())
     }
@@ -150,7 +150,7 @@ impl Operators {
         self.takeovers
     }
 
-    /// What the canary broke.
+    /// The number of things that the canary broke.
     pub fn sabotaged(&self) -> u64 {
         self.sabotaged + self.registry.sabotaged()
     }

@@ -41,7 +41,7 @@ pub enum ControlCanary {
 /// Share of stores that [`ControlCanary::ForgetStores`] forgets.
 const FORGOTTEN: f64 = 0.3;
 
-/// Who asked: the gateway's index, and which start of it.
+/// The asker: the gateway's index, and which start of it.
 pub type Asker = (usize, u32);
 
 #[derive(Debug)]
@@ -91,12 +91,12 @@ impl SimRegistry {
         };
     }
 
-    /// What is stored.
+    /// The stored record.
     pub fn stored(&self) -> &Snapshot {
         &self.stored
     }
 
-    /// What the canary broke.
+    /// The number of things that the canary broke.
     pub fn sabotaged(&self) -> u64 {
         self.sabotaged
     }

@@ -88,12 +88,12 @@ impl DataDir {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the medium of a node is.
+    /// The path of the medium of a node.
     pub fn medium_path(&self, node: u8) -> PathBuf {
         self.path.join(format!("node-{node}.img"))
     }

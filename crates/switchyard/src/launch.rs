@@ -1,4 +1,4 @@
-//! What `up`, `node`, `tor` and `gateway` share: building hosts, waiting for volumes, telling what recovery found,
+//! The common part of `up`, `node`, `tor` and `gateway`: building hosts, waiting for volumes, telling what recovery found,
 //! and running until a signal.
 
 use crate::control::api;

@@ -74,7 +74,7 @@ impl From<io::Error> for WorkError {
     }
 }
 
-/// What a program is given.
+/// The grant to a program.
 #[derive(Debug)]
 pub struct HandedOut {
     /// The area. Whoever has it open for writing keeps others from that.
@@ -255,7 +255,7 @@ impl CatalogMedia {
         always || area.rate.is_limited()
     }
 
-    /// What the loop device of an area is over.
+    /// The file below the loop device of an area.
     fn backing(&self, id: AreaId, area: &CatalogArea, write: bool) -> io::Result<File> {
         match &self.kind {
             Kind::Directory(dir) => private(&area_path(dir, id), false),

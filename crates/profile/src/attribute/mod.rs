@@ -3,7 +3,7 @@
 //! A bio belongs to the operation in whose thread it was queued: a system call between its entry and its return, an
 //! io_uring request from its submission on. From then on it is followed by its sectors, as completions run in anybody's
 //! context. What a worker of io_uring queues is kept as a stint of that worker until a request completes that fits it.
-//! What a journal queues belongs to those who wait for a sync of that device. What a stacked device's worker queues
+//! A journal's requests belong to the threads who wait for a sync of that device. What a stacked device's worker queues
 //! below it is told apart, and so is the rest, which is nobody's: background.
 
 mod device;
@@ -27,7 +27,7 @@ const OPEN_MAX: usize = 1 << 18;
 pub struct BioPath {
     /// The device.
     pub dev: Dev,
-    /// What it did.
+    /// Its work.
     pub action: Action,
     /// Bytes.
     pub bytes: u64,

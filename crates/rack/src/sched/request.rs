@@ -54,7 +54,7 @@ pub enum Kind {
 /// A request to schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
     /// Its page.
     pub page: u32,

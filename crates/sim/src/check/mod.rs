@@ -87,7 +87,7 @@ pub enum Violation {
     Accounts {
         /// Which host.
         host: usize,
-        /// What does not add up.
+        /// The contradiction.
         what: String,
     },
     /// Replicas at rest hold different versions of a page.

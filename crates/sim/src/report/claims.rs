@@ -47,7 +47,7 @@ impl Goal {
 /// A number that a figure is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// What it is.
+    /// Its subject.
     pub what: String,
     /// Its value in this run; not a number if the run has none.
     pub ours: f64,

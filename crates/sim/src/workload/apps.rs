@@ -41,7 +41,7 @@ pub enum Place {
 /// Some of an application's reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// What it is.
+    /// Its subject.
     pub what: &'static str,
     /// Share among the parts of its kind; they need not sum to one.
     pub weight: f64,

@@ -170,7 +170,7 @@ impl Places {
 /// Clients of one kind that run together with those of other kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientGroup {
-    /// What they do.
+    /// Their work.
     pub case: Case,
     /// Which of the volumes they use.
     pub volume: usize,

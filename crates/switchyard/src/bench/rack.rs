@@ -31,7 +31,7 @@ const REQUESTS: RangeInclusive<u64> = 1_000..=100_000_000;
 struct Experiment {
     name: &'static str,
     plan: fn() -> Plan,
-    /// What runs unless it is said.
+    /// The default run.
     workloads: &'static [&'static str],
     /// How much slower than in the simulator's figure, unless it is said: so much that one processor has time to spare.
     slower: u32,

@@ -52,7 +52,7 @@ pub struct Row {
     pub p99_us: f64,
     /// Latency of theirs.
     pub p999_us: f64,
-    /// What they move, or the bulk clients beside them.
+    /// Their throughput, or that of the bulk clients beside them.
     pub mib_s: f64,
     /// Processor time while nobody asks, in percent of one; with the first scenario only.
     pub idle_cpu_percent: Option<f64>,

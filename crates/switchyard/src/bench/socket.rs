@@ -27,7 +27,7 @@ pub trait Client: Send {
     fn has_reply(&self) -> bool;
 }
 
-/// Who does not take a connection this long is not there.
+/// A server that takes no connection for this long is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that does not answer this long is given up.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -25,7 +25,7 @@ use store::catalog::AREA_BYTES_MIN;
 
 /// Latencies beyond are counted as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// What a raw overwrite writes at least: a block of most devices.
+/// The least that a raw overwrite writes: a block of most devices.
 pub(super) const RAW_BYTES: usize = 4096;
 /// The file that raw overwrites go to.
 const RAW_FILE_BYTES: usize = 64 << 20;
@@ -75,7 +75,7 @@ pub struct StoreArgs {
     /// Count instructions of Switchyard's operations by valgrind: an area in memory, one thread
     #[arg(long)]
     pub instructions: bool,
-    /// What a counted run does
+    /// The work of a counted run
     #[arg(long, hide = true, requires = "instructions")]
     pub operation: Option<String>,
     /// How often

@@ -165,7 +165,7 @@ impl Rack {
         Ok(sum)
     }
 
-    /// What the clients of all gateways have seen together.
+    /// The observations of the clients of all gateways together.
     fn seen(&self) -> anyhow::Result<(ClientStats, Latencies)> {
         let mut sum = (ClientStats::default(), Latencies::default());
         sum.0.recorded_from_ns = u64::MAX;

@@ -166,13 +166,13 @@ fn verdict(claim: &Claim) -> String {
 
 /// A target of the whole: what it is, what came out, what it is to be, whether that is so if it is known.
 pub struct Overall {
-    /// What it is.
+    /// Its subject.
     pub what: &'static str,
-    /// What tells it, if this report does not.
+    /// The source of the figure, if this report has none.
     pub place: &'static str,
     /// Result.
     pub ours: String,
-    /// What it is to be.
+    /// Its goal.
     pub target: &'static str,
     /// Whether it is.
     pub is_met: Option<bool>,
