@@ -36,7 +36,7 @@ use wire::nvme::{Access, Subsystem, Target, TargetOptions};
 pub struct ServeArgs {
     /// A volume's medium: mem:SIZE, a file or block device, FILE:SIZE to create a missing file, or a
     /// software-defined SSD, vssd:mem|FILE|DEVICE[,size=SIZE][,timing=none|p-ssd|intel-dc|optane|TOML][,channels=N]
-    #[arg(long, value_name = "MEDIUM", required = true)]
+    #[arg(long, value_name = "MEDIUM", required_unless_present = "show_config")]
     pub media: Vec<MediaArg>,
     /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
     #[arg(long, value_name = "NAME")]
@@ -84,6 +84,9 @@ pub struct ServeArgs {
     /// Address where `switchyard profile --target` reads the time of requests by layer (HTTP, no authentication)
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
+    /// Print the settings that decide whose turn it is, and end
+    #[arg(long)]
+    pub show_config: bool,
     /// Print one JSON line when ready, nothing else on standard output
     #[arg(long)]
     pub json: bool,
@@ -253,6 +256,9 @@ fn parse_class(text: &str) -> Result<(String, Class), String> {
 
 /// Runs until a signal.
 pub fn run(args: ServeArgs) -> anyhow::Result<()> {
+    if args.show_config {
+        return show_config(&args.target()?, args.json);
+    }
     let says = Says { json: args.json };
     let signals = launch::signals()?;
     let volumes = open_volumes(&args, &says)?;
@@ -284,6 +290,15 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     } else {
         bail!("a core stopped because of a bug: see its message above")
     }
+}
+
+/// The same text as in the header of `sim run switch-…`.
+fn show_config(config: &Config, json: bool) -> anyhow::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&config.to_json())?),
+        false => print!("{config}"),
+    }
+    Ok(())
 }
 
 fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume>> {

@@ -1,4 +1,4 @@
-//! Commands whose output cannot be written. Bug: `println!` panics then; cause: the standard library
+//! What commands print, and commands whose output cannot be written. Bug: `println!` panics then; cause: the standard library
 //! ignores SIGPIPE and unwraps; fix: the macros of `out`.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
@@ -48,6 +48,29 @@ fn a_full_disk_is_told_once_and_in_the_exit_code() {
             "switchyard: cannot write standard output: No space left on device (os error 28)\n"
         );
     }
+}
+
+fn printed(words: &[&str]) -> String {
+    let output = switchyard(words, Stdio::piped());
+    assert_eq!(output.status.code(), Some(0), "{words:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn serve_and_the_simulator_print_the_same_configuration() {
+    let serve = printed(&["serve", "--show-config"]);
+    let simulated = printed(&["sim", "run", "switch-fig13"]);
+    let header = format!("configuration that ships:\n{serve}\n");
+    assert!(simulated.starts_with(&header), "{serve}\n{simulated}");
+    assert!(simulated.contains("\nswitchyard: as it ships\n"), "{simulated}");
+
+    let json = |text: &str| -> serde_json::Value { serde_json::from_str(text).expect("JSON") };
+    let serve = json(&printed(&["serve", "--show-config", "--json"]));
+    let simulated = json(&printed(&["sim", "run", "switch-fig13", "--json"]));
+    assert_eq!(simulated["configurations"]["switchyard"], serve);
+
+    let other = printed(&["serve", "--show-config", "--slice", "64KiB"]);
+    assert!(other.contains("slice_bytes                 64 KiB\n"), "{other}");
 }
 
 #[test]

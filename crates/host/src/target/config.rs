@@ -5,6 +5,7 @@ use base::{Duration, VolumeId};
 use blockswitch::policy::{Balancing, Order};
 use blockswitch::{Class, ClassHint, Policy};
 use core::fmt;
+use serde_json::Value;
 
 /// Bytes that a turn reads from a connection at most: a gulp of a bulk write.
 pub const READ_BYTES: usize = 128 << 10;
@@ -102,7 +103,7 @@ impl Config {
         }
     }
 
-    /// Every setting by name, as `serve --show-config` and `sim run` print it.
+    /// Every setting by name, as `serve --show-config` and `sim run` print them.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let switch = &self.switch;
         let order = match switch.order {
@@ -165,6 +166,12 @@ impl Config {
             ("spin", us(self.spin)),
         ]);
         rows
+    }
+
+    /// The same as an object.
+    pub fn to_json(&self) -> Value {
+        let rows = self.rows().into_iter();
+        rows.map(|(name, value)| (name, Value::String(value))).collect()
     }
 }
 

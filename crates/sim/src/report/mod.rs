@@ -6,6 +6,7 @@ mod print;
 pub mod table;
 
 use crate::eval::{Figure, NAMES};
+use host::target::Config;
 use serde_json::{Map, Value, json};
 
 /// Progress of a running experiment: a line for the user.
@@ -24,6 +25,8 @@ pub struct Report {
     pub rows: Vec<(String, Vec<f64>)>,
     /// The figure that it shows, if it shows one: its JSON is the report's.
     pub figure: Option<Figure>,
+    /// The systems of an experiment of the block switch, with the configuration of each.
+    pub systems: Vec<(&'static str, Config)>,
 }
 
 impl Report {
@@ -35,6 +38,7 @@ impl Report {
             columns: columns.iter().map(|&c| c.to_owned()).collect(),
             rows: Vec::new(),
             figure: None,
+            systems: Vec::new(),
         }
     }
 
@@ -66,11 +70,16 @@ impl Report {
             }
             Value::Object(object)
         };
-        json!({
+        let mut json = json!({
             "experiment": self.experiment,
             "seed": self.seed,
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
-        })
+        });
+        if !self.systems.is_empty() {
+            let systems = self.systems.iter();
+            json["configurations"] = systems.map(|(name, config)| (*name, config.to_json())).collect();
+        }
+        json
     }
 }
 

@@ -4,6 +4,7 @@ use super::Report;
 use super::claims::{Claim, claims};
 use super::table::Table;
 use core::fmt;
+use host::target::Config;
 use serde_json::Value;
 
 impl Report {
@@ -16,6 +17,25 @@ impl Report {
         }
         json
     }
+
+    /// The configuration that ships, as `serve --show-config` prints it, and the difference of each system.
+    fn write_systems(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.systems.is_empty() {
+            return Ok(());
+        }
+        let ships = Config::default();
+        writeln!(f, "configuration that ships:\n{ships}")?;
+        let ships = ships.rows();
+        for (name, config) in &self.systems {
+            let rows = config.rows().into_iter().filter(|row| !ships.contains(row));
+            let differ: Vec<_> = rows.map(|(name, value)| format!("{name} {value}")).collect();
+            match differ.as_slice() {
+                [] => writeln!(f, "{name}: as it ships")?,
+                differ => writeln!(f, "{name}: {}", differ.join("; "))?,
+            }
+        }
+        writeln!(f)
+    }
 }
 
 impl fmt::Display for Report {
@@ -26,6 +46,7 @@ impl fmt::Display for Report {
             a if a >= 10.0 => format!("{v:.1}"),
             _ => format!("{v:.3}"),
         };
+        self.write_systems(f)?;
         let label_width = self.rows.iter().map(|r| r.0.len()).max().unwrap_or(0);
         let width = |i: usize| {
             let cells = self.rows.iter().map(|r| number(r.1[i]).len());

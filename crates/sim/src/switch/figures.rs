@@ -126,10 +126,11 @@ impl Sweep<'_> {
     /// Runs `cases`: label, cores and applications of each.
     fn run(self, cases: Vec<(String, usize, Vec<AppSpec>)>) -> Report {
         let mut report = Report::new(self.name, self.seed, COLUMNS);
+        report.systems = self.systems;
         for (case, cores, apps) in cases {
             (self.progress)(&format!("{}: {case}", self.name));
-            for (system, config) in &self.systems {
-                let outcome = measure(self.seed, *config, cores, apps.clone());
+            for (system, config) in report.systems.clone() {
+                let outcome = measure(self.seed, config, cores, apps.clone());
                 report.push(&format!("{case} {system}"), row(&outcome));
             }
         }
@@ -340,9 +341,10 @@ pub fn order_systems() -> Vec<(&'static str, Config)> {
 /// told it.
 pub(crate) fn order(seed: u64, progress: Progress<'_>) -> Report {
     let mut report = Report::new("switch-order", seed, COLUMNS);
+    report.systems = order_systems();
     for case in &ORDER_CASES {
         progress(&format!("switch-order: {}", case.label));
-        for (name, config) in order_systems() {
+        for (name, config) in report.systems.clone() {
             report.push(&format!("{} {name}", case.label), row(&case.run(seed, config)));
         }
         let mut apps = case.apps();
