@@ -282,6 +282,31 @@ fn a_connection_with_work_enough_passes_three_turns_of_reading() {
     assert_eq!(between, [3, 3, 3]);
 }
 
+/// Bug: under policy `blk-switch` an answer from a file or a vSSD left piece by piece, a turn for each. Cause: the slice of
+/// that policy is one request, and was taken for one byte. Fix: such answers have a size of their own.
+#[test]
+fn an_answer_that_a_medium_gives_later_leaves_at_once_under_every_policy() {
+    for policy in Policy::ALL {
+        let mut core = Core::of(policy, &[L]);
+        core.clients[0].keeps = true;
+        core.ask(0, 1, 64 << 10);
+        core.turn();
+        let (tag, _) = core.clients[0].taken[0];
+        core.clients[0].taken.clear();
+        core.dispatcher.answered(tag);
+        let sends = Standing {
+            can_go_on: true,
+            ..Standing::default()
+        };
+        core.dispatcher.stand(0, sends);
+        let least = core.turn().into_iter().find_map(|act| match act {
+            Act::Send { slot: 0, bytes_min } => Some(bytes_min),
+            _ => None,
+        });
+        assert!(least >= Some(64 << 10), "{policy}: {least:?}");
+    }
+}
+
 #[test]
 fn a_core_guesses_three_times_who_asks_next_and_then_asks() {
     let mut core = Core::of(Policy::Switchyard, &[T, L]);

@@ -103,6 +103,15 @@ impl Config {
         }
     }
 
+    /// What a turn sends of answers that media gave, for a connection without work. As much as a slice. By request where
+    /// requests are not cut: all that is there, as the published worker.
+    pub const fn send_bytes(&self) -> usize {
+        match self.switch.order {
+            Order::Strict => SEND_BYTES_MAX,
+            _ => self.slice_bytes(),
+        }
+    }
+
     /// Every setting by name, as `serve --show-config` and `sim run` print them.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let switch = &self.switch;

@@ -569,7 +569,7 @@ impl Dispatcher {
         self.lines.note_turn(slot, reads, told, standing);
         // What waits is sent with its slices.
         let waits = self.waiting_of(slot) > 0;
-        self.send_next = Some((slot, if waits { 0 } else { self.config.slice_bytes() }));
+        self.send_next = Some((slot, if waits { 0 } else { self.config.send_bytes() }));
     }
 
     /// The connection has sent so many bytes. `was_blocked` if its session was blocked before, with so many pages of the
