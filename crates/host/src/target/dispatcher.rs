@@ -165,6 +165,9 @@ pub struct Dispatcher {
     sparse_at: Instant,
     /// Who it was, and how many guesses in a row that it would ask next were right.
     sparse_slot: Option<usize>,
+    /// Which of them asked last, and when that was another than before.
+    sparse_last: Option<usize>,
+    sparse_changed_at: Option<Instant>,
     expected: Option<usize>,
     guesses: u32,
     is_right: bool,
@@ -208,6 +211,8 @@ impl Dispatcher {
             bulk_sent_bytes: 0,
             sparse_at: Instant::ZERO,
             sparse_slot: None,
+            sparse_last: None,
+            sparse_changed_at: None,
             expected: None,
             guesses: 0,
             is_right: false,
@@ -315,7 +320,11 @@ impl Dispatcher {
             self.spin.worked(now);
         }
         self.bulk_sent_bytes = 0;
-        let may = self.guesses < GUESSES_MAX && !self.egress.is_empty() && self.config.slices();
+        // Of several that ask little the core would hear the one it guesses, and leave the others waiting.
+        let is_alone = self
+            .sparse_changed_at
+            .is_none_or(|at| now.since(at) >= SPARSE_LINGER);
+        let may = is_alone && self.guesses < GUESSES_MAX && !self.egress.is_empty() && self.config.slices();
         let slot = self
             .sparse_slot
             .take()
@@ -560,6 +569,9 @@ impl Dispatcher {
         }
         if line == Line::Sparse && requests > 0 {
             (self.sparse_at, self.sparse_slot) = (self.act_at, Some(slot));
+            if self.sparse_last.replace(slot).is_some_and(|last| last != slot) {
+                self.sparse_changed_at = Some(self.act_at);
+            }
         }
         // A turn that was cut short says nothing of how few there were.
         let told = match requests == self.requests_max(self.act_at, line) {

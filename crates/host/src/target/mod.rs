@@ -13,7 +13,8 @@
 //! not prioritise take in all connections, and work until nothing waits.
 //!
 //! Between two slices a turn first tries the connection that asked for little last, which as a rule is the next one to
-//! ask. A right guess saves the core the question who is ready, which costs as much as a small read.
+//! ask. A right guess saves the core the question who is ready, which costs as much as a small read. The core does not guess
+//! while several connections ask little: it would hear of one of them only.
 //!
 //! # Invariants
 //! - A connection stands in one line at most, and a line has only open connections.
