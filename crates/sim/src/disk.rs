@@ -1,19 +1,19 @@
 //! A disk of its own in virtual time, part of every seed of the swarm: the very [`host::Disk`] that a target serves.
 //!
-//! The seed draws the flash, the load and the faults: loss of power, failing writes and flushes, flipped bits. The checkers
-//! that judge a rack judge the disk. There is one copy of the data, so a loss of power takes what was not flushed.
+//! The seed draws the flash, the load and the faults: loss of power, failing writes and flushes, flipped bits, a medium
+//! that hangs. The checkers that judge a rack judge the disk. There is one copy of the data, so a loss of power takes what was not flushed.
 
 use crate::check::Violation;
 use crate::client::ClientVolume;
-use crate::draw::{draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::draw::{draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::media::{MediaStats, SimMedium};
 use crate::net::NetFaults;
 use crate::rack::flash_is_sound;
-use crate::run::{AtCut, Fault, Fleet, Outcome, Role, Run, RunSpec};
+use crate::run::{AtCut, FOR_EVER, Fault, Fleet, Outcome, Role, Run, RunSpec};
 use crate::world::{Canary, Site, WorldOptions};
 use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTOR_BYTES};
-use base::{Addr, Instant, Machine, Pool, Rng, VolumeId};
+use base::{Addr, Duration, Instant, Machine, Pool, Rng, VolumeId};
 use flash::{GcMode, Geometry, Ssd, Timing, VssdStats};
 use host::{Disk, DiskConfig, DiskEntry, Input, Output};
 
@@ -26,12 +26,14 @@ const POOL_PAGES: usize = 4096;
 /// The choices that the seed does not make.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskOptions {
-    /// Writes and flushes of the medium may fail, and bits flip.
+    /// Writes and flushes of the medium may fail, bits flip, and the medium may hang.
     pub failing_media: bool,
     /// The canary: a write with FUA is acknowledged before it is on the medium.
     pub hasty_fua: bool,
     /// Another canary: flushes of the medium do nothing.
     pub loses_flushes: bool,
+    /// A third canary: the medium hangs for ever, and no deadline gives its operations up.
+    pub never_gives_up: bool,
 }
 
 /// The end of a seed's run.
@@ -183,6 +185,9 @@ fn draw_run(fleet: &DiskFleet, seed: u64, options: DiskOptions, rng: &mut Rng) -
     let faults = draw_faults(span_ns, options, rng);
     let mut media = draw_media(rng);
     (media.page_bytes, media.sector_bytes) = (PAGE_BYTES, SECTOR_BYTES);
+    if options.never_gives_up {
+        media.limit = Duration::from_secs(1_000_000);
+    }
     RunSpec {
         world: WorldOptions {
             seed,
@@ -223,10 +228,17 @@ fn draw_faults(span_ns: u64, options: DiskOptions, rng: &mut Rng) -> Vec<(u64, F
     let mut faults = Vec::new();
     for _ in 0..rng.between(0, 4) {
         let down_ns = pick(rng, &[MILLISECOND, 30 * MILLISECOND]);
-        let fault = match rng.below(8) {
+        let fault = match rng.below(9) {
             5 if options.failing_media => Fault::Corrupt { host },
             6 if options.failing_media => Fault::FailWrite { host },
             7 if options.failing_media => Fault::FailFlush { host },
+            8 => Fault::Hang {
+                host,
+                for_ns: match options.failing_media {
+                    true => draw_hang_ns(rng),
+                    false => MILLISECOND,
+                },
+            },
             _ => Fault::Crash { host, down_ns },
         };
         faults.push((rng.between(span_ns / 10, span_ns), fault));
@@ -235,6 +247,10 @@ fn draw_faults(span_ns: u64, options: DiskOptions, rng: &mut Rng) -> Vec<(u64, F
         // Without a loss of power nobody could tell.
         let down_ns = MILLISECOND;
         faults.push((span_ns / 2, Fault::Crash { host, down_ns }));
+    }
+    if options.never_gives_up {
+        let for_ns = FOR_EVER;
+        faults.push((span_ns / 2, Fault::Hang { host, for_ns }));
     }
     faults.sort_unstable_by_key(|fault| fault.0);
     drop_crashes_after_corruption(&mut faults);

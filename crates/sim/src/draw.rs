@@ -3,13 +3,13 @@
 use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::rack::{SECTOR_BYTES, SIM_PAGE_BYTES};
-use crate::run::Fault;
+use crate::run::{FOR_EVER, Fault};
 use crate::workload::{Mix, Pattern};
 use base::device::LatencyModel;
 use base::{Duration, Instant, Rng};
 
 /// A medium is given up after this: long beside its latency, short beside a run.
-const MEDIUM_LIMIT: Duration = Duration::from_millis(20);
+pub(crate) const MEDIUM_LIMIT: Duration = Duration::from_millis(20);
 const MILLISECOND: u64 = 1_000_000;
 
 /// One of these.
@@ -30,6 +30,11 @@ pub(crate) fn draw_media(rng: &mut Rng) -> MediaModel {
         volatile: true,
         loses_flushes: false,
     }
+}
+
+/// How long a medium hangs: less than the limit, longer, or for ever.
+pub(crate) fn draw_hang_ns(rng: &mut Rng) -> u64 {
+    pick(rng, &[MILLISECOND, 30 * MILLISECOND, 400 * MILLISECOND, FOR_EVER])
 }
 
 /// A load on one volume that begins in the first half of the run.

@@ -118,6 +118,14 @@ impl SimMedium {
         }
     }
 
+    /// The drive answers again; how many operations it held, and when it is done with all of them.
+    pub fn resume(&mut self, now: Instant) -> (usize, Instant) {
+        let held = self.faults().held();
+        self.faults().resume(now);
+        let LatencyModel { io_ns, flush_ns } = self.model.latency;
+        (held, now + Duration::from_nanos(io_ns.max(flush_ns)))
+    }
+
     /// When to poll again although nothing ends by itself: while it hangs.
     pub fn look_at(&mut self) -> Option<Instant> {
         self.faults().hangs().then(|| self.stack.deadline()).flatten()

@@ -12,7 +12,7 @@ use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::event::Event;
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
-use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
+use base::{Addr, BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
 use rack::registry::{Durability, VolumeRecord};
 
@@ -139,6 +139,27 @@ pub enum Fault {
         /// Which.
         host: usize,
     },
+    /// A host's medium does not answer.
+    Hang {
+        /// Which.
+        host: usize,
+        /// For how long, in ns; [`FOR_EVER`]: until the host starts again.
+        for_ns: u64,
+    },
+}
+
+/// The time of a [`Fault::Hang`] that does not end by itself.
+pub const FOR_EVER: u64 = u64::MAX;
+
+impl Fault {
+    /// True if the host can lose data or refuse writes. A medium that hangs for less than half of `limit` is only slow.
+    pub fn fails_medium(&self, limit: Duration) -> bool {
+        match *self {
+            Self::Corrupt { .. } | Self::FailWrite { .. } | Self::FailFlush { .. } => true,
+            Self::Hang { for_ns, .. } => u128::from(for_ns) * 2 >= limit.as_nanos(),
+            Self::Crash { .. } | Self::PowerLoss { .. } | Self::Partition { .. } => false,
+        }
+    }
 }
 
 /// Parts that lose power at the boundary of [`WorldOptions::cut`]. The loads end there: what is read back is what the cut
@@ -233,6 +254,7 @@ const TOKEN_START: u64 = 3 << 56;
 const TOKEN_WHOLE: u64 = 4 << 56;
 const TOKEN_CALM: u64 = 5 << 56;
 const TOKEN_ATTEND: u64 = 6 << 56;
+const TOKEN_RESUME: u64 = 7 << 56;
 const TOKEN_KIND: u64 = 0xff << 56;
 
 /// A run under way.
@@ -375,13 +397,9 @@ impl<F: Fleet> Run<F> {
     }
 
     fn media_are_sound(&self) -> bool {
-        let is_medium = |(_, fault): &(u64, Fault)| {
-            matches!(
-                fault,
-                Fault::Corrupt { .. } | Fault::FailWrite { .. } | Fault::FailFlush { .. }
-            )
-        };
-        !self.spec.faults.iter().any(is_medium)
+        let limit = self.spec.world.media.limit;
+        let mut faults = self.spec.faults.iter();
+        !faults.any(|(_, fault)| fault.fails_medium(limit))
     }
 
     /// Writes and flushes once more, then demands that what was acknowledged is on the medium of every replica.
@@ -536,6 +554,7 @@ impl<F: Fleet> Run<F> {
                 self.ease();
             }
             TOKEN_START => self.start(index),
+            TOKEN_RESUME => self.world.resume(index),
             TOKEN_WHOLE => {
                 if self.world.now().as_nanos() >= self.whole_at[index] && self.world.is_up(index) {
                     self.at_risk[index] = false;
@@ -655,6 +674,18 @@ impl<F: Fleet> Run<F> {
                 let range = self.fleet.corruptible(host);
                 if self.world.corrupt(host, range) {
                     self.endanger(host, u64::MAX / 2);
+                }
+            }
+            Fault::Hang { host, for_ns } => {
+                if fault.fails_medium(self.spec.world.media.limit) {
+                    self.endanger(host, u64::MAX / 2);
+                }
+                if let Some(medium) = self.world.medium(host) {
+                    medium.faults().hang();
+                    if for_ns != FOR_EVER {
+                        let at = Instant::from_nanos(now + for_ns);
+                        self.world.wake_at(at, TOKEN_RESUME | host as u64);
+                    }
                 }
             }
             Fault::FailWrite { host } | Fault::FailFlush { host } => {

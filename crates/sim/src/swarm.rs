@@ -7,7 +7,7 @@
 use crate::check::Violation;
 use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
-use crate::draw::{draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
@@ -47,7 +47,7 @@ pub struct SwarmOptions {
     pub canary: Canary,
     /// The deliberate break of the control plane.
     pub control_canary: ControlCanary,
-    /// Media may fail a write or a flush, and flip bits.
+    /// Media may fail a write or a flush, flip bits, and hang.
     pub failing_media: bool,
     /// The deliberate break of storage areas: their flushes do nothing.
     pub area_canary: bool,
@@ -229,7 +229,10 @@ fn draw_controller(options: &mut RackOptions, rng: &mut Rng) {
 /// their volumes, operators decide who serves. A node whose medium failed may refuse its part until it starts again, and
 /// cannot keep whose its vSSDs are: there vSSDs exchange places at most, and what waits for it is left as it is.
 fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, rng: &mut Rng) {
-    let media_fail = spec.faults.iter().any(|(_, fault)| is_media_fault(fault));
+    let media_fail = spec
+        .faults
+        .iter()
+        .any(|(_, fault)| fault.fails_medium(MEDIUM_LIMIT));
     let alone = fleet.options().gateways == 1;
     if !alone && media_fail || spec.world.canary != Canary::None || rng.chance(0.3) {
         return;
@@ -428,8 +431,8 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
     } else {
         draw_faults(fleet, span_ns, swarm.canary, rng)
     };
-    faults.retain(|(_, fault)| swarm.failing_media || !is_media_fault(fault));
-    let media_fails = faults.iter().any(|(_, fault)| is_media_fault(fault));
+    faults.retain(|(_, fault)| swarm.failing_media || !fault.fails_medium(MEDIUM_LIMIT));
+    let media_fails = faults.iter().any(|(_, fault)| fault.fails_medium(MEDIUM_LIMIT));
     let net_faults = if calm || rng.chance(0.3) {
         NetFaults::default()
     } else {
@@ -472,13 +475,6 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
     }
 }
 
-fn is_media_fault(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::Corrupt { .. } | Fault::FailWrite { .. } | Fault::FailFlush { .. }
-    )
-}
-
 fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -> Vec<(u64, Fault)> {
     let options = fleet.options();
     let mut faults = Vec::new();
@@ -487,7 +483,7 @@ fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -
         let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
         let any = pick(rng, &[node, gateway, RackFleet::TOR]);
         let down_ns = pick(rng, &[MILLISECOND, 30 * MILLISECOND, 400 * MILLISECOND]);
-        let fault = match rng.below(12) {
+        let fault = match rng.below(13) {
             0..=2 => Fault::Crash { host: node, down_ns },
             3 => Fault::Crash {
                 host: gateway,
@@ -509,7 +505,11 @@ fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -
             }
             9 => Fault::Corrupt { host: node },
             10 => Fault::FailWrite { host: node },
-            _ => Fault::FailFlush { host: node },
+            11 => Fault::FailFlush { host: node },
+            _ => Fault::Hang {
+                host: node,
+                for_ns: draw_hang_ns(rng),
+            },
         };
         faults.push((rng.between(span_ns / 10, span_ns), fault));
     }

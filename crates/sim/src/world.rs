@@ -339,6 +339,17 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         self.core.ready.retain(stays);
     }
 
+    /// A medium that hung answers again, late.
+    #[cold]
+    pub fn resume(&mut self, index: usize) {
+        let core = &mut self.core;
+        let medium = core.places[index].medium.as_mut();
+        let (held, at) = medium.map_or((0, core.now), |medium| medium.resume(core.now));
+        for _ in 0..held {
+            core.poll_at(index, at);
+        }
+    }
+
     /// Flips a bit on the host's medium inside `range` (bytes); false if there was nothing to damage.
     pub fn corrupt(&mut self, index: usize, range: core::ops::Range<u64>) -> bool {
         let core = &mut self.core;

@@ -8,6 +8,7 @@ const FAULTS: DiskOptions = DiskOptions {
     failing_media: true,
     hasty_fua: false,
     loses_flushes: false,
+    never_gives_up: false,
 };
 
 /// Seeds of `range` in which a canary was found.
@@ -61,6 +62,22 @@ fn a_medium_that_lies_about_flushes_to_a_disk_is_noticed() {
     };
     let found = found(40, lies);
     assert!(found > 20, "{found} of 40");
+}
+
+/// The canary: a medium that hangs, under a deadline that is switched off.
+#[test]
+fn a_medium_that_hangs_for_ever_is_noticed_if_nobody_gives_it_up() {
+    let patient = DiskOptions {
+        never_gives_up: true,
+        ..DiskOptions::default()
+    };
+    let is_stuck = |violation: &Violation| match violation {
+        Violation::Disk(of_disk) => matches!(**of_disk, Violation::Stuck { .. }),
+        _ => false,
+    };
+    let found = (0..40).filter(|&seed| run(seed, patient).outcome.violations.iter().any(is_stuck));
+    let found = found.count();
+    assert!(found > 8, "{found} of 40");
 }
 
 /// The first canary, by way of the swarm.
