@@ -184,6 +184,9 @@ pub struct Options {
     /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
+    /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
+    #[arg(long, value_name = "S")]
+    pub media_timeout_s: Option<u64>,
 }
 
 macro_rules! overlay {
@@ -233,6 +236,7 @@ impl Options {
             pool,
             spin_us,
             request_timeout_s,
+            media_timeout_s,
         )
     }
 
@@ -307,6 +311,8 @@ pub struct Config {
     pub spin: Duration,
     /// Age at which a request fails.
     pub request_timeout: Duration,
+    /// Age at which a medium's operation is given up.
+    pub media_timeout: Duration,
 }
 
 /// Most nodes of a rack in one process: each has a socket with receive buffers out of the pool.
@@ -421,6 +427,7 @@ impl Config {
                 1,
                 3600,
             )?),
+            media_timeout: media_timeout(options.media_timeout_s)?,
         })
     }
 
@@ -449,6 +456,7 @@ impl Config {
         let cpus = runtime::cpu::allowed();
         runtime::CoreConfig {
             cpu: self.pin.then(|| cpus[index % cpus.len()]),
+            media_limit: self.media_timeout,
             ..runtime::CoreConfig::with(self.pool_pages, self.spin)
         }
     }
@@ -582,6 +590,12 @@ fn policy(options: &Options) -> anyhow::Result<Policy> {
     }
 }
 
+/// The time after which a medium's operation is given up.
+pub fn media_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
+    let seconds = seconds.unwrap_or(base::device::LIMIT.as_secs());
+    Ok(Duration::from_secs(within("media_timeout_s", seconds, 1, 3600)?))
+}
+
 /// The timing of flash: a built-in by name, or a file.
 pub fn timing(name: &str) -> anyhow::Result<Timing> {
     if let Some(timing) = Timing::built_in(name) {
@@ -650,6 +664,13 @@ mod tests {
     }
 
     #[test]
+    fn the_time_that_a_medium_has_reaches_the_core() {
+        let limit = |toml: &str| config(toml).unwrap().core(0).media_limit;
+        assert_eq!(limit(""), base::device::LIMIT);
+        assert_eq!(limit("media_timeout_s = 5"), Duration::from_secs(5));
+    }
+
+    #[test]
     fn every_scheduler_can_be_chosen_with_and_without_coordination() {
         let policy = |toml: &str| config(toml).unwrap().policy;
         assert_eq!(policy(""), Policy::Coordinated);
@@ -706,6 +727,11 @@ mod tests {
             ("device_depth = 0", ["device_depth = 0", "1 to 128"]),
             ("read_target_us = 5", ["read_target_us = 5", "set scheduler"]),
             ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
+            ("media_timeout_s = 0", ["media_timeout_s = 0", "1 to 3600"]),
+            (
+                "media_timeout_s = 3601",
+                ["media_timeout_s = 3601", "--media-timeout-s"],
+            ),
             ("shaping = 'vdc'", ["shaping = vdc", "set timing"]),
         ] {
             let error = config(toml).expect_err(toml).to_string();

@@ -101,6 +101,9 @@ pub struct NodeArgs {
     /// Time that the thread polls after work before it sleeps, in µs [default: 50]
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
+    /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
+    #[arg(long, value_name = "S")]
+    pub media_timeout_s: Option<u64>,
     /// Serve the control API and /metrics here
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -128,6 +131,7 @@ impl NodeArgs {
             gc_mode: self.gc_mode,
             pool: self.pool,
             spin_us: self.spin_us,
+            media_timeout_s: self.media_timeout_s,
             ..Options::default()
         }
     }

@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// Time that an idle core polls after work before it sleeps, in µs
     #[arg(long, value_name = "US", default_value_t = 50)]
     pub spin_us: u64,
+    /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
+    #[arg(long, value_name = "S")]
+    pub media_timeout_s: Option<u64>,
     /// Address where `switchyard profile --target` reads the time of requests by layer (HTTP, no authentication)
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -483,10 +486,12 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
 fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
     let target = args.target()?;
     let classes = class_rules(args, &volumes)?;
+    let media_limit = config::media_timeout(args.media_timeout_s)?;
     let config = |cpu| CoreConfig {
         target,
         classes: classes.clone(),
         cpu,
+        media_limit,
         spans: args.control.is_some(),
         events: Some(events::teller()),
         ..CoreConfig::default()
