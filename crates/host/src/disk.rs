@@ -15,6 +15,7 @@
 use crate::buffered::{Buffered, Event, Limits, Marks};
 use crate::gateway::merge::{Merged, Part, merge};
 use crate::{Input, Output};
+use base::device::Silence;
 use base::event::{self, Collection, Grant};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::time::earliest;
@@ -247,6 +248,7 @@ pub struct Disk {
     budget: usize,
     starved: bool,
     now: Instant,
+    silence: Silence,
     out: VecDeque<Output>,
 }
 
@@ -297,6 +299,7 @@ impl Disk {
             budget: 0,
             starved: false,
             now,
+            silence: Silence::default(),
             out: VecDeque::new(),
         })
     }
@@ -731,7 +734,14 @@ impl Machine for Disk {
         self.now = now;
         match input {
             Input::Request(request) => self.request(request),
-            Input::Media(done) => self.buffered.media_done(now, done),
+            Input::Media(done) => {
+                if self.silence.begins(&done) {
+                    let operation = done.kind.into();
+                    self.out
+                        .push_back(Output::Event(event::Kind::MediumSilent { operation }));
+                }
+                self.buffered.media_done(now, done);
+            }
             Input::Packet(_) => {}
         }
         self.pump(now);

@@ -10,6 +10,8 @@
 //! - After a failed write or flush of a file nothing more is written to it (latched): what the kernel dropped cannot be
 //!   told. Reads go on.
 
+use base::device::Silence;
+use base::event::Kind;
 use base::limits::SECTOR_BYTES;
 use base::time::earliest;
 use base::{
@@ -17,13 +19,13 @@ use base::{
     MediaOp, Pages, Queue, Slab, VolumeId,
 };
 use std::collections::VecDeque;
-use std::io;
 use std::path::Path;
+use std::{io, mem};
 use wire::nbd::Export;
 
 use crate::counters::Counters;
 use crate::medium::{Media, VolumeQueue, count, count_end};
-use crate::sync::{Arc, AtomicBool};
+use crate::sync::{Arc, AtomicBool, Ordering::Relaxed};
 use crate::{HostSpec, MediaOpenError, MediaWarning, Medium};
 use host::{Disk, DiskConfig, DiskEntry};
 
@@ -174,11 +176,44 @@ struct Pending {
     flushes: bool,
 }
 
+/// The news that a core has told of the medium of a volume.
+#[derive(Debug, Default)]
+struct News {
+    is_latched: bool,
+    silence: Silence,
+}
+
+impl News {
+    /// An operation on `volume` has ended. The first core that learns of a latch tells of the latch.
+    #[inline]
+    fn hear(&mut self, volume: &Volume, done: &MediaDone, tell: &impl Fn(Kind)) {
+        if self.silence.begins(done) {
+            let (volume, operation) = (volume.export.volume, done.kind.into());
+            tell(Kind::VolumeSilent { volume, operation });
+        }
+        if let Err(error) = done.result {
+            self.hear_failure(volume, done, error, tell);
+        }
+    }
+
+    #[cold]
+    fn hear_failure(&mut self, volume: &Volume, done: &MediaDone, error: MediaError, tell: &impl Fn(Kind)) {
+        let Store::Shared(_, latch) = &volume.store else {
+            return;
+        };
+        if latch.load(Relaxed) && !mem::replace(&mut self.is_latched, true) && error != MediaError::Latched {
+            let (volume, operation) = (volume.export.volume, done.kind.into());
+            tell(Kind::VolumeLatched { volume, operation });
+        }
+    }
+}
+
 /// Executes requests of one core.
 pub(crate) struct Local {
     volumes: Arc<[Volume]>,
     /// The media of the volumes, `None` for those of hosts.
     queues: Vec<Option<VolumeQueue>>,
+    news: Vec<News>,
     pending: Slab<Pending>,
     done: VecDeque<BlockReply>,
 }
@@ -191,6 +226,7 @@ impl Local {
         };
         Self {
             queues: volumes.iter().map(queue).collect(),
+            news: volumes.iter().map(|_| News::default()).collect(),
             volumes,
             pending: Slab::with_capacity(1024),
             done: VecDeque::with_capacity(1024),
@@ -238,12 +274,14 @@ impl Local {
     }
 
     /// Takes what the media are done with, before [`Local::next_done`] gives it out.
-    pub fn collect(&mut self, now: Instant, counters: &Counters) {
-        for queue in self.queues.iter_mut().flatten() {
+    pub fn collect(&mut self, now: Instant, counters: &Counters, tell: impl Fn(Kind)) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let Some(queue) = queue else { continue };
             while let Some(done) = queue.poll(now) {
                 count_end(&done, counters);
+                self.news[index].hear(&self.volumes[index], &done, &tell);
                 let key = done.id as u32;
-                if done.result.is_ok() && core::mem::take(&mut self.pending[key].flushes) {
+                if done.result.is_ok() && mem::take(&mut self.pending[key].flushes) {
                     queue.submit(now, MediaOp::flush(done.id));
                     continue;
                 }
@@ -341,7 +379,7 @@ mod tests {
             }
             media.push(&counters);
             media.reap(Instant::ZERO, &counters);
-            local.collect(Instant::ZERO, &counters);
+            local.collect(Instant::ZERO, &counters, |_| {});
             reply = local.next_done();
         }
     }
@@ -405,5 +443,44 @@ mod tests {
                 });
             }
         }
+    }
+
+    /// The end of a pipe takes no write, and answers no read: a medium that fails and hangs.
+    #[test]
+    fn a_volume_tells_once_that_its_medium_failed_and_once_that_it_does_not_answer() {
+        let (reader, _writer) = io::pipe().expect("a pipe");
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+        let medium = os::MediaFile::of_capacity(file, 1 << 16).into();
+        let pool = Pool::new(16, SECTOR_BYTES);
+        let mut media = Media::new(&pool, true, base::device::LIMIT).expect("a ring");
+        let mut local = Local::new(numbered(vec![LocalVolume::new("p", "a pipe", medium)]).0, &media);
+        let (counters, told) = (Counters::default(), std::cell::RefCell::new(Vec::new()));
+        let mut ask = |op, at: Instant| {
+            let pages = (op == BlockOp::Write).then(|| pool.alloc_zeroed().expect("a page is left"));
+            let asked = request(op, 4096, 4096, pages.into_iter().collect());
+            let mut reply = local.submit(Instant::ZERO, asked, &counters);
+            while reply.is_none() {
+                media.push(&counters);
+                media.reap(at, &counters);
+                local.collect(at, &counters, |kind| told.borrow_mut().push(kind));
+                reply = local.next_done();
+            }
+            reply.expect("the loop ends with one").result
+        };
+        let late = Instant::ZERO + base::device::LIMIT;
+        for op in [BlockOp::Write, BlockOp::Write, BlockOp::Read, BlockOp::Read] {
+            let at = if op == BlockOp::Read { late } else { Instant::ZERO };
+            assert_eq!(ask(op, at).err(), Some(BlockError::Io), "{op:?}");
+        }
+        let volume = VolumeId(0);
+        let latched = Kind::VolumeLatched {
+            volume,
+            operation: base::event::MediumOperation::Write,
+        };
+        let silent = Kind::VolumeSilent {
+            volume,
+            operation: base::event::MediumOperation::Read,
+        };
+        assert_eq!(told.into_inner(), [latched, silent]);
     }
 }

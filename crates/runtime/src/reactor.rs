@@ -442,8 +442,11 @@ impl Reactor {
             let (index, done) = self.media.next_done().expect("just counted");
             self.hand(index, Input::Media(done));
         }
+        let core = self.number();
         if let Some(local) = &mut self.local {
-            local.collect(now, &self.counters);
+            local.collect(now, &self.counters, |kind| {
+                Self::tell(self.events.as_ref(), core, kind);
+            });
         }
         self.take_local() | (count > 0)
     }

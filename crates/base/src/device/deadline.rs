@@ -36,6 +36,27 @@ pub struct Deadline<D> {
     answered: VecDeque<MediaDone>,
 }
 
+/// Notices when a medium begins not to answer: the first operation that was given up since one went well.
+#[derive(Debug, Default)]
+pub struct Silence {
+    lasts: bool,
+}
+
+impl Silence {
+    /// An operation has ended; true if this is the beginning.
+    #[inline]
+    pub fn begins(&mut self, done: &MediaDone) -> bool {
+        match done.result {
+            Ok(()) => {
+                self.lasts = false;
+                false
+            }
+            Err(MediaError::TimedOut) => !core::mem::replace(&mut self.lasts, true),
+            Err(_) => false,
+        }
+    }
+}
+
 impl<D> Deadline<D> {
     /// Gives the operations of `inner` up after `limit`.
     pub fn new(inner: D, limit: Duration) -> Self {
@@ -198,6 +219,15 @@ mod tests {
         assert!(deadline.poll(at(102)).is_none());
         deadline.submit(at(103), MediaOp::read(3, 0, page()));
         assert_eq!(deadline.poll(at(103)).map(|done| done.result), Some(Ok(())));
+    }
+
+    #[test]
+    fn silence_begins_once_until_the_device_has_answered() {
+        let mut silence = Silence::default();
+        let mut begins = |result| silence.begins(&MediaOp::flush(1).done(result));
+        let (ok, given_up, failed) = (Ok(()), Err(MediaError::TimedOut), Err(MediaError::Io));
+        let told = [ok, failed, given_up, given_up, failed, given_up, ok, given_up].map(&mut begins);
+        assert_eq!(told, [false, false, true, false, false, false, false, true]);
     }
 
     #[test]

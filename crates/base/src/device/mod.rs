@@ -25,7 +25,7 @@ mod latch_tests;
 mod latency;
 pub mod suite;
 
-pub use deadline::{Deadline, LIMIT};
+pub use deadline::{Deadline, LIMIT, Silence};
 pub use faults::Faults;
 pub use inline::{Inline, execute};
 pub use latch::Latch;

@@ -1,8 +1,8 @@
 //! The kinds of events, with their fields. `docs/events.md` says of each what it means and what to do.
 
 use super::value::{Level, Value};
-use crate::{Addr, Duration, NodeId, VolumeId, VssdId};
-use core::net::IpAddr;
+use crate::{Addr, Duration, MediaKind, NodeId, VolumeId, VssdId};
+use core::net::{IpAddr, Ipv4Addr};
 
 /// A kind of events, as documents and counters name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +25,19 @@ macro_rules! reasons {
         }
 
         impl $type {
+            /// Every reason.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
             /// The stable name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }
             }
+        }
+
+        impl Sample for $type {
+            const SAMPLE: Self = Self::ALL[0];
         }
 
         impl From<$type> for Value {
@@ -90,6 +97,31 @@ reasons! {
         Flush "flush",
         /// A write or flush of the superblock.
         Superblock "superblock",
+        /// A read.
+        Read "read",
+    }
+    /// Why the server of areas did not do what a user asked.
+    AreaRefusal {
+        /// The request cannot be read.
+        Malformed "malformed",
+        /// There is no such area or export.
+        Unknown "unknown",
+        /// There is one of this name already.
+        Exists "exists",
+        /// The user may not.
+        NotPermitted "not-permitted",
+        /// A name, a size, a mode or a path that cannot be.
+        Invalid "invalid",
+        /// The user's quota is used up.
+        Quota "quota",
+        /// The medium has no room.
+        NoRoom "no-room",
+        /// Another process has claimed the area.
+        InUse "in-use",
+        /// The system or the medium failed.
+        Failed "failed",
+        /// The user, or all users together, have too many connections.
+        Busy "busy",
     }
     /// The protocol of a client.
     Protocol {
@@ -134,6 +166,41 @@ reasons! {
     }
 }
 
+impl From<MediaKind> for MediumOperation {
+    fn from(kind: MediaKind) -> Self {
+        match kind {
+            MediaKind::Read => Self::Read,
+            MediaKind::Flush => Self::Flush,
+            MediaKind::Write | MediaKind::WriteThrough | MediaKind::Discard | MediaKind::Zero => Self::Write,
+        }
+    }
+}
+
+/// A value of a field's type, for [`Kind::samples`].
+trait Sample {
+    const SAMPLE: Self;
+}
+
+macro_rules! samples {
+    ($($type:ty: $value:expr;)+) => {
+        $(impl Sample for $type {
+            const SAMPLE: Self = $value;
+        })+
+    };
+}
+
+samples! {
+    u16: 1;
+    u32: 2;
+    u64: 3;
+    NodeId: NodeId(4);
+    VssdId: VssdId(5);
+    VolumeId: VolumeId(6);
+    Addr: Addr::new([10, 0, 0, 7], 8888);
+    IpAddr: IpAddr::V4(Ipv4Addr::LOCALHOST);
+    Duration: Duration::from_millis(8);
+}
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:literal $level:ident $variant:ident {
         $($field:ident: $type:ty,)*
@@ -161,6 +228,11 @@ macro_rules! kinds {
             ];
             /// Number of kinds.
             pub const COUNT: usize = Self::ALL.len();
+
+            /// One event of each kind, for tests of the parts that must know every kind.
+            pub const fn samples() -> [Self; Self::COUNT] {
+                [$(Self::$variant { $($field: Sample::SAMPLE,)* },)+]
+            }
 
             /// The place in [`Kind::ALL`].
             pub const fn index(&self) -> usize {
@@ -236,6 +308,8 @@ kinds! {
     "switch-silent" Warn SwitchSilent { vssd: VssdId, asked: u32, }
     /// A medium failed: its vSSD takes no more writes before the next start.
     "medium-latched" Error MediumLatched { vssd: VssdId, operation: MediumOperation, }
+    /// A medium does not answer: an operation was given up at its deadline.
+    "medium-silent" Warn MediumSilent { operation: MediumOperation, }
     /// A page cannot be read here; other replicas have it.
     "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, }
 
@@ -262,6 +336,28 @@ kinds! {
     "vssds-exchanged" Info VssdsExchanged { volume: VolumeId, other: VolumeId, took: Duration, }
     /// The registry did not do what it was asked.
     "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
+
+    /// The medium of a volume failed: the volume takes no more writes before the next start.
+    "volume-latched" Error VolumeLatched { volume: VolumeId, operation: MediumOperation, }
+    /// The medium of a volume does not answer: an operation was given up at its deadline.
+    "volume-silent" Warn VolumeSilent { volume: VolumeId, operation: MediumOperation, }
+
+    /// A user made a storage area.
+    "area-created" Info AreaCreated { area: u64, user: u32, bytes: u64, }
+    /// An area has another size.
+    "area-resized" Info AreaResized { area: u64, user: u32, bytes: u64, }
+    /// A user deleted an area.
+    "area-deleted" Info AreaDeleted { area: u64, user: u32, }
+    /// A process claimed an area. The kernel ends the claim with the process.
+    "area-claimed" Debug AreaClaimed { area: u64, user: u32, process: u32, }
+    /// The server did not do what a user asked.
+    "area-refused" Warn AreaRefused { user: u32, why: AreaRefusal, }
+    /// The size of an area's file was not the area's, and the server put it right.
+    "area-mended" Warn AreaMended { area: u64, user: u32, }
+    /// An area cannot be looked at, or is not what the table says.
+    "area-damaged" Error AreaDamaged { area: u64, }
+    /// The table of areas was not written: nothing can be changed before the next start.
+    "table-latched" Error TableLatched { }
 
     /// A client connected.
     "client-connected" Debug ClientConnected { client: IpAddr, protocol: Protocol, }

@@ -290,6 +290,11 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Kind::COUNT);
+        for (index, kind) in Kind::samples().iter().enumerate() {
+            let mut fields = Vec::new();
+            kind.fields(&mut |name, _| fields.push(name));
+            assert_eq!((kind.index(), &fields[..]), (index, Kind::ALL[index].fields));
+        }
         let kind = Kind::LeaseLapsed {
             vssd: VssdId(7),
             server: Addr::new([10, 0, 0, 1], 1),

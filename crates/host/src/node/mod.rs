@@ -16,6 +16,7 @@ pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
+use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
     Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
@@ -175,6 +176,7 @@ pub struct Node {
     latched: bool,
     registered: bool,
     register_at: Instant,
+    silence: Silence,
     out: VecDeque<Output>,
     reports: Vec<(VssdId, RecoveryReport)>,
     corrupt_packets: u64,
@@ -202,6 +204,7 @@ impl Node {
             latched: false,
             registered: false,
             register_at: now,
+            silence: Silence::default(),
             out: VecDeque::new(),
             reports: Vec::new(),
             corrupt_packets: 0,
@@ -678,6 +681,10 @@ impl Node {
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
+        if self.silence.begins(&done) {
+            let operation = done.kind.into();
+            self.tell(event::Kind::MediumSilent { operation });
+        }
         let unit = done.id >> UNIT_SHIFT;
         if unit == NODE_UNIT {
             return self.superblock_done(now, done.result.is_err());

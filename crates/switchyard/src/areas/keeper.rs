@@ -3,7 +3,9 @@
 //! The table's lock is held for moments, so that opening an area never waits for another's zeros; work on the medium is done by
 //! one thread at a time.
 
+use crate::events;
 use area::catalog::{CatalogMedia, HandedOut, WorkError};
+use base::event::{Kind, Source};
 use runtime::MediaFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -108,7 +110,10 @@ struct State {
 impl State {
     /// Makes `next` the table, durably; false if that failed, now or before.
     fn save(&mut self, mut next: Catalog) -> bool {
-        self.is_failed = self.is_failed || next.save(&mut self.table).is_err();
+        if !self.is_failed && next.save(&mut self.table).is_err() {
+            self.is_failed = true;
+            events::tell(Source::Areas, Kind::TableLatched {});
+        }
         if !self.is_failed {
             self.catalog = next;
         }
@@ -127,6 +132,26 @@ fn answered(answer: Answer, failure: Option<WorkError>) -> Result<(), Refusal> {
         Answer::TableFailed => Refusal(Code::Failed, text.into()),
         Answer::WorkFailed => failure.expect("a step failed").into(),
     })
+}
+
+/// The area that a change names, if there is one now.
+fn id_of(catalog: &Catalog, change: &Change) -> Option<AreaId> {
+    match change {
+        Change::Create { name, .. } | Change::Resize { name, .. } | Change::Delete { name } => {
+            catalog.find(name).map(|(id, _)| id)
+        }
+        _ => None,
+    }
+}
+
+/// The event of a change of `area` that `user` made.
+fn changed(change: &Change, area: u64, user: u32) -> Option<Kind> {
+    match *change {
+        Change::Create { bytes, .. } => Some(Kind::AreaCreated { area, user, bytes }),
+        Change::Resize { bytes, .. } => Some(Kind::AreaResized { area, user, bytes }),
+        Change::Delete { .. } => Some(Kind::AreaDeleted { area, user }),
+        _ => None,
+    }
 }
 
 /// A catalog that is served.
@@ -200,7 +225,13 @@ impl Keeper {
             quota: owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner)),
             force,
         };
-        self.carry(state, Errand::new(asked))
+        let before = id_of(&state.catalog, change);
+        self.carry(state, Errand::new(asked))?;
+        let area = before.or_else(|| id_of(&self.lock().catalog, change));
+        if let Some(kind) = area.and_then(|AreaId(area)| changed(change, area, who.user)) {
+            events::tell(Source::Areas, kind);
+        }
+        Ok(())
     }
 
     /// Does the steps of an errand. Others change the table while this one works on the medium.
@@ -265,12 +296,15 @@ impl Keeper {
         let ready = |area: &CatalogArea| area.state == AreaState::Ready;
         for (id, area) in state.catalog.areas().filter(|(_, area)| ready(area)) {
             match self.media.tend(id, area.extent) {
-                Ok(true) => eprintln!(
-                    "switchyard: user {} changed the size of area {}: put right",
-                    area.owner, area.name
-                ),
+                Ok(true) => {
+                    let (area, user) = (id.0, area.owner);
+                    events::tell(Source::Areas, Kind::AreaMended { area, user });
+                }
                 Ok(false) => {}
-                Err(error) => eprintln!("switchyard: area {} is not sound: {error}", area.name),
+                Err(error) => {
+                    eprintln!("switchyard: area {} is not sound: {error}", area.name);
+                    events::tell(Source::Areas, Kind::AreaDamaged { area: id.0 });
+                }
             }
         }
     }

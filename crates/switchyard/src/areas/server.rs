@@ -5,6 +5,7 @@
 
 use super::keeper::{Given, Keeper, Refusal};
 use anyhow::Context;
+use base::event::{AreaRefusal, Kind, Source};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
@@ -20,6 +21,7 @@ use std::time::Duration;
 use store::catalog::protocol::{Answer, Code, MESSAGE_BYTES_MAX, MessageError, OWN, Request};
 use store::catalog::{Change, Who};
 
+use crate::events;
 use crate::failure::Failure;
 
 /// Connections of one user at once.
@@ -120,6 +122,7 @@ pub fn accept(socket: &OwnedFd, keeper: &Arc<Keeper>, admin: u32) {
         let refuse = |connection: &OwnedFd| {
             let text = "too many connections".to_owned();
             let code = Code::Busy;
+            refused(user, code);
             let _ = answer(
                 connection,
                 &Answer::Refused { code, text },
@@ -161,12 +164,32 @@ fn serve(connection: &OwnedFd, keeper: &Keeper, who: Who, process: u32) {
             Ok(request) => carry_out(keeper, request, who, process),
             Err(error) => Err(Refusal(Code::Malformed, error.to_string())),
         };
+        if let Err(Refusal(code, _)) = &answered {
+            refused(who.user, *code);
+        }
         let (said, files) =
             answered.unwrap_or_else(|Refusal(code, text)| (Answer::Refused { code, text }, Vec::new()));
         if !answer(connection, &said, &files, SendFlags::empty()) || is_malformed {
             return;
         }
     }
+}
+
+/// Tells that a user's request was refused.
+fn refused(user: u32, code: Code) {
+    let why = match code {
+        Code::Malformed => AreaRefusal::Malformed,
+        Code::Unknown => AreaRefusal::Unknown,
+        Code::Exists => AreaRefusal::Exists,
+        Code::NotPermitted => AreaRefusal::NotPermitted,
+        Code::Invalid => AreaRefusal::Invalid,
+        Code::Quota => AreaRefusal::Quota,
+        Code::NoRoom => AreaRefusal::NoRoom,
+        Code::InUse => AreaRefusal::InUse,
+        Code::Failed => AreaRefusal::Failed,
+        Code::Busy => AreaRefusal::Busy,
+    };
+    events::tell(Source::Areas, Kind::AreaRefused { user, why });
 }
 
 /// Sends an answer; false if the client does not take it.
@@ -258,6 +281,8 @@ fn open(
     match keeper.open(name, who, write, process)? {
         Given::Elsewhere(path) => Ok((Answer::Elsewhere(path), Vec::new())),
         Given::Area(id, bytes, handed_out) => {
+            let (area, user) = (id.0, who.user);
+            events::tell(Source::Areas, Kind::AreaClaimed { area, user, process });
             let answer = Answer::Opened {
                 number: id.0,
                 bytes,

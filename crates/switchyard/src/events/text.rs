@@ -1,7 +1,8 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Protocol, Refusal, RegistryTrouble, Wait,
+    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Protocol, Refusal,
+    RegistryTrouble, Wait,
 };
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ pub fn sentence(kind: &Kind) -> String {
         .or_else(|| vssd(kind))
         .or_else(|| gateway(kind))
         .or_else(|| control(kind))
+        .or_else(|| volume(kind))
+        .or_else(|| areas(kind))
         .or_else(|| client(kind))
         .unwrap_or_else(|| kind.name().to_owned())
 }
@@ -162,10 +165,17 @@ fn vssd(kind: &Kind) -> Option<String> {
                 MediumOperation::Write => "a write failed",
                 MediumOperation::Flush => "a flush failed",
                 MediumOperation::Superblock => "its superblock could not be written",
+                MediumOperation::Read => "a read failed",
             };
             format!(
                 "The medium of vSSD {} takes no more writes before the next start: {operation}.",
                 vssd.0
+            )
+        }
+        Kind::MediumSilent { operation } => {
+            format!(
+                "The medium does not answer: {} was given up at the deadline.",
+                operation_of(operation)
             )
         }
         Kind::PageDamaged { vssd, page } => {
@@ -243,7 +253,77 @@ fn control(kind: &Kind) -> Option<String> {
     })
 }
 
-/// What a core that takes clients tells.
+const fn operation_of(operation: MediumOperation) -> &'static str {
+    match operation {
+        MediumOperation::Read => "a read",
+        MediumOperation::Write => "a write",
+        MediumOperation::Flush => "a flush",
+        MediumOperation::Superblock => "a write of the superblock",
+    }
+}
+
+/// Events of a core about the volumes that it serves.
+fn volume(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::VolumeLatched { volume, operation } => format!(
+            "Volume {} takes no more writes before the next start: {} failed.",
+            volume.0,
+            operation_of(operation)
+        ),
+        Kind::VolumeSilent { volume, operation } => format!(
+            "The medium of volume {} does not answer: {} was given up at the deadline.",
+            volume.0,
+            operation_of(operation)
+        ),
+        _ => return None,
+    })
+}
+
+const fn area_refusal(why: AreaRefusal) -> &'static str {
+    match why {
+        AreaRefusal::Malformed => "the request cannot be read",
+        AreaRefusal::Unknown => "there is no such area or export",
+        AreaRefusal::Exists => "there is one of this name already",
+        AreaRefusal::NotPermitted => "the user may not",
+        AreaRefusal::Invalid => "the name, the size, the mode or the path cannot be",
+        AreaRefusal::Quota => "the user's quota is used up",
+        AreaRefusal::NoRoom => "the medium has no room",
+        AreaRefusal::InUse => "another process has claimed the area",
+        AreaRefusal::Failed => "the system or the medium failed",
+        AreaRefusal::Busy => "there are too many connections",
+    }
+}
+
+/// Events of the server of areas.
+fn areas(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::AreaCreated { area, user, bytes } => {
+            format!("User {user} made area {area}, with {bytes} bytes.")
+        }
+        Kind::AreaResized { area, user, bytes } => {
+            format!("User {user} gave area {area} another size: it has {bytes} bytes.")
+        }
+        Kind::AreaDeleted { area, user } => format!("User {user} deleted area {area}."),
+        Kind::AreaClaimed { area, user, process } => {
+            format!("Process {process} of user {user} claimed area {area}.")
+        }
+        Kind::AreaRefused { user, why } => {
+            format!("A request of user {user} was refused: {}.", area_refusal(why))
+        }
+        Kind::AreaMended { area, user } => {
+            format!("User {user} changed the size of the file of area {area}. The server put the size right.")
+        }
+        Kind::AreaDamaged { area } => {
+            format!("Area {area} is not sound: `switchyard areas verify` says more.")
+        }
+        Kind::TableLatched {} => {
+            "The table of areas could not be written: restart the server when its medium is sound.".to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// Events of a core that takes clients.
 fn client(kind: &Kind) -> Option<String> {
     Some(match *kind {
         Kind::ClientConnected { client, protocol } => {
@@ -288,6 +368,18 @@ mod tests {
              dead, stopped or cut off."
         );
         assert_eq!(Source::Tor.to_string(), "tor");
+    }
+
+    #[test]
+    fn every_kind_has_a_sentence() {
+        for kind in Kind::samples() {
+            let text = sentence(&kind);
+            assert!(
+                text.ends_with('.') && text.contains(' '),
+                "{}: {text}",
+                kind.name()
+            );
+        }
     }
 
     #[test]
