@@ -75,6 +75,11 @@ impl VssdConfig {
             queue_depth: 1024,
         }
     }
+
+    /// Operations for which memory is reserved, of a vSSD that may have blocks of `units` units.
+    pub(crate) fn operations(&self, units: u32) -> usize {
+        self.queue_depth as usize + 3 * units as usize + 64
+    }
 }
 
 /// Requests of a node to a vSSD. The tag is echoed in [`Event::Done`].

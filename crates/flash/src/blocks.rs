@@ -8,7 +8,6 @@
 //! hands only from Free to Foreign at one and from Foreign to Free at the other.
 
 use crate::geometry::RESERVE_BLOCKS;
-use crate::group::Loan;
 use crate::mapping::NONE;
 use core::ops::Range;
 use std::cmp::Reverse;
@@ -69,6 +68,15 @@ impl Block {
     };
 }
 
+/// A free block that changes hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// Its number in the group.
+    pub(crate) block: u32,
+    /// Its erase count.
+    pub(crate) erases: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -121,7 +129,7 @@ pub(crate) struct Blocks {
     erases_total: u64,
     victims: u64,
     wear_cursor: u32,
-    pub(crate) waiting: Vec<u32>,
+    waiting: Vec<u32>,
 }
 
 impl Blocks {
@@ -595,6 +603,11 @@ impl Blocks {
             released += 1;
         }
         released
+    }
+
+    /// Blocks that wait at the erase barrier.
+    pub(crate) fn waiting_count(&self) -> u32 {
+        self.waiting.len() as u32
     }
 
     /// True when a flush could free a waiting block: the programs it waits for are programmed, and its trims are logged

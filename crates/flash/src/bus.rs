@@ -1,5 +1,7 @@
 //! The timing model of a vSSD: its own, or its channel group's.
 
+use crate::api::VssdConfig;
+use crate::geometry::Isolation;
 use crate::nand::{Nand, NandKind};
 use crate::timing::Timing;
 use base::Slab;
@@ -82,6 +84,19 @@ pub(crate) enum Model {
 }
 
 impl Model {
+    /// The model of a vSSD with channels of its own.
+    pub(crate) fn own(config: &VssdConfig) -> Self {
+        assert_eq!(
+            config.isolation,
+            Isolation::Hardware,
+            "a software-isolated vSSD is created in its group"
+        );
+        let channels = config.channels.count_ones();
+        let units = channels * config.geometry.units_per_channel();
+        let ops = config.operations(units) as u32;
+        Self::Own(Nand::new(config.timing.clone(), channels, units, ops))
+    }
+
     /// Queues an operation on page `page` of a block of `unit`.
     pub(crate) fn submit(
         &mut self,

@@ -5,15 +5,15 @@
 //! programs up to `covered` (the newest when it began) are not needed any more, nor are trims that two checkpoints
 //! cover.
 
-use crate::api::{Data, Event, VssdError};
+use crate::api::{Data, VssdError};
 use crate::blocks::State;
 use crate::bulk::read_pages;
-use crate::flush::Stage;
 use crate::layout::{BLOCK_BYTES, MAPPED_BYTES, PIECE_HEADER_BYTES, Share, put_u32, put_u64, u32_at, u64_at};
 use crate::mapping::Mapped;
-use crate::ops::{Op, OpKind};
-use crate::vssd::Vssd;
-use base::{Device, Instant, MediaError, MediaOp, Version};
+use crate::ops::{OpKind, Ops};
+use crate::pages::Pages;
+use crate::trim::Trims;
+use base::{Device, MediaError, Version};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SWCK");
 const CRC_AT: usize = PIECE_HEADER_BYTES - 4;
@@ -37,15 +37,13 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     /// One is due for a reason other than the number of programs.
-    pub(crate) wanted: bool,
+    wanted: bool,
     phase: Phase,
     next_tags: Vec<u64>,
     tags: Vec<u64>,
-    /// The newest durable one, 0 for none.
-    pub(crate) number: u32,
-    /// Programs it covers.
-    pub(crate) covered: u64,
-    /// Trims it covers.
+    /// Programs that the newest durable one covers.
+    covered: u64,
+    /// Trims that it covers.
     trims_covered: u64,
     /// The newest program and trim when the present one began.
     start: u64,
@@ -56,19 +54,22 @@ pub(crate) struct Checkpoints {
     in_flight: u32,
     /// The newest program that a piece may name.
     need: u64,
-    pub(crate) programs: u64,
+    /// The next one is due when so many programs are behind this.
+    counted_from: u64,
     /// The next one is numbered one higher, so that it replaces the damaged slot.
     skip: bool,
+    /// Checkpoints completed.
+    count: u64,
 }
 
 impl Checkpoints {
-    pub(crate) fn new(units: u32) -> Self {
+    /// `last` is the newest program so far.
+    pub(crate) fn new(units: u32, last: u64) -> Self {
         Self {
             wanted: false,
             phase: Phase::Idle,
             next_tags: Vec::new(),
             tags: Vec::new(),
-            number: 0,
             covered: 0,
             trims_covered: 0,
             start: 0,
@@ -77,14 +78,14 @@ impl Checkpoints {
             next_piece: 0,
             in_flight: 0,
             need: 0,
-            programs: 0,
+            counted_from: last,
             skip: false,
+            count: 0,
         }
     }
 
-    /// Goes on after a recovery: `number` is the newest that was durable; `fell_back` when it is damaged.
-    pub(crate) fn resume(&mut self, number: u32, covered: u64, fell_back: bool) {
-        self.number = number;
+    /// Goes on after a recovery: `covered` by the newest that was durable, which is damaged if it `fell_back`.
+    pub(crate) fn resume(&mut self, covered: u64, fell_back: bool) {
         self.covered = covered;
         self.skip = fell_back;
     }
@@ -243,135 +244,119 @@ impl Loaded {
     }
 }
 
-impl Vssd {
-    /// Begins a checkpoint, for a clean shutdown: flush first, so that no trim is left to log. [`Event::Done`] with the
-    /// tag follows when it is durable.
-    pub fn checkpoint(&mut self, now: Instant, tag: u64) {
-        self.advance(now);
-        if self.latched {
-            self.done(tag, Err(VssdError::Latched));
-            return;
-        }
-        self.checkpoints.next_tags.push(tag);
-        self.pump();
+impl Checkpoints {
+    /// Begins a checkpoint. [`crate::Event::Done`] with the tag follows when it is durable.
+    pub(crate) fn submit(&mut self, tag: u64) {
+        self.next_tags.push(tag);
     }
 
-    /// Carries checkpointing on.
-    pub(crate) fn step_checkpoint(&mut self) {
-        if self.latched {
-            return;
+    /// Asks for a checkpoint that no user asked for.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Checkpoints completed.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Carries checkpointing on. True if it wants a flush round.
+    pub(crate) fn step(&mut self, pages: &mut Pages, trims: &Trims) -> bool {
+        if pages.ops.latched() {
+            return false;
         }
-        match self.checkpoints.phase {
+        match self.phase {
             Phase::Idle => {
-                let due = self.checkpoints.programs >= self.config.checkpoint_every_programs;
-                if due || self.checkpoints.wanted || !self.checkpoints.next_tags.is_empty() {
-                    self.begin_checkpoint();
+                let programs = pages.sequence.last() - self.counted_from;
+                let due = programs >= pages.config.checkpoint_every_programs;
+                if due || self.wanted || !self.next_tags.is_empty() {
+                    self.begin(pages, trims);
                 }
             }
-            Phase::Pieces => self.write_pieces(),
-            Phase::Settling => self.settle_checkpoint(),
-            Phase::Header => {}
-            Phase::Sealing => {
-                if self.rounds.stage == Stage::Idle {
-                    self.rounds.internal = true;
-                }
-            }
+            Phase::Pieces => self.write_pieces(pages),
+            Phase::Settling | Phase::Header | Phase::Sealing => {}
+        }
+        match self.phase {
+            Phase::Settling => pages.sequence.programmed() >= self.need,
+            Phase::Sealing => true,
+            Phase::Idle | Phase::Pieces | Phase::Header => false,
         }
     }
 
     #[cold]
-    fn begin_checkpoint(&mut self) {
-        let c = &mut self.checkpoints;
-        let (last, accepted) = (self.sequence.last(), self.trims.accepted);
-        let fresh = c.number > 0 && c.covered == last && c.trims_covered == accepted;
-        if fresh && !c.wanted {
-            for tag in c.next_tags.drain(..) {
-                self.events.push_back(Event::Done {
-                    tag,
-                    result: Ok(Data::None),
-                });
+    fn begin(&mut self, pages: &mut Pages, trims: &Trims) {
+        let (last, accepted) = (pages.sequence.last(), trims.accepted());
+        self.counted_from = last;
+        let fresh = pages.checkpoint() > 0 && self.covered == last && self.trims_covered == accepted;
+        if fresh && !self.wanted {
+            for tag in self.next_tags.drain(..) {
+                pages.ops.done(tag, Ok(Data::None));
             }
-            c.programs = 0;
             return;
         }
-        c.phase = Phase::Pieces;
-        c.wanted = false;
-        c.tags.append(&mut c.next_tags);
-        c.start = last;
-        c.trims_start = accepted;
-        c.next_piece = 1;
-        c.programs = 0;
-        c.start_fill.clear();
-        let open = self
-            .blocks
-            .open_blocks()
-            .map(|id| (id, self.blocks.get(id).filled));
-        c.start_fill.extend(open);
-        self.write_pieces();
+        self.phase = Phase::Pieces;
+        self.wanted = false;
+        self.tags.append(&mut self.next_tags);
+        self.start = last;
+        self.trims_start = accepted;
+        self.next_piece = 1;
+        self.start_fill.clear();
+        let blocks = &pages.blocks;
+        let open = blocks.open_blocks().map(|id| (id, blocks.get(id).filled));
+        self.start_fill.extend(open);
+        self.write_pieces(pages);
     }
 
     #[cold]
-    fn write_pieces(&mut self) {
-        let (map_pieces, block_pieces) = self.share.pieces(self.mapping.len());
-        while self.checkpoints.in_flight < PIECES_IN_FLIGHT
-            && self.checkpoints.next_piece <= map_pieces + block_pieces
-        {
-            let index = self.checkpoints.next_piece;
-            let Some(page) = self.pool.alloc_zeroed() else {
-                self.starved = true;
+    fn write_pieces(&mut self, pages: &mut Pages) {
+        let (map_pieces, block_pieces) = pages.share.pieces(pages.mapping.len());
+        let stamp = self.stamp(pages);
+        while self.in_flight < PIECES_IN_FLIGHT && self.next_piece <= map_pieces + block_pieces {
+            let index = self.next_piece;
+            let Some(page) = pages.ops.page_zeroed() else {
                 return;
             };
             page.with_mut(|bytes| {
+                let items = &mut bytes[PIECE_HEADER_BYTES..];
                 let count = if index <= map_pieces {
-                    self.emit_map(&mut bytes[PIECE_HEADER_BYTES..], index - 1)
+                    emit_map(pages, items, index - 1)
                 } else {
-                    self.emit_blocks(&mut bytes[PIECE_HEADER_BYTES..], index - 1 - map_pieces)
+                    self.emit_blocks(pages, items, index - 1 - map_pieces)
                 };
-                seal(bytes, self.stamp(), index, count);
+                seal(bytes, stamp, index, count);
             });
-            self.checkpoints.next_piece += 1;
-            self.checkpoints.in_flight += 1;
-            let op = self.ops.insert(Op::new(OpKind::Piece));
-            let offset = self.share.piece_offset(self.stamp().number % 2, index);
-            self.media(MediaOp::write(u64::from(op), offset, page));
+            self.next_piece += 1;
+            self.in_flight += 1;
+            let offset = pages.share.piece_offset(stamp.number % 2, index);
+            pages.write(OpKind::Piece, offset, page);
         }
-        if self.checkpoints.in_flight == 0 && self.checkpoints.next_piece > map_pieces + block_pieces {
-            self.checkpoints.phase = Phase::Settling;
-            self.checkpoints.need = self.sequence.last();
-            self.settle_checkpoint();
+        if self.in_flight == 0 && self.next_piece > map_pieces + block_pieces {
+            self.phase = Phase::Settling;
+            self.need = pages.sequence.last();
         }
     }
 
     /// The checkpoint being written.
-    fn stamp(&self) -> Stamp {
-        let number = self.checkpoints.number + 1 + u32::from(self.checkpoints.skip);
+    fn stamp(&self, pages: &Pages) -> Stamp {
         Stamp {
-            instance: self.config.instance,
-            number,
+            instance: pages.config.instance,
+            number: pages.checkpoint() + 1 + u32::from(self.skip),
         }
     }
 
-    fn emit_map(&self, items: &mut [u8], piece: u32) -> u32 {
-        let pages = self.mapping.from(piece * self.share.mapped_per_piece());
-        let mut count = 0;
-        for (at, mapped) in items.chunks_exact_mut(MAPPED_BYTES).zip(pages) {
-            put_u64(at, 0, mapped.version.0);
-            put_u32(at, 8, mapped.ppn);
-            put_u32(at, 12, mapped.crc);
-            count += 1;
-        }
-        count
-    }
-
-    fn emit_blocks(&self, items: &mut [u8], piece: u32) -> u32 {
-        let first = piece * self.share.blocks_per_piece();
+    fn emit_blocks(&self, pages: &Pages, items: &mut [u8], piece: u32) -> u32 {
+        let first = piece * pages.share.blocks_per_piece();
         let mut count = 0;
         for (at, id) in items
             .chunks_exact_mut(BLOCK_BYTES)
-            .zip(first..self.blocks.count())
+            .zip(first..pages.blocks.count())
         {
-            put_u32(at, 0, self.blocks.get(id).erases);
-            put_u32(at, 4, self.fill_at_start(id));
+            put_u32(at, 0, pages.blocks.get(id).erases);
+            put_u32(at, 4, self.fill_at_start(pages, id));
             count += 1;
         }
         count
@@ -379,103 +364,95 @@ impl Vssd {
 
     /// Pages of a block that programs up to `start` filled; one that is free, or another's, counts as full of what is
     /// dead.
-    fn fill_at_start(&self, id: u32) -> u32 {
-        let block = self.blocks.get(id);
+    fn fill_at_start(&self, pages: &Pages, id: u32) -> u32 {
+        let block = pages.blocks.get(id);
         if matches!(block.state, State::Free | State::Foreign) {
-            return self.share.pages_per_block();
+            return pages.share.pages_per_block();
         }
-        if block.first_sequence > self.checkpoints.start {
+        if block.first_sequence > self.start {
             return 0;
         }
-        let open = self.checkpoints.start_fill.iter().find(|(open, _)| *open == id);
+        let open = self.start_fill.iter().find(|(open, _)| *open == id);
         open.map_or(block.filled, |(_, fill)| *fill)
     }
 
-    #[cold]
-    fn settle_checkpoint(&mut self) {
-        if self.sequence.programmed() >= self.checkpoints.need && self.rounds.stage == Stage::Idle {
-            self.rounds.internal = true;
-        }
-    }
-
     /// True when a round that starts now makes the pieces, or the header, durable.
-    pub(crate) fn checkpoint_waits(&self) -> bool {
-        matches!(self.checkpoints.phase, Phase::Settling | Phase::Sealing)
+    pub(crate) fn wait_for_round(&self) -> bool {
+        matches!(self.phase, Phase::Settling | Phase::Sealing)
     }
 
     /// A flush round is done that began while the checkpoint waited for one.
-    pub(crate) fn checkpoint_round_done(&mut self, durable: u64) {
-        match self.checkpoints.phase {
-            Phase::Settling if durable >= self.checkpoints.need => self.write_header(durable),
-            Phase::Sealing => self.checkpoint_done(),
+    pub(crate) fn round_done(&mut self, pages: &mut Pages, trims: &mut Trims, durable: u64) {
+        match self.phase {
+            Phase::Settling if durable >= self.need => self.write_header(pages, durable),
+            Phase::Sealing => self.done(pages, trims),
             _ => {}
         }
     }
 
     #[cold]
-    fn write_header(&mut self, durable: u64) {
-        let Some(page) = self.pool.alloc_zeroed() else {
+    fn write_header(&mut self, pages: &mut Pages, durable: u64) {
+        let Some(page) = pages.ops.page_zeroed() else {
             // Settling goes on: the next round tries again.
-            self.starved = true;
             return;
         };
         let header = CheckpointHeader {
-            stamp: self.stamp(),
-            covered: self.checkpoints.start,
-            covered_before: self.checkpoints.covered,
+            stamp: self.stamp(pages),
+            covered: self.start,
+            covered_before: self.covered,
             durable,
-            logical_pages: self.mapping.len(),
-            blocks: self.blocks.count(),
+            logical_pages: pages.mapping.len(),
+            blocks: pages.blocks.count(),
         };
         page.with_mut(|bytes| header.emit(bytes));
-        self.checkpoints.phase = Phase::Header;
-        let op = self.ops.insert(Op::new(OpKind::Header));
-        let offset = self.share.piece_offset(header.stamp.number % 2, 0);
-        self.media(MediaOp::write(u64::from(op), offset, page));
+        self.phase = Phase::Header;
+        let offset = pages.share.piece_offset(header.stamp.number % 2, 0);
+        pages.write(OpKind::Header, offset, page);
     }
 
+    /// The medium has a piece.
     pub(crate) fn piece_written(&mut self) {
-        self.checkpoints.in_flight -= 1;
+        self.in_flight -= 1;
     }
 
+    /// The medium has the header.
     pub(crate) fn header_written(&mut self) {
-        self.checkpoints.phase = Phase::Sealing;
+        self.phase = Phase::Sealing;
     }
 
-    fn checkpoint_done(&mut self) {
-        let number = self.stamp().number;
-        let c = &mut self.checkpoints;
-        let (covered_twice, trims_twice) = (c.covered, c.trims_covered);
-        c.phase = Phase::Idle;
-        c.number = number;
-        c.skip = false;
-        c.covered = c.start;
-        c.trims_covered = c.trims_start;
-        let trims_once = c.trims_start;
-        self.counters.checkpoints += 1;
-        self.settled = true;
-        self.claimed = self.flushed;
-        let mut tags = core::mem::take(&mut self.checkpoints.tags);
-        for tag in tags.drain(..) {
-            self.done(tag, Ok(Data::None));
+    fn done(&mut self, pages: &mut Pages, trims: &mut Trims) {
+        let number = self.stamp(pages).number;
+        let (covered_twice, trims_twice) = (self.covered, self.trims_covered);
+        self.phase = Phase::Idle;
+        self.skip = false;
+        self.covered = self.start;
+        self.trims_covered = self.trims_start;
+        self.count += 1;
+        pages.checkpoint_done(number);
+        for tag in self.tags.drain(..) {
+            pages.ops.done(tag, Ok(Data::None));
         }
-        self.checkpoints.tags = tags;
-        self.retire_trims(covered_twice, trims_twice, trims_once);
-        if self.records_crowded() {
-            // Another checkpoint covers them twice.
-            self.checkpoints.wanted = true;
-        }
+        trims.retire(pages, covered_twice, trims_twice, self.trims_start);
+        // Another checkpoint covers them twice.
+        self.wanted |= trims.is_crowded(&pages.share);
     }
 
     /// Refuses every checkpoint that waits.
-    pub(crate) fn refuse_checkpoints(&mut self) {
-        let mut tags = core::mem::take(&mut self.checkpoints.tags);
-        tags.append(&mut self.checkpoints.next_tags);
-        for tag in tags {
-            self.events.push_back(Event::Done {
-                tag,
-                result: Err(VssdError::Latched),
-            });
+    pub(crate) fn refuse(&mut self, ops: &mut Ops) {
+        for tag in self.tags.drain(..).chain(self.next_tags.drain(..)) {
+            ops.done(tag, Err(VssdError::Latched));
         }
     }
+}
+
+fn emit_map(pages: &Pages, items: &mut [u8], piece: u32) -> u32 {
+    let mapped = pages.mapping.from(piece * pages.share.mapped_per_piece());
+    let mut count = 0;
+    for (at, mapped) in items.chunks_exact_mut(MAPPED_BYTES).zip(mapped) {
+        put_u64(at, 0, mapped.version.0);
+        put_u32(at, 8, mapped.ppn);
+        put_u32(at, 12, mapped.crc);
+        count += 1;
+    }
+    count
 }

@@ -7,22 +7,15 @@
 //! Programs that the newest checkpoint covers need no entry. Those that were cut are covered by the first checkpoint
 //! after the recovery, and until then nothing newer claims to be durable, so that they are never mistaken for
 //! corruption later.
-//!
-//! The members of a channel group are recovered together. A block belongs to the member of its entries of the newest
-//! generation if anything in the block is still of use, else to its home.
 
-use crate::api::{RecoverError, RecoveryReport, VssdConfig};
-use crate::blocks::State;
+use crate::api::{RecoverError, RecoveryReport};
 use crate::bulk::{WINDOW_BYTES, read_pages};
-use crate::bus::Model;
 use crate::checkpoint::{CheckpointHeader, Loaded, Stamp};
-use crate::group::{ChannelGroup, Members};
 use crate::layout::{ENTRY_BYTES, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::oob::{Decoded, Entry, Kind};
-use crate::trim::{Record, parse_record};
-use crate::vssd::Vssd;
-use base::{Device, Lpn, Pool, Version, VssdId};
+use crate::trim::{Record, correct, parse_record};
+use base::{Device, Lpn, Version};
 
 /// Something a logical page may be.
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +30,20 @@ struct Candidate {
 
 /// A block, by its entries.
 #[derive(Clone, Debug, Default)]
-struct Scanned {
-    generation: u32,
+pub(crate) struct Scanned {
+    pub(crate) generation: u32,
     /// Pages up to the last entry of the generation.
-    filled: u32,
-    first_sequence: u64,
-    last_is_user: bool,
+    pub(crate) filled: u32,
+    pub(crate) first_sequence: u64,
+    pub(crate) last_is_user: bool,
     /// It holds programs that the checkpoint does not cover.
-    replayed: bool,
+    pub(crate) replayed: bool,
     /// The checkpoint maps a page to it.
-    referenced: bool,
+    pub(crate) referenced: bool,
     /// The entries of its newest generation are another member's.
-    theirs: bool,
+    pub(crate) theirs: bool,
     /// Pages of it that are live.
-    live: u32,
+    pub(crate) live: u32,
 }
 
 /// A finding of use to the offline check.
@@ -70,17 +63,17 @@ pub(crate) struct Recovered {
     pub(crate) pages: Vec<Mapped>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) report: RecoveryReport,
-    blocks: Vec<Scanned>,
-    records: Vec<Record>,
+    pub(crate) blocks: Vec<Scanned>,
+    pub(crate) records: Vec<Record>,
     /// The newest program seen.
-    last: u64,
+    pub(crate) last: u64,
     /// The highest sequence claimed durable.
-    durable: u64,
+    pub(crate) durable: u64,
     /// The checkpoint started from: its programs, and the newest one that entries claim durable.
-    covered: u64,
-    checkpoint_claimed: u32,
+    pub(crate) covered: u64,
+    pub(crate) checkpoint_claimed: u32,
     /// Sum over everything in the out-of-band area: differs from the former life's if that left anything there.
-    salt: u32,
+    pub(crate) salt: u32,
 }
 
 struct Loader<'a> {
@@ -506,249 +499,4 @@ impl<'a> Loader<'a> {
             };
         }
     }
-}
-
-/// Corrects one flipped bit of `bytes`; false when that does not give the checksum.
-pub(crate) fn correct(bytes: &mut [u8], crc: u32) -> bool {
-    for bit in 0..bytes.len() * 8 {
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        if crc32c::crc32c(bytes) == crc {
-            return true;
-        }
-        bytes[bit / 8] ^= 1 << (bit % 8);
-    }
-    false
-}
-
-/// Reads the state and makes the machine of it.
-pub(crate) fn recover(
-    config: VssdConfig,
-    pool: Pool,
-    medium: &dyn Device,
-) -> Result<(Vssd, RecoveryReport), RecoverError> {
-    let model = Vssd::own_model(&config);
-    let state = load(
-        medium,
-        &share_of(&config),
-        config.instance,
-        &[],
-        config.logical_pages,
-    )?;
-    build(config, pool, medium, model, state, |_| Fate::Own)
-}
-
-fn share_of(config: &VssdConfig) -> Share {
-    Share::new(
-        &config.geometry,
-        config.page_bytes,
-        config.channels,
-        config.isolation,
-    )
-}
-
-/// Whose a block of a group is.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// This vSSD's, as its own state says.
-    Own,
-    /// This vSSD's, free, erased so often.
-    Free { erases: u32 },
-    /// Another's, erased so often.
-    Foreign { erases: u32 },
-}
-
-/// Reads the states of all members of a channel group, decides whose each block is, and makes the machines.
-///
-/// # Errors
-/// Names the member that cannot be recovered; the others cannot be without it, as it may have their blocks.
-pub(crate) fn recover_group(
-    configs: Vec<VssdConfig>,
-    pool: &Pool,
-    medium: &dyn Device,
-) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
-    let group = ChannelGroup::new(&configs[0]);
-    let instances: Vec<u32> = configs.iter().map(|config| config.instance).collect();
-    let mut states = Vec::with_capacity(configs.len());
-    for config in &configs {
-        let others: Vec<u32> = instances
-            .iter()
-            .copied()
-            .filter(|i| *i != config.instance)
-            .collect();
-        let state = load(
-            medium,
-            &share_of(config),
-            config.instance,
-            &others,
-            config.logical_pages,
-        );
-        states.push(state.map_err(|error| (config.id, error))?);
-    }
-    let owners = owners(&configs[0], &mut states).map_err(|error| (configs[0].id, error))?;
-    let shares: Vec<Share> = configs.iter().map(share_of).collect();
-    let mut members = Vec::with_capacity(configs.len());
-    for (member, (config, state)) in configs.into_iter().zip(states).enumerate() {
-        let share = &shares[member];
-        let is_home = |block: u32| {
-            let row = block / share.blocks_per_unit() / share.channels();
-            share.rows().contains(&row)
-        };
-        let fate = |block: u32| match owners[block as usize] {
-            (Some(owner), _) if owner == member => Fate::Own,
-            (None, erases) if is_home(block) => Fate::Free { erases },
-            (_, erases) => Fate::Foreign { erases },
-        };
-        let id = config.id;
-        let built = build(config, pool.clone(), medium, group.model(), state, fate);
-        members.push(built.map_err(|error| (id, error))?);
-    }
-    Ok((group, members))
-}
-
-/// Per block of a group: the member for which it is still of use, if any, and its erase count.
-fn owners(config: &VssdConfig, states: &mut [Recovered]) -> Result<Vec<(Option<usize>, u32)>, RecoverError> {
-    let share = share_of(config);
-    let per_block = share.pages_per_block();
-    for state in states.iter_mut() {
-        let data = state
-            .pages
-            .iter()
-            .map(|mapped| mapped.ppn)
-            .filter(|ppn| *ppn != NONE);
-        for ppn in data.chain(state.records.iter().map(|record| record.ppn)) {
-            state.blocks[(ppn / per_block) as usize].live += 1;
-        }
-    }
-    let decide = |block: u32| {
-        let scanned = || states.iter().map(|state| &state.blocks[block as usize]);
-        let mut live = scanned().enumerate().filter(|(_, s)| s.live > 0);
-        let owner = live.next();
-        if live.next().is_some() {
-            return Err(RecoverError::OwnedTwice {
-                offset: share.oob_offset(block, 0),
-            });
-        }
-        let of_use = |s: &Scanned| (s.replayed || s.referenced) && !s.theirs;
-        let owner = owner.or_else(|| scanned().enumerate().find(|(_, s)| of_use(s)));
-        if let Some((member, s)) = owner {
-            return Ok((Some(member), s.generation));
-        }
-        let generation = scanned()
-            .map(|s| s.generation)
-            .max()
-            .expect("a group has members");
-        let erased_since = scanned().any(|s| s.filled > 0);
-        Ok((None, generation + u32::from(erased_since)))
-    };
-    (0..share.blocks()).map(decide).collect()
-}
-
-/// Makes the machine of a state.
-fn build(
-    config: VssdConfig,
-    pool: Pool,
-    medium: &dyn Device,
-    model: Model,
-    state: Recovered,
-    fate: impl Fn(u32) -> Fate,
-) -> Result<(Vssd, RecoveryReport), RecoverError> {
-    let mut vssd = Vssd::empty(config, pool, model, state.last.max(state.durable) + 1);
-    vssd.salt = state.salt;
-    vssd.settled = state.last <= state.covered && !state.report.fell_back;
-    if !vssd.settled {
-        vssd.flushed = state.durable;
-        vssd.claimed = state.durable;
-        vssd.checkpoints.wanted = true;
-    }
-    vssd.checkpoints
-        .resume(state.checkpoint_claimed, state.covered, state.report.fell_back);
-    for (lpn, mapped) in state.pages.iter().enumerate() {
-        vssd.mapping.set(lpn as u32, *mapped);
-        if mapped.ppn != NONE {
-            let block = vssd.blocks.block_of(mapped.ppn);
-            vssd.blocks.get_mut(block).live += 1;
-        }
-    }
-    for lpn in &state.report.damaged {
-        vssd.mapping.set_damaged(lpn.0, true);
-    }
-    for record in &state.records {
-        vssd.mapping.set_record(record.ppn, true);
-        let block = vssd.blocks.block_of(record.ppn);
-        vssd.blocks.get_mut(block).live += 1;
-    }
-    vssd.trims.records = state.records;
-    for (id, scanned) in (0u32..).zip(&state.blocks) {
-        let block = vssd.blocks.get_mut(id);
-        match fate(id) {
-            Fate::Own => place(&mut vssd, medium, id, scanned)?,
-            Fate::Free { erases } => (block.state, block.erases) = (State::Free, erases),
-            Fate::Foreign { erases } => (block.state, block.erases) = (State::Foreign, erases),
-        }
-    }
-    vssd.blocks.start();
-    vssd.pump();
-    Ok((vssd, state.report))
-}
-
-/// Decides what a block is now.
-fn place(vssd: &mut Vssd, medium: &dyn Device, id: u32, scanned: &Scanned) -> Result<(), RecoverError> {
-    let last = vssd.sequence.last();
-    let per_block = vssd.share.pages_per_block();
-    let block = vssd.blocks.get_mut(id);
-    block.erases = scanned.generation;
-    block.filled = scanned.filled;
-    block.first_sequence = scanned.first_sequence;
-    if block.live == 0 {
-        if scanned.replayed || scanned.referenced {
-            // What replaced its pages may not be durable yet.
-            block.state = State::Waiting;
-            block.barrier = last;
-        } else {
-            block.state = State::Free;
-            block.erases += u32::from(scanned.filled > 0);
-        }
-        return Ok(());
-    }
-    // Dead pages of it may have been replaced by programs that are not durable yet.
-    block.barrier = last;
-    block.state = State::Closed;
-    if scanned.filled < per_block && vssd.blocks.adopt(id, scanned.last_is_user) {
-        resume_entries(vssd, medium, id, scanned)?;
-    }
-    Ok(())
-}
-
-/// Loads the partly filled page of entries of a block that is filled on.
-fn resume_entries(
-    vssd: &mut Vssd,
-    medium: &dyn Device,
-    id: u32,
-    scanned: &Scanned,
-) -> Result<(), RecoverError> {
-    let per_page = vssd.share.entries_per_page();
-    let used = scanned.filled % per_page;
-    if used == 0 {
-        return Ok(());
-    }
-    let offset = vssd.share.oob_offset(id, scanned.filled / per_page);
-    let buffer = vssd.buffers.open(offset, vssd.share.page_bytes());
-    let instance = vssd.config.instance;
-    let bytes = vssd.buffers.bytes_mut(buffer);
-    medium
-        .read_at(offset, bytes)
-        .map_err(|_| RecoverError::Media { offset })?;
-    for (index, at) in bytes.chunks_exact_mut(ENTRY_BYTES).enumerate() {
-        let keep = match Entry::decode(at) {
-            Decoded::Valid(e) | Decoded::Corrected(e) => {
-                e.instance == instance && e.generation == scanned.generation && (index as u32) < used
-            }
-            Decoded::Empty | Decoded::Damaged => false,
-        };
-        if !keep {
-            at.fill(0);
-        }
-    }
-    vssd.blocks.get_mut(id).buffer = buffer;
-    Ok(())
 }

@@ -6,12 +6,11 @@
 //! by them, and the oldest records die.
 
 use crate::blocks::Stream;
-use crate::flush::Stage;
 use crate::geometry::RECORD_BLOCKS;
-use crate::layout::{put_u32, put_u64, u32_at, u64_at};
+use crate::layout::{Share, put_u32, put_u64, u32_at, u64_at};
 use crate::oob::Kind;
 use crate::ops::{Op, OpKind};
-use crate::vssd::Vssd;
+use crate::pages::Pages;
 use base::Version;
 use std::collections::VecDeque;
 
@@ -44,16 +43,18 @@ pub(crate) enum Logged {
 #[derive(Debug, Default)]
 pub(crate) struct Trims {
     /// The newest accepted.
-    pub(crate) accepted: u64,
+    accepted: u64,
     /// In record pages, or covered by two checkpoints, up to this.
-    pub(crate) logged: u64,
+    logged: u64,
     /// Durable up to this.
-    pub(crate) durable: u64,
+    durable: u64,
     /// Trims after `logged`.
     pending: VecDeque<(u32, Version)>,
-    pub(crate) records: Vec<Record>,
-    pub(crate) records_in_flight: u32,
+    records: Vec<Record>,
+    records_in_flight: u32,
     channel: u32,
+    /// Record pages programmed.
+    programs: u64,
 }
 
 /// The pairs of a record page.
@@ -64,63 +65,116 @@ pub(crate) fn parse_record(bytes: &[u8], count: u32) -> impl Iterator<Item = (u3
         .map(|pair| (u32_at(pair, 0), Version(u64_at(pair, 4))))
 }
 
-impl Vssd {
-    fn trims_per_record(&self) -> usize {
-        self.share.page_bytes() / TRIM_BYTES
+/// Corrects one flipped bit of `bytes`; false when that does not give the checksum.
+pub(crate) fn correct(bytes: &mut [u8], crc: u32) -> bool {
+    for bit in 0..bytes.len() * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if crc32c::crc32c(bytes) == crc {
+            return true;
+        }
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    false
+}
+
+fn trims_per_record(share: &Share) -> usize {
+    share.page_bytes() / TRIM_BYTES
+}
+
+impl Trims {
+    /// The trims of a vSSD that was recovered, with the records that are live.
+    pub(crate) fn of(records: Vec<Record>) -> Self {
+        Self {
+            records,
+            ..Self::default()
+        }
+    }
+
+    /// The newest trim accepted.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Trims up to this are in record pages, or two checkpoints cover them.
+    pub(crate) fn logged(&self) -> u64 {
+        self.logged
+    }
+
+    /// Trims up to this are durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Record pages programmed.
+    pub(crate) fn programs(&self) -> u64 {
+        self.programs
+    }
+
+    pub(crate) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// True while record pages are being programmed.
+    pub(crate) fn is_logging(&self) -> bool {
+        self.records_in_flight > 0
+    }
+
+    /// A record page is programmed.
+    pub(crate) fn record_programmed(&mut self) {
+        self.records_in_flight -= 1;
+    }
+
+    /// Trims that were logged up to `logged` are durable.
+    pub(crate) fn flush_done(&mut self, logged: u64) {
+        self.durable = self.durable.max(logged);
     }
 
     /// Every trim up to this is logged, or would be by a flush now.
-    pub(crate) fn trims_loggable(&self) -> u64 {
-        let may_log = self.trims.pending.is_empty() || self.room_for_record();
-        if may_log {
-            self.trims.accepted
-        } else {
-            self.trims.logged
-        }
+    pub(crate) fn loggable(&self, pages: &Pages) -> u64 {
+        let may_log = self.pending.is_empty() || self.room_for_record(pages);
+        if may_log { self.accepted } else { self.logged }
     }
 
-    fn room_for_record(&self) -> bool {
-        let per_block = self.share.pages_per_block();
-        self.trims.records.len() < (RECORD_BLOCKS * per_block) as usize
-            && self.blocks.room_for_moves() > per_block + 1
+    fn room_for_record(&self, pages: &Pages) -> bool {
+        let per_block = pages.share.pages_per_block();
+        self.records.len() < (RECORD_BLOCKS * per_block) as usize
+            && pages.blocks.room_for_moves() > per_block + 1
     }
 
     /// True when live records fill more than half of their limit.
-    pub(crate) fn records_crowded(&self) -> bool {
-        self.trims.records.len() as u32 * 2 > RECORD_BLOCKS * self.share.pages_per_block()
+    pub(crate) fn is_crowded(&self, share: &Share) -> bool {
+        self.records.len() as u32 * 2 > RECORD_BLOCKS * share.pages_per_block()
     }
 
     /// Accepts a trim and returns its number.
-    pub(crate) fn accept_trim(&mut self, lpn: u32, version: Version) -> u64 {
-        self.trims.accepted += 1;
-        self.trims.pending.push_back((lpn, version));
-        self.trims.accepted
+    pub(crate) fn accept(&mut self, lpn: u32, version: Version) -> u64 {
+        self.accepted += 1;
+        self.pending.push_back((lpn, version));
+        self.accepted
     }
 
-    /// Logs full record pages as they come about, so that a flush has little to do.
-    pub(crate) fn step_trims(&mut self) {
-        while self.trims.pending.len() >= self.trims_per_record()
-            && self.rounds.stage != Stage::Writing
-            && !self.latched
-        {
-            if !self.room_for_record() {
-                self.checkpoints.wanted = true;
-                return;
+    /// Logs full record pages as they come about, so that a flush has little to do. False if there is no room for them
+    /// before a checkpoint.
+    pub(crate) fn step(&mut self, pages: &mut Pages) -> bool {
+        while self.pending.len() >= trims_per_record(&pages.share) && !pages.ops.latched() {
+            if !self.room_for_record(pages) {
+                return false;
             }
-            if !self.log_record() {
-                return;
+            if !self.log_record(pages) {
+                return true;
             }
         }
+        true
     }
 
     /// Logs every pending trim.
-    pub(crate) fn log_trims(&mut self) -> Logged {
-        while !self.trims.pending.is_empty() {
-            if !self.room_for_record() {
-                let durable = self.trims.accepted <= self.trims.durable;
+    pub(crate) fn log(&mut self, pages: &mut Pages) -> Logged {
+        while !self.pending.is_empty() {
+            if !self.room_for_record(pages) {
+                let durable = self.accepted <= self.durable;
                 return if durable { Logged::All } else { Logged::NoRoom };
             }
-            if !self.log_record() {
+            if !self.log_record(pages) {
                 return Logged::NoPage;
             }
         }
@@ -128,74 +182,71 @@ impl Vssd {
     }
 
     /// Programs one record page; false when there is no page to fill.
-    fn log_record(&mut self) -> bool {
-        let Some(page) = self.pool.alloc_zeroed() else {
-            self.starved = true;
+    fn log_record(&mut self, pages: &mut Pages) -> bool {
+        let Some(page) = pages.ops.page_zeroed() else {
             return false;
         };
-        let count = self.trims_per_record().min(self.trims.pending.len());
+        let count = trims_per_record(&pages.share).min(self.pending.len());
         page.with_mut(|bytes| {
             for (pair, (lpn, version)) in bytes
                 .chunks_exact_mut(TRIM_BYTES)
-                .zip(self.trims.pending.drain(..count))
+                .zip(self.pending.drain(..count))
             {
                 put_u32(pair, 0, lpn);
                 put_u64(pair, 4, version.0);
             }
         });
-        self.trims.logged += count as u64;
-        self.trims.channel = (self.trims.channel + 1) % self.share.channels();
+        self.logged += count as u64;
+        self.channel = (self.channel + 1) % pages.share.channels();
         let stream = Stream::Collection {
-            channel: self.trims.channel,
+            channel: self.channel,
         };
-        let ppn = self.blocks.allocate(stream).expect("room_for_record left room");
+        let ppn = pages.blocks.allocate(stream).expect("room_for_record left room");
         let crc = page.crc();
-        let op = Op {
+        let op = pages.ops.insert(Op {
             lpn: count as u32,
             crc,
             page: Some(page),
             ..Op::new(OpKind::Record)
-        };
-        let op = self.ops.insert(op);
-        let sequence = self.program(op, Kind::Record, ppn, false);
-        self.trims.records.push(Record {
+        });
+        let sequence = pages.program(op, Kind::Record, ppn, false);
+        self.records.push(Record {
             id: sequence,
             ppn,
             sequence,
             trims: count as u32,
             crc,
         });
-        self.trims.records_in_flight += 1;
-        self.counters.record_programs += 1;
+        self.records_in_flight += 1;
+        self.programs += 1;
         true
     }
 
     /// The live record at `ppn`.
-    pub(crate) fn record_at(&self, ppn: u32) -> usize {
-        let found = self.trims.records.iter().position(|record| record.ppn == ppn);
+    pub(crate) fn record_mut(&mut self, ppn: u32) -> &mut Record {
+        let found = self.records.iter_mut().find(|record| record.ppn == ppn);
         found.expect("a page owned by a record is a live record")
     }
 
     /// Checkpoints cover trims and records: `covered` twice, `durable` at least once.
-    pub(crate) fn retire_trims(&mut self, covered: u64, trims_covered: u64, trims_durable: u64) {
-        self.trims.durable = self.trims.durable.max(trims_durable);
-        while self.trims.logged < trims_covered {
-            self.trims
-                .pending
+    pub(crate) fn retire(&mut self, pages: &mut Pages, covered: u64, trims_covered: u64, trims_durable: u64) {
+        self.durable = self.durable.max(trims_durable);
+        while self.logged < trims_covered {
+            self.pending
                 .pop_front()
                 .expect("an accepted trim is logged or pending");
-            self.trims.logged += 1;
+            self.logged += 1;
         }
         let mut index = 0;
-        while index < self.trims.records.len() {
-            let record = self.trims.records[index];
+        while index < self.records.len() {
+            let record = self.records[index];
             if record.sequence > covered {
                 index += 1;
                 continue;
             }
-            self.trims.records.swap_remove(index);
-            self.mapping.set_record(record.ppn, false);
-            self.blocks.kill(record.ppn, 0, 0);
+            self.records.swap_remove(index);
+            pages.mapping.set_record(record.ppn, false);
+            pages.blocks.kill(record.ppn, 0, 0);
         }
     }
 }

@@ -10,85 +10,38 @@
 //! Assumptions about the medium: a completed flush makes completed writes durable, writes that were not flushed may be
 //! there or not, sector by sector, and reads see completed writes.
 
-use crate::api::{
-    Data, Event, GcMode, RecoverError, RecoveryReport, Request, VssdConfig, VssdError, VssdStats,
-};
-use crate::blocks::{Blocks, Stream};
+use crate::api::{Data, Event, Request, VssdConfig, VssdError, VssdStats};
+use crate::blocks::{Loan, State, Stream};
 use crate::bus::Model;
 use crate::checkpoint::Checkpoints;
-use crate::flush::{Buffers, Rounds, Sequence};
-use crate::gc::Collection;
-use crate::geometry::Isolation;
-use crate::group::{ChannelGroup, Members};
-use crate::layout::Share;
-use crate::mapping::{Mapped, Mapping, NONE};
-use crate::nand::{Nand, NandKind};
-use crate::oob::{Entry, Kind};
+use crate::flush::Rounds;
+use crate::gc::{Collection, Need};
+use crate::geometry::{Isolation, RESERVE_BLOCKS};
+use crate::group::ChannelGroup;
+use crate::mapping::{Mapped, NONE};
+use crate::oob::Kind;
 use crate::ops::{Op, OpKind};
-use crate::recover;
+use crate::pages::Pages;
 use crate::trim::Trims;
-use base::{
-    Device, Duration, Instant, Lpn, MediaDone, MediaError, MediaOp, Page, Pool, Slab, Version, VssdId,
-};
+use base::{Instant, Lpn, MediaDone, MediaError, Page, Pool, Version};
 use std::collections::VecDeque;
-
-/// When to look again for a page after the pool was empty. Ends of other operations are looked at anyway.
-const STARVED_RETRY: Duration = Duration::from_micros(100);
-
-/// Counters since start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) user_programs: u64,
-    pub(crate) gc_programs: u64,
-    pub(crate) record_programs: u64,
-    pub(crate) erases: u64,
-    pub(crate) reads: u64,
-    pub(crate) flushes: u64,
-    pub(crate) checkpoints: u64,
-    pub(crate) blocks_borrowed: u64,
-}
-
-/// Operations for which memory is reserved.
-pub(crate) fn operations(config: &VssdConfig, units: u32) -> usize {
-    config.queue_depth as usize + 3 * units as usize + 64
-}
 
 /// One vSSD: flash translation, garbage collection, timing. Drive it like a [`base::Machine`].
 #[derive(Debug)]
 pub struct Vssd {
-    pub(crate) config: VssdConfig,
-    pub(crate) share: Share,
-    pub(crate) pool: Pool,
-    pub(crate) now: Instant,
-    /// Operations take modelled time.
-    pub(crate) timed: bool,
-    pub(crate) nand: Model,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) mapping: Mapping,
-    pub(crate) blocks: Blocks,
-    pub(crate) sequence: Sequence,
-    /// Every program up to this is durable.
-    pub(crate) flushed: u64,
-    /// The same by the entries: it lags after a recovery, until a checkpoint has settled which programs of the time
-    /// before were cut.
-    pub(crate) claimed: u64,
-    pub(crate) settled: bool,
-    /// Marks the entries of this life.
-    pub(crate) salt: u32,
-    pub(crate) latched: bool,
-    pub(crate) buffers: Buffers,
-    pub(crate) rounds: Rounds,
-    pub(crate) trims: Trims,
-    pub(crate) collection: Collection,
-    pub(crate) checkpoints: Checkpoints,
-    pub(crate) counters: Counters,
-    /// The pool was empty when something needed a page.
-    pub(crate) starved: bool,
+    pages: Pages,
+    trims: Trims,
+    checkpoints: Checkpoints,
+    rounds: Rounds,
+    collection: Collection,
     /// [`Event::Borrow`] is not answered yet.
-    pub(crate) asked_to_borrow: bool,
+    asked_to_borrow: bool,
     write_wait: VecDeque<u32>,
     read_wait: VecDeque<(u64, u32)>,
+    /// Pages read and programmed for users, and blocks borrowed, since the start.
+    reads: u64,
+    user_programs: u64,
+    blocks_borrowed: u64,
 }
 
 impl Vssd {
@@ -98,115 +51,80 @@ impl Vssd {
     /// # Panics
     /// If the configuration contradicts itself or the pool's page size.
     pub fn create(config: VssdConfig, pool: Pool) -> Vssd {
-        let nand = Self::own_model(&config);
-        let mut vssd = Self::empty(config, pool, nand, 1);
-        vssd.blocks.start();
-        vssd
+        let nand = Model::own(&config);
+        let mut pages = Pages::new(config, pool, nand, 1);
+        pages.blocks.start();
+        Self::new(pages, Trims::default())
     }
 
-    /// A machine whose blocks are not yet started; programs are numbered from `next`.
-    pub(crate) fn empty(config: VssdConfig, pool: Pool, nand: Model, next: u64) -> Vssd {
-        assert_eq!(
-            pool.page_bytes(),
-            config.page_bytes,
-            "the pool has the medium's page size"
-        );
-        let share = Share::new(
-            &config.geometry,
-            config.page_bytes,
-            config.channels,
+    /// As [`Vssd::create`], for a software-isolated vSSD; `members` are the others of its group.
+    ///
+    /// # Panics
+    /// If the configuration contradicts itself, the pool's page size, or the members'.
+    pub fn create_in<'a>(
+        config: VssdConfig,
+        pool: Pool,
+        group: &ChannelGroup,
+        members: impl Iterator<Item = &'a Vssd>,
+    ) -> Vssd {
+        assert_ne!(
             config.isolation,
+            Isolation::Hardware,
+            "a vSSD with channels of its own is in no group"
         );
-        let home = share.rows().start * share.channels()..share.rows().end * share.channels();
-        assert!(
-            config.logical_pages <= config.geometry.logical_pages_max_of_units(home.end - home.start),
-            "more logical pages than collection can serve"
-        );
-        let depth = config.queue_depth as usize;
-        let units = share.units();
-        let ops = operations(&config, units);
+        let mut pages = Pages::new(config, pool, group.model(), 1);
+        for id in 0..pages.blocks.count() {
+            if !pages.blocks.is_home(id) {
+                pages.blocks.get_mut(id).state = State::Foreign;
+            }
+        }
+        for other in members {
+            assert_eq!(
+                other.pages.config.channels, pages.config.channels,
+                "a group has one set of channels"
+            );
+            for id in 0..pages.blocks.count() {
+                let theirs = *other.pages.blocks.get(id);
+                let block = pages.blocks.get_mut(id);
+                // A generation is used once, also when the block's last owner is another.
+                block.erases = block.erases.max(theirs.erases);
+                if theirs.state != State::Foreign {
+                    block.state = State::Foreign;
+                }
+            }
+        }
+        pages.blocks.start();
+        Self::new(pages, Trims::default())
+    }
+
+    /// The machine of pages whose blocks are started.
+    fn new(pages: Pages, trims: Trims) -> Self {
+        let depth = pages.config.queue_depth as usize;
         Self {
-            now: Instant::ZERO,
-            timed: !config.timing.is_none(),
-            nand,
-            ops: Slab::with_capacity(ops),
-            events: VecDeque::with_capacity(2 * ops),
-            mapping: Mapping::new(config.logical_pages, share.blocks() * share.pages_per_block()),
-            blocks: Blocks::new(
-                units,
-                home,
-                share.channels(),
-                share.blocks_per_unit(),
-                share.pages_per_block(),
-                config.gc_frontier_separate,
-                config.wear_gap_max,
-            ),
-            sequence: Sequence::new(next, ops),
-            flushed: next - 1,
-            claimed: next - 1,
-            settled: true,
-            salt: config.instance,
-            latched: false,
-            buffers: Buffers::new(3 * units as usize + 64),
+            checkpoints: Checkpoints::new(pages.share.units(), pages.sequence.last()),
+            pages,
+            trims,
             rounds: Rounds::new(depth),
-            trims: Trims::default(),
             collection: Collection::default(),
-            checkpoints: Checkpoints::new(units),
-            counters: Counters::default(),
-            starved: false,
             asked_to_borrow: false,
             write_wait: VecDeque::with_capacity(depth),
             read_wait: VecDeque::with_capacity(depth),
-            config,
-            share,
-            pool,
+            reads: 0,
+            user_programs: 0,
+            blocks_borrowed: 0,
         }
     }
 
-    pub(crate) fn own_model(config: &VssdConfig) -> Model {
-        assert_eq!(
-            config.isolation,
-            Isolation::Hardware,
-            "a software-isolated vSSD is created in its group"
-        );
-        let channels = config.channels.count_ones();
-        let units = channels * config.geometry.units_per_channel();
-        let ops = operations(config, units) as u32;
-        Model::Own(Nand::new(config.timing.clone(), channels, units, ops))
-    }
-
-    /// The machine of an entry with a history: the newest checkpoint, and what was programmed after it. Media operations
-    /// may follow at once: poll.
-    ///
-    /// # Errors
-    /// The medium fails, or metadata is damaged so that stale data might be returned.
-    pub fn recover(
-        config: VssdConfig,
-        pool: Pool,
-        medium: &dyn Device,
-    ) -> Result<(Vssd, RecoveryReport), RecoverError> {
-        recover::recover(config, pool, medium)
-    }
-
-    /// As [`Vssd::recover`], for all software-isolated vSSDs of one channel group.
-    ///
-    /// # Errors
-    /// The vSSD that cannot be recovered. The others cannot be without it, as it may have blocks of theirs.
-    ///
-    /// # Panics
-    /// If there is none, or they are not of one group.
-    pub fn recover_group(
-        configs: Vec<VssdConfig>,
-        pool: &Pool,
-        medium: &dyn Device,
-    ) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
-        let of_one_group =
-            |c: &VssdConfig| c.channels == configs[0].channels && c.isolation != Isolation::Hardware;
-        assert!(
-            configs.iter().all(of_one_group),
-            "a group has one set of channels"
-        );
-        recover::recover_group(configs, pool, medium)
+    /// The machine of pages with a history. The newest checkpoint covers programs up to `covered`, and is damaged if
+    /// recovery `fell_back` to the one before. Media operations may follow at once.
+    pub(crate) fn resume(pages: Pages, trims: Trims, covered: u64, fell_back: bool) -> Self {
+        let mut vssd = Self::new(pages, trims);
+        vssd.checkpoints.resume(covered, fell_back);
+        if !vssd.pages.settled() {
+            vssd.checkpoints.want();
+        }
+        vssd.pump();
+        vssd
     }
 
     /// Takes a request; [`Event::Done`] with its tag follows.
@@ -225,7 +143,7 @@ impl Vssd {
                 page,
             } => self.submit_write(tag, lpn, version, crc, page),
             Request::Zero { tag, lpn, version } => self.submit_zero(tag, lpn, version),
-            Request::Flush { tag } => self.submit_flush(tag),
+            Request::Flush { tag } => self.rounds.submit(&mut self.pages, &self.trims, tag),
         }
         self.pump();
     }
@@ -234,22 +152,15 @@ impl Vssd {
     ///
     /// # Panics
     /// If it was not asked.
-    pub fn media_done(&mut self, now: Instant, mut done: MediaDone) {
+    pub fn media_done(&mut self, now: Instant, done: MediaDone) {
         self.advance(now);
-        let id = u32::try_from(done.id).expect("an id of this vSSD");
-        let op = &mut self.ops[id];
-        assert!(op.media, "the medium was asked");
-        op.media = false;
-        op.failed = done.result.is_err();
-        if matches!(op.kind, OpKind::Read | OpKind::MoveRead) {
-            op.page = done.pages.pop();
-        }
-        let is_finished = !op.model;
-        if done.result == Err(MediaError::TimedOut) {
+        let hung = done.result == Err(MediaError::TimedOut);
+        let finished = self.pages.ops.media_done(done);
+        if hung {
             // What hung may hang again, and what a collection cannot read it must not take for damage.
             self.refuse_changes();
         }
-        if is_finished {
+        if let Some(id) = finished {
             self.finish(id);
         }
         self.pump();
@@ -258,19 +169,17 @@ impl Vssd {
     /// True if [`poll`](Vssd::poll) has an event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        self.pages.ops.has_event()
     }
 
     /// The next event, `None` when there is nothing more.
     pub fn poll(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.pages.ops.poll()
     }
 
     /// When it wants to be ticked, if at all.
     pub fn deadline(&self) -> Option<Instant> {
-        let model = self.nand.next_ns().map(Instant::from_nanos);
-        let retry = self.starved.then(|| self.now + STARVED_RETRY);
-        base::time::earliest(model, retry)
+        self.pages.ops.deadline()
     }
 
     /// Lets time pass.
@@ -282,168 +191,234 @@ impl Vssd {
 
     /// The newest version accepted, [`Version::NONE`] if never written or not a page of this vSSD.
     pub fn version(&self, lpn: Lpn) -> Version {
-        if lpn.0 >= self.mapping.len() {
+        let Pages { mapping, ops, .. } = &self.pages;
+        if lpn.0 >= mapping.len() {
             return Version::NONE;
         }
-        let mapped = self.mapping.get(lpn.0).version;
-        self.mapping
-            .buffered(lpn.0)
-            .map_or(mapped, |op| mapped.max(self.ops[op].version))
+        let mapped = mapping.get(lpn.0).version;
+        let buffered = mapping.buffered(lpn.0);
+        buffered.map_or(mapped, |op| mapped.max(ops[op].version))
     }
 
     /// Pages users see.
     pub fn logical_pages(&self) -> u32 {
-        self.mapping.len()
+        self.pages.mapping.len()
     }
 
     /// Free blocks over all blocks.
     pub fn free_ratio(&self) -> f64 {
-        f64::from(self.blocks.free_count()) / f64::from(self.blocks.owned().max(1))
+        let (free, owned) = self.free_blocks();
+        f64::from(free) / f64::from(owned.max(1))
     }
 
     /// What it is made of.
     pub fn config(&self) -> &VssdConfig {
-        &self.config
+        &self.pages.config
     }
 
     /// Free blocks, and all that no other member of its group has.
     pub fn free_blocks(&self) -> (u32, u32) {
-        (self.blocks.free_count(), self.blocks.owned())
+        (self.pages.blocks.free_count(), self.pages.blocks.owned())
     }
 
     /// The timing model's estimate of when the work now queued is finished; never earlier than the last call's `now`.
     pub fn busy_until(&self) -> Instant {
-        Instant::from_nanos(self.nand.busy_until_ns()).max(self.now)
+        self.pages.ops.busy_until()
     }
 
     /// Counters and state. Looks at every block: not for the data path.
     pub fn stats(&self) -> VssdStats {
-        let c = &self.counters;
+        let Pages { blocks, mapping, .. } = &self.pages;
         VssdStats {
-            user_programs: c.user_programs,
-            gc_programs: c.gc_programs,
-            record_programs: c.record_programs,
-            erases: c.erases,
-            reads: c.reads,
-            flushes: c.flushes,
-            checkpoints: c.checkpoints,
-            erase_count_min: self.blocks.present().map(|b| b.erases).min().unwrap_or(0),
-            erase_count_max: self.blocks.present().map(|b| b.erases).max().unwrap_or(0),
-            erase_count_mean: self.blocks.erases_mean(),
-            blocks: self.blocks.owned(),
-            free_blocks: self.blocks.free_count(),
-            blocks_borrowed: c.blocks_borrowed,
-            borrowed_blocks: self.blocks.borrowed(),
-            lent_blocks: self.blocks.lent(),
-            live_pages: self.mapping.mapped_count(),
-            damaged_pages: self.mapping.damaged_count(),
+            user_programs: self.user_programs,
+            gc_programs: self.collection.moved(),
+            record_programs: self.trims.programs(),
+            erases: self.pages.erases(),
+            reads: self.reads,
+            flushes: self.rounds.count(),
+            checkpoints: self.checkpoints.count(),
+            erase_count_min: blocks.present().map(|b| b.erases).min().unwrap_or(0),
+            erase_count_max: blocks.present().map(|b| b.erases).max().unwrap_or(0),
+            erase_count_mean: blocks.erases_mean(),
+            blocks: blocks.owned(),
+            free_blocks: blocks.free_count(),
+            blocks_borrowed: self.blocks_borrowed,
+            borrowed_blocks: blocks.borrowed(),
+            lent_blocks: blocks.lent(),
+            live_pages: mapping.mapped_count(),
+            damaged_pages: mapping.damaged_count(),
         }
     }
 
     /// Pages that collection has moved, and blocks that were erased, since the start.
     pub fn collected(&self) -> (u64, u64) {
-        (self.counters.gc_programs, self.counters.erases)
+        (self.collection.moved(), self.pages.erases())
     }
 
     /// True after a failed media write or flush: writes and flushes are refused, reads go on.
     pub fn latched(&self) -> bool {
-        self.latched
+        self.pages.ops.latched()
     }
 
-    pub(crate) fn done(&mut self, tag: u64, result: Result<Data, VssdError>) {
-        self.events.push_back(Event::Done { tag, result });
-    }
-
-    pub(crate) fn media(&mut self, op: MediaOp) {
-        self.ops[op.id as u32].media = true;
-        self.events.push_back(Event::Media(op));
-    }
-
-    /// Gives an operation on `ppn` to the timing model.
-    pub(crate) fn model(&mut self, op: u32, kind: NandKind, ppn: u32, collection: bool) {
-        if !self.timed || (collection && self.config.gc == GcMode::Free) {
-            return;
+    /// Begins a checkpoint, for a clean shutdown: flush first, so that no trim is left to log. [`Event::Done`] with the
+    /// tag follows when it is durable.
+    pub fn checkpoint(&mut self, now: Instant, tag: u64) {
+        self.advance(now);
+        if self.latched() {
+            return self.done(tag, Err(VssdError::Latched));
         }
-        self.ops[op].model = true;
-        let unit = self.blocks.unit_of_block(self.blocks.block_of(ppn));
-        let page = ppn % self.share.pages_per_block();
-        self.nand
-            .submit(self.now.as_nanos(), op, kind, unit, page, collection);
+        self.checkpoints.submit(tag);
+        self.pump();
+    }
+
+    /// Begins collecting until the share of free blocks is `until_free_ratio`. [`Event::GcDone`] follows, once, when
+    /// the share is reached or nothing more can be gained. A higher aim replaces a lower one.
+    pub fn start_gc(&mut self, now: Instant, until_free_ratio: f64) {
+        assert!(
+            (0.0..=1.0).contains(&until_free_ratio),
+            "a ratio is between 0 and 1"
+        );
+        self.advance(now);
+        self.collection.start(&mut self.pages, until_free_ratio);
+        self.pump();
+    }
+
+    /// True while collecting; false once the medium has failed.
+    pub fn gc_active(&self) -> bool {
+        !self.latched() && (self.collection.is_active() || self.collection.has_victim())
+    }
+
+    /// Free blocks that it can spare, none while it collects, owes blocks itself or has failed.
+    pub fn lendable_blocks(&self) -> u32 {
+        let blocks = &self.pages.blocks;
+        let needy = self.collection.is_active() || blocks.borrowed() > 0 || self.asked_to_borrow;
+        if needy || self.latched() {
+            return 0;
+        }
+        blocks.free_at_home().saturating_sub(self.kept_when_lending())
+    }
+
+    /// Enough to go on writing for a while, and to collect.
+    fn kept_when_lending(&self) -> u32 {
+        let share = &self.pages.share;
+        RESERVE_BLOCKS + 2 * (share.rows().end - share.rows().start) * share.channels()
+    }
+
+    /// Gives at most `count` free blocks to a collocated vSSD, which [`accept`](Vssd::accept)s them.
+    pub fn lend(&mut self, count: u32) -> Vec<Loan> {
+        let count = count.min(self.lendable_blocks());
+        let kept = self.kept_when_lending();
+        self.pages.blocks.lend(count, kept)
+    }
+
+    /// Takes blocks over: the answer to [`Event::Borrow`], or what was lent comes back. Without any it collects.
+    ///
+    /// # Panics
+    /// If it has such a block already.
+    pub fn accept(&mut self, now: Instant, loans: Vec<Loan>) {
+        self.advance(now);
+        let asked = core::mem::take(&mut self.asked_to_borrow);
+        if asked && loans.is_empty() {
+            self.collection.force(&mut self.pages);
+        }
+        for loan in loans {
+            self.blocks_borrowed += u64::from(!self.pages.blocks.is_home(loan.block));
+            self.pages.blocks.accept(loan);
+        }
+        if self.collection.is_active() {
+            self.pages.call_in_borrowed();
+        }
+        self.pump();
+    }
+
+    /// The borrowed blocks that are erased and not needed: the answer to [`Event::Return`].
+    pub fn take_returns(&mut self) -> Vec<Loan> {
+        self.pages.blocks.take_returns()
+    }
+
+    /// Which of `loans` are of its own units.
+    pub fn own_of(&self, loans: &[Loan]) -> Vec<Loan> {
+        let own = loans.iter().filter(|loan| self.pages.blocks.is_home(loan.block));
+        own.copied().collect()
+    }
+
+    /// The borrowed blocks of a vSSD that is being deleted, erased. Hand them out when its deletion is durable.
+    pub fn surrender(&self) -> Vec<Loan> {
+        self.pages.blocks.surrender()
+    }
+
+    /// A borrower's medium failed: what it has will not come back.
+    pub fn write_off(&mut self, now: Instant) {
+        self.advance(now);
+        self.pages.blocks.write_off();
+        self.pump();
+    }
+
+    fn done(&mut self, tag: u64, result: Result<Data, VssdError>) {
+        self.pages.ops.done(tag, result);
     }
 
     /// Plays the timing model up to `now`; true if something was completed, and everything carried on since.
-    pub(crate) fn advance(&mut self, now: Instant) -> bool {
+    fn advance(&mut self, now: Instant) -> bool {
         let mut pumped = false;
-        while let Some((op, at)) = self.nand.advance(now.as_nanos()) {
-            self.now = self.now.max(Instant::from_nanos(at));
-            let record = &mut self.ops[op];
-            record.model = false;
-            if !record.media {
-                self.finish(op);
-                self.pump();
-                pumped = true;
-            }
+        while let Some(id) = self.pages.ops.advance(now) {
+            self.finish(id);
+            self.pump();
+            pumped = true;
         }
-        self.now = self.now.max(now);
         pumped
     }
 
     /// Carries everything on that an event may have made possible.
-    pub(crate) fn pump(&mut self) {
-        self.starved = false;
-        self.retry_buffers();
+    fn pump(&mut self) {
+        self.pages.ops.retry();
+        self.pages.entries.retry(&mut self.pages.ops);
         self.retry_reads();
-        self.step_trims();
-        self.drain_writes();
-        self.step_collection();
-        if self.collection.dead_end {
-            self.drain_writes();
-            self.collection.dead_end = false;
+        if !self.rounds.is_writing() && !self.trims.step(&mut self.pages) {
+            self.checkpoints.want();
         }
-        if self.collection.wants_flush {
-            let (programmed, loggable) = (self.sequence.programmed(), self.trims_loggable());
-            if self.blocks.release_possible(programmed, loggable) {
-                self.rounds.internal = true;
-            } else if loggable < self.trims.accepted {
-                // There is no room to log the trims that the blocks wait for: only a checkpoint makes them durable.
-                self.checkpoints.wanted = true;
+        self.drain_writes(false);
+        match self.collection.step(&mut self.pages, &self.trims) {
+            Need::Nothing => {}
+            Need::Space => self.drain_writes(true),
+            Need::Checkpoint => self.checkpoints.want(),
+            Need::Flush => {
+                let loggable = self.trims.loggable(&self.pages);
+                let programmed = self.pages.sequence.programmed();
+                if self.pages.blocks.release_possible(programmed, loggable) {
+                    self.rounds.want();
+                } else if loggable < self.trims.accepted() {
+                    // There is no room to log the trims that the blocks wait for: only a checkpoint makes them durable.
+                    self.checkpoints.want();
+                }
             }
         }
-        self.step_checkpoint();
-        self.step_round();
-        if self.checkpoints.wanted {
+        self.step_durability();
+        if self.checkpoints.is_wanted() {
             // The round found out that it needs one.
-            self.step_checkpoint();
-            self.step_round();
+            self.step_durability();
         }
     }
 
-    /// Frees what the erase barrier no longer holds.
-    ///
-    /// After a recovery nothing is freed before a checkpoint is durable: a program over one that was cut, itself cut, could
-    /// complete what the former left.
-    pub(crate) fn release_blocks(&mut self) {
-        if !self.settled {
-            return;
+    fn step_durability(&mut self) {
+        if self.checkpoints.step(&mut self.pages, &self.trims) && self.rounds.is_idle() {
+            self.rounds.want();
         }
-        let released = self.blocks.release(self.flushed, self.trims.durable);
-        self.counters.erases += u64::from(released);
-        if self.blocks.returning {
-            self.offer_returns();
-        }
+        self.rounds
+            .step(&mut self.pages, &mut self.trims, &mut self.checkpoints);
     }
 
     fn submit_read(&mut self, tag: u64, lpn: Lpn) {
-        if lpn.0 >= self.mapping.len() {
+        if lpn.0 >= self.pages.mapping.len() {
             return self.done(tag, Err(VssdError::OutOfRange));
         }
-        self.counters.reads += 1;
+        self.reads += 1;
         self.start_read(tag, lpn.0);
     }
 
     fn start_read(&mut self, tag: u64, lpn: u32) {
-        if let Some(op) = self.mapping.buffered(lpn) {
-            let op = &self.ops[op];
+        if let Some(op) = self.pages.mapping.buffered(lpn) {
+            let op = &self.pages.ops[op];
             let page = op.page.clone().expect("a buffered operation keeps its page");
             let data = Data::Page {
                 page,
@@ -452,31 +427,26 @@ impl Vssd {
             };
             return self.done(tag, Ok(data));
         }
-        let Mapped { version, ppn, crc } = self.mapping.get(lpn);
+        let Mapped { version, ppn, crc } = self.pages.mapping.get(lpn);
         if ppn == NONE {
             return self.done(tag, Ok(Data::Zero { version }));
         }
-        let Some(page) = self.pool.alloc() else {
-            self.starved = true;
-            self.read_wait.push_back((tag, lpn));
-            return;
-        };
-        let op = self.ops.insert(Op {
+        let op = Op {
             tag,
             lpn,
             ppn,
             version,
             crc,
             ..Op::new(OpKind::Read)
-        });
-        self.model(op, NandKind::Read, ppn, false);
-        self.media(MediaOp::read(u64::from(op), self.share.data_offset(ppn), page));
+        };
+        if !self.pages.read(op, false) {
+            self.read_wait.push_back((tag, lpn));
+        }
     }
 
     fn retry_reads(&mut self) {
         for _ in 0..self.read_wait.len() {
-            if self.pool.available() == 0 {
-                self.starved = true;
+            if !self.pages.ops.has_page() {
                 return;
             }
             let (tag, lpn) = self.read_wait.pop_front().expect("counted");
@@ -486,7 +456,7 @@ impl Vssd {
 
     fn submit_write(&mut self, tag: u64, lpn: Lpn, version: Version, crc: u32, page: Page) {
         assert_ne!(version, Version::NONE, "a write has a version");
-        assert_eq!(page.len(), self.config.page_bytes, "a page of the pool");
+        assert_eq!(page.len(), self.pages.config.page_bytes, "a page of the pool");
         if let Some(answer) = self.refusal(lpn, version) {
             return self.done(tag, answer);
         }
@@ -498,17 +468,17 @@ impl Vssd {
             page: Some(page),
             ..Op::new(OpKind::Write)
         };
-        let op = self.ops.insert(op);
-        self.mapping.set_buffered(lpn.0, Some(op));
+        let op = self.pages.ops.insert(op);
+        self.pages.mapping.set_buffered(lpn.0, Some(op));
         self.write_wait.push_back(op);
     }
 
     /// The answer to a write or zero that is not to be carried out.
     fn refusal(&self, lpn: Lpn, version: Version) -> Option<Result<Data, VssdError>> {
-        if lpn.0 >= self.mapping.len() {
+        if lpn.0 >= self.pages.mapping.len() {
             return Some(Err(VssdError::OutOfRange));
         }
-        if self.latched {
+        if self.latched() {
             return Some(Err(VssdError::Latched));
         }
         (version < self.version(lpn)).then_some(Ok(Data::None))
@@ -519,40 +489,40 @@ impl Vssd {
         if let Some(answer) = self.refusal(lpn, version) {
             return self.done(tag, answer);
         }
-        let buffered = self.mapping.buffered(lpn.0).is_some();
+        let buffered = self.pages.mapping.buffered(lpn.0).is_some();
         let mapped = Mapped {
             version,
             ..Mapped::EMPTY
         };
-        if buffered || self.mapping.get(lpn.0) != mapped {
-            let trim = self.accept_trim(lpn.0, version);
-            self.mapping.set_buffered(lpn.0, None);
-            self.mapping.set_damaged(lpn.0, false);
-            if let Some(dead) = self.mapping.set(lpn.0, mapped) {
-                self.blocks.kill(dead, 0, trim);
+        if buffered || self.pages.mapping.get(lpn.0) != mapped {
+            let trim = self.trims.accept(lpn.0, version);
+            self.pages.mapping.set_buffered(lpn.0, None);
+            self.pages.mapping.set_damaged(lpn.0, false);
+            if let Some(dead) = self.pages.mapping.set(lpn.0, mapped) {
+                self.pages.blocks.kill(dead, 0, trim);
             }
         }
         self.done(tag, Ok(Data::None));
     }
 
-    /// Programs waiting writes while there are pages for them.
-    fn drain_writes(&mut self) {
+    /// Programs waiting writes while there are pages for them. At a dead end of collection the others fail.
+    fn drain_writes(&mut self, dead_end: bool) {
         while let Some(&id) = self.write_wait.front() {
-            if self.latched {
+            if self.latched() {
                 return;
             }
-            let op = &self.ops[id];
-            if op.version < self.mapping.get(op.lpn).version {
+            let op = &self.pages.ops[id];
+            if op.version < self.pages.mapping.get(op.lpn).version {
                 // Zeroed while it waited.
                 self.write_wait.pop_front();
                 self.end_write(id, Ok(Data::None));
                 continue;
             }
-            if let Some(ppn) = self.blocks.allocate(Stream::User) {
+            if let Some(ppn) = self.pages.blocks.allocate(Stream::User) {
                 self.write_wait.pop_front();
-                self.program(id, Kind::User, ppn, false);
-                self.counters.user_programs += 1;
-            } else if self.collection.dead_end {
+                self.pages.program(id, Kind::User, ppn, false);
+                self.user_programs += 1;
+            } else if dead_end {
                 self.write_wait.pop_front();
                 self.end_write(id, Err(VssdError::NoSpace));
             } else {
@@ -561,130 +531,89 @@ impl Vssd {
         }
     }
 
-    fn end_write(&mut self, id: u32, result: Result<Data, VssdError>) {
-        let op = self.ops.remove(id);
-        if self.mapping.buffered(op.lpn) == Some(id) {
-            self.mapping.set_buffered(op.lpn, None);
+    /// Users found no free block: ask for one, or collect.
+    fn no_free_block(&mut self) {
+        let may_borrow =
+            self.pages.is_shared() && !self.collection.is_active() && self.pages.blocks.lent() == 0;
+        if !may_borrow {
+            return self.collection.force(&mut self.pages);
         }
-        self.done(op.tag, result);
+        if !core::mem::replace(&mut self.asked_to_borrow, true) {
+            self.pages.ops.event(Event::Borrow);
+        }
     }
 
-    /// Programs the page of `id` at `ppn`, just allocated: map, entry, medium, model. Returns its sequence.
-    pub(crate) fn program(&mut self, id: u32, kind: Kind, ppn: u32, collection: bool) -> u64 {
-        let sequence = self.sequence.begin();
-        self.checkpoints.programs += 1;
-        let block_id = self.blocks.block_of(ppn);
-        let block = self.blocks.get_mut(block_id);
-        if block.first_sequence == 0 {
-            block.first_sequence = sequence;
-        }
-        let generation = block.erases;
-        let op = &mut self.ops[id];
-        op.ppn = ppn;
-        op.sequence = sequence;
-        op.failed = false;
-        if kind == Kind::Record && op.version == Version::NONE {
-            // A record is named by its first program.
-            op.version = Version(sequence);
-        }
-        let (lpn, version, crc) = (op.lpn, op.version, op.crc);
-        let page = op.page.clone().expect("a program has a page");
-        self.blocks.revive(ppn);
-        if kind == Kind::Record {
-            self.mapping.set_record(ppn, true);
-        } else {
-            if kind == Kind::User {
-                self.mapping.set_damaged(lpn, false);
-            }
-            if let Some(dead) = self.mapping.set(lpn, Mapped { version, ppn, crc }) {
-                self.blocks.kill(dead, sequence, 0);
-            }
-        }
-        self.add_entry(&Entry {
-            kind,
-            lpn,
-            instance: self.config.instance,
-            version,
-            sequence,
-            durable: self.claimed,
-            generation,
-            data_crc: crc,
-            checkpoint: self.checkpoints.number,
-            salt: self.salt,
-            ppn,
-        });
-        self.model(id, NandKind::Program, ppn, collection);
-        self.media(MediaOp::write(u64::from(id), self.share.data_offset(ppn), page));
-        sequence
+    fn end_write(&mut self, id: u32, result: Result<Data, VssdError>) {
+        let op = self.pages.ops.remove(id);
+        self.pages.forget_buffered(op.lpn, id);
+        self.done(op.tag, result);
     }
 
     /// Both the medium and the model are done with an operation.
     fn finish(&mut self, id: u32) {
-        let op = &self.ops[id];
+        let op = &self.pages.ops[id];
         let (kind, failed) = (op.kind, op.failed);
         match kind {
             OpKind::Read => return self.finish_read(id),
-            OpKind::MoveRead => return self.move_read(id),
+            OpKind::MoveRead => {
+                let need = self.collection.move_read(&mut self.pages, &mut self.trims, id);
+                if need == Need::Checkpoint {
+                    self.checkpoints.want();
+                }
+                return;
+            }
             _ => {}
         }
         if failed {
             return self.latch(id);
         }
         match kind {
-            OpKind::Write => {
-                self.program_ended(id);
-                self.end_write(id, Ok(Data::None));
-            }
-            OpKind::MoveWrite => {
-                self.program_ended(id);
-                let op = self.ops.remove(id);
-                if self.mapping.buffered(op.lpn) == Some(id) {
-                    self.mapping.set_buffered(op.lpn, None);
-                }
-                self.move_ended();
-            }
-            OpKind::MoveRecord => {
-                self.program_ended(id);
-                self.ops.remove(id);
-                self.move_ended();
-            }
-            OpKind::Record => {
-                self.program_ended(id);
-                self.ops.remove(id);
-                self.trims.records_in_flight -= 1;
+            OpKind::Write | OpKind::MoveWrite | OpKind::MoveRecord | OpKind::Record => {
+                self.finish_program(id, kind);
             }
             OpKind::Oob => {
-                let buffer = self.ops.remove(id).lpn;
-                self.buffer_written(buffer);
+                let buffer = self.pages.ops.remove(id).lpn;
+                self.pages.entries.written(&mut self.pages.ops, buffer);
             }
             OpKind::Piece => {
-                self.ops.remove(id);
-                self.piece_written();
+                self.pages.ops.remove(id);
+                self.checkpoints.piece_written();
             }
             OpKind::Header => {
-                self.ops.remove(id);
-                self.header_written();
+                self.pages.ops.remove(id);
+                self.checkpoints.header_written();
             }
             OpKind::Flush => {
-                self.ops.remove(id);
-                self.round_done();
+                self.pages.ops.remove(id);
+                self.rounds
+                    .done(&mut self.pages, &mut self.trims, &mut self.checkpoints);
             }
             OpKind::Erase => {
-                self.ops.remove(id);
-                self.erased();
+                self.pages.ops.remove(id);
+                self.collection.erased(&mut self.pages, &self.trims);
             }
             OpKind::Read | OpKind::MoveRead => unreachable!("handled above"),
         }
     }
 
-    fn program_ended(&mut self, id: u32) {
-        let (sequence, ppn) = (self.ops[id].sequence, self.ops[id].ppn);
-        self.sequence.end(sequence);
-        self.blocks.programmed(self.blocks.block_of(ppn));
+    fn finish_program(&mut self, id: u32, kind: OpKind) {
+        let op = self.pages.program_ended(id);
+        match kind {
+            OpKind::Write => {
+                self.pages.forget_buffered(op.lpn, id);
+                self.done(op.tag, Ok(Data::None));
+            }
+            OpKind::MoveWrite => {
+                self.pages.forget_buffered(op.lpn, id);
+                self.collection.move_ended();
+            }
+            OpKind::MoveRecord => self.collection.move_ended(),
+            _ => self.trims.record_programmed(),
+        }
     }
 
     fn finish_read(&mut self, id: u32) {
-        let op = self.ops.remove(id);
+        let op = self.pages.ops.remove(id);
         let page = op.page.filter(|_| !op.failed);
         if let Some(page) = page
             && page.crc() == op.crc
@@ -696,12 +625,12 @@ impl Vssd {
             };
             return self.done(op.tag, Ok(data));
         }
-        let now = self.mapping.get(op.lpn);
+        let now = self.pages.mapping.get(op.lpn);
         if (now.ppn, now.version) != (op.ppn, op.version) {
             // The page moved meanwhile and its old place was programmed anew.
             return self.start_read(op.tag, op.lpn);
         }
-        self.mapping.set_damaged(op.lpn, true);
+        self.pages.mapping.set_damaged(op.lpn, true);
         self.done(op.tag, Err(VssdError::Damaged));
     }
 
@@ -709,7 +638,7 @@ impl Vssd {
     /// has, and asking again may wrongly succeed.
     #[cold]
     fn latch(&mut self, id: u32) {
-        let op = &self.ops[id];
+        let op = &self.pages.ops[id];
         let (kind, tag) = (op.kind, op.tag);
         if kind == OpKind::Write {
             // The operation stays: reads go on returning the data from memory.
@@ -720,15 +649,15 @@ impl Vssd {
 
     #[cold]
     fn refuse_changes(&mut self) {
-        if core::mem::replace(&mut self.latched, true) {
+        if !self.pages.ops.latch() {
             return;
         }
         while let Some(id) = self.write_wait.pop_front() {
-            let tag = self.ops[id].tag;
+            let tag = self.pages.ops[id].tag;
             self.done(tag, Err(VssdError::Latched));
         }
-        self.refuse_flushes();
-        self.refuse_checkpoints();
-        self.abandon_collection();
+        self.rounds.refuse(&mut self.pages.ops);
+        self.checkpoints.refuse(&mut self.pages.ops);
+        self.collection.abandon(&mut self.pages);
     }
 }
