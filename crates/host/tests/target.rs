@@ -182,8 +182,10 @@ fn a_turn_takes_in_all_that_ask_little_one_that_asks_much_and_one_bulk_connectio
 fn policies_that_do_not_prioritise_take_in_everybody_and_work_until_nothing_waits() {
     for policy in [Policy::Linux, Policy::Spdk, Policy::SpdkPriority] {
         let mut core = Core::of(policy, &[L, T, T]);
-        core.ask(1, 8, LARGE);
-        core.ask(2, 8, LARGE);
+        // From their first requests on they are known as bulk.
+        [1, 2].into_iter().for_each(|slot| core.ask(slot, 8, LARGE));
+        core.turn();
+        [1, 2].into_iter().for_each(|slot| core.ask(slot, 8, LARGE));
         core.ask(0, 1, SMALL);
         let turn = core.turn();
         let mut taken = taken_in(&turn);
@@ -369,9 +371,17 @@ fn a_wrong_guess_is_followed_by_a_question() {
     let mut core = Core::of(Policy::Switchyard, &[T, L]);
     core.ask(0, 100, LARGE);
     core.ask(1, 1, SMALL);
+    core.turn();
+    core.now += Duration::from_millis(2);
+    while !matches!(core.step(), Act::Look { asks: true }) {}
+    core.ask(1, 1, SMALL);
+    let mut guesses = 0;
     for _ in 0..60 {
-        assert_ne!(core.step(), Act::Look { asks: false });
+        let act = core.step();
+        assert_ne!(act, Act::Look { asks: false });
+        guesses += u32::from(matches!(act, Act::TakeIn { expects: true, .. }));
     }
+    assert_eq!(guesses, 1, "it does not guess again before the client is back");
 }
 
 #[test]
@@ -451,6 +461,7 @@ fn who_waits_for_pages_is_read_again_when_more_are_free_than_when_it_stopped() {
 #[test]
 fn a_core_polls_for_a_while_after_work_and_then_sleeps() {
     let mut core = Core::of(Policy::Switchyard, &[L]);
+    core.now += Duration::from_millis(10);
     core.ask(0, 1, SMALL);
     core.turn();
     let Wait::Poll(until) = core.dispatcher.wait(core.now, PAGES, false) else {
