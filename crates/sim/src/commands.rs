@@ -151,8 +151,8 @@ impl Commands {
 
     /// The ends of all commands, at the end of a run.
     pub fn counts(&self, stored: &Snapshot) -> Counts {
-        let exchanged = |(a, _): &&(VssdId, VssdId)| !is_replica(stored, *a);
-        let exchanged = self.exchanges.iter().filter(exchanged).count() as u32;
+        let is_whole = |&&(a, b): &&(VssdId, VssdId)| !is_replica(stored, a) && !is_replica(stored, b);
+        let exchanged = self.exchanges.iter().filter(is_whole).count() as u32;
         Counts {
             exchanged,
             undone: self.exchanges.len() as u32 - exchanged,
@@ -311,9 +311,20 @@ impl Commands {
                 _ => {}
             }
         }
-        let half = |(a, b): &&(VssdId, VssdId)| is_replica(stored, *a) != is_replica(stored, *b);
-        let half = self.exchanges.iter().find(half);
-        half.map(|(a, b)| format!("vSSDs {} and {} have exchanged places by half", a.0, b.0))
+        self.half_exchanged(stored)
+    }
+
+    /// Two vSSDs of which one alone has left its place. One of them may have been exchanged with a third, so that their
+    /// own exchange was refused.
+    fn half_exchanged(&self, stored: &Snapshot) -> Option<String> {
+        let is_gone = |vssd: VssdId| !is_replica(stored, vssd);
+        let is_explained = |vssd: VssdId| {
+            let mut pairs = self.exchanges.iter();
+            pairs.any(|&(a, b)| (a == vssd || b == vssd) && is_gone(a) && is_gone(b))
+        };
+        let mut half = self.exchanges.iter().filter(|(a, b)| is_gone(*a) != is_gone(*b));
+        let (a, b) = half.find(|(a, b)| !is_explained(if is_gone(*a) { *a } else { *b }))?;
+        Some(format!("vSSDs {} and {} have exchanged places by half", a.0, b.0))
     }
 
     /// A volume that must be there, and its least size.
@@ -328,4 +339,47 @@ fn is_replica(stored: &Snapshot, vssd: VssdId) -> bool {
     let sets = stored.volumes.iter().flat_map(|volume| &volume.sets);
     sets.flat_map(|set| &set.replicas)
         .any(|replica| replica.vssd == vssd.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rack::registry::{ReplicaRecord, SetRecord};
+
+    fn stored(vssds: &[u32]) -> Snapshot {
+        let replicas = vssds.iter().map(|&vssd| ReplicaRecord { vssd, node: 1 });
+        let set = SetRecord {
+            replicas: replicas.collect(),
+            ..SetRecord::default()
+        };
+        let volume = VolumeRecord {
+            id: 1,
+            name: "v".to_owned(),
+            size_bytes: 4096,
+            durability: Durability::Memory,
+            read_only: false,
+            ready: true,
+            sets: vec![set],
+        };
+        Snapshot {
+            volumes: vec![volume],
+            ..Snapshot::default()
+        }
+    }
+
+    /// Bug: the checker called the exchange of vSSDs 3 and 2 half done. Cause: it was refused, since 3 was just being
+    /// exchanged with 1, and the checker looked at each exchange by itself. Fix: a vSSD may have gone with another one.
+    #[test]
+    fn an_exchange_that_was_refused_is_not_half_done_because_another_is_done() {
+        let mut commands = Commands::new(&[]);
+        let pair = |a, b| (VssdId(a), VssdId(b));
+        commands.exchanges = vec![pair(3, 2), pair(3, 1)];
+        assert_eq!(commands.broken(&stored(&[1, 2, 3])), None);
+        assert_eq!(commands.broken(&stored(&[2, 7, 8])), None);
+        let counts = commands.counts(&stored(&[2, 7, 8]));
+        assert_eq!((counts.exchanged, counts.undone), (1, 1));
+        assert!(commands.broken(&stored(&[1, 2, 8])).is_some());
+        commands.exchanges = vec![pair(3, 2)];
+        assert!(commands.broken(&stored(&[2, 7])).is_some());
+    }
 }
