@@ -1,6 +1,7 @@
 //! A node whose superblock could not be written changes it no more, and tells so, until it starts again.
 
 use base::device::execute;
+use base::event::Kind;
 use base::limits::SECTOR_BYTES;
 use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Pool, VssdId};
 use flash::{Geometry, Ssd};
@@ -29,6 +30,8 @@ enum Fate {
     Done,
     /// Nothing is written, and an error is told.
     Lost,
+    /// Nothing is written, and the medium does not answer in time.
+    Silent,
     /// Everything is written, but its flush fails.
     Unflushed,
 }
@@ -38,6 +41,7 @@ struct World {
     medium: Vec<u8>,
     requests: u64,
     writes: usize,
+    silences: usize,
 }
 
 impl World {
@@ -56,6 +60,7 @@ impl World {
             medium,
             requests: 0,
             writes: 0,
+            silences: 0,
         }
     }
 
@@ -73,8 +78,10 @@ impl World {
         let flushes = op.kind == MediaKind::Flush;
         self.writes += usize::from(!flushes);
         let fails = fate == Fate::Lost || fate == Fate::Unflushed && flushes;
-        if fate == Fate::Lost {
-            return op.done(Err(MediaError::Io));
+        match fate {
+            Fate::Lost => return op.done(Err(MediaError::Io)),
+            Fate::Silent => return op.done(Err(MediaError::TimedOut)),
+            Fate::Done | Fate::Unflushed => {}
         }
         let done = execute(&mut self.medium, op);
         MediaDone {
@@ -105,6 +112,7 @@ impl World {
                     let done = self.carry_out(op, fate);
                     self.node.handle(Instant::ZERO, Input::Media(done));
                 }
+                Output::Event(Kind::MediumSilent { .. }) => self.silences += 1,
                 Output::Send { .. } | Output::Reply(_) | Output::Event(_) => {}
             }
         }
@@ -173,4 +181,12 @@ fn the_last_good_superblock_is_not_written_over() {
     assert_eq!(world.make(3, Fate::Done), Code::Latched);
     assert_eq!(world.writes, writes, "nothing more is written");
     assert_eq!(world.restart().vssds(), [1]);
+}
+
+#[test]
+fn a_node_tells_once_that_its_medium_does_not_answer() {
+    let mut world = World::new();
+    world.make(1, Fate::Silent);
+    world.make(2, Fate::Silent);
+    assert_eq!(world.silences, 1);
 }

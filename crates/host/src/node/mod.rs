@@ -6,11 +6,11 @@
 
 mod collector;
 mod group;
-mod groups;
 mod held;
 mod stages;
 mod timed;
 mod unit;
+mod units;
 
 pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
@@ -19,19 +19,18 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, Map, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
+    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
 };
 use flash::{
     GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
-use group::Group;
 use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
 use rack::replica::Membership;
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use thiserror::Error;
-use timed::Timed;
+use units::Units;
 use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 
 /// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
@@ -141,13 +140,6 @@ struct Writing {
     failed: bool,
 }
 
-struct Slot {
-    unit: Timed,
-    closing: Option<Header>,
-    /// Its channel group, if it shares its channels.
-    group: Option<usize>,
-}
-
 /// Facts of the superblock about a vSSD beyond its shape.
 type UnitOf = (Membership, Option<Lead>);
 
@@ -164,9 +156,7 @@ pub struct Node {
     config: NodeConfig,
     pool: Pool,
     ssd: Ssd,
-    units: Vec<Option<Slot>>,
-    groups: Vec<Group>,
-    index: Map<u32, u32>,
+    units: Units,
     jobs: VecDeque<Job>,
     writing: Option<Writing>,
     /// The last vSSDs that were deleted: a late request to make one is refused.
@@ -177,7 +167,6 @@ pub struct Node {
     registered: bool,
     register_at: Instant,
     silence: Silence,
-    out: VecDeque<Output>,
     reports: Vec<(VssdId, RecoveryReport)>,
     corrupt_packets: u64,
 }
@@ -194,10 +183,8 @@ impl Node {
         let mut node = Self {
             ssd,
             pool,
+            units: Units::new(config.unit.gc, config.borrow_blocks),
             config,
-            units: Vec::new(),
-            groups: Vec::new(),
-            index: Map::new(),
             jobs: VecDeque::new(),
             writing: None,
             deleted: VecDeque::new(),
@@ -205,7 +192,6 @@ impl Node {
             registered: false,
             register_at: now,
             silence: Silence::default(),
-            out: VecDeque::new(),
             reports: Vec::new(),
             corrupt_packets: 0,
         };
@@ -220,7 +206,7 @@ impl Node {
                 .map_err(|error| NodeError::Recover(entry.id, error))?;
             node.reports.push((entry.id, report));
             let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            node.start_unit(now, entry.id, config, flash);
+            node.start_unit(now, entry.id, config, flash, None);
         }
         node.tell(event::Kind::NodeStarted {
             node: node.config.id,
@@ -228,6 +214,31 @@ impl Node {
             vssds: entries.len() as u32,
         });
         Ok(node)
+    }
+
+    /// Recovers the channel group of `entry`, with its first member.
+    fn recover_group_of(
+        &mut self,
+        now: Instant,
+        entry: &VssdEntry,
+        entries: &[VssdEntry],
+        medium: &dyn Device,
+    ) -> Result<(), NodeError> {
+        let members: Vec<&VssdEntry> = entries.iter().filter(|other| other.shares_with(entry)).collect();
+        if members[0] != entry {
+            return Ok(());
+        }
+        let configs: Vec<_> = members.iter().map(|entry| self.vssd_config(entry)).collect();
+        let first = configs[0].clone();
+        let recovered = Vssd::recover_group(configs, &self.pool, medium);
+        let (shared, vssds) = recovered.map_err(|(id, error)| NodeError::Recover(id, error))?;
+        let group = self.units.group_on(&first, Some(shared));
+        for (entry, (flash, report)) in members.into_iter().zip(vssds) {
+            self.reports.push((entry.id, report));
+            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            self.start_unit(now, entry.id, config, flash, Some(group));
+        }
+        Ok(())
     }
 
     fn vssd_config(&self, entry: &VssdEntry) -> VssdConfig {
@@ -238,7 +249,14 @@ impl Node {
         config
     }
 
-    fn start_unit(&mut self, now: Instant, vssd: VssdId, (membership, lead): UnitOf, flash: Vssd) {
+    fn start_unit(
+        &mut self,
+        now: Instant,
+        vssd: VssdId,
+        (membership, lead): UnitOf,
+        flash: Vssd,
+        group: Option<usize>,
+    ) {
         let identity = Identity {
             vssd,
             node: self.config.id,
@@ -249,18 +267,13 @@ impl Node {
             membership,
             lead,
         };
-        let media_tag = (self.units.len() as u64 + 1) << UNIT_SHIFT;
+        let media_tag = (self.units.slots.len() as u64 + 1) << UNIT_SHIFT;
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash, media_tag);
         assert!(
-            self.units.len() < NODE_UNIT as usize,
+            self.units.slots.len() < NODE_UNIT as usize,
             "unit indexes fit beside the node's own"
         );
-        self.index.insert(vssd.0, self.units.len() as u32);
-        self.units.push(Some(Slot {
-            unit: Timed::new(unit),
-            closing: None,
-            group: None,
-        }));
+        self.units.add(now, unit, group);
         self.registered = false;
         self.register_at = now;
     }
@@ -272,7 +285,7 @@ impl Node {
 
     /// The vSSDs that are served.
     pub fn units(&self) -> impl Iterator<Item = &Unit> {
-        self.units.iter().flatten().map(|slot| &*slot.unit)
+        self.units.slots.iter().flatten().map(|slot| &*slot.unit)
     }
 
     /// The configuration.
@@ -294,8 +307,8 @@ impl Node {
     pub fn drain(&mut self, now: Instant) {
         let node = self.config.id;
         self.tell(event::Kind::NodeStopping { node });
-        for index in 0..self.units.len() {
-            self.call_unit(now, index, |unit, out| unit.drain(now, out));
+        for index in 0..self.units.slots.len() {
+            self.units.call_unit(now, index, |unit, out| unit.drain(now, out));
         }
     }
 
@@ -303,7 +316,7 @@ impl Node {
     /// vSSD whose medium failed counts as quiet.
     pub fn is_quiet(&self) -> bool {
         let superblock = self.writing.is_some() || !self.jobs.is_empty();
-        let mut slots = self.units.iter().flatten();
+        let mut slots = self.units.slots.iter().flatten();
         !superblock && slots.all(|slot| slot.unit.is_quiet())
     }
 
@@ -373,7 +386,7 @@ impl Node {
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(now, header),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
-            _ => match self.index.get(&header.vssd.0) {
+            _ => match self.units.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
                 Some(&index) if self.is_closing(index) => {}
                 Some(&index) => self.unit_packet(now, index as usize, packet),
@@ -388,12 +401,12 @@ impl Node {
     }
 
     fn is_closing(&self, index: u32) -> bool {
-        let slot = self.units[index as usize].as_ref();
+        let slot = self.units.slots[index as usize].as_ref();
         slot.is_some_and(|slot| slot.closing.is_some())
     }
 
     fn unit_packet(&mut self, now: Instant, index: usize, packet: Packet) {
-        let unit = self.units[index].as_ref().map(|slot| &slot.unit);
+        let unit = self.units.slots[index].as_ref().map(|slot| &slot.unit);
         match unit.and_then(|unit| unit.elsewhere(&packet.header)) {
             Some(replica) => {
                 let header = Header {
@@ -403,27 +416,14 @@ impl Node {
                 };
                 self.send(Packet::bare(header));
             }
-            None => self.call_unit(now, index, |unit, out| unit.packet(now, packet, out)),
-        }
-    }
-
-    /// Calls a unit, if it exists.
-    fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
-        if let Some(slot) = self.units[index].as_mut() {
-            call(&mut slot.unit, &mut self.out);
-        }
-    }
-
-    /// As [`with_unit`](Node::with_unit), from outside: a member's group hears of it.
-    fn call_unit(&mut self, now: Instant, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
-        self.with_unit(index, call);
-        if let Some(group) = self.units[index].as_ref().and_then(|slot| slot.group) {
-            self.step_group(now, group);
+            None => self
+                .units
+                .call_unit(now, index, |unit, out| unit.packet(now, packet, out)),
         }
     }
 
     fn tell(&mut self, kind: event::Kind) {
-        self.out.push_back(Output::Event(kind));
+        self.units.out.push_back(Output::Event(kind));
     }
 
     fn answer(&mut self, request: &Header, code: Code) {
@@ -433,7 +433,7 @@ impl Node {
 
     fn send(&mut self, mut packet: Packet) {
         packet.header.source = self.config.addr;
-        self.out.push_back(Output::Send {
+        self.units.out.push_back(Output::Send {
             to: self.config.tor,
             packet,
         });
@@ -451,7 +451,7 @@ impl Node {
         let Some(open) = Open::parse(packet.record()) else {
             return self.answer(&header, Code::Refused);
         };
-        if let Some(&index) = self.index.get(&header.vssd.0) {
+        if let Some(&index) = self.units.index.get(&header.vssd.0) {
             return self.open_known(now, header, open, index as usize);
         }
         if !open.intent.creates() {
@@ -469,7 +469,7 @@ impl Node {
 
     fn open_known(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let changing = self.is_changing(header.vssd);
-        let Some(slot) = self.units[index].as_mut() else {
+        let Some(slot) = self.units.slots[index].as_mut() else {
             return;
         };
         if !slot.unit.fence(&header) {
@@ -520,7 +520,7 @@ impl Node {
 
     /// Facts for the superblock about a vSSD that is here. A gateway that opens it has it.
     fn config_of(&self, vssd: VssdId, lead: Option<Lead>) -> Option<Vec<u8>> {
-        let slot = self.units[*self.index.get(&vssd.0)? as usize].as_ref()?;
+        let slot = self.units.slots[*self.units.index.get(&vssd.0)? as usize].as_ref()?;
         let identity = slot.unit.identity();
         Some(emit_config(&identity.membership, lead.or(identity.lead)))
     }
@@ -529,7 +529,7 @@ impl Node {
     #[cold]
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let (membership, again) = (open.membership.clone(), open.intent == Intent::TakeOver);
-        self.with_unit(index, |unit, out| {
+        self.units.with_unit(index, |unit, out| {
             unit.change_members(now, membership, again, out)
         });
         self.registered = false;
@@ -542,11 +542,12 @@ impl Node {
     #[cold]
     fn move_peers(&mut self, header: Header, open: Open) {
         let index = self
+            .units
             .index
             .get(&header.vssd.0)
             .copied()
             .expect("the caller found it") as usize;
-        let slot = self.units[index].as_mut().expect("an indexed unit exists");
+        let slot = self.units.slots[index].as_mut().expect("an indexed unit exists");
         if !slot.unit.move_peers(&open.membership.peers) {
             return self.answer(&header, Code::Refused);
         }
@@ -566,8 +567,8 @@ impl Node {
 
     #[cold]
     fn delete_vssd(&mut self, now: Instant, header: Header) {
-        let unit = |index: &u32| self.units[*index as usize].as_ref().map(|slot| &slot.unit);
-        let known = self.index.get(&header.vssd.0);
+        let unit = |index: &u32| self.units.slots[*index as usize].as_ref().map(|slot| &slot.unit);
+        let known = self.units.index.get(&header.vssd.0);
         if known
             .and_then(unit)
             .is_some_and(|unit| unit.is_superseded(&header))
@@ -583,7 +584,7 @@ impl Node {
                 self.answer(&header, Code::SoftOrOk);
             }
             Some(&index) => {
-                if let Some(slot) = self.units[index as usize].as_mut() {
+                if let Some(slot) = self.units.slots[index as usize].as_mut() {
                     slot.closing = Some(header);
                 }
                 self.close_if_quiet(now, index as usize);
@@ -602,24 +603,24 @@ impl Node {
 
     /// A vSSD's channels are given away only when none of its writes can still reach the medium.
     fn close_if_quiet(&mut self, now: Instant, index: usize) {
-        let quiet = self.units[index]
+        let quiet = self.units.slots[index]
             .as_ref()
             .filter(|slot| slot.unit.media_in_flight() == 0);
         let Some(header) = quiet.and_then(|slot| slot.closing) else {
             return;
         };
-        let slot = self.units[index].take().expect("checked above");
+        let slot = self.units.slots[index].take().expect("checked above");
         let vssd = slot.unit.identity().vssd;
-        self.index.remove(&vssd.0);
+        self.units.index.remove(&vssd.0);
         self.tell(event::Kind::VssdClosed { vssd });
         self.remember_deleted(vssd);
         let borrowed = slot.group.map(|group| {
-            let loans = self.leave_group(now, index, group, &slot.unit);
+            let loans = self.units.leave_group(now, index, group, &slot.unit);
             (group, loans)
         });
         drop(slot);
         if let Some((group, _)) = borrowed {
-            self.step_group(now, group);
+            self.units.step_group(now, group);
         }
         self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
         self.jobs.push_back(Job::Delete(header, borrowed));
@@ -675,7 +676,8 @@ impl Node {
                 .alloc()
                 .expect("a few pages are kept for the control path");
             page.with_mut(|target| target.copy_from_slice(&bytes));
-            self.out
+            self.units
+                .out
                 .push_back(Output::Media(MediaOp::write(SUPERBLOCK_ID, offset, page)));
         }
     }
@@ -691,7 +693,8 @@ impl Node {
         }
         done.id &= (1 << UNIT_SHIFT) - 1;
         let index = unit as usize - 1;
-        self.call_unit(now, index, |unit, out| unit.media_done(now, done, out));
+        self.units
+            .call_unit(now, index, |unit, out| unit.media_done(now, done, out));
         self.close_if_quiet(now, index);
     }
 
@@ -705,7 +708,9 @@ impl Node {
             writing.left -= 1;
             if writing.left == 0 {
                 writing.flushing = true;
-                self.out.push_back(Output::Media(MediaOp::flush(SUPERBLOCK_ID)));
+                self.units
+                    .out
+                    .push_back(Output::Media(MediaOp::flush(SUPERBLOCK_ID)));
             }
             return;
         }
@@ -722,15 +727,15 @@ impl Node {
             }
             Job::Delete(header, borrowed) => {
                 if let Some((group, loans)) = borrowed {
-                    self.hand_out(now, group, &loans);
-                    self.step_group(now, group);
+                    self.units.hand_out(now, group, &loans);
+                    self.units.step_group(now, group);
                 }
                 self.answer(&header, Code::SoftOrOk);
             }
             Job::Move(header) => self.answer(&header, Code::Busy),
             Job::Lead(header) => {
-                let index = self.index.get(&header.vssd.0).map(|&index| index as usize);
-                if let Some(slot) = index.and_then(|index| self.units[index].as_mut()) {
+                let index = self.units.index.get(&header.vssd.0).map(|&index| index as usize);
+                if let Some(slot) = index.and_then(|index| self.units.slots[index].as_mut()) {
                     slot.unit.set_lead(lead_of(&header));
                 }
                 self.answer(&header, Code::Busy);
@@ -745,14 +750,13 @@ impl Node {
                 let entry = entry.expect("created before it was written");
                 let config_of_new = (open.membership, Some(lead_of(&header)));
                 let config = self.vssd_config(&entry);
-                if entry.isolation == Isolation::Hardware {
-                    let flash = Vssd::create(config, self.pool.clone());
-                    self.start_unit(now, header.vssd, config_of_new, flash);
-                } else {
-                    let group = self.group_on(&config, None);
-                    let flash = self.create_member(config, group);
-                    self.start_member(now, header.vssd, config_of_new, flash, group);
-                }
+                let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
+                let group = shared.then(|| self.units.group_on(&config, None));
+                let flash = match group {
+                    None => Vssd::create(config, pool),
+                    Some(group) => self.units.create_member(config, pool, group),
+                };
+                self.start_unit(now, header.vssd, config_of_new, flash, group);
                 self.tell(event::Kind::VssdCreated {
                     vssd: header.vssd,
                     pages: open.pages,
@@ -818,30 +822,19 @@ impl Machine for Node {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        self.units.out.pop_front()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let register = (!self.index.is_empty()).then_some(self.register_at);
-        let units = self.units.iter().flatten().fold(register, |deadline, slot| {
-            earliest(deadline, slot.unit.deadline())
-        });
-        (0..self.groups.len()).fold(units, |deadline, group| {
-            earliest(deadline, self.group_deadline(group))
-        })
+        let register = (!self.units.index.is_empty()).then_some(self.register_at);
+        earliest(register, self.units.deadline())
     }
 
     fn tick(&mut self, now: Instant) {
-        if now >= self.register_at && !self.index.is_empty() {
+        if now >= self.register_at && !self.units.index.is_empty() {
             self.register(now);
             self.next_job();
         }
-        for index in 0..self.units.len() {
-            let due = |slot: &Slot| slot.unit.deadline().is_some_and(|deadline| now >= deadline);
-            if self.units[index].as_ref().is_some_and(due) {
-                self.call_unit(now, index, |unit, out| unit.tick(now, out));
-            }
-        }
-        self.tick_groups(now);
+        self.units.tick(now);
     }
 }

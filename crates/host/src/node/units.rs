@@ -1,14 +1,37 @@
-//! The channel groups of a node: blocks between collocated vSSDs, and collection of all at the same time
+//! The vSSDs of a node and their channel groups: blocks between collocated vSSDs, and collection of all at the same time
 //! (RackBlox §3.5.2).
 
 use super::collector::Report;
 use super::group::{Group, rate_of};
+use super::timed::Timed;
 use super::unit::Unit;
-use super::{Node, NodeError, UnitOf};
-use base::{Device, Instant, VssdId, time::earliest};
-use flash::{ChannelGroup, Loan, VssdConfig, VssdEntry};
-use rack::control::parse_config;
+use crate::Output;
+use base::{Instant, Map, Pool, VssdId, time::earliest};
+use flash::{ChannelGroup, Loan, VssdConfig};
 use rack::gc_group::GroupAgent;
+use std::collections::VecDeque;
+use wire::rack::Header;
+
+/// A vSSD's place in a node.
+pub(super) struct Slot {
+    pub(super) unit: Timed,
+    /// It is being deleted, as this asked for.
+    pub(super) closing: Option<Header>,
+    /// Its channel group, if it shares its channels.
+    pub(super) group: Option<usize>,
+}
+
+/// The vSSDs that a node serves, and the channel groups that some of them share.
+pub(super) struct Units {
+    pub(super) slots: Vec<Option<Slot>>,
+    pub(super) index: Map<u32, u32>,
+    /// What the node is to do: the vSSDs add to it.
+    pub(super) out: VecDeque<Output>,
+    groups: Vec<Group>,
+    gc: rack::gc::Config,
+    /// Blocks that a member lends another at once.
+    borrow_blocks: u32,
+}
 
 /// The same on every server for the members of one replica set.
 fn order_of(unit: &Unit) -> u32 {
@@ -17,7 +40,36 @@ fn order_of(unit: &Unit) -> u32 {
     peers.fold(identity.vssd.0, u32::min)
 }
 
-impl Node {
+impl Units {
+    pub(super) fn new(gc: rack::gc::Config, borrow_blocks: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            index: Map::new(),
+            out: VecDeque::new(),
+            groups: Vec::new(),
+            gc,
+            borrow_blocks,
+        }
+    }
+
+    /// Serves a vSSD, as a member of its group if it has one.
+    pub(super) fn add(&mut self, now: Instant, unit: Unit, group: Option<usize>) {
+        let (vssd, index) = (unit.identity().vssd, self.slots.len());
+        self.index.insert(vssd.0, index as u32);
+        let mut unit = Timed::new(unit);
+        if let Some(group) = group.map(|group| &mut self.groups[group]) {
+            let rate = rate_of(unit.flash().config());
+            unit.join_group(now, rate);
+            group.members.push(index);
+            group.agent.join(vssd, order_of(&unit));
+        }
+        self.slots.push(Some(Slot {
+            unit,
+            closing: None,
+            group,
+        }));
+    }
+
     /// The group on these channels, made if there is none.
     pub(super) fn group_on(&mut self, config: &VssdConfig, shared: Option<ChannelGroup>) -> usize {
         let found = self
@@ -28,7 +80,7 @@ impl Node {
             self.groups.push(Group {
                 channels: config.channels,
                 shared: shared.unwrap_or_else(|| ChannelGroup::new(config)),
-                agent: GroupAgent::new(self.config.unit.gc),
+                agent: GroupAgent::new(self.gc),
                 members: Vec::new(),
                 failed: false,
             });
@@ -37,59 +89,57 @@ impl Node {
     }
 
     /// A new vSSD of a group.
-    pub(super) fn create_member(&mut self, config: VssdConfig, group: usize) -> flash::Vssd {
+    pub(super) fn create_member(&self, config: VssdConfig, pool: Pool, group: usize) -> flash::Vssd {
         let group = &self.groups[group];
         let others = group
             .members
             .iter()
-            .filter_map(|index| self.units[*index].as_ref());
+            .filter_map(|index| self.slots[*index].as_ref());
         let others = others.map(|slot| slot.unit.flash());
-        flash::Vssd::create_in(config, self.pool.clone(), &group.shared, others)
+        flash::Vssd::create_in(config, pool, &group.shared, others)
     }
 
-    /// Serves a vSSD of a group.
-    pub(super) fn start_member(
+    /// Calls a unit, if it exists.
+    pub(super) fn with_unit(&mut self, index: usize, call: impl FnOnce(&mut Unit, &mut VecDeque<Output>)) {
+        if let Some(slot) = self.slots[index].as_mut() {
+            call(&mut slot.unit, &mut self.out);
+        }
+    }
+
+    /// As [`with_unit`](Units::with_unit), from outside: a member's group hears of it.
+    pub(super) fn call_unit(
         &mut self,
         now: Instant,
-        vssd: VssdId,
-        config: UnitOf,
-        flash: flash::Vssd,
-        group: usize,
+        index: usize,
+        call: impl FnOnce(&mut Unit, &mut VecDeque<Output>),
     ) {
-        let rate = rate_of(flash.config());
-        self.start_unit(now, vssd, config, flash);
-        let index = self.units.len() - 1;
-        let slot = self.units[index].as_mut().expect("it was just started");
-        slot.group = Some(group);
-        slot.unit.join_group(now, rate);
-        let group = &mut self.groups[group];
-        group.members.push(index);
-        group.agent.join(vssd, order_of(&slot.unit));
+        self.with_unit(index, call);
+        if let Some(group) = self.slots[index].as_ref().and_then(|slot| slot.group) {
+            self.step_group(now, group);
+        }
     }
 
-    /// Recovers the channel group of `entry`, with its first member.
-    pub(super) fn recover_group_of(
-        &mut self,
-        now: Instant,
-        entry: &VssdEntry,
-        entries: &[VssdEntry],
-        medium: &dyn Device,
-    ) -> Result<(), NodeError> {
-        let members: Vec<&VssdEntry> = entries.iter().filter(|other| other.shares_with(entry)).collect();
-        if members[0] != entry {
-            return Ok(());
+    /// When a vSSD or a group is to be looked at next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let units = self
+            .slots
+            .iter()
+            .flatten()
+            .fold(None, |deadline, slot| earliest(deadline, slot.unit.deadline()));
+        (0..self.groups.len()).fold(units, |deadline, group| {
+            earliest(deadline, self.group_deadline(group))
+        })
+    }
+
+    /// Lets time pass.
+    pub(super) fn tick(&mut self, now: Instant) {
+        for index in 0..self.slots.len() {
+            let due = |slot: &Slot| slot.unit.deadline().is_some_and(|deadline| now >= deadline);
+            if self.slots[index].as_ref().is_some_and(due) {
+                self.call_unit(now, index, |unit, out| unit.tick(now, out));
+            }
         }
-        let configs: Vec<_> = members.iter().map(|entry| self.vssd_config(entry)).collect();
-        let first = configs[0].clone();
-        let recovered = flash::Vssd::recover_group(configs, &self.pool, medium);
-        let (shared, vssds) = recovered.map_err(|(id, error)| NodeError::Recover(id, error))?;
-        let group = self.group_on(&first, Some(shared));
-        for (entry, (flash, report)) in members.into_iter().zip(vssds) {
-            self.reports.push((entry.id, report));
-            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            self.start_member(now, entry.id, config, flash, group);
-        }
-        Ok(())
+        self.tick_groups(now);
     }
 
     /// A unit is gone; returns the blocks that it had borrowed, to be handed out when that is durable.
@@ -103,7 +153,7 @@ impl Node {
     /// Gives blocks to those of a group that own them.
     pub(super) fn hand_out(&mut self, now: Instant, group: usize, loans: &[Loan]) {
         for index in self.groups[group].members.clone() {
-            let Some(slot) = self.units[index].as_ref() else {
+            let Some(slot) = self.slots[index].as_ref() else {
                 continue;
             };
             let own = slot.unit.flash().own_of(loans);
@@ -118,15 +168,15 @@ impl Node {
     fn lend_to(&mut self, now: Instant, group: usize, borrower: usize) {
         let state = &self.groups[group];
         let spare = |index: &usize| {
-            let slot = self.units[*index].as_ref();
+            let slot = self.slots[*index].as_ref();
             slot.map_or(0, |slot| slot.unit.flash().lendable_blocks())
         };
         let others = state.members.iter().copied().filter(|index| *index != borrower);
         let lender = others.max_by_key(|index| (spare(index), core::cmp::Reverse(*index)));
         let (free, blocks) = self.free_of(group);
         let low = f64::from(free) < state.agent.config().hard_ratio * f64::from(blocks);
-        let count = self.config.borrow_blocks;
-        let slot = lender.and_then(|lender| self.units[lender].as_mut());
+        let count = self.borrow_blocks;
+        let slot = lender.and_then(|lender| self.slots[lender].as_mut());
         let loans = slot
             .filter(|_| !low)
             .map_or(Vec::new(), |slot| slot.unit.lend_blocks(count));
@@ -136,7 +186,7 @@ impl Node {
     /// Free blocks of a group's members, and all.
     fn free_of(&self, group: usize) -> (u32, u32) {
         let members = &self.groups[group].members;
-        let units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        let units = members.iter().filter_map(|index| self.slots[*index].as_ref());
         units.fold((0, 0), |(free, blocks), slot| {
             let (f, b) = slot.unit.flash().free_blocks();
             (free + f, blocks + b)
@@ -149,7 +199,7 @@ impl Node {
             let mut progress = false;
             for position in 0..self.groups[group].members.len() {
                 let index = self.groups[group].members[position];
-                while let Some(report) = self.units[index].as_mut().and_then(|slot| slot.unit.report()) {
+                while let Some(report) = self.slots[index].as_mut().and_then(|slot| slot.unit.report()) {
                     progress = true;
                     self.reported(now, group, index, report);
                 }
@@ -167,14 +217,14 @@ impl Node {
         let collecting = self.groups[group].agent.is_collecting();
         for position in 0..self.groups[group].members.len() {
             let index = self.groups[group].members[position];
-            if let Some(slot) = self.units[index].as_mut() {
+            if let Some(slot) = self.slots[index].as_mut() {
                 slot.unit.set_collecting(collecting);
             }
         }
     }
 
     fn reported(&mut self, now: Instant, group: usize, index: usize, report: Report) {
-        let Some(slot) = self.units[index].as_mut() else {
+        let Some(slot) = self.slots[index].as_mut() else {
             return;
         };
         let vssd = slot.unit.identity().vssd;
@@ -195,7 +245,7 @@ impl Node {
     /// Members that were written to and are not being stopped make the group look at its free blocks.
     fn check_group(&mut self, now: Instant, group: usize) {
         let members = &self.groups[group].members;
-        let mut units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        let mut units = members.iter().filter_map(|index| self.slots[*index].as_ref());
         let written = units.clone().any(|slot| slot.unit.was_written_since_gc());
         if written && units.all(|slot| !slot.unit.is_stopping()) {
             let (free, blocks) = self.free_of(group);
@@ -212,12 +262,12 @@ impl Node {
     }
 
     /// When a group is to be looked at next.
-    pub(super) fn group_deadline(&self, group: usize) -> Option<Instant> {
+    fn group_deadline(&self, group: usize) -> Option<Instant> {
         let state = &self.groups[group];
         let mut units = state
             .members
             .iter()
-            .filter_map(|index| self.units[*index].as_ref());
+            .filter_map(|index| self.slots[*index].as_ref());
         let written = units.clone().any(|slot| slot.unit.was_written_since_gc());
         let stopping = units.any(|slot| slot.unit.is_stopping());
         let (free, blocks) = self.free_of(group);
@@ -227,7 +277,7 @@ impl Node {
     }
 
     /// Lets time pass for the groups.
-    pub(super) fn tick_groups(&mut self, now: Instant) {
+    fn tick_groups(&mut self, now: Instant) {
         for group in 0..self.groups.len() {
             if self.group_deadline(group).is_some_and(|deadline| now >= deadline) {
                 self.groups[group].agent.tick(now);
@@ -239,7 +289,7 @@ impl Node {
     /// When a vSSD's medium has failed, what it borrowed is lost to the others, and nobody waits for it.
     fn note_failure(&mut self, now: Instant, group: usize) {
         let members = &self.groups[group].members;
-        let mut units = members.iter().filter_map(|index| self.units[*index].as_ref());
+        let mut units = members.iter().filter_map(|index| self.slots[*index].as_ref());
         if self.groups[group].failed || !units.any(|slot| slot.unit.flash().latched()) {
             return;
         }
