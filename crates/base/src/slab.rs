@@ -127,7 +127,7 @@ impl<T> Slab<T> {
     }
 
     /// Keys and values, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> + Clone {
         (0..).zip(&self.slots).filter_map(|(key, slot)| match slot {
             Slot::Taken(value) => Some((key, value)),
             Slot::Vacant(_) => None,

@@ -2,7 +2,9 @@
 //! repeated until it is answered.
 
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
-use rack::control::{NodeStatus, Open};
+use rack::control::{Intent, NodeStatus, Open};
+use rack::registry::SetRecord;
+use rack::replica::{Member, Membership};
 use wire::rack::{Code, Header, Op, Packet};
 
 /// A request is sent again after this.
@@ -83,12 +85,10 @@ impl Control {
         }
     }
 
-    /// Address of a node.
-    pub fn addr(&self, node: NodeId) -> Option<Addr> {
-        self.nodes
-            .iter()
-            .find(|answer| answer.node == node)
-            .map(|answer| answer.addr)
+    /// Where a node is; nowhere if it is not known, so that what is asked of it waits.
+    fn addr(&self, node: NodeId) -> Addr {
+        let known = self.nodes.iter().find(|answer| answer.node == node);
+        known.map_or(Addr::NONE, |answer| answer.addr)
     }
 
     fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr, op: Op, record: Vec<u8>) {
@@ -106,19 +106,59 @@ impl Control {
         self.send_at = Some(now);
     }
 
-    /// Opens a vSSD.
-    pub fn open(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr, open: &Open) {
-        self.ask(now, owner, vssd, node, Op::Open, open.emit());
+    /// Opens a vSSD of a set, whose other members are its peers: replicas, and one that joins.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        set: &SetRecord,
+        (vssd, node): (VssdId, NodeId),
+        intent: Intent,
+    ) {
+        let leaving = set.leaving.map(|leaving| VssdId(leaving.vssd));
+        let others = set
+            .vssds()
+            .filter(|&(other, _)| other != vssd && Some(other) != leaving);
+        let peers = others.map(|(vssd, node)| Member {
+            vssd,
+            node,
+            addr: self.addr(node),
+        });
+        let open = Open {
+            intent,
+            pages: set.pages,
+            channels: set.channels,
+            rows: set.rows,
+            membership: Membership {
+                generation: set.generation,
+                peers: peers.collect(),
+            },
+        };
+        self.ask(now, owner, vssd, self.addr(node), Op::Open, open.emit());
     }
 
     /// Deletes a vSSD.
-    pub fn delete(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr) {
-        self.ask(now, owner, vssd, node, Op::Delete, Vec::new());
+    pub fn delete(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
+        self.ask(now, owner, vssd, self.addr(node), Op::Delete, Vec::new());
+    }
+
+    /// Deletes the vSSDs whose nodes are known.
+    pub fn delete_known(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        vssds: impl Iterator<Item = (VssdId, NodeId)>,
+    ) {
+        for (vssd, node) in vssds {
+            if self.addr(node) != Addr::NONE {
+                self.delete(now, owner, (vssd, node));
+            }
+        }
     }
 
     /// Makes durable what a vSSD holds.
-    pub fn flush(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr) {
-        self.ask(now, owner, vssd, node, Op::Flush, Vec::new());
+    pub fn flush(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
+        self.ask(now, owner, vssd, self.addr(node), Op::Flush, Vec::new());
     }
 
     /// Asks every node for its status.

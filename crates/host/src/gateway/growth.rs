@@ -11,35 +11,32 @@ use wire::rack::Code;
 impl Gateway {
     /// Has nodes make the vSSDs of these sets, which the volume does not have yet.
     pub fn make_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
-        let owner = Owner::Growth(id);
-        self.control.cancel(owner);
+        let (owner, flight) = (Owner::Growth(id), &mut self.traffic.flight);
+        flight.control.cancel(owner);
         for set in sets {
             for member in set.vssds() {
-                self.open(now, owner, set, member, Intent::Prepare);
+                flight.control.open(now, owner, set, member, Intent::Prepare);
             }
         }
-        self.send_control(now);
+        flight.send_control(now);
     }
 
     /// Has nodes delete the vSSDs of these sets again.
     pub fn delete_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
-        let owner = Owner::Growth(id);
-        self.control.cancel(owner);
-        for (vssd, node) in sets.iter().flat_map(SetRecord::vssds) {
-            if let Some(addr) = self.control.addr(node) {
-                self.control.delete(now, owner, vssd, addr);
-            }
-        }
-        self.send_control(now);
+        let (owner, flight) = (Owner::Growth(id), &mut self.traffic.flight);
+        flight.control.cancel(owner);
+        let vssds = sets.iter().flat_map(SetRecord::vssds);
+        flight.control.delete_known(now, owner, vssds);
+        flight.send_control(now);
     }
 
     /// True while a node has not answered what the growth of this volume asks of it.
     pub fn growth_is_pending(&self, id: VolumeId) -> bool {
-        self.control.is_pending(Owner::Growth(id))
+        self.traffic.flight.control.is_pending(Owner::Growth(id))
     }
 
     /// Refusal of a node to grow this volume.
     pub fn growth_failure(&self, id: VolumeId) -> Option<(VssdId, Code)> {
-        self.control.failure(Owner::Growth(id))
+        self.traffic.flight.control.failure(Owner::Growth(id))
     }
 }

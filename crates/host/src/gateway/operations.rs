@@ -38,10 +38,17 @@ pub(super) enum Kind {
     },
 }
 
+impl Kind {
+    /// True if a page is read.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::ReadForMerge { .. })
+    }
+}
+
 /// One operation.
 #[derive(Debug)]
 pub(super) struct Operation {
-    pub volume: usize,
+    pub volume: u32,
     pub set: usize,
     pub lpn: u32,
     pub kind: Kind,
@@ -96,6 +103,10 @@ impl Operations {
 
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut Operation> {
         self.slots.get_mut(slot)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Operation> + Clone {
+        self.slots.iter().map(|(_, operation)| operation)
     }
 
     /// Every slot is below this.

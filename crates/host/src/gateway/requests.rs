@@ -8,7 +8,7 @@ use core::ops::{Index, IndexMut};
 pub(super) struct Request {
     pub client: u32,
     pub tag: u64,
-    pub volume: usize,
+    pub volume: u32,
     pub op: BlockOp,
     pub left: u32,
     pub error: Option<BlockError>,
@@ -79,7 +79,7 @@ impl Requests {
         self.slots.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Request> {
+    pub fn iter(&self) -> impl Iterator<Item = &Request> + Clone {
         self.slots.iter().map(|(_, request)| request)
     }
 }

@@ -1,0 +1,521 @@
+//! What a gateway has sent and waits for: operations of one page or one replica, and its control work. Operations are
+//! numbered, bounded, and sent again until they are answered ([`set`](super::set)). The requests behind them are not
+//! known here.
+
+use super::control::Control;
+use super::locks::Locks;
+use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
+use super::set::{READS_MAX, Set, sooner};
+use super::shape::{Shaper, Shaping};
+use crate::Output;
+use base::event;
+use base::{
+    Addr, BlockError, Duration, Instant, Map, NodeId, Slab, Version, VolumeId, VssdId, limits, time::earliest,
+};
+use hdrhistogram::Histogram;
+use rack::registry::VolumeRecord;
+use std::collections::VecDeque;
+use wire::rack::{Code, Header, Op, Packet, flags};
+
+/// A replica that cannot serve yet is asked again after this.
+const BUSY_AGAIN: Duration = Duration::from_millis(2);
+/// What is unanswered is looked through at most this often.
+pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
+
+/// How a gateway is set up.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Where it listens for answers.
+    pub addr: Addr,
+    /// The ToR.
+    pub tor: Addr,
+    /// Larger after each start of this gateway.
+    pub session: u32,
+    /// The nodes.
+    pub nodes: Vec<(NodeId, Addr)>,
+    /// A request that is unanswered this long fails with an I/O error.
+    pub request_timeout: Duration,
+    /// Hold flows to what a central controller allocates.
+    pub shaping: Option<Shaping>,
+    /// Other gateways may serve the same volumes: while this one is cut off, clients are sent there.
+    pub shared: bool,
+}
+
+/// Counters of a gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayStats {
+    /// Client requests answered.
+    pub requests: u64,
+    /// Of these with an error.
+    pub errors: u64,
+    /// Packets sent again.
+    pub retransmissions: u64,
+    /// Answers that came from the redirected-to replica.
+    pub redirected: u64,
+    /// Parts of pages that went out together with others.
+    pub merged: u64,
+    /// Payloads that did not match their checksum; they were dropped.
+    pub corrupt_packets: u64,
+}
+
+/// An open volume.
+#[derive(Debug)]
+pub(super) struct Volume {
+    pub record: VolumeRecord,
+    pub sets: Vec<Set>,
+    pub locks: Locks,
+    pub latency: [Histogram<u64>; 3],
+    pub closing: bool,
+}
+
+/// How an operation ended.
+pub(super) enum End {
+    /// With an answer, or an error.
+    Answered(Option<BlockError>),
+    /// Refused in each sending, and the ground of its parts may be gone: every replica may have lost its memory. Their
+    /// page is read and merged again.
+    Stale,
+}
+
+/// Operations and control work in flight, and the sets that they are for.
+pub(super) struct Flight {
+    pub config: GatewayConfig,
+    pub control: Control,
+    /// A volume stays while operations name it.
+    pub volumes: Slab<Volume>,
+    /// Volume and set of each primary vSSD.
+    pub primaries: Map<u32, (u32, usize)>,
+    pub operations: Operations,
+    pub shaper: Option<Shaper>,
+    pub scan_at: Option<Instant>,
+    pub out: VecDeque<Output>,
+    pub stats: GatewayStats,
+}
+
+impl Flight {
+    pub fn new(config: GatewayConfig) -> Self {
+        Self {
+            control: Control::new(config.nodes.iter().copied()),
+            shaper: config.shaping.map(Shaper::new),
+            config,
+            volumes: Slab::new(),
+            primaries: Map::new(),
+            operations: Operations::default(),
+            scan_at: None,
+            out: VecDeque::new(),
+            stats: GatewayStats::default(),
+        }
+    }
+
+    pub fn find(&self, id: VolumeId) -> Option<u32> {
+        let mut volumes = self.volumes.iter();
+        let found = volumes.find(|(_, volume)| volume.record.id == id.0);
+        found.map(|(index, _)| index)
+    }
+
+    pub fn set(&mut self, volume: u32, set: usize) -> &mut Set {
+        &mut self.volumes[volume].sets[set]
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let shaper = self.shaper.as_ref().and_then(Shaper::deadline);
+        earliest(earliest(self.scan_at, self.control.deadline()), shaper)
+    }
+
+    pub fn tell(&mut self, kind: event::Kind) {
+        self.out.push_back(Output::Event(kind));
+    }
+
+    /// Sends a packet of this gateway's session.
+    pub fn post(&mut self, mut packet: Packet) {
+        packet.header.source = self.config.addr;
+        packet.header.session = self.config.session;
+        let to = self.config.tor;
+        self.out.push_back(Output::Send { to, packet });
+    }
+
+    #[cold]
+    pub fn send_control(&mut self, now: Instant) {
+        for packet in self.control.due(now) {
+            self.post(packet);
+        }
+    }
+
+    /// Adds an operation and sends it if its set has a place in flight.
+    pub fn start(&mut self, now: Instant, volume: u32, set: usize, lpn: u32, kind: Kind) {
+        let copy = match &kind {
+            Kind::Flush { replica, .. } => *replica,
+            _ => 0,
+        };
+        let vssd = self.set(volume, set).copies().nth(copy);
+        let vssd = vssd.expect("a set has copies");
+        // What is to be changed is read where changes are ordered: elsewhere one under way might not be seen.
+        let pinned = matches!(kind, Kind::ReadForMerge { .. });
+        let operation = Operation {
+            volume,
+            set,
+            lpn,
+            kind,
+            number: 0,
+            vssd,
+            pinned,
+            damaged: 0,
+            attempts: 0,
+            epoch: 0,
+            sent_at: now,
+            again_at: now,
+        };
+        let slot = self.operations.insert(operation);
+        if self.is_admitted(now, slot) {
+            self.launch(now, slot);
+        }
+    }
+
+    /// Numbers and sends an operation, or queues it.
+    fn launch(&mut self, now: Instant, slot: u32) {
+        let slot_number = self.operations.number(slot);
+        let operation = &mut self.operations[slot];
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
+        let number = match operation.kind {
+            Kind::Flush { .. } => Some(slot_number),
+            Kind::ReadForMerge { .. } | Kind::Mutate { .. } if !set.takes_mutations() => None,
+            Kind::Read { .. } | Kind::ReadForMerge { .. } => (set.reads_in_flight < READS_MAX).then(|| {
+                set.reads_in_flight += 1;
+                slot_number
+            }),
+            Kind::Mutate { .. } => set.number_mutation(slot),
+        };
+        match number {
+            Some(number) => {
+                let epoch = match operation.kind {
+                    Kind::Mutate { base_epoch, .. } => base_epoch.unwrap_or(set.epoch),
+                    _ => set.epoch,
+                };
+                (operation.number, operation.epoch) = (number, epoch);
+                self.send(now, slot);
+            }
+            None if matches!(operation.kind, Kind::Mutate { .. }) => set.waiting_mutations.push_back(slot),
+            None => set.waiting_reads.push_back(slot),
+        }
+    }
+
+    fn send(&mut self, now: Instant, slot: u32) {
+        let operation = &mut self.operations[slot];
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        let mut header = Header {
+            request: operation.number,
+            lba: u64::from(operation.lpn) * limits::SECTORS_PER_PAGE as u64,
+            epoch: operation.epoch,
+            ..Header::new(Op::Read, operation.vssd)
+        };
+        let packet = match &operation.kind {
+            Kind::Read { .. } | Kind::ReadForMerge { .. } => {
+                header.flags |= if operation.pinned { flags::PINNED } else { 0 };
+                Packet::bare(header)
+            }
+            Kind::Flush { .. } => Packet::bare(Header {
+                op: Op::Flush,
+                ..header
+            }),
+            Kind::Mutate {
+                data, crc, durable, ..
+            } => {
+                header.op = if data.is_some() { Op::Write } else { Op::Zero };
+                header.floor = set.floor(operation.number);
+                // The answer returns it, and so tells which sending it answers.
+                header.version = Version(u64::from(operation.epoch));
+                header.flags |= if *durable { flags::DURABLE } else { 0 };
+                match data {
+                    Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
+                    None => Packet::bare(header),
+                }
+            }
+        };
+        operation.sent_at = now;
+        operation.again_at = now + set.resend_after(operation.attempts);
+        operation.attempts += 1;
+        sooner(&mut self.scan_at, operation.again_at);
+        self.post(packet);
+    }
+
+    /// The operation that an answer is for.
+    pub fn answered_slot(&self, header: &Header) -> Option<u32> {
+        let slot = if names_slot(header.request) {
+            slot_of(header.request)
+        } else {
+            // A mutation: its number is its set's, and the vSSD tells the set.
+            let &(volume, set) = self.primaries.get(&header.vssd.0)?;
+            self.volumes.get(volume)?.sets[set].mutation(header.request)?
+        };
+        let operation = self.operations.get(slot)?;
+        (operation.number == header.request).then_some(slot)
+    }
+
+    /// Takes an answer; returns the operation if that is its end.
+    pub fn answered(&mut self, now: Instant, slot: u32, header: &Header) -> Option<(Operation, End)> {
+        let operation = &mut self.operations[slot];
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
+        // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
+        // still be executed, after a later write of the same page, by a server that has forgotten it.
+        let mutates = matches!(operation.kind, Kind::Mutate { .. });
+        if mutates && header.version != Version(u64::from(operation.epoch)) {
+            return None;
+        }
+        match header.code {
+            Code::Stale => {
+                (operation.epoch, set.epoch) = (header.epoch, header.epoch);
+                let has_base =
+                    |kind: &Kind| matches!(kind, Kind::Mutate { base_epoch, .. } if base_epoch.is_some());
+                if has_base(&operation.kind) {
+                    return Some((self.end(now, slot), End::Stale));
+                }
+                self.send(now, slot);
+                return None;
+            }
+            Code::Busy | Code::NoVssd => {
+                operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
+                sooner(&mut self.scan_at, operation.again_at);
+                return None;
+            }
+            Code::Damaged if self.try_elsewhere(now, slot) => return None,
+            Code::Elsewhere => {
+                self.follow(now, slot, header);
+                return None;
+            }
+            _ => {}
+        }
+        let operation = &self.operations[slot];
+        if operation.attempts == 1 {
+            let set = &mut self.volumes[operation.volume].sets[operation.set];
+            set.observe_round_trip(now.since(operation.sent_at));
+        }
+        self.stats.redirected += u64::from(header.has(flags::REDIRECTED));
+        let error = match header.code {
+            Code::SoftOrOk => None,
+            Code::OutOfRange => Some(BlockError::Invalid),
+            Code::NoSpace => Some(BlockError::NoSpace),
+            _ => Some(BlockError::Io),
+        };
+        Some((self.end(now, slot), End::Answered(error)))
+    }
+
+    /// A primary answered the opening of its vSSD: what waited for that may go out.
+    #[cold]
+    pub fn fenced(&mut self, now: Instant, header: &Header) {
+        let place = self.primaries.get(&header.vssd.0).copied();
+        // Without a medium the node cannot keep who has the vSSD.
+        let is_kept = header.op == Op::Open && header.code != Code::Latched;
+        if let Some((volume, set)) = place.filter(|_| is_kept)
+            && !core::mem::replace(&mut self.set(volume, set).fenced, true)
+        {
+            self.launch_waiting(now, volume, set);
+        }
+    }
+
+    /// What waited for the set may go out.
+    pub fn launch_waiting(&mut self, now: Instant, volume: u32, set: usize) {
+        let set = self.set(volume, set);
+        let mut waiting = core::mem::take(&mut set.waiting_reads);
+        waiting.append(&mut set.waiting_mutations);
+        for slot in waiting {
+            self.launch(now, slot);
+        }
+    }
+
+    /// A damaged page is read from each other replica before it is given up.
+    #[cold]
+    fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &mut self.operations[slot];
+        if !operation.kind.is_read() {
+            return false;
+        }
+        operation.damaged += 1;
+        operation.pinned = true;
+        let (replicas, damaged) = (
+            &self.volumes[operation.volume].sets[operation.set].replicas,
+            usize::from(operation.damaged),
+        );
+        // Twice around: the damaged replica repairs itself from the others meanwhile.
+        if damaged >= 2 * replicas.len() {
+            return false;
+        }
+        operation.vssd = replicas[damaged % replicas.len()];
+        self.send(now, slot);
+        true
+    }
+
+    /// A server that collects has named a replica: the page is read there. What names none is sent again in its time.
+    fn follow(&mut self, now: Instant, slot: u32, header: &Header) {
+        let operation = &mut self.operations[slot];
+        let replica = u32::try_from(header.lba).ok().filter(|&vssd| vssd != 0);
+        let Some(named) = replica.map(VssdId).filter(|_| operation.kind.is_read()) else {
+            return;
+        };
+        // One that is just joining the set is not asked: who named it answers then.
+        if self.volumes[operation.volume].sets[operation.set]
+            .replicas
+            .contains(&named)
+        {
+            operation.vssd = named;
+        }
+        operation.pinned = true;
+        self.stats.redirected += 1;
+        self.send(now, slot);
+    }
+
+    /// Takes an operation out of flight and lets the next one in.
+    fn end(&mut self, now: Instant, slot: u32) -> Operation {
+        let operation = self.operations.remove(slot);
+        let set = self.set(operation.volume, operation.set);
+        let next = match operation.kind {
+            Kind::Flush { .. } => None,
+            Kind::Mutate { .. } => {
+                set.end_mutation(operation.number);
+                set.waiting_mutations.pop_front()
+            }
+            _ => {
+                set.reads_in_flight -= 1;
+                set.waiting_reads.pop_front()
+            }
+        };
+        if let Some(next) = next {
+            self.launch(now, next);
+        }
+        operation
+    }
+
+    /// Takes out an operation, in flight or waiting.
+    #[cold]
+    pub fn abandon(&mut self, now: Instant, slot: u32) {
+        let operation = &self.operations[slot];
+        if operation.number != 0 {
+            self.end(now, slot);
+            return;
+        }
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
+        set.waiting_mutations.retain(|&waiting| waiting != slot);
+        set.waiting_reads.retain(|&waiting| waiting != slot);
+        self.forget(slot);
+    }
+
+    fn forget(&mut self, slot: u32) {
+        if let Some(shaper) = &mut self.shaper {
+            shaper.forget(slot);
+        }
+        self.operations.remove(slot);
+    }
+
+    /// Takes out a volume of which nothing is asked any more. What is left of its operations was given up, and awaits an
+    /// answer that nobody needs.
+    #[cold]
+    pub fn drop_volume(&mut self, volume: u32) {
+        for slot in 0..self.operations.bound() {
+            let left = self.operations.get(slot);
+            if left.is_some_and(|operation| operation.volume == volume) {
+                self.forget(slot);
+            }
+        }
+        for set in self.volumes.remove(volume).sets {
+            self.primaries.remove(&set.replicas[0].0);
+        }
+    }
+
+    /// Sends again what is unanswered; returns when the next operation is due.
+    pub fn send_again(&mut self, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for slot in 0..self.operations.bound() {
+            let sent = |operation: &&mut Operation| operation.number != 0;
+            let Some(operation) = self.operations.get_mut(slot).filter(sent) else {
+                continue;
+            };
+            if now >= operation.again_at {
+                self.stats.retransmissions += 1;
+                // A read that followed a server's word to a replica which does not answer is asked of the primary again,
+                // collecting or not. (One that went elsewhere because its page is damaged stays there.)
+                if matches!(operation.kind, Kind::Read { .. }) && operation.pinned && operation.damaged == 0 {
+                    operation.vssd = self.volumes[operation.volume].sets[operation.set].replicas[0];
+                }
+                self.send(now, slot);
+            }
+            sooner(&mut next, self.operations[slot].again_at);
+        }
+        next
+    }
+
+    /// Other vSSDs are a set's replicas: what is under way to the one that is `gone` goes to the one in its place.
+    pub fn replace(&mut self, now: Instant, volume: u32, number: usize, gone: VssdId, new: Vec<VssdId>) {
+        let set = self.set(volume, number);
+        set.joined = None;
+        let old = core::mem::replace(&mut set.replicas, new.clone());
+        // After an undone change it was none of them, and any will do.
+        let place = old.iter().position(|&vssd| vssd == gone).unwrap_or(0);
+        self.primaries.remove(&old[0].0);
+        self.primaries.insert(new[0].0, (volume, number));
+        for slot in 0..self.operations.bound() {
+            let Some(operation) = self.operations.get_mut(slot) else {
+                continue;
+            };
+            if (operation.volume, operation.set, operation.vssd) != (volume, number, gone) {
+                continue;
+            }
+            operation.vssd = new[place];
+            operation.attempts = 0;
+            operation.again_at = now;
+            sooner(&mut self.scan_at, now);
+            let sent = core::mem::take(&mut operation.number);
+            if sent == 0 {
+                continue;
+            }
+            // Numbered anew: an answer of the one that is gone is not taken for one of its successor.
+            let set = &mut self.volumes[volume].sets[number];
+            match operation.kind {
+                Kind::Mutate { .. } => {
+                    set.end_mutation(sent);
+                    set.waiting_mutations.push_back(slot);
+                }
+                Kind::ReadForMerge { .. } | Kind::Read { .. } => {
+                    self.operations.renumber(slot);
+                    set.reads_in_flight -= 1;
+                    set.waiting_reads.push_back(slot);
+                }
+                Kind::Flush { .. } => {
+                    self.operations.renumber(slot);
+                    self.launch(now, slot);
+                }
+            }
+        }
+        self.launch_waiting(now, volume, number);
+    }
+
+    /// Tells of acknowledged writes of a set that are lost, if they are.
+    pub fn tell_loss(&mut self, volume: u32, set: usize, is_lost: bool) {
+        if is_lost {
+            let vssd = self.set(volume, set).replicas[0];
+            let volume = self.volumes[volume].record.volume();
+            self.tell(event::Kind::WritesLost { volume, vssd });
+        }
+    }
+
+    /// True if an operation may go at once; else it waits for the tokens of its flow. Flushes are not shaped.
+    fn is_admitted(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &self.operations[slot];
+        let (Some(shaper), false) = (&mut self.shaper, matches!(operation.kind, Kind::Flush { .. })) else {
+            return true;
+        };
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        let mutates = matches!(operation.kind, Kind::Mutate { .. });
+        shaper.admits(now, slot, &set.replicas, mutates)
+    }
+
+    /// Sends the operations that have their tokens, and reports to the controller when it is time.
+    pub fn shape(&mut self, now: Instant) {
+        let Some(shaper) = &mut self.shaper else { return };
+        let released = shaper.release(now);
+        for packet in shaper.reports(now) {
+            self.post(packet);
+        }
+        for slot in released {
+            self.launch(now, slot);
+        }
+    }
+}
