@@ -3,18 +3,17 @@
 use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
-use crate::parts::{GatewayArgs, NodeArgs, TorArgs};
 use crate::profile::ProfileArgs;
+use crate::role::{gateway, node, tor, up};
 use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::sim::SimArgs;
 use crate::status::StatusArgs;
 use crate::store::StoreArgs;
 use crate::top::TopArgs;
-use crate::up::UpArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
-use crate::{areas, bench, events, parts, profile, run, serve, sim, status, store, top, up, verify, volume};
+use crate::{areas, bench, events, profile, run, serve, sim, status, store, top, verify, volume};
 use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -44,15 +43,15 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a whole rack in this process until Ctrl-C
-    Up(Box<UpArgs>),
+    Up(Box<up::UpArgs>),
     /// Serve volumes of this machine: memory, files, block devices
     Serve(Box<ServeArgs>),
     /// Run one storage server of a rack
-    Node(Box<NodeArgs>),
+    Node(Box<node::NodeArgs>),
     /// Run the switch of a rack
-    Tor(TorArgs),
+    Tor(tor::TorArgs),
     /// Run the gateway of a rack, where clients enter
-    Gateway(Box<GatewayArgs>),
+    Gateway(Box<gateway::GatewayArgs>),
     /// Create, list, show, resize and delete volumes
     Volume(VolumeArgs),
     /// Show a running rack
@@ -84,9 +83,9 @@ pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::run(*args),
         Command::Serve(args) => serve::run(*args),
-        Command::Node(args) => parts::node(*args),
-        Command::Tor(args) => parts::tor(args),
-        Command::Gateway(args) => parts::gateway(*args),
+        Command::Node(args) => node::run(*args),
+        Command::Tor(args) => tor::run(args),
+        Command::Gateway(args) => gateway::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),

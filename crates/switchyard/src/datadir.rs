@@ -197,7 +197,7 @@ pub fn media_bytes_for(size_bytes: u64, channels: u32) -> Option<u64> {
 }
 
 /// Formats a fresh medium of a node or disk.
-pub fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
+fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
     let bytes = medium.capacity_bytes();
     let Some(geometry) = geometry(bytes, shape) else {
         bail!(Failure::Usage(format!(
@@ -215,6 +215,13 @@ pub fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
         Ok(()) => Ok(()),
         Err(error) => Err(error).context("cannot format the medium"),
     }
+}
+
+/// A new medium in memory, formatted.
+pub fn open_memory(bytes: u64, shape: Shape) -> anyhow::Result<Medium> {
+    let mut medium = Medium::memory(bytes)?;
+    format(&mut medium, shape)?;
+    Ok(medium)
 }
 
 /// Opens a node's medium in a file, made and formatted if it does not exist. The flag says whether it was made.

@@ -15,7 +15,7 @@ use blockswitch::{Class, Policy};
 use clap::Args;
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry, DiskError};
-use runtime::{CoreConfig, CoreHandle, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec};
+use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, StartError, TargetSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -384,8 +384,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     };
     let (mut medium, description) = match &vssd.path {
         None => {
-            let mut medium = Medium::memory(media_bytes)?;
-            datadir::format(&mut medium, datadir::Shape::channels(channels))?;
+            let medium = datadir::open_memory(media_bytes, datadir::Shape::channels(channels))?;
             (medium, "vSSD in memory".to_owned())
         }
         Some(path) => {

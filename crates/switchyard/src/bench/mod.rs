@@ -223,7 +223,7 @@ fn target(args: &BenchArgs, client: &Client) -> anyhow::Result<(Target, Option<u
     let volume = status
         .volumes
         .iter()
-        .find(|volume| volume.name == crate::up::DEMO)
+        .find(|volume| volume.name == crate::role::gateway::DEMO)
         .context(
             "the rack has no volume `demo`: name another target, for example nbd://127.0.0.1:10809/NAME",
         )?;

@@ -49,6 +49,7 @@ pub struct Part {
 }
 
 /// The pieces of a [`Part`].
+#[derive(Default)]
 pub struct Pieces {
     /// Running cores.
     pub cores: Vec<CoreHandle>,

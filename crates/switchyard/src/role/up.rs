@@ -1,22 +1,22 @@
 //! `switchyard up`: a whole rack in one process. Every part talks UDP through the ToR, as on machines of its own.
 
-use crate::config::Options;
-use crate::config::{Config, MediaKind};
-use crate::control::api::{self, Create};
+use super::gateway::create_demo;
+use super::{about, gateway, tor};
+use crate::config::{Config, MediaKind, Options};
+use crate::control::api;
 use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::operator::{About, At, Offer, Part, Pieces, Refusal};
+use crate::operator::{At, Offer, Part, Pieces};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::{Addr, Duration, NodeId};
+use base::{Addr, NodeId};
 use clap::Args;
 use host::gateway::Shaping;
 use host::operator::Role;
-use host::{Central, Controller, ControllerConfig, Gateway, GatewayConfig, Tor, TorConfig};
-use rack::placement::PlacementError;
+use host::{Central, Controller, ControllerConfig, GatewayConfig};
 use rack::registry::{NodeRecord, Registry, Snapshot};
 use runtime::{HostSpec, Medium};
 use std::path::PathBuf;
@@ -42,12 +42,6 @@ pub struct UpArgs {
     pub json: bool,
 }
 
-/// Name of the volume of the first start.
-pub const DEMO: &str = "demo";
-
-/// Nodes register at the ToR a moment after they start.
-const NODES_WITHIN: Duration = Duration::from_secs(10);
-
 /// Runs until a signal.
 pub fn run(args: UpArgs) -> anyhow::Result<()> {
     let config = Config::new(args.options.with_file(args.config.as_deref())?)?;
@@ -64,15 +58,8 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
     let mut pieces = start(&config, media, &nvme)?;
     pieces.nvme = nvme;
     pieces.records = Some((registry, Role::Alone { session }));
-    let about = About {
-        role: "up",
-        dir: dir.as_ref().map(|dir| dir.path().to_owned()),
-        timing: config.timing.name.clone(),
-        replicas: config.replicas,
-        durability: config.durability,
-        isolation: config.isolation,
-    };
-    let part = Arc::new(Part::new(about, pieces)?);
+    let path = dir.as_ref().map(|dir| dir.path().to_owned());
+    let part = Arc::new(Part::new(about("up", path, &config), pieces)?);
     let server = Server::start(control, Arc::clone(&part))?;
     launch::print_recovery(&part, &says)?;
     if is_first && config.demo_bytes > 0 {
@@ -137,9 +124,7 @@ fn medium(
     says: &Says,
 ) -> anyhow::Result<Medium> {
     let Some(dir) = dir else {
-        let mut medium = Medium::memory(config.media_bytes)?;
-        datadir::format(&mut medium, config.shape)?;
-        return Ok(medium);
+        return datadir::open_memory(config.media_bytes, config.shape);
     };
     let path = dir.medium_path(id);
     if !path.exists() {
@@ -170,9 +155,9 @@ fn medium(
 fn start(config: &Config, media: Vec<Medium>, nvme: &Offer) -> anyhow::Result<Pieces> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
-    specs[0].push(tor(config));
+    specs[0].push(tor::host(config.rack_addr(0)));
     names[0].push("the ToR".into());
-    specs[0].push(gateway(config, nvme));
+    specs[0].push(gateway_host(config, nvme));
     names[0].push("the gateway".into());
     if let Some((central, addr)) = config.central() {
         specs[0].push(controller(config, central, addr));
@@ -207,27 +192,8 @@ fn start(config: &Config, media: Vec<Medium>, nvme: &Offer) -> anyhow::Result<Pi
         tor: Some(At { core: 0, host: 0 }),
         gateway: Some(At { core: 0, host: 1 }),
         nodes,
-        records: None,
-        nvme: Offer::default(),
+        ..Pieces::default()
     })
-}
-
-fn tor(config: &Config) -> HostSpec {
-    let addr = config.rack_addr(0);
-    HostSpec {
-        bind: Some(runtime::socket_addr(addr)),
-        medium: None,
-        build: Box::new(move |_| {
-            let config = TorConfig {
-                addr,
-                gc_lease: rack::gc::TOR_LEASE,
-                egress: None,
-            };
-            Ok(Box::new(Tor::new(config)))
-        }),
-        nbd: Vec::new(),
-        nvme: None,
-    }
 }
 
 fn controller(config: &Config, central: Central, addr: Addr) -> HostSpec {
@@ -247,7 +213,7 @@ fn controller(config: &Config, central: Central, addr: Addr) -> HostSpec {
     }
 }
 
-fn gateway(config: &Config, nvme: &Offer) -> HostSpec {
+fn gateway_host(config: &Config, nvme: &Offer) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
         addr,
@@ -264,37 +230,7 @@ fn gateway(config: &Config, nvme: &Offer) -> HostSpec {
         }),
         shared: false,
     };
-    HostSpec {
-        bind: Some(runtime::socket_addr(addr)),
-        medium: None,
-        build: Box::new(move |site| {
-            let mut gateway = Gateway::new(settings, site.pool.clone());
-            gateway.stand_by(site.now);
-            Ok(Box::new(gateway))
-        }),
-        nbd: vec![config.nbd],
-        nvme: nvme.listen(),
-    }
-}
-
-/// Creates the volume of the first start.
-pub fn create_demo(part: &Part, size_bytes: u64, says: &Says) -> anyhow::Result<()> {
-    says.note(&format!("creating volume `{DEMO}` ({})", Size(size_bytes)));
-    let create = Create {
-        name: DEMO.into(),
-        size: Size(size_bytes),
-        replicas: None,
-        durability: None,
-        isolation: None,
-        read_only: false,
-    };
-    match part.create_volume(&create, NODES_WITHIN) {
-        Ok(_) => Ok(()),
-        Err(Refusal::Operator(host::operator::Refusal::NoRoom(error @ PlacementError::NoRoom { .. }))) => {
-            bail!("volume `{DEMO}` does not fit: {error}; or start with a smaller one (--demo SIZE)")
-        }
-        Err(error) => Err(error).context(format!("cannot create volume `{DEMO}`")),
-    }
+    gateway::host(runtime::socket_addr(addr), config.nbd, settings, nvme)
 }
 
 /// Tells where everything is, and what to try.

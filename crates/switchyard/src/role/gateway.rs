@@ -1,0 +1,331 @@
+//! `switchyard gateway`: where clients enter a rack.
+
+use super::{FIRST, about, reachable};
+use crate::config::{Config, Options};
+use crate::control::api::Create;
+use crate::control::server::{self, Server};
+use crate::datadir::DataDir;
+use crate::failure::Failure;
+use crate::launch::{self, Says};
+use crate::operator::{LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, cntlids, enter};
+use crate::registry::FileRegistry;
+use crate::size::Size;
+use anyhow::{Context, bail};
+use base::{Addr, Duration, NodeId};
+use clap::Args;
+use host::operator::{Role, Shared};
+use host::{Gateway, GatewayConfig};
+use rack::placement::PlacementError;
+use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
+use runtime::HostSpec;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::sync::Arc;
+use wire::nvme::TargetOptions;
+
+/// Name of the volume of the first start.
+pub const DEMO: &str = "demo";
+
+/// Nodes register at the ToR a moment after they start.
+const NODES_WITHIN: Duration = Duration::from_secs(10);
+
+/// `switchyard gateway`.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
+    --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
+    The registry remembers nodes. Name a node again only if its address changes."
+)]
+pub struct GatewayArgs {
+    /// This machine's address for rack packets (UDP)
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: SocketAddrV4,
+    /// The ToR's address
+    #[arg(long, value_name = "IP:PORT")]
+    pub tor: SocketAddrV4,
+    /// A storage server; repeat it for each
+    #[arg(long = "node", value_name = "ID=IP:PORT", value_parser = parse_node)]
+    pub nodes: Vec<(NodeId, Addr)>,
+    /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Directory of a registry that several gateways share; one serves, the others stand by
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Address for NBD clients [default: 127.0.0.1:10809]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nbd: Option<SocketAddr>,
+    /// Address for NVMe/TCP hosts, such as 10.0.0.2:4420 [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    pub nvme: Option<SocketAddr>,
+    /// Address for the commands and Prometheus [default: 127.0.0.1:9180]
+    #[arg(long, value_name = "IP:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Create the volume `demo` of this size at the first start
+    #[arg(long, value_name = "SIZE")]
+    pub demo: Option<Size>,
+    /// Copies of a volume that `volume create` makes without --replicas [default: 2]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u8>,
+    /// Seconds until an unanswered request of a client fails [default: 30]
+    #[arg(long, value_name = "S")]
+    pub request_timeout_s: Option<u64>,
+    /// Print one JSON line when ready
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl GatewayArgs {
+    /// The part of a rack's options that a gateway has.
+    pub fn options(&self) -> Options {
+        Options {
+            dir: self.dir.clone(),
+            nbd: self.nbd,
+            nvme: self.nvme,
+            control: self.control,
+            demo: self.demo,
+            replicas: self.replicas,
+            request_timeout_s: self.request_timeout_s,
+            ..Options::default()
+        }
+    }
+}
+
+/// Runs until a signal.
+pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    let signals = launch::signals()?;
+    let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
+    let config = Config::new(args.options())?;
+    let dir = DataDir::lock(&config.dir)?;
+    let Records {
+        registry,
+        snapshot,
+        nvme,
+        role,
+    } = records(&args, &config, addr, &dir)?;
+    let settings = GatewayConfig {
+        addr,
+        tor,
+        // The operator names it.
+        session: 0,
+        nodes: known_nodes(&snapshot)?,
+        request_timeout: config.request_timeout,
+        shaping: None,
+        shared: matches!(role, Role::Shared(_)),
+    };
+    let is_first = snapshot.next_volume == 0;
+    let spec = host(args.listen, config.nbd, settings, &nvme);
+    let core = launch::start_core(config.core(0), vec![spec], &["the gateway".into()])?;
+    let pieces = Pieces {
+        cores: vec![core],
+        gateway: Some(FIRST),
+        records: Some((registry, role)),
+        nvme,
+        ..Pieces::default()
+    };
+    let about = about("gateway", Some(dir.path().to_owned()), &config);
+    let part = Arc::new(Part::new(about, pieces)?);
+    let server = Server::start(server::bind(config.control)?, Arc::clone(&part))?;
+    let serves = part.serves()?;
+    if serves && is_first && args.demo.is_some_and(|size| size.0 > 0) {
+        create_demo(&part, config.demo_bytes, &says)?;
+    }
+    signals.serving();
+    let volumes = if serves {
+        launch::await_volumes(&part, &says, &signals)?
+    } else {
+        says.note("another gateway leads: stands by");
+        Some(part.volumes()?)
+    };
+    let Some(volumes) = volumes else {
+        return launch::stop_early(part, server, &says);
+    };
+    if says.json {
+        launch::print_ready_json(&volumes, &format!("http://{}", server.address()));
+    } else {
+        println!("gateway ready at {addr}/udp, control http://{}", server.address());
+        launch::print_volumes(&volumes);
+    }
+    launch::serve(part, server, &signals, &says)
+}
+
+/// A gateway that stands by until its operator has it serve.
+pub(super) fn host(listen: SocketAddrV4, nbd: SocketAddr, settings: GatewayConfig, nvme: &Offer) -> HostSpec {
+    HostSpec {
+        bind: Some(listen),
+        medium: None,
+        build: Box::new(move |site| {
+            let mut gateway = Gateway::new(settings, site.pool.clone());
+            gateway.stand_by(site.now);
+            Ok(Box::new(gateway))
+        }),
+        nbd: vec![nbd],
+        nvme: nvme.listen(),
+    }
+}
+
+/// Creates the volume of the first start.
+pub(super) fn create_demo(part: &Part, size_bytes: u64, says: &Says) -> anyhow::Result<()> {
+    says.note(&format!("creating volume `{DEMO}` ({})", Size(size_bytes)));
+    let create = Create {
+        name: DEMO.into(),
+        size: Size(size_bytes),
+        replicas: None,
+        durability: None,
+        isolation: None,
+        read_only: false,
+    };
+    match part.create_volume(&create, NODES_WITHIN) {
+        Ok(_) => Ok(()),
+        Err(Refusal::Operator(host::operator::Refusal::NoRoom(error @ PlacementError::NoRoom { .. }))) => {
+            bail!("volume `{DEMO}` does not fit: {error}; or start with a smaller one (--demo SIZE)")
+        }
+        Err(error) => Err(error).context(format!("cannot create volume `{DEMO}`")),
+    }
+}
+
+/// What a gateway begins with.
+struct Records {
+    registry: Box<dyn Registry + Send>,
+    snapshot: Snapshot,
+    nvme: Offer,
+    /// Alone, or one of several that share the registry.
+    role: Role,
+}
+
+fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> anyhow::Result<Records> {
+    let Some(shared) = &args.registry else {
+        let mut registry = FileRegistry::open(dir.path())?;
+        let snapshot = note_nodes(&mut registry, &args.nodes)?;
+        return Ok(Records {
+            nvme: Offer::new(config.nvme, TargetOptions::default()),
+            registry: Box::new(registry),
+            snapshot,
+            role: Role::Alone {
+                session: dir.next_session()?,
+            },
+        });
+    };
+    std::fs::create_dir_all(shared)
+        .with_context(|| format!("cannot create the directory {} (--registry)", shared.display()))?;
+    let mut registry = FileRegistry::open(shared)?;
+    let record = GatewayRecord {
+        addr: addr.to_string(),
+        nvme: config.nvme.map(|address| address.to_string()),
+        control: format!("http://{}", config.control),
+    };
+    let (snapshot, number) = enter(&mut registry, &record, |snapshot| {
+        add_nodes(snapshot, &args.nodes)
+    })?;
+    if snapshot.nodes.is_empty() {
+        bail!(no_nodes());
+    }
+    let options = TargetOptions {
+        cntlids: cntlids(number),
+        ..TargetOptions::default()
+    };
+    Ok(Records {
+        nvme: Offer::new(config.nvme, options),
+        registry: Box::new(registry),
+        snapshot,
+        role: Role::Shared(Shared {
+            me: addr,
+            silent_after: SILENT_AFTER,
+            lead_looks_every: LOOK_EVERY,
+            others_look_every: LOOK_EVERY,
+            session_min: dir.next_session()?,
+        }),
+    })
+}
+
+fn no_nodes() -> Failure {
+    Failure::Usage("the registry knows no node: name each with --node ID=IP:PORT".into())
+}
+
+/// The nodes of the command line replace the registry's of the same number.
+fn add_nodes(snapshot: &mut Snapshot, nodes: &[(NodeId, Addr)]) {
+    for (id, addr) in nodes {
+        let record = NodeRecord {
+            id: id.0,
+            addr: addr.to_string(),
+        };
+        match snapshot.nodes.iter_mut().find(|known| known.id == id.0) {
+            Some(known) => *known = record,
+            None => snapshot.nodes.push(record),
+        }
+    }
+}
+
+fn note_nodes(registry: &mut dyn Registry, nodes: &[(NodeId, Addr)]) -> anyhow::Result<Snapshot> {
+    let mut snapshot = registry.load()?;
+    let before = snapshot.nodes.clone();
+    add_nodes(&mut snapshot, nodes);
+    if snapshot.nodes.is_empty() {
+        bail!(no_nodes());
+    }
+    if snapshot.nodes != before {
+        registry.store(&snapshot)?;
+    }
+    Ok(registry.load()?)
+}
+
+fn known_nodes(snapshot: &Snapshot) -> anyhow::Result<Vec<(NodeId, Addr)>> {
+    let parse = |record: &NodeRecord| match rack::registry::parse_addr(&record.addr) {
+        Some(addr) => Ok((NodeId(record.id), addr)),
+        None => bail!(
+            "the registry has the address `{1}` for node {0}, which is not one: correct it with --node",
+            record.id,
+            record.addr
+        ),
+    };
+    snapshot.nodes.iter().map(parse).collect()
+}
+
+/// `ID=IP:PORT`.
+pub fn parse_node(text: &str) -> Result<(NodeId, Addr), String> {
+    let remedy =
+        || format!("`{text}` is not a node: write its number and address, for example 1=10.0.0.11:8888");
+    let (id, address) = text.split_once('=').ok_or_else(remedy)?;
+    let id = id.parse().ok().filter(|&id| id > 0).ok_or_else(remedy)?;
+    let address: SocketAddrV4 = address.parse().map_err(|_| remedy())?;
+    if *address.ip() == Ipv4Addr::UNSPECIFIED || address.port() == 0 {
+        return Err(remedy());
+    }
+    Ok((NodeId(id), Addr::new(address.ip().octets(), address.port())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::MemoryRegistry;
+
+    #[test]
+    fn nodes_are_numbers_and_addresses() {
+        assert_eq!(
+            parse_node("3=10.0.0.3:8888").unwrap(),
+            (NodeId(3), Addr::new([10, 0, 0, 3], 8888))
+        );
+        for text in [
+            "",
+            "3",
+            "0=10.0.0.3:1",
+            "256=10.0.0.3:1",
+            "1=host:1",
+            "1=0.0.0.0:1",
+            "1=10.0.0.1:0",
+        ] {
+            assert!(parse_node(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_the_command_line_replace_known_ones() {
+        let mut registry = MemoryRegistry::default();
+        assert!(note_nodes(&mut registry, &[]).is_err());
+        let node = |id, port| (NodeId(id), Addr::new([10, 0, 0, 1], port));
+        note_nodes(&mut registry, &[node(1, 1), node(2, 2)]).unwrap();
+        let snapshot = note_nodes(&mut registry, &[node(2, 9)]).unwrap();
+        assert_eq!(known_nodes(&snapshot).unwrap(), vec![node(1, 1), node(2, 9)]);
+    }
+}
