@@ -9,7 +9,7 @@ mod volatile;
 
 pub use volatile::CutFate;
 
-use base::device::{Deadline, Faults, Inline, Latency, LatencyModel};
+use base::device::{Deadline, Faults, Inline, Latency, LatencyModel, pass_on};
 use base::{Device, Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Queue, Rng};
 use volatile::{Keeps, Volatile};
 
@@ -191,44 +191,12 @@ impl Queue for SimMedium {
     }
 }
 
-/// Passes a call on to whichever it is.
-macro_rules! either {
-    ($self:expr, $inner:ident => $call:expr) => {
-        match $self {
-            Cached::Volatile($inner) => $call,
-            Cached::Durable($inner) => $call,
-        }
-    };
-}
-
 impl Queue for Cached {
-    fn submit(&mut self, now: Instant, op: MediaOp) {
-        either!(self, inner => inner.submit(now, op));
-    }
-    fn poll(&mut self, now: Instant) -> Option<MediaDone> {
-        either!(self, inner => inner.poll(now))
-    }
-    fn deadline(&self) -> Option<Instant> {
-        either!(self, inner => inner.deadline())
-    }
+    pass_on!(queue Self::Volatile(inner) => inner, Self::Durable(inner) => inner);
 }
 
 impl Device for Cached {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        either!(self, inner => inner.read_at(offset, bytes))
-    }
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        either!(self, inner => inner.write_at(offset, bytes))
-    }
-    fn flush(&mut self) -> Result<(), MediaError> {
-        either!(self, inner => inner.flush())
-    }
-    fn capacity_bytes(&self) -> u64 {
-        either!(self, inner => inner.capacity_bytes())
-    }
-    fn has_cache(&self) -> bool {
-        matches!(self, Self::Volatile(_))
-    }
+    pass_on!(device Self::Volatile(inner) => inner, Self::Durable(inner) => inner);
 }
 
 impl Device for SimMedium {

@@ -158,7 +158,7 @@ impl<D: Queue> Queue for Deadline<D> {
 }
 
 impl<D: Device> Device for Deadline<D> {
-    pass_on!(changes);
+    pass_on!(device Self { inner, .. } => inner);
 }
 
 #[cfg(test)]

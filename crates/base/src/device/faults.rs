@@ -136,7 +136,7 @@ impl<D: Queue> Queue for Faults<D> {
 }
 
 impl<D: Device> Device for Faults<D> {
-    pass_on!(changes);
+    pass_on!(device Self { inner, .. } => inner);
 }
 
 #[cfg(test)]

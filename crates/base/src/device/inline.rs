@@ -1,6 +1,6 @@
 //! A queue over a device that answers at once.
 
-use super::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue, pass_on};
+use super::{Device, MediaDone, MediaKind, MediaOp, Queue, pass_on};
 use crate::time::Instant;
 use std::collections::VecDeque;
 
@@ -55,7 +55,7 @@ impl<D: Device> Queue for Inline<D> {
 }
 
 impl<D: Device> Device for Inline<D> {
-    pass_on!(changes);
+    pass_on!(device Self { inner, .. } => inner);
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl<D: Queue> Queue for Latch<D> {
 }
 
 impl<D: Device> Device for Latch<D> {
-    pass_on!();
+    pass_on!(reads Self { inner, .. } => inner);
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         self.change(|inner| inner.write_at(offset, bytes))
     }

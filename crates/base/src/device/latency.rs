@@ -1,6 +1,6 @@
 //! A device that takes time: an operation has its effect when it is submitted, and is done later.
 
-use super::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue, pass_on};
+use super::{Device, MediaDone, MediaKind, MediaOp, Queue, pass_on};
 use crate::time::{Duration, Instant, earliest};
 use std::collections::VecDeque;
 
@@ -92,7 +92,7 @@ impl<D: Queue> Queue for Latency<D> {
 }
 
 impl<D: Device> Device for Latency<D> {
-    pass_on!(changes);
+    pass_on!(device Self { inner, .. } => inner);
 }
 
 #[cfg(test)]

@@ -234,39 +234,52 @@ pub trait Queue {
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// Calls that wrappers pass on: all of a [`Device`] but changes.
+/// Passes the calls of a wrapper, or of an enum of media, on to what is inside: those of a [`Queue`], those of a
+/// [`Device`], or only those of a device that change nothing (`reads`).
+#[macro_export]
 macro_rules! pass_on {
-    () => {
-        fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-            self.inner.read_at(offset, bytes)
+    (queue $($of:pat => $inner:ident),+) => {
+        fn submit(&mut self, now: $crate::Instant, op: $crate::MediaOp) {
+            match self { $($of => $inner.submit(now, op)),+ }
         }
-        fn capacity_bytes(&self) -> u64 {
-            self.inner.capacity_bytes()
+        fn poll(&mut self, now: $crate::Instant) -> Option<$crate::MediaDone> {
+            match self { $($of => $inner.poll(now)),+ }
         }
-        fn atomic_bytes(&self) -> u32 {
-            self.inner.atomic_bytes()
-        }
-        fn has_cache(&self) -> bool {
-            self.inner.has_cache()
+        fn deadline(&self) -> Option<$crate::Instant> {
+            match self { $($of => $inner.deadline()),+ }
         }
     };
-    (changes) => {
-        pass_on!();
-        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-            self.inner.write_at(offset, bytes)
+    (reads $($of:pat => $inner:ident),+) => {
+        fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), $crate::MediaError> {
+            match self { $($of => $inner.read_at(offset, bytes)),+ }
         }
-        fn flush(&mut self) -> Result<(), MediaError> {
-            self.inner.flush()
+        fn capacity_bytes(&self) -> u64 {
+            match self { $($of => $inner.capacity_bytes()),+ }
         }
-        fn write_through(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-            self.inner.write_through(offset, bytes)
+        fn atomic_bytes(&self) -> u32 {
+            match self { $($of => $inner.atomic_bytes()),+ }
         }
-        fn discard(&mut self, offset: u64, length: u64) -> Result<(), MediaError> {
-            self.inner.discard(offset, length)
+        fn has_cache(&self) -> bool {
+            match self { $($of => $inner.has_cache()),+ }
+        }
+    };
+    (device $($of:pat => $inner:ident),+) => {
+        $crate::pass_on!(reads $($of => $inner),+);
+        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), $crate::MediaError> {
+            match self { $($of => $inner.write_at(offset, bytes)),+ }
+        }
+        fn flush(&mut self) -> Result<(), $crate::MediaError> {
+            match self { $($of => $inner.flush()),+ }
+        }
+        fn write_through(&mut self, offset: u64, bytes: &[u8]) -> Result<(), $crate::MediaError> {
+            match self { $($of => $inner.write_through(offset, bytes)),+ }
+        }
+        fn discard(&mut self, offset: u64, length: u64) -> Result<(), $crate::MediaError> {
+            match self { $($of => $inner.discard(offset, length)),+ }
         }
     };
 }
-pub(crate) use pass_on;
+pub use pass_on;
 
 /// Memory, for tests and as the store under a simulated medium.
 impl Device for Vec<u8> {

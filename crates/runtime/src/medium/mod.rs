@@ -11,7 +11,7 @@ pub use memory::Memory;
 use crate::counters::Counters;
 use crate::queue::{Files, Port};
 use crate::sync::{Arc, AtomicBool};
-use base::device::{Deadline, Device, Latch};
+use base::device::{Deadline, Device, Latch, pass_on};
 use base::limits::PAGE_BYTES;
 use base::time::earliest;
 use base::{Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Pool, Queue};
@@ -72,35 +72,8 @@ impl From<MediaFile> for Medium {
     }
 }
 
-/// Passes a call on to whichever it is.
-macro_rules! either {
-    ($self:expr, $inner:ident => $call:expr) => {
-        match $self {
-            Self::Memory($inner) => $call,
-            Self::File($inner) => $call,
-        }
-    };
-}
-
 impl Device for Medium {
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        either!(self, inner => inner.read_at(offset, bytes))
-    }
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        either!(self, inner => inner.write_at(offset, bytes))
-    }
-    fn flush(&mut self) -> Result<(), MediaError> {
-        either!(self, inner => inner.flush())
-    }
-    fn capacity_bytes(&self) -> u64 {
-        either!(self, inner => inner.capacity_bytes())
-    }
-    fn discard(&mut self, offset: u64, length: u64) -> Result<(), MediaError> {
-        either!(self, inner => inner.discard(offset, length))
-    }
-    fn has_cache(&self) -> bool {
-        either!(self, inner => inner.has_cache())
-    }
+    pass_on!(device Self::Memory(inner) => inner, Self::File(inner) => inner);
 }
 
 /// The media of one core.
@@ -263,13 +236,5 @@ impl<F> CoreQueue<F> {
 }
 
 impl<F: Queue> Queue for CoreQueue<F> {
-    fn submit(&mut self, now: Instant, op: MediaOp) {
-        either!(self, inner => inner.submit(now, op));
-    }
-    fn poll(&mut self, now: Instant) -> Option<MediaDone> {
-        either!(self, inner => inner.poll(now))
-    }
-    fn deadline(&self) -> Option<Instant> {
-        either!(self, inner => inner.deadline())
-    }
+    pass_on!(queue Self::Memory(inner) => inner, Self::File(inner) => inner);
 }
