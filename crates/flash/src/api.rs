@@ -1,6 +1,7 @@
 //! The words a node and a vSSD exchange: configuration, requests, events, statistics.
 
 use crate::geometry::{Geometry, Isolation};
+use crate::layout::Share;
 use crate::ssd::VssdEntry;
 use crate::timing::Timing;
 use base::{Lpn, MediaOp, Page, Version, VssdId};
@@ -55,6 +56,11 @@ pub struct VssdConfig {
 }
 
 impl VssdConfig {
+    /// Its share of the medium.
+    pub(crate) fn share(&self) -> Share {
+        Share::new(&self.geometry, self.page_bytes, self.channels, self.isolation)
+    }
+
     /// Defaults: no timing, preemptible collection in steps of 4 pages, separate frontiers, a checkpoint each
     /// time as many pages were programmed as the vSSD has (but at least 4096), 1024 requests.
     pub fn new(entry: &VssdEntry, geometry: &Geometry, page_bytes: usize) -> Self {

@@ -46,12 +46,7 @@ impl Pages {
             config.page_bytes,
             "the pool has the medium's page size"
         );
-        let share = Share::new(
-            &config.geometry,
-            config.page_bytes,
-            config.channels,
-            config.isolation,
-        );
+        let share = config.share();
         let home = share.rows().start * share.channels()..share.rows().end * share.channels();
         assert!(
             config.logical_pages <= config.geometry.logical_pages_max_of_units(home.end - home.start),

@@ -32,7 +32,7 @@ impl Vssd {
         medium: &dyn Device,
     ) -> Result<(Vssd, RecoveryReport), RecoverError> {
         let model = Model::own(&config);
-        let share = share_of(&config);
+        let share = config.share();
         let state = load(medium, &share, config.instance, &[], config.logical_pages)?;
         build(config, pool, medium, model, state, |_| Fate::Own)
     }
@@ -57,15 +57,6 @@ impl Vssd {
         );
         recover_group(configs, pool, medium)
     }
-}
-
-fn share_of(config: &VssdConfig) -> Share {
-    Share::new(
-        &config.geometry,
-        config.page_bytes,
-        config.channels,
-        config.isolation,
-    )
 }
 
 /// Whose a block of a group is.
@@ -99,7 +90,7 @@ fn recover_group(
             .collect();
         let state = load(
             medium,
-            &share_of(config),
+            &config.share(),
             config.instance,
             &others,
             config.logical_pages,
@@ -107,7 +98,7 @@ fn recover_group(
         states.push(state.map_err(|error| (config.id, error))?);
     }
     let owners = owners(&configs[0], &mut states).map_err(|error| (configs[0].id, error))?;
-    let shares: Vec<Share> = configs.iter().map(share_of).collect();
+    let shares: Vec<Share> = configs.iter().map(VssdConfig::share).collect();
     let mut members = Vec::with_capacity(configs.len());
     for (member, (config, state)) in configs.into_iter().zip(states).enumerate() {
         let share = &shares[member];
@@ -129,7 +120,7 @@ fn recover_group(
 
 /// Per block of a group: the member for which it is still of use, if any, and its erase count.
 fn owners(config: &VssdConfig, states: &mut [Recovered]) -> Result<Vec<(Option<usize>, u32)>, RecoverError> {
-    let share = share_of(config);
+    let share = config.share();
     let per_block = share.pages_per_block();
     for state in states.iter_mut() {
         let data = state
