@@ -309,6 +309,27 @@ fn an_answer_that_a_medium_gives_later_leaves_at_once_under_every_policy() {
     }
 }
 
+/// The next looks of a core, whether each asks. All clients but the first ask again and again; the core hears of it if it
+/// asks.
+fn looks_beside_askers(core: &mut Core, count: usize) -> Vec<bool> {
+    let mut looks = Vec::new();
+    while looks.len() < count {
+        let act = core.step();
+        for client in &mut core.clients[1..] {
+            if client.asks.is_empty() && client.taken.is_empty() {
+                client.asks.push_back(read(SMALL));
+            }
+        }
+        if let Act::Look { asks } = act {
+            looks.push(asks);
+            for slot in (1..core.clients.len()).filter(|_| asks) {
+                core.dispatcher.stand(slot, core.clients[slot].standing());
+            }
+        }
+    }
+    looks
+}
+
 #[test]
 fn a_core_guesses_three_times_who_asks_next_and_then_asks() {
     let mut core = Core::of(Policy::Switchyard, &[T, L]);
@@ -318,21 +339,7 @@ fn a_core_guesses_three_times_who_asks_next_and_then_asks() {
     core.now += Duration::from_millis(2);
     while !matches!(core.step(), Act::Look { asks: true }) {}
     core.ask(1, 1, SMALL);
-    let mut looks = Vec::new();
-    while looks.len() < 9 {
-        let act = core.step();
-        // The client asks again and again. The core hears of it if it asks.
-        let client = &mut core.clients[1];
-        if client.asks.is_empty() && client.taken.is_empty() {
-            client.asks.push_back(read(SMALL));
-        }
-        if let Act::Look { asks } = act {
-            looks.push(asks);
-            if asks {
-                core.dispatcher.stand(1, core.clients[1].standing());
-            }
-        }
-    }
+    let looks = looks_beside_askers(&mut core, 9);
     let asks = [false, false, false, true].into_iter().cycle();
     assert_eq!(looks, asks.take(9).collect::<Vec<_>>());
 }
@@ -346,24 +353,7 @@ fn a_core_does_not_guess_while_several_ask_little() {
     core.ask(0, 100, LARGE);
     core.ask(1, 1, SMALL);
     core.ask(2, 1, SMALL);
-    let mut looks = Vec::new();
-    while looks.len() < 20 {
-        let act = core.step();
-        for client in &mut core.clients[1..] {
-            if client.asks.is_empty() && client.taken.is_empty() {
-                client.asks.push_back(read(SMALL));
-            }
-        }
-        if let Act::Look { asks } = act {
-            looks.push(asks);
-            if asks {
-                for slot in [1, 2] {
-                    core.dispatcher.stand(slot, core.clients[slot].standing());
-                }
-            }
-        }
-    }
-    assert_eq!(looks, [true; 20]);
+    assert_eq!(looks_beside_askers(&mut core, 20), [true; 20]);
 }
 
 #[test]

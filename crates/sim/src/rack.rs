@@ -714,7 +714,7 @@ fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Sum of the flash counters of all nodes that are up.
+/// What the flashes of all nodes that are up have programmed, checkpointed and borrowed.
 pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats {
     let mut total = VssdStats::default();
     for host in hosts {
@@ -724,13 +724,7 @@ pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats 
             total.user_programs += stats.user_programs;
             total.gc_programs += stats.gc_programs;
             total.record_programs += stats.record_programs;
-            total.erases += stats.erases;
-            total.reads += stats.reads;
-            total.flushes += stats.flushes;
             total.checkpoints += stats.checkpoints;
-            total.blocks += stats.blocks;
-            total.free_blocks += stats.free_blocks;
-            total.live_pages += stats.live_pages;
             total.blocks_borrowed += stats.blocks_borrowed;
         }
     }
