@@ -206,6 +206,18 @@ fn largest(table: &Table, column: &str, pair: [&str; 2]) -> Found {
     extreme(table, column, pair, Extreme::Largest, &|_| true)
 }
 
+fn worst(table: &Table, what: &str, pair: [&str; 2]) -> Claim {
+    Claim::new(what, extreme(table, "iops", pair, Extreme::Smallest, &|_| true))
+}
+
+fn in_group(table: &Table, column: &str, pair: [&str; 2], group: &str) -> Found {
+    extreme(table, column, pair, Extreme::Largest, &|other| other == group)
+}
+
+fn best(table: &Table, what: &str, column: &str, pair: [&str; 2]) -> Claim {
+    Claim::new(what, largest(table, column, pair))
+}
+
 const VDC: [&str; 2] = ["vdc", "rackblox"];
 const SOFTWARE: [&str; 2] = ["rackblox-software", "rackblox"];
 const IDEAL: [&str; 2] = ["switchyard", "ideal"];
@@ -217,24 +229,24 @@ pub fn claims(table: &Table) -> Vec<Claim> {
     match table.name.as_str() {
         "fig9" => sweep(table),
         "fig10" => vec![
-            Claim::new(
-                "P99 of reads, VDC over RackBlox, best",
-                largest(table, "read_p99_us", VDC),
-            )
-            .paper(2.1, "5.3 ms over 2.6 ms", "RackBlox §4.2")
-            .at_least(2.1),
-            Claim::new(
+            best(table, "P99 of reads, VDC over RackBlox, best", "read_p99_us", VDC)
+                .paper(2.1, "5.3 ms over 2.6 ms", "RackBlox §4.2")
+                .at_least(2.1),
+            best(
+                table,
                 "P99 of writes, VDC over RackBlox, best",
-                largest(table, "write_p99_us", VDC),
+                "write_p99_us",
+                VDC,
             )
             .paper(1.3, "3.7 ms over 2.8 ms", "RackBlox §4.2"),
         ],
         "fig11" => means(table),
         "fig12" => throughput(table),
         "fig13" => applications(table),
-        "fig14" => vec![Claim::new(
+        "fig14" => vec![worst(
+            table,
             "Throughput, RackBlox over VDC, worst",
-            extreme(table, "iops", ["rackblox", "vdc"], Extreme::Smallest, &|_| true),
+            ["rackblox", "vdc"],
         )],
         "fig15" => breakdown(table),
         "fig17" => schedulers(table),
@@ -256,26 +268,34 @@ fn sweep(table: &Table) -> Vec<Claim> {
     let mut deviation = extreme(table, "write_amplification", OURS, Extreme::Farthest, &up_to_95);
     deviation.value = (deviation.value - 1.0).abs() * 100.0;
     vec![
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, VDC over RackBlox, best",
-            largest(table, "read_p999_us", VDC),
+            "read_p999_us",
+            VDC,
         )
         .paper(4.4, "12.4 ms over 2.8 ms", "RackBlox §4.2")
         .at_least(4.4),
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, RackBlox (Software) over RackBlox, best",
-            largest(table, "read_p999_us", SOFTWARE),
+            "read_p999_us",
+            SOFTWARE,
         )
         .paper(1.84, "5.2 ms over 2.8 ms", "RackBlox §4.2")
         .at_least(1.8),
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, VDC over RackBlox (Software), best",
-            largest(table, "read_p999_us", ["vdc", "rackblox-software"]),
+            "read_p999_us",
+            ["vdc", "rackblox-software"],
         )
         .paper(2.4, "12.4 ms over 5.2 ms", "RackBlox §4.2"),
-        Claim::new(
+        best(
+            table,
             "P99.9 of writes, VDC over RackBlox, best",
-            largest(table, "write_p999_us", VDC),
+            "write_p999_us",
+            VDC,
         )
         .paper(1.4, "4.3 ms over 3.0 ms", "RackBlox §4.2")
         .at_least(1.3),
@@ -303,36 +323,27 @@ fn sweep(table: &Table) -> Vec<Claim> {
 fn means(table: &Table) -> Vec<Claim> {
     let of = |kind: &str| {
         let column = format!("{kind}_mean_us");
-        let found = extreme(table, &column, ["rackblox", "vdc"], Extreme::Largest, &|_| true);
-        Claim::new(&format!("Mean of {kind}s, RackBlox over VDC, worst"), found).at_most(1.02)
+        let what = format!("Mean of {kind}s, RackBlox over VDC, worst");
+        best(table, &what, &column, ["rackblox", "vdc"]).at_most(1.02)
     };
     vec![of("read"), of("write")]
 }
 
 /// Figure 12: nor throughput.
 fn throughput(table: &Table) -> Vec<Claim> {
-    let worst = |pair| extreme(table, "iops", pair, Extreme::Smallest, &|_| true);
+    let (rackblox, ours) = (
+        "Throughput of closed loops, RackBlox over VDC, worst",
+        "Throughput of closed loops, switchyard over RackBlox, worst",
+    );
     vec![
-        Claim::new(
-            "Throughput of closed loops, RackBlox over VDC, worst",
-            worst(["rackblox", "vdc"]),
-        )
-        .at_least(0.98),
-        Claim::new(
-            "Throughput of closed loops, switchyard over RackBlox, worst",
-            worst(OURS),
-        )
-        .at_least(0.95),
+        worst(table, rackblox, ["rackblox", "vdc"]).at_least(0.98),
+        worst(table, ours, OURS).at_least(0.95),
     ]
 }
 
 /// Figure 13, and whence the gains come.
 fn applications(table: &Table) -> Vec<Claim> {
-    let gain = |app: &str, pair| {
-        extreme(table, "read_p999_us", pair, Extreme::Largest, &|group| {
-            group == app
-        })
-    };
+    let gain = |app: &str, pair| in_group(table, "read_p999_us", pair, app);
     let split = |app: &str, scheduling_first: bool| {
         let scheduling = gain(app, SCHEDULING).value;
         let collection = gain(app, ["rackblox-coord-io", "rackblox"]).value;
@@ -346,17 +357,19 @@ fn applications(table: &Table) -> Vec<Claim> {
         }
     };
     vec![
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, VDC over RackBlox, best",
-            largest(table, "read_p999_us", VDC),
+            "read_p999_us",
+            VDC,
         )
         .paper(7.9, "23.8 ms over 3.0 ms", "RackBlox §4.3")
         .at_least(7.9),
-        Claim::new(
-            "P99 of reads, VDC over RackBlox, best",
-            largest(table, "read_p99_us", VDC),
-        )
-        .paper(2.9, "8.1 ms over 2.8 ms", "RackBlox §4.3"),
+        best(table, "P99 of reads, VDC over RackBlox, best", "read_p99_us", VDC).paper(
+            2.9,
+            "8.1 ms over 2.8 ms",
+            "RackBlox §4.3",
+        ),
         Claim::new(
             "TPC-H, P99.9 of reads, scheduling alone: VDC without its shares over Coord-I/O",
             gain("tpc-h", SCHEDULING),
@@ -389,19 +402,25 @@ fn breakdown(table: &Table) -> Vec<Claim> {
                 &|_| true,
             ),
         ),
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, scheduling alone: VDC without its shares over Coord-I/O, best",
-            largest(table, "read_p999_us", SCHEDULING),
+            "read_p999_us",
+            SCHEDULING,
         )
         .paper(1.23, "3.9 ms over 3.1 ms", "RackBlox §4.4"),
-        Claim::new(
+        best(
+            table,
             "P99.9 of writes, scheduling alone: VDC without its shares over Coord-I/O, best",
-            largest(table, "write_p999_us", SCHEDULING),
+            "write_p999_us",
+            SCHEDULING,
         )
         .paper(1.4, "", "RackBlox §4.4"),
-        Claim::new(
+        best(
+            table,
             "P99.9 of reads, collection in turns: Coord-I/O over RackBlox, best",
-            largest(table, "read_p999_us", ["rackblox-coord-io", "rackblox"]),
+            "read_p999_us",
+            ["rackblox-coord-io", "rackblox"],
         )
         .paper(4.3, "", "RackBlox §4.4"),
     ]
@@ -412,12 +431,10 @@ fn schedulers(table: &Table) -> Vec<Claim> {
     let of = |scheduler: &str, paper, least| {
         let coordinated = format!("{scheduler}+coordination");
         let found = largest(table, "read_p999_us", [scheduler, &coordinated]);
-        Claim::new(
-            &format!("P99.9 of reads, {scheduler} by arrival over coordinated, best"),
-            found,
-        )
-        .paper(paper, "", "RackBlox §4.5.1")
-        .at_least(least)
+        let what = format!("P99.9 of reads, {scheduler} by arrival over coordinated, best");
+        Claim::new(&what, found)
+            .paper(paper, "", "RackBlox §4.5.1")
+            .at_least(least)
     };
     // Where a scheduler's reads gain most, what becomes of the writes beside them.
     let writes = |scheduler: &str| {
@@ -471,10 +488,8 @@ fn networks(table: &Table) -> Vec<Claim> {
             value: fifo / coordinated,
             place: format!("{} ms over {} ms", plain(fifo), plain(coordinated)),
         };
-        Claim::new(
-            &format!("Mean of reads' P99.9, by arrival over coordinated, network policy {network}"),
-            found,
-        )
+        let what = format!("Mean of reads' P99.9, by arrival over coordinated, network policy {network}");
+        Claim::new(&what, found)
     };
     vec![
         of("fair").paper(1.21, "", "RackBlox §4.5.2").at_least(1.15),
@@ -487,15 +502,11 @@ fn networks(table: &Table) -> Vec<Claim> {
 /// Figure 21.
 fn isolation(table: &Table) -> Vec<Claim> {
     let of = |isolation: &str, paper, least| {
-        let found = extreme(table, "read_p999_us", VDC, Extreme::Largest, &|group| {
-            group == isolation
-        });
-        Claim::new(
-            &format!("P99.9 of reads, {isolation}-isolated, VDC over RackBlox"),
-            found,
-        )
-        .paper(paper, "", "RackBlox §4.5.4")
-        .at_least(least)
+        let found = in_group(table, "read_p999_us", VDC, isolation);
+        let what = format!("P99.9 of reads, {isolation}-isolated, VDC over RackBlox");
+        Claim::new(&what, found)
+            .paper(paper, "", "RackBlox §4.5.4")
+            .at_least(least)
     };
     vec![of("software", 1.47, 1.45), of("hardware", 1.51, 1.5)]
 }
@@ -517,11 +528,8 @@ fn worst_after(table: &Table, policy: &str, column: &str, day: f64) -> Found {
 }
 
 fn lambda(table: &Table, policy: &str, what: &str, column: &str) -> Claim {
-    let found = worst_after(table, policy, column, SWAPS_BEGUN_DAY);
-    let claim = Claim::new(
-        &format!("λ {what}, {policy}, worst from day {SWAPS_BEGUN_DAY} on"),
-        found,
-    );
+    let what = format!("λ {what}, {policy}, worst from day {SWAPS_BEGUN_DAY} on");
+    let claim = Claim::new(&what, worst_after(table, policy, column, SWAPS_BEGUN_DAY));
     if policy == "no-swap" {
         return claim;
     }
@@ -539,33 +547,24 @@ fn lifetime(table: &Table) -> Claim {
 
 /// Figure 22.
 fn within_servers(table: &Table) -> Vec<Claim> {
+    let within = |policy| lambda(table, policy, "within the worst server", "lambda_within_max");
     vec![
-        lambda(
-            table,
-            "switchyard",
-            "within the worst server",
-            "lambda_within_max",
-        )
-        .at_most(1.1),
-        lambda(table, "rackblox", "within the worst server", "lambda_within_max"),
-        lambda(table, "no-swap", "within the worst server", "lambda_within_max"),
+        within("switchyard").at_most(1.1),
+        within("rackblox"),
+        within("no-swap"),
         lifetime(table),
     ]
 }
 
 /// Figure 23.
 fn across_servers(table: &Table) -> Vec<Claim> {
+    let within = |policy| lambda(table, policy, "within the worst server", "lambda_within_max");
+    let across = |policy| lambda(table, policy, "across servers", "lambda_across");
     vec![
-        lambda(
-            table,
-            "switchyard",
-            "within the worst server",
-            "lambda_within_max",
-        )
-        .at_most(1.1),
-        lambda(table, "switchyard", "across servers", "lambda_across").at_most(1.1),
-        lambda(table, "rackblox", "across servers", "lambda_across"),
-        lambda(table, "no-swap", "across servers", "lambda_across"),
+        within("switchyard").at_most(1.1),
+        across("switchyard").at_most(1.1),
+        across("rackblox"),
+        across("no-swap"),
         lifetime(table),
     ]
 }
@@ -577,14 +576,9 @@ fn predictor(table: &Table) -> Vec<Claim> {
             value: line.map_or(f64::NAN, |line| table.value(line, "within_25us_percent")),
             place: String::new(),
         };
-        Claim::new(
-            &format!(
-                "Predictions within 25 µs, {policy}, {}, %",
-                workload.replace('-', " ")
-            ),
-            found,
-        )
-        .paper(95.0, "", "RackBlox §3.4")
+        let workload = workload.replace('-', " ");
+        let what = format!("Predictions within 25 µs, {policy}, {workload}, %");
+        Claim::new(&what, found).paper(95.0, "", "RackBlox §3.4")
     };
     vec![
         of("switchyard", "next-packet").at_least(95.0),
@@ -646,27 +640,17 @@ fn matches(table: &Table) -> Vec<Claim> {
 /// The host block switch: what the published results say, and the order of its steps.
 fn order(table: &Table) -> Vec<Claim> {
     const MIXED: &str = "mixed";
-    let ratio = |column: &str, pair: [&str; 2], case: &'static str| {
-        extreme(table, column, pair, Extreme::Largest, &move |group| group == case)
-    };
-    let tail = |pair: [&str; 2]| ratio("l_p99_us", pair, MIXED);
-    let bulk = |pair: [&str; 2]| ratio("t_gb_per_s", pair, MIXED);
+    let tail = |pair: [&str; 2]| in_group(table, "l_p99_us", pair, MIXED);
+    let bulk = |pair: [&str; 2]| in_group(table, "t_gb_per_s", pair, MIXED);
     let step = |pair: [&str; 2]| {
-        Claim::new(
-            &format!("{MIXED}: P99 of L, {} over {}", pair[0], pair[1]),
-            tail(pair),
-        )
-        .at_least(1.0)
+        let what = format!("{MIXED}: P99 of L, {} over {}", pair[0], pair[1]);
+        Claim::new(&what, tail(pair)).at_least(1.0)
     };
-    let of_cores = |policy: &str, column: &str| {
-        let value = |case| {
-            table
-                .line(policy, case)
-                .map_or(f64::NAN, |line| table.value(line, column))
-        };
-        [value("QD32") / 6.0, value("16C") / 16.0]
+    let value = |case| {
+        let line = table.line("switchyard", case);
+        line.map_or(f64::NAN, |line| table.value(line, "t_gb_per_s"))
     };
-    let [six, sixteen] = of_cores("switchyard", "t_gb_per_s");
+    let [six, sixteen] = [value("QD32") / 6.0, value("16C") / 16.0];
     let scaled = Found {
         value: sixteen / six,
         place: format!("{} GB/s over {} GB/s a core", plain(sixteen), plain(six)),
@@ -696,7 +680,7 @@ fn order(table: &Table) -> Vec<Claim> {
         Claim::new("QD32, T's throughput a core, switchyard: 16 cores over 6", scaled),
         Claim::new(
             "16 cores: P99 of L, linux over switchyard",
-            ratio("l_p99_us", ["linux", "switchyard"], "16C"),
+            in_group(table, "l_p99_us", ["linux", "switchyard"], "16C"),
         ),
     ]
 }
