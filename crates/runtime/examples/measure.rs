@@ -328,7 +328,7 @@ fn nbd(port: &str) {
     let core = start_core(pinned(), vec![gateway]).expect("the port is free");
     println!(
         "nbd://{} (data, frozen); end of input stops",
-        core.nbd_addresses(0)[0]
+        core.listening(0, wire::nbd::NAME)[0]
     );
     let _ = std::io::stdin().read_line(&mut String::new());
     println!("{:#?}", core.stats());

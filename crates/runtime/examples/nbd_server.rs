@@ -12,12 +12,13 @@
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Pool, VolumeId};
 use host::{Input, Output};
-use runtime::{CoreConfig, CoreHandle, HostSpec, RackHost, Site, StartError, start_core};
+use runtime::{CoreConfig, CoreHandle, HostSpec, Listen, RackHost, Site, StartError, start_core};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use wire::nbd::Export;
+use wire::Export;
+use wire::nbd::Nbd;
 
 /// Bytes that clients see. Memory is used for written pages only.
 const VOLUME_BYTES: u64 = 1 << 40;
@@ -139,8 +140,10 @@ fn serve(port: u16) -> Result<CoreHandle, StartError> {
         bind: None,
         medium: None,
         build: Box::new(|site: Site<'_>| Ok(Box::new(SparseVolume::new(site.pool)))),
-        nbd: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))],
-        nvme: None,
+        listen: vec![Listen::tcp(
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            Nbd::new(),
+        )],
     };
     start_core(CoreConfig::default(), vec![volume])
 }
@@ -166,7 +169,7 @@ fn main() {
     });
     println!(
         "nbd://{}/sparse: Enter shows the stored pages, Ctrl-D stops",
-        core.nbd_addresses(0)[0]
+        core.listening(0, wire::nbd::NAME)[0]
     );
     for _ in std::io::stdin().lines() {
         println!("{} pages stored", stored(&core));
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn a_volume_keeps_written_pages_and_forgets_trimmed_ones() {
         let core = serve(0).expect("loopback is there");
-        let mut client = Client::of(core.nbd_addresses(0)[0], "sparse");
+        let mut client = Client::of(core.listening(0, wire::nbd::NAME)[0], "sparse");
         // A write of three pages that begins in the middle of page 5.
         let (offset, data) = (5 * 4096 + 2048, [7; 2 * 4096]);
         client.request(WRITE, 1, offset, data.len() as u32);

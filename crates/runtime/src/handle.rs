@@ -8,10 +8,10 @@ use crate::cpu;
 use crate::hosts::{HostSpec, RackHost};
 use crate::local::{LocalVolume, numbered};
 use crate::mailbox::{Address, Mailbox};
-use crate::nvme::NvmeTarget;
 use crate::reactor::{Reactor, Share};
 use crate::spans::{SpanRow, Table};
-use crate::start::{StartError, Started};
+use crate::start::{Listening, StartError, Started};
+use crate::stream::{Listen, protocols};
 use crate::sync::mpsc::{Receiver, sync_channel};
 use crate::sync::{Arc, Mutex};
 use crate::udp::kernel_drops;
@@ -35,11 +35,9 @@ pub struct CoreHandle {
     spans: Option<Arc<Table>>,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<Option<SocketAddrV4>>,
-    nbd: Vec<Vec<SocketAddr>>,
-    nvme: Vec<Option<SocketAddr>>,
+    listening: Vec<Listening>,
     sockets: Vec<UdpSocket>,
-    target_nbd: Vec<SocketAddr>,
-    target_nvme: Vec<SocketAddr>,
+    target_listening: Listening,
 }
 
 /// Where a core's commands come from, and where they go.
@@ -54,12 +52,8 @@ fn line() -> Result<Line, StartError> {
 pub struct TargetSpec {
     /// The volumes; their numbers are their places.
     pub volumes: Vec<LocalVolume>,
-    /// Where NBD clients connect; port 0 takes any free one.
-    pub nbd: Vec<SocketAddr>,
-    /// Where NVMe/TCP hosts connect, and what they find there.
-    pub nvme: Vec<SocketAddr>,
-    /// The subsystems, whose volumes are those above.
-    pub subsystems: Arc<NvmeTarget>,
+    /// Where clients connect, and what they speak.
+    pub listen: Vec<Listen>,
 }
 
 /// Starts a target: volumes served by one core per configuration, the first of which listens. Connections move between
@@ -72,12 +66,8 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
     assert!(!configs.is_empty(), "a target has a core");
     let alike = configs.iter().all(|config| config.target == configs[0].target);
     assert!(alike, "the cores of a target are alike");
-    let TargetSpec {
-        volumes,
-        mut nbd,
-        mut nvme,
-        subsystems,
-    } = spec;
+    let TargetSpec { volumes, mut listen } = spec;
+    let protocols = protocols(&listen);
     let (volumes, disks) = numbered(volumes);
     if !disks.is_empty() && configs.len() > 1 {
         return Err(StartError::SeveralCores { cores: configs.len() });
@@ -99,9 +89,8 @@ pub fn start_target(configs: Vec<CoreConfig>, spec: TargetSpec) -> Result<Vec<Co
                 loads: Arc::clone(&loads),
                 homes: Arc::clone(&homes),
                 volumes: Arc::clone(&volumes),
-                nbd: take(&mut nbd),
-                nvme: Arc::clone(&subsystems),
-                nvme_listen: take(&mut nvme),
+                protocols: protocols.clone(),
+                listen: take(&mut listen),
                 siblings: siblings.clone(),
             };
             start(config, disks.take().unwrap_or_default(), Some(share), line)
@@ -151,11 +140,9 @@ fn start(
     let (thread, started) = await_start(thread, &started)?;
     let Started {
         addresses,
-        nbd,
-        nvme,
+        listening,
         sockets,
-        target_nbd,
-        target_nvme,
+        target_listening,
     } = started;
     Ok(CoreHandle {
         commands,
@@ -163,11 +150,9 @@ fn start(
         spans,
         thread: Some(thread),
         addresses,
-        nbd,
-        nvme,
+        listening,
         sockets,
-        target_nbd,
-        target_nvme,
+        target_listening,
     })
 }
 
@@ -185,6 +170,11 @@ fn await_start(
     Err(error)
 }
 
+fn addresses(listening: &Listening, protocol: &str) -> Vec<SocketAddr> {
+    let found = listening.iter().filter(|(name, _)| *name == protocol);
+    found.map(|&(_, address)| address).collect()
+}
+
 impl CoreHandle {
     /// Where host `host` receives rack packets, with the real port.
     ///
@@ -194,24 +184,15 @@ impl CoreHandle {
         self.addresses[host].expect("the host was given a socket")
     }
 
-    /// Where host `host` takes NBD clients, in the order of [`HostSpec::nbd`], with the real ports.
-    pub fn nbd_addresses(&self, host: usize) -> &[SocketAddr] {
-        &self.nbd[host]
+    /// Where host `host` takes clients of the protocol of this name, in the order of [`HostSpec::listen`], with the real
+    /// ports.
+    pub fn listening(&self, host: usize, protocol: &str) -> Vec<SocketAddr> {
+        addresses(&self.listening[host], protocol)
     }
 
-    /// Where host `host` takes NVMe/TCP hosts, with the real port.
-    pub fn nvme_address(&self, host: usize) -> Option<SocketAddr> {
-        self.nvme[host]
-    }
-
-    /// Where this core takes NBD clients of its target, with the real ports; none with all but the first.
-    pub fn target_nbd_addresses(&self) -> &[SocketAddr] {
-        &self.target_nbd
-    }
-
-    /// Where this core takes NVMe/TCP hosts of its target, as above.
-    pub fn target_nvme_addresses(&self) -> &[SocketAddr] {
-        &self.target_nvme
+    /// Where this core takes clients of its target, as above; nowhere with all cores but the first.
+    pub fn target_listening(&self, protocol: &str) -> Vec<SocketAddr> {
+        addresses(&self.target_listening, protocol)
     }
 
     /// Hosts of the core.

@@ -1,14 +1,13 @@
 //! Hosts, as the runtime drives them.
 
 use crate::medium::Medium;
-use crate::nvme::NvmeTarget;
+use crate::stream::Listen;
 use base::event::Source;
 use base::{Addr, Device, Instant, Machine, Pool};
 use host::{Controller, Disk, Gateway, Node, Tor};
 use std::any::Any;
-use std::net::{SocketAddr, SocketAddrV4};
-use std::sync::Arc;
-use wire::nbd::Export;
+use std::net::SocketAddrV4;
+use wire::Export;
 
 /// Why a host could not be built; shown to the user as it is.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -20,7 +19,7 @@ pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'stati
         Source::Core(0)
     }
 
-    /// What NBD clients can attach to. Asked once per connection.
+    /// What clients can attach to. Asked once per connection.
     fn exports(&self) -> Vec<Export> {
         Vec::new()
     }
@@ -58,10 +57,8 @@ pub struct HostSpec {
     pub medium: Option<Medium>,
     /// Makes the host.
     pub build: Build,
-    /// Where NBD clients connect (TCP); port 0 takes any free one.
-    pub nbd: Vec<SocketAddr>,
-    /// Where NVMe/TCP hosts connect, and the subsystems that they find there, whose volumes are the host's.
-    pub nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
+    /// Where clients of the host's volumes connect, and what they speak.
+    pub listen: Vec<Listen>,
 }
 
 impl RackHost for Node {

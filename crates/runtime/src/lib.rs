@@ -43,6 +43,7 @@ mod reactor;
 mod spans;
 mod start;
 mod steering;
+mod stream;
 mod udp;
 
 use os::sync;
@@ -59,4 +60,5 @@ pub use nvme::{NvmeTarget, nvme_address};
 pub use os::{MediaFile, MediaOpenError, MediaWarning, now, seed};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use start::StartError;
+pub use stream::{Door, Listen, Listener, Stream};
 pub use udp::socket_addr;

@@ -21,7 +21,7 @@ use base::{
 use std::collections::VecDeque;
 use std::path::Path;
 use std::{io, mem};
-use wire::nbd::Export;
+use wire::Export;
 
 use crate::counters::Counters;
 use crate::medium::{Media, VolumeQueue, count, count_end};
@@ -156,8 +156,7 @@ fn disk_host((medium, entry, config): (Medium, DiskEntry, DiskConfig)) -> HostSp
                 medium,
             )?))
         }),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     }
 }
 

@@ -13,6 +13,7 @@ use super::sync::Ordering::{Relaxed, Release};
 use super::sync::{Arc, AtomicU64, Mutex, PoisonError, Wake};
 use std::mem::replace;
 use std::net::SocketAddr;
+use wire::Protocol;
 use wire::nvme::{Access, Address, Family, Target};
 
 /// A target behind a lock that is taken for control only: connecting, admin commands, and changes of what is offered.
@@ -20,7 +21,7 @@ pub struct NvmeTarget {
     target: Mutex<Target>,
     generation: AtomicU64,
     /// The cores whose sessions look at the target again when it has changed.
-    cores: Mutex<Vec<Arc<Wake>>>,
+    cores: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
 impl NvmeTarget {
@@ -43,13 +44,18 @@ impl Access for NvmeTarget {
         if generation != self.generation.load(Relaxed) {
             self.generation.store(generation, Release);
             for core in &*self.cores.lock().unwrap_or_else(PoisonError::into_inner) {
-                core.wake();
+                core();
             }
         }
     }
 
     fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
+    }
+
+    fn watch(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        let mut cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner);
+        cores.push(wake);
     }
 }
 
@@ -59,26 +65,24 @@ impl std::fmt::Debug for NvmeTarget {
     }
 }
 
-/// The targets that a core offers.
+/// The protocols that a core's clients speak.
 #[derive(Default)]
 pub(crate) struct Offers {
-    targets: Vec<Arc<NvmeTarget>>,
+    protocols: Vec<Arc<dyn Protocol>>,
     /// Their generations, together, that the core's sessions have been told of.
     seen: u64,
 }
 
 impl Offers {
-    /// Offers one more target, which wakes the core by `wake` when it changes.
-    pub fn add(&mut self, target: Arc<NvmeTarget>, wake: Arc<Wake>) {
-        let mut cores = target.cores.lock().unwrap_or_else(PoisonError::into_inner);
-        cores.push(wake);
-        drop(cores);
-        self.targets.push(target);
+    /// Offers one more protocol, which wakes the core by `wake` when what it offers changes.
+    pub fn add(&mut self, protocol: Arc<dyn Protocol>, wake: Arc<Wake>) {
+        protocol.watch(Box::new(move || wake.wake()));
+        self.protocols.push(protocol);
     }
 
-    /// True if a target has changed since the last call. All sessions are to be ticked then.
+    /// True if something offered has changed since the last call. All sessions are to be ticked then.
     pub fn have_changed(&mut self) -> bool {
-        let generation = self.targets.iter().map(|target| target.generation()).sum();
+        let generation = self.protocols.iter().map(|protocol| protocol.generation()).sum();
         replace(&mut self.seen, generation) != generation
     }
 }

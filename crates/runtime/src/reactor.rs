@@ -11,16 +11,17 @@ use crate::command::{Arrival, Command};
 use crate::config::CoreConfig;
 use crate::counters::Counters;
 use crate::events::Teller;
-use crate::frontend::{Client, Endpoint, Frontend, Speaks, Traveller};
+use crate::frontend::{Client, Endpoint, Frontend, Traveller};
 use crate::hosts::{HostSpec, RackHost, Site};
 use crate::local::{Local, Volume, need_ring};
 use crate::mailbox::{Address, Mailbox};
 use crate::medium::{Media, Medium};
-use crate::nvme::{NvmeTarget, Offers};
+use crate::nvme::Offers;
 use crate::poller::{Interest, Poller, Ready, connection_slot};
 use crate::spans::{Span, Spans, Table};
-use crate::start::{StartError, Started};
+use crate::start::{Listening, StartError, Started};
 use crate::steering::{Clients, Here, Steering};
+use crate::stream::{Listen, protocols};
 use crate::sync::mpsc::TryRecvError;
 use crate::sync::{Arc, Mutex};
 use crate::udp::{self, BATCH, Refused, UdpPort};
@@ -32,9 +33,9 @@ use host::target::{Act, Ask, ClassRules, Dispatcher, Homes, Standing, Step, Wait
 use host::{Input, NOBODY, Output};
 use os::now;
 use std::io::{self, ErrorKind};
-use std::mem::replace;
-use std::net::SocketAddr;
+use std::mem::{replace, take};
 use std::os::fd::RawFd;
+use wire::Protocol;
 
 /// What may wake the core, beside its connections. A source's token is its place in the list.
 #[derive(Clone, Copy)]
@@ -64,11 +65,10 @@ pub(crate) struct Share {
     pub loads: Arc<Loads>,
     pub homes: Arc<Mutex<Homes>>,
     pub volumes: Arc<[Volume]>,
-    /// Where NBD clients connect: with one core only, which shares them out.
-    pub nbd: Vec<SocketAddr>,
-    pub nvme: Arc<NvmeTarget>,
-    /// As [`Share::nbd`].
-    pub nvme_listen: Vec<SocketAddr>,
+    /// Where clients connect: with one core only, which shares them out.
+    pub listen: Vec<Listen>,
+    /// What clients of the target speak, on whatever core they are.
+    pub protocols: Vec<Arc<dyn Protocol>>,
     /// All cores, this one included.
     pub siblings: Vec<Address<Command>>,
 }
@@ -202,34 +202,26 @@ impl Reactor {
             .map_err(StartError::Poller)
     }
 
-    fn listen(
-        &mut self,
-        endpoint: Endpoint,
-        speaks: Speaks,
-        addresses: &[SocketAddr],
-    ) -> Result<Vec<SocketAddr>, StartError> {
-        let listening = addresses.iter().map(|&address| {
-            let token = self.sources.len() as u64;
+    /// Takes clients of `endpoint`; returns where exactly.
+    fn listen(&mut self, endpoint: Endpoint, listen: Vec<Listen>) -> Result<Listening, StartError> {
+        let listening = listen.into_iter().map(|listen| {
+            let (address, token) = (listen.door.address(), self.sources.len() as u64);
+            let name = listen.protocol.name();
             let (bound, listener) = self
                 .frontend
-                .listen((endpoint, speaks.clone()), address, (&self.poller, token))
+                .listen(endpoint, listen, (&self.poller, token))
                 .map_err(|source| StartError::Listen { address, source })?;
             self.sources.push(Watched::Listener(listener));
-            Ok(bound)
+            Ok((name, bound))
         });
         listening.collect()
     }
 
-    /// Offers an NVMe target's subsystems.
-    fn offer(
-        &mut self,
-        endpoint: Endpoint,
-        target: Arc<NvmeTarget>,
-        addresses: &[SocketAddr],
-    ) -> Result<Vec<SocketAddr>, StartError> {
-        self.offers
-            .add(Arc::clone(&target), Arc::clone(self.mailbox.wake()));
-        self.listen(endpoint, Speaks::Nvme(target), addresses)
+    /// Has the sessions of these protocols told of changes.
+    fn offer(&mut self, protocols: Vec<Arc<dyn Protocol>>) {
+        for protocol in protocols {
+            self.offers.add(protocol, Arc::clone(self.mailbox.wake()));
+        }
     }
 
     /// Becomes one of a target's cores.
@@ -238,28 +230,18 @@ impl Reactor {
         let steering = Steering::new(share.homes, share.core, share.siblings);
         self.dispatcher.join(steering.interval());
         self.steering = Some(steering);
-        let nbd = Speaks::Nbd(Some(Arc::clone(&share.nvme)));
-        started.target_nbd = self.listen(Endpoint::Local, nbd, &share.nbd)?;
-        started.target_nvme = self.offer(Endpoint::Local, share.nvme, &share.nvme_listen)?;
+        self.offer(share.protocols);
+        started.target_listening = self.listen(Endpoint::Local, share.listen)?;
         Ok(())
     }
 
     /// Adds a host.
-    fn add(&mut self, spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
+    fn add(&mut self, mut spec: HostSpec, started: &mut Started) -> Result<(), StartError> {
         let index = self.cells.len();
-        let endpoint = Endpoint::Host(index);
-        // A rack's volumes cannot be reserved.
-        started
-            .nbd
-            .push(self.listen(endpoint, Speaks::Nbd(None), &spec.nbd)?);
-        let nvme = match &spec.nvme {
-            None => None,
-            Some((address, target)) => self
-                .offer(endpoint, Arc::clone(target), &[*address])?
-                .first()
-                .copied(),
-        };
-        started.nvme.push(nvme);
+        let listen = take(&mut spec.listen);
+        self.offer(protocols(&listen));
+        let listening = self.listen(Endpoint::Host(index), listen)?;
+        started.listening.push(listening);
         let (cell, medium) = Cell::new(index, spec, &self.pool)?;
         self.media.attach(medium.as_ref());
         started.addresses.push(cell.udp.as_ref().map(UdpPort::address));
@@ -482,7 +464,7 @@ impl Reactor {
             Self::tell(self.events.as_ref(), core, kind);
         }) {
             let sibling = match &self.steering {
-                Some(steering) if client.endpoint == Endpoint::Local => steering.next_place(),
+                Some(steering) if client.origin.endpoint == Endpoint::Local => steering.next_place(),
                 _ => None,
             };
             match sibling {
@@ -507,9 +489,9 @@ impl Reactor {
     }
 
     fn open(&mut self, client: Client) {
-        let (peer, protocol) = (client.peer.ip(), client.speaks.protocol());
+        let (peer, protocol) = (client.peer, client.protocol.name());
         let core = self.number();
-        let exports = match (client.endpoint, &self.local) {
+        let exports = match (client.origin.endpoint, &self.local) {
             (Endpoint::Host(index), _) => self.cells[index].host.exports(),
             (Endpoint::Local, Some(local)) => local.exports(),
             (Endpoint::Local, None) => unreachable!("only a core of a target serves its volumes"),
@@ -517,7 +499,7 @@ impl Reactor {
         let steering = self
             .steering
             .as_ref()
-            .filter(|_| client.endpoint == Endpoint::Local);
+            .filter(|_| client.origin.endpoint == Endpoint::Local);
         let app = match steering.map(Steering::enter) {
             Some(None) => {
                 let (client, why) = (peer, Refusal::Limit);
@@ -564,8 +546,8 @@ impl Reactor {
                 .is_some()
                 .then(|| Span::new(request.op, request.length, now, os::now()));
             let hint = || {
-                let host_nqn = self.frontend.host_nqn(slot);
-                self.classes.hint(host_nqn, origin.port, request.volume)
+                let host_name = self.frontend.host_name(slot);
+                self.classes.hint(host_name, origin.port, request.volume)
             };
             let (tag, class) = self.dispatcher.arrive(now, slot, Ask::of(&request), hint);
             if class == Class::Throughput {
@@ -849,8 +831,7 @@ impl Cell {
             bind,
             mut medium,
             build,
-            nbd: _,
-            nvme: _,
+            listen: _,
         } = spec;
         let udp = bind
             .map(|address| {

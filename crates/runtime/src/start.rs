@@ -41,7 +41,7 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A host's NBD address cannot be listened on.
+    /// An address of clients cannot be listened on.
     #[error("{address}/tcp cannot be listened on: {source}")]
     Listen {
         /// The address.
@@ -68,13 +68,14 @@ pub enum StartError {
     Panicked,
 }
 
+/// Where clients connect, and the name of what they speak.
+pub(crate) type Listening = Vec<(&'static str, SocketAddr)>;
+
 /// What a started core reports.
 #[derive(Default)]
 pub(crate) struct Started {
     pub addresses: Vec<Option<SocketAddrV4>>,
-    pub nbd: Vec<Vec<SocketAddr>>,
-    pub nvme: Vec<Option<SocketAddr>>,
+    pub listening: Vec<Listening>,
     pub sockets: Vec<UdpSocket>,
-    pub target_nbd: Vec<SocketAddr>,
-    pub target_nvme: Vec<SocketAddr>,
+    pub target_listening: Listening,
 }

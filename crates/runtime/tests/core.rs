@@ -415,8 +415,7 @@ fn what_cannot_start_says_why() {
         bind: Some(ANY),
         medium: None,
         build: Box::new(|_| Err("no such volume".into())),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     };
     let error = start_core(small(), vec![failing]).expect_err("the host refuses");
     assert_eq!(error.to_string(), "host 0 cannot start: no such volume");

@@ -39,7 +39,7 @@ fn a_core_at_its_limit_of_files_refuses_clients_and_serves_the_others() {
         MemoryGateway::new(site.pool, VOLUME_BYTES)
     });
     let core = start_core(small(), vec![gateway]).expect("loopback is there");
-    let address = core.nbd_addresses(0)[0];
+    let address = core.listening(0, wire::nbd::NAME)[0];
     let mut client = Client::new(address);
 
     let mut files: Vec<File> = Vec::new();

@@ -10,7 +10,7 @@ use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{ANY_TCP, memory_and_file, small};
 use host::target::Config;
-use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
+use runtime::{CoreConfig, CoreHandle, Listen, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, yield_now};
 use std::time::Duration;
+use wire::nbd::Nbd;
 use wire::nvme::proto::{Sqe, Status, admin as admin_command, event, feature, io as io_command};
-use wire::nvme::{Access, Subsystem, Target, TargetOptions};
+use wire::nvme::{Access, Nvme, Subsystem, Target, TargetOptions};
 
 const BYTES: u64 = 16 << 20;
 /// What one client writes in.
@@ -50,9 +51,10 @@ impl Rig {
         let target = NvmeTarget::new(target);
         let spec = TargetSpec {
             volumes,
-            nbd: vec![ANY_TCP],
-            nvme: vec![ANY_TCP],
-            subsystems: Arc::clone(&target),
+            listen: vec![
+                Listen::tcp(ANY_TCP, Nbd::beside(target.clone())),
+                Listen::tcp(ANY_TCP, Nvme::new(target.clone())),
+            ],
         };
         let config = CoreConfig {
             target: Config {
@@ -64,8 +66,8 @@ impl Rig {
         };
         let cores = start_target(vec![config; cores], spec).expect("a target");
         Self {
-            nbd: cores[0].target_nbd_addresses()[0],
-            nvme: cores[0].target_nvme_addresses()[0],
+            nbd: cores[0].target_listening(wire::nbd::NAME)[0],
+            nvme: cores[0].target_listening(wire::nvme::NAME)[0],
             cores,
             target,
         }

@@ -27,7 +27,7 @@ fn start_with(config: CoreConfig, volume_bytes: usize) -> (CoreHandle, SocketAdd
         MemoryGateway::new(site.pool, volume_bytes)
     });
     let core = start_core(config, vec![gateway]).expect("loopback is there");
-    let address = core.nbd_addresses(0)[0];
+    let address = core.listening(0, wire::nbd::NAME)[0];
     (core, address)
 }
 

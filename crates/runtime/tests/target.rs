@@ -11,12 +11,12 @@ use flash::{Geometry, Ssd, Timing};
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
-    CoreConfig, CoreHandle, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec, start_target,
+    CoreConfig, CoreHandle, Listen, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec, start_target,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use wire::nvme::proto::{Sqe, Status, io};
-use wire::nvme::{Subsystem, Target, TargetOptions};
+use wire::nvme::{Nvme, Subsystem, Target, TargetOptions};
 
 const BYTES: u64 = 8 << 20;
 
@@ -51,11 +51,13 @@ fn try_start(
         classes,
         ..CoreConfig::default()
     };
+    let target = NvmeTarget::new(target);
     let spec = TargetSpec {
         volumes,
-        nbd: vec!["127.0.0.1:0".parse().expect("an address")],
-        nvme: vec!["127.0.0.1:0".parse().expect("an address")],
-        subsystems: NvmeTarget::new(target),
+        listen: vec![
+            Listen::tcp(common::ANY_TCP, wire::nbd::Nbd::beside(target.clone())),
+            Listen::tcp(common::ANY_TCP, Nvme::new(target)),
+        ],
     };
     start_target(vec![config; cores], spec)
 }
@@ -64,7 +66,7 @@ fn try_start(
 fn what_one_queue_writes_the_other_reads_on_memory_and_a_file_with_and_without_digests() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let cores = start(memory_and_file(directory.path(), BYTES), 2);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     for (name, digests) in [
         ("memory", false),
         ("memory", true),
@@ -116,7 +118,7 @@ fn a_class_given_to_a_host_goes_before_that_of_its_volume() {
     };
     let volume = LocalVolume::memory("m", BYTES).expect("memory");
     let cores = start_with(vec![volume], 1, classes);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     for (host_nqn, expected) in [(other, 0), (bulk, 20), (other, 20)] {
         let (_admin, mut queues) = connect_as(host_nqn, address, "m", 1, false);
         for at in 0..20 {
@@ -140,11 +142,11 @@ fn reserve(queue: &mut Queue, opcode: u8, fields: u32, keys: [u64; 2]) -> Status
 fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let cores = start(memory_and_file(directory.path(), BYTES), 2);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     for name in ["memory", "file"] {
         let (_first, mut holder) = connect_as("nqn.2026-11.io.switchyard:a", address, name, 2, false);
         let (_second, mut other) = connect_as("nqn.2026-11.io.switchyard:b", address, name, 2, false);
-        let mut nbd = nbd::Client::of(cores[0].target_nbd_addresses()[0], name);
+        let mut nbd = nbd::Client::of(cores[0].target_listening(wire::nbd::NAME)[0], name);
         let mut expect = |barred: bool, other: &mut Vec<Queue>| {
             let (status, errno) = if barred {
                 (Status::RESERVATION_CONFLICT.dnr(), 1)
@@ -188,7 +190,7 @@ fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
             reserve(&mut holder[0], io::RESERVATION_ACQUIRE, 1 << 8, [1, 0]),
             Status::SUCCESS
         );
-        let mut late = nbd::Client::of(cores[0].target_nbd_addresses()[0], name);
+        let mut late = nbd::Client::of(cores[0].target_listening(wire::nbd::NAME)[0], name);
         late.request(1, 3, 0, 512);
         late.give(&[8; 512]);
         assert_eq!(late.reply(), (1, 3));
@@ -206,7 +208,7 @@ fn a_reserved_volume_is_its_holders_on_every_core_and_no_nbd_clients() {
 fn nothing_of_a_preempted_host_is_written_any_more() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let cores = start(memory_and_file(directory.path(), BYTES), 2);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     for round in 0..40u8 {
         let name = ["memory", "file"][usize::from(round % 2)];
         let (_first, mut taker) = connect_as("nqn.2026-11.io.switchyard:a", address, name, 1, false);
@@ -269,7 +271,7 @@ fn nothing_of_a_preempted_host_is_written_any_more() {
 #[test]
 fn a_controller_that_goes_takes_its_queues_along() {
     let cores = start(vec![LocalVolume::memory("m", BYTES).expect("memory")], 2);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     let (admin, queues) = connect(address, "m", 3, false);
     drop(admin);
     for mut queue in queues {
@@ -291,7 +293,7 @@ fn trims_and_zeroes_in_several_parts_end() {
     const LONG: u64 = 80 << 20;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let cores = start(memory_and_file(directory.path(), LONG), 1);
-    let address = cores[0].target_nvme_addresses()[0];
+    let address = cores[0].target_listening(wire::nvme::NAME)[0];
     for name in ["memory", "file"] {
         let (_admin, mut queues) = connect(address, name, 1, false);
         let queue = &mut queues[0];
@@ -405,8 +407,8 @@ fn a_vssd_keeps_what_was_flushed_over_nbd_and_nvme_when_it_is_killed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (path, copy) = (directory.path().join("v"), directory.path().join("copy"));
     let cores = start(vec![vssd(Some(&path), "none")], 1);
-    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 1, false);
-    let mut nbd = Nbd::open(cores[0].target_nbd_addresses()[0], "v");
+    let (_admin, mut queues) = connect(cores[0].target_listening(wire::nvme::NAME)[0], "v", 1, false);
+    let mut nbd = Nbd::open(cores[0].target_listening(wire::nbd::NAME)[0], "v");
     let mut random = base::Rng::new(11);
     let mut model = vec![0u8; BYTES as usize];
     for round in 0..3 {
@@ -451,7 +453,7 @@ fn a_vssd_keeps_what_was_flushed_over_nbd_and_nvme_when_it_is_killed() {
     }
     let cores = start(vec![vssd(Some(&path), "none")], 1);
     assert_eq!(disk_report(&cores[0]), (0, 0, 0));
-    let mut nbd = Nbd::open(cores[0].target_nbd_addresses()[0], "v");
+    let mut nbd = Nbd::open(cores[0].target_listening(wire::nbd::NAME)[0], "v");
     for at in (0..BYTES).step_by(1 << 20) {
         assert!(
             nbd.run(0, false, at, 1 << 20, &[]) == model[at as usize..][..1 << 20],
@@ -468,7 +470,7 @@ fn check_copy(path: &std::path::Path, model: &[u8]) {
     drop(medium);
     let cores = start(vec![vssd(Some(path), "none")], 1);
     assert_eq!(disk_report(&cores[0]).1, 0);
-    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 1, false);
+    let (_admin, mut queues) = connect(cores[0].target_listening(wire::nvme::NAME)[0], "v", 1, false);
     for at in (0..BYTES).step_by(512 << 10) {
         let read = queues[0].one(Sqe::read(at, 512 << 10), Vec::new());
         assert!(read == model[at as usize..][..512 << 10], "at {at}");
@@ -478,7 +480,7 @@ fn check_copy(path: &std::path::Path, model: &[u8]) {
 #[test]
 fn a_vssd_in_memory_with_device_time_collects_while_it_is_read_and_written() {
     let cores = start(vec![vssd(None, "optane")], 1);
-    let (_admin, mut queues) = connect(cores[0].target_nvme_addresses()[0], "v", 2, false);
+    let (_admin, mut queues) = connect(cores[0].target_listening(wire::nvme::NAME)[0], "v", 2, false);
     let mut random = base::Rng::new(5);
     let mut model = vec![0u8; (BYTES / 4096) as usize];
     for round in 0..250u8 {

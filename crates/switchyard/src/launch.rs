@@ -90,8 +90,7 @@ pub fn node_spec(config: NodeConfig, medium: Medium) -> HostSpec {
             let node = Node::open(site.now, config, site.pool.clone(), medium)?;
             Ok(Box::new(node))
         }),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     }
 }
 

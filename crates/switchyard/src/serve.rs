@@ -15,13 +15,14 @@ use blockswitch::{Class, Policy};
 use clap::Args;
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry, DiskError};
-use runtime::{CoreConfig, CoreHandle, LocalVolume, NvmeTarget, StartError, TargetSpec};
+use runtime::{CoreConfig, CoreHandle, Listen, LocalVolume, NvmeTarget, StartError, TargetSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::nvme::{Access, Subsystem, Target, TargetOptions};
+use wire::nbd::{self, Nbd};
+use wire::nvme::{self, Access, Nvme, Subsystem, Target, TargetOptions};
 
 /// `switchyard serve`.
 #[derive(Args)]
@@ -504,12 +505,14 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
         _ => args.nbd.clone(),
     };
     let subsystems = NvmeTarget::new(subsystems(args, &volumes)?);
-    let spec = TargetSpec {
-        volumes,
-        nbd,
-        nvme: args.nvme.clone(),
-        subsystems: Arc::clone(&subsystems),
-    };
+    let nbd = nbd.into_iter().map(|address| {
+        let protocol = Nbd::beside(subsystems.clone());
+        Listen::tcp(address, protocol)
+    });
+    let nvme = args.nvme.iter();
+    let nvme = nvme.map(|address| Listen::tcp(*address, Nvme::new(subsystems.clone())));
+    let listen = nbd.chain(nvme).collect();
+    let spec = TargetSpec { volumes, listen };
     let cores = runtime::start_target(configs, spec).map_err(|error| match error {
         StartError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!("{address}/tcp is in use: stop its user, or choose another address");
@@ -523,8 +526,8 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<Core
         error => error.into(),
     })?;
     // With the real ports.
-    let addresses = cores[0].target_nvme_addresses().iter().copied();
-    let addresses: Vec<_> = addresses.map(runtime::nvme_address).collect();
+    let addresses = cores[0].target_listening(nvme::NAME);
+    let addresses: Vec<_> = addresses.into_iter().map(runtime::nvme_address).collect();
     subsystems.with(&mut |target| target.set_addresses(addresses.clone()));
     Ok(cores)
 }
@@ -559,7 +562,10 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
 
 fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>, says: &Says) {
     let control = control.map(|server| format!("http://{}", server.address()));
-    let (nbd, nvme) = (first.target_nbd_addresses(), first.target_nvme_addresses());
+    let (nbd, nvme) = (
+        first.target_listening(nbd::NAME),
+        first.target_listening(nvme::NAME),
+    );
     if says.json {
         let volumes: Vec<_> = volumes
             .iter()
@@ -585,10 +591,10 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>
             println!("control {control}");
         }
         for (name, size_bytes) in volumes {
-            for address in nbd {
+            for address in &nbd {
                 println!("volume {name}  nbd://{address}/{name}  {}", Size(*size_bytes));
             }
-            for address in nvme {
+            for address in &nvme {
                 println!(
                     "volume {name}  {} at {address}/tcp  {}",
                     nqn(name),

@@ -10,11 +10,16 @@
     reason = "a tool measures its own speed; the session has no clock"
 )]
 
-use core::cell::RefCell;
+#[path = "../tests/nvme_support/offer.rs"]
+mod offer;
+
+use offer::Offer;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use base::{BlockOp, BlockReply, Instant, Pages, Pool, VolumeId};
+use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, property};
 use wire::nvme::{Session, SessionLimits, Subsystem, Target, TargetOptions};
@@ -40,7 +45,7 @@ impl Sink for Nothing {
 
 struct Bench {
     batches: u32,
-    target: RefCell<Target>,
+    target: Arc<Offer>,
     pool: Pool,
 }
 
@@ -51,10 +56,7 @@ impl Bench {
         loop {
             let bytes = host.outgoing().to_vec();
             host.sent(bytes.len());
-            assert_eq!(
-                session.receive(Instant::from_nanos(1), &bytes, &self.target),
-                bytes.len()
-            );
+            assert_eq!(session.receive(Instant::from_nanos(1), &bytes), bytes.len());
             let moved = self.answer(session, &Pages::new()) > 0;
             let mut heard = Vec::new();
             session.transmit(&mut |segment| {
@@ -77,14 +79,11 @@ impl Bench {
                 BlockOp::Read => pages.clone(),
                 _ => Pages::new(),
             };
-            session.complete(
-                BlockReply {
-                    client: request.client,
-                    tag: request.tag,
-                    result: Ok(pages),
-                },
-                &self.target,
-            );
+            session.complete(BlockReply {
+                client: request.client,
+                tag: request.tag,
+                result: Ok(pages),
+            });
         }
         count
     }
@@ -92,7 +91,12 @@ impl Bench {
     /// A session with an I/O queue, and its host.
     fn connect(&self, options: &HostOptions) -> (Session, Host) {
         let open = |options: HostOptions| {
-            let mut session = Session::new(1, self.pool.clone(), SessionLimits::default());
+            let mut session = Session::new(
+                1,
+                self.pool.clone(),
+                SessionLimits::default(),
+                self.target.clone(),
+            );
             let mut host = Host::new(options);
             self.settle(&mut session, &mut host);
             assert!(host.is_connected(), "{:?}", host.failed());
@@ -118,7 +122,7 @@ impl Bench {
         let input = host.outgoing().to_vec();
         let start = Clock::now();
         for _ in 0..self.batches {
-            let taken = session.receive(Instant::from_nanos(1), black_box(&input), &self.target);
+            let taken = session.receive(Instant::from_nanos(1), black_box(&input));
             assert_eq!(taken, input.len());
             assert_eq!(self.answer(&mut session, &pages), BATCH);
             let mut bytes = 0;
@@ -140,7 +144,7 @@ fn main() {
     let batches = std::env::args().nth(1).and_then(|count| count.parse().ok());
     let bench = Bench {
         batches: batches.unwrap_or(BATCHES),
-        target: RefCell::new(target),
+        target: Offer::new(target),
         pool: Pool::new(4096, 512),
     };
     let plain = HostOptions::admin("nqn.2026-11.io.switchyard:disk", "nqn.2026-11.io.switchyard:cost");

@@ -1,13 +1,16 @@
 //! Byte formats and protocol sessions. Each format has its page in `docs/format/`.
 //!
 //! [`rack`] is RackBlox's packet with Switchyard's extension; [`nbd`] is the Network Block Device protocol;
-//! [`nvme`] is NVMe over TCP, both sides.
+//! [`nvme`] is NVMe over TCP, both sides. A world drives the sessions of both as [`Session`].
 //! Input from the wire is validated here, once, and what passes is typed.
 #![forbid(unsafe_code)]
 
+mod ledger;
 pub mod nbd;
 pub mod nvme;
 pub mod rack;
 mod segment;
+mod session;
 
 pub use segment::Segment;
+pub use session::{Export, Late, Limits, Opening, Parked, Protocol, Session, State};

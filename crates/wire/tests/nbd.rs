@@ -2,14 +2,15 @@
 
 mod support;
 
-use base::{BlockError, BlockOp, BlockReply, Pages, Pool};
+use base::{BlockError, BlockOp, BlockReply, Instant, Pages, Pool};
 use proptest::prelude::*;
 use support::*;
 use wire::nbd::proto::{
     Errno, chunk, command, command_flags as flag, info, option as opt, option_reply as rep,
 };
 use wire::nbd::proto::{OPTION_MAGIC, transmission_flags as tf};
-use wire::nbd::{CloseReason, Event, Extent, Session, SessionLimits};
+use wire::nbd::{CloseReason, Session};
+use wire::{Limits, Opening, Session as _};
 
 const ALLOCATION: &str = "base:allocation";
 
@@ -105,7 +106,7 @@ fn export_name_of_an_unknown_export_closes() {
 #[test]
 fn abort_is_acknowledged_and_then_closes() {
     let mut server = Server::greeted(limits());
-    server.session.receive(&option(opt::ABORT, &[]), &[]);
+    server.session.receive(Instant::ZERO, &option(opt::ABORT, &[]));
     assert_eq!(
         server.session.closed(),
         None,
@@ -307,18 +308,18 @@ fn a_stopping_server_refuses_options_and_requests() {
         [rep::ERR_SHUTDOWN]
     );
     server.feed(&option(opt::EXPORT_NAME, b"disk"));
-    assert!(server.session.wants_close());
+    assert!(server.session.state().is_over);
 }
 
 #[test]
 fn a_client_that_does_not_read_is_not_listened_to() {
     let mut server = Server::greeted(limits());
     let many = option(opt::LIST, &[]).repeat(10_000);
-    let taken = server.session.receive(&many, &server.exports);
-    assert!(server.session.is_blocked() && taken < many.len());
-    assert!(server.session.pending_bytes() < 66 << 10);
+    let taken = server.session.receive(Instant::ZERO, &many);
+    assert!(server.session.state().is_blocked && taken < many.len());
+    assert!(server.session.state().pending_bytes < 66 << 10);
     assert!(server.feed(&many[taken..]).is_empty());
-    assert!(!server.session.is_blocked());
+    assert!(!server.session.state().is_blocked);
 }
 
 // ---- transmission
@@ -361,7 +362,7 @@ fn writes_land_where_they_belong_and_carry_fua() {
             [(BlockOp::Write, offset as u64, length as u32, true)]
         );
         assert_eq!(server.pool.available(), server.pool.capacity());
-        assert_eq!(server.session.in_flight_bytes(), 0);
+        assert_eq!(server.session.state().in_flight_bytes, 0);
     }
 }
 
@@ -425,53 +426,6 @@ fn block_status_says_allocated_data() {
             }]
         );
     }
-}
-
-#[test]
-fn extents_of_the_host_are_cut_to_the_request() {
-    let mut server = Server::greeted(SessionLimits {
-        host_extents: true,
-        ..limits()
-    });
-    server.ask(opt::STRUCTURED_REPLY, &[]);
-    server.ask(opt::SET_META_CONTEXT, &meta_data("disk", &[ALLOCATION]));
-    server.ask(opt::GO, &info_data("disk", &[]));
-    let extents = [
-        Extent {
-            length: 4096,
-            flags: 0,
-        },
-        Extent {
-            length: 1 << 20,
-            flags: Extent::HOLE | Extent::ZERO,
-        },
-    ];
-    for (flags, sent) in [(0, 2), (flag::REQ_ONE, 1)] {
-        server
-            .session
-            .receive(&request(flags, command::BLOCK_STATUS, 6, 0, 65536), &[]);
-        let Some(Event::Status(status)) = server.session.poll() else {
-            panic!("the host is asked");
-        };
-        assert_eq!((status.client, status.offset, status.length), (3, 0, 65536));
-        server.session.complete_status(status.tag, Ok(&extents));
-        server.send(usize::MAX);
-        let Reply::Chunk { data, .. } = server.replies().remove(0) else {
-            panic!("status is structured");
-        };
-        assert_eq!(data.len(), 4 + 8 * sent);
-        assert_eq!(data[4..12], *b"\x00\x00\x10\x00\x00\x00\x00\x00");
-        assert!(sent == 1 || data[12..] == *b"\x00\x00\xf0\x00\x00\x00\x00\x03");
-    }
-    server
-        .session
-        .receive(&request(0, command::BLOCK_STATUS, 7, 0, 512), &[]);
-    let Some(Event::Status(status)) = server.session.poll() else {
-        panic!("the host is asked");
-    };
-    server.session.complete_status(status.tag, Err(BlockError::Io));
-    server.send(usize::MAX);
-    assert_eq!(error_of(&server.replies()[0]), Errno::Io as u32);
 }
 
 #[test]
@@ -580,7 +534,7 @@ fn errors_of_the_gateway_become_the_protocols_own() {
                 replies.iter().map(error_of).collect::<Vec<_>>(),
                 [errno as u32; 2]
             );
-            assert_eq!(server.session.in_flight_bytes(), 0);
+            assert_eq!(server.session.state().in_flight_bytes, 0);
         }
     }
 }
@@ -610,14 +564,18 @@ fn the_request_limit_pushes_back_until_replies_are_sent() {
     server.hold = true;
     let bytes = request(0, command::FLUSH, 1, 0, 0).repeat(20);
     let rest = server.feed(&bytes);
-    assert_eq!((server.held.len(), server.session.in_flight()), (16, 16));
+    assert_eq!((server.held.len(), server.session.state().in_flight), (16, 16));
     assert!(
-        server.session.is_blocked() && rest.len() == 3 * 28,
+        server.session.state().is_blocked && rest.len() == 3 * 28,
         "one header is parked"
     );
     let request = server.held.remove(0);
     server.answer(request);
-    assert_eq!(server.session.receive(rest, &[]), 0, "the reply is not sent yet");
+    assert_eq!(
+        server.session.receive(Instant::ZERO, rest),
+        0,
+        "the reply is not sent yet"
+    );
     server.hold = false;
     server.send(usize::MAX);
     assert!(server.feed(rest).len() < rest.len());
@@ -627,20 +585,20 @@ fn the_request_limit_pushes_back_until_replies_are_sent() {
 fn unsent_reads_count_against_the_byte_limit() {
     let mut server = Server::started("disk", true);
     let bytes = request(0, command::READ, 1, 0, 32 << 10).repeat(3);
-    server.session.receive(&bytes, &[]);
+    server.session.receive(Instant::ZERO, &bytes);
     for _ in 0..2 {
-        let Some(Event::Request(request)) = server.session.poll() else {
+        let Some(request) = server.session.poll() else {
             panic!("two reads fit");
         };
         server.answer(request);
     }
     assert!(server.session.poll().is_none());
-    assert_eq!(server.session.in_flight_bytes(), 64 << 10);
-    server.session.receive(&[], &[]);
-    assert!(server.session.is_blocked() && server.session.poll().is_none());
+    assert_eq!(server.session.state().in_flight_bytes, 64 << 10);
+    server.session.receive(Instant::ZERO, &[]);
+    assert!(server.session.state().is_blocked && server.session.poll().is_none());
     server.send(28 + (32 << 10));
-    server.session.receive(&[], &[]);
-    assert!(!server.session.is_blocked() && server.session.poll().is_some());
+    server.session.receive(Instant::ZERO, &[]);
+    assert!(!server.session.state().is_blocked && server.session.poll().is_some());
 }
 
 #[test]
@@ -652,7 +610,7 @@ fn a_write_waits_for_all_its_pages_and_takes_them_at_once() {
     let bytes = write(0, 1, 512, &[9; 4 * 4096]);
     let rest = server.feed(&bytes);
     assert!(
-        server.session.is_blocked(),
+        server.session.state().is_blocked,
         "five pages and the reserve are more than four"
     );
     assert_eq!((rest.len(), server.pool.available()), (4 * 4096, 4));
@@ -663,10 +621,22 @@ fn a_write_waits_for_all_its_pages_and_takes_them_at_once() {
 
 #[test]
 fn a_small_pool_lowers_the_announced_maximum() {
-    let limits = SessionLimits::default();
-    let session = Session::new(0, Pool::new(limits.pages_reserve + 5, 512), limits);
+    let of = |pool_pages| {
+        let limits = Limits {
+            bytes_max: 64 << 20,
+            ..limits()
+        };
+        let (pool, exports) = (Pool::new(pool_pages, 512), Vec::new());
+        Session::new(Opening {
+            client: 0,
+            pool,
+            limits,
+            exports,
+        })
+    };
+    let session = of(limits().pages_reserve + 5);
     assert_eq!(session.request_bytes_max(), 4 * 4096);
-    let session = Session::new(0, Pool::new(10_000, 512), limits);
+    let session = of(10_000);
     assert_eq!(session.request_bytes_max(), 32 << 20);
 }
 
@@ -828,11 +798,11 @@ proptest! {
         let mut cut = Server::new(limits());
         let mut rest = &bytes[..];
         let mut sizes = cuts.iter().cycle();
-        while !cut.session.wants_close() {
+        while !cut.session.state().is_over {
             let size = *sizes.next().expect("a cycle has no end");
-            let taken = cut.session.receive(&rest[..rest.len().min(size)], &cut.exports);
+            let taken = cut.session.receive(Instant::ZERO, &rest[..rest.len().min(size)]);
             rest = &rest[taken..];
-            while let Some(Event::Request(request)) = cut.session.poll() {
+            while let Some(request) = cut.session.poll() {
                 cut.answer(request);
             }
             cut.send(size);

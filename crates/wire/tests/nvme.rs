@@ -4,6 +4,7 @@ mod nvme_support;
 
 use base::{BlockError, BlockOp};
 use nvme_support::*;
+use wire::Session as _;
 use wire::nvme::host::{Data, HostError, HostOptions, Offer, namespace_bytes};
 use wire::nvme::proto::{
     DataHeader, Fatal, Initialize, Sgl, Sqe, Status, TERM_BYTES_MAX, Termination, admin, cns, feature, log,
@@ -46,8 +47,8 @@ fn what_is_written_is_read_in_every_variant_and_size() {
                 assert_eq!((ended.status, ended.data), (Status::SUCCESS, data));
             }
         }
-        assert_eq!(io.session.in_flight(), 0);
-        assert_eq!(io.session.in_flight_bytes(), 0);
+        assert_eq!(io.session.state().in_flight, 0);
+        assert_eq!(io.session.state().in_flight_bytes, 0);
         assert_eq!(rig.pool.available(), POOL_PAGES);
     }
 }
@@ -90,10 +91,10 @@ fn payload_may_be_put_straight_into_its_pages() {
                     stream.drain(..filled);
                     // The next header, or what is left of the digest.
                     let step = stream.len().min(24);
-                    let taken = io.session.receive(rig.now, &stream[..step], &rig.target);
+                    let taken = io.session.receive(rig.now, &stream[..step]);
                     stream.drain(..taken);
                 }
-                io.session.receive(rig.now, &[], &rig.target);
+                io.session.receive(rig.now, &[]);
                 rig.serve(&mut io.session);
                 io.deliver();
             }
@@ -118,7 +119,7 @@ fn no_more_data_is_asked_for_at_once_than_the_limit() {
         io.heard = Some(Vec::new());
         let stream = io.host.outgoing().to_vec();
         io.host.sent(stream.len());
-        assert_eq!(io.session.receive(rig.now, &stream, &rig.target), stream.len());
+        assert_eq!(io.session.receive(rig.now, &stream), stream.len());
         rig.serve(&mut io.session);
         assert!(io.deliver(), "every step brings data or answers");
         let heard = io.heard.take().expect("kept above");
@@ -481,7 +482,7 @@ fn the_volumes_errors_are_final_unless_another_path_may_do() {
         assert_eq!(rig.run(&mut io, Sqe::read(0, 512), &[]).status, on_read);
         assert_eq!(rig.run(&mut io, Sqe::flush(), &[]).status, on_flush);
     }
-    assert_eq!(io.session.in_flight_bytes(), 0);
+    assert_eq!(io.session.state().in_flight_bytes, 0);
 }
 
 #[test]
@@ -512,7 +513,7 @@ fn compare_tells_equal_from_different() {
             assert_eq!(ended.status, Status::COMPARE_FAILURE.dnr());
         }
     }
-    assert_eq!(io.session.in_flight_bytes(), 0);
+    assert_eq!(io.session.state().in_flight_bytes, 0);
     assert_eq!(rig.pool.available(), POOL_PAGES);
 }
 
@@ -721,8 +722,8 @@ fn data_that_was_not_asked_for_ends_the_connection() {
             "{what}: {said:?}"
         );
         assert_eq!(io.session.closed(), Some(CloseReason::Fatal(fatal)), "{what}");
-        assert_eq!(io.session.in_flight(), 0);
-        assert_eq!(io.session.in_flight_bytes(), 0);
+        assert_eq!(io.session.state().in_flight, 0);
+        assert_eq!(io.session.state().in_flight_bytes, 0);
         assert_eq!(
             rig.pool.available(),
             POOL_PAGES,
@@ -760,7 +761,7 @@ fn the_handshake_refuses_what_it_does_not_know() {
     ];
     for (request, fatal, place) in cases {
         let mut rig = Rig::new();
-        let mut session = Session::new(3, rig.pool.clone(), rig.limits);
+        let mut session = Session::new(3, rig.pool.clone(), rig.limits, rig.target.clone());
         let said = rig.ask(&mut session, &request.emit(pdu::IC_REQ));
         assert!(
             matches!(&said[..], [Heard::Terminated { fatal: status, information, .. }]
@@ -768,7 +769,7 @@ fn the_handshake_refuses_what_it_does_not_know() {
         );
     }
     let mut rig = Rig::new();
-    let mut session = Session::new(3, rig.pool.clone(), rig.limits);
+    let mut session = Session::new(3, rig.pool.clone(), rig.limits, rig.target.clone());
     rig.tell(&mut session, &capsule(&command(Sqe::flush(), 1, false), &[]));
     assert_eq!(session.closed(), Some(CloseReason::Fatal(Fatal::Sequence)));
 }
@@ -851,6 +852,9 @@ fn a_damaged_digest_of_data_that_was_asked_for_fails_the_command_when_all_has_co
         Some(Status::TRANSPORT)
     );
     assert!(rig.seen.is_empty());
-    assert_eq!((io.session.in_flight(), io.session.in_flight_bytes()), (0, 0));
+    assert_eq!(
+        (io.session.state().in_flight, io.session.state().in_flight_bytes),
+        (0, 0)
+    );
     assert_eq!(rig.pool.available(), POOL_PAGES);
 }

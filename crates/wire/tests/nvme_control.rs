@@ -5,6 +5,7 @@ mod nvme_support;
 use base::{Duration, Instant, Rng, VolumeId};
 use nvme_support::*;
 use proptest::prelude::*;
+use wire::Session as _;
 use wire::nvme::host::{Data, HostError, HostOptions};
 use wire::nvme::proto::{
     CNTLID_DYNAMIC, DISCOVERY_NQN, DataHeader, Sqe, Status, admin, cns, feature, log, property,
@@ -31,7 +32,7 @@ fn discovery() -> HostOptions {
 
 /// Ticks a session and lets its host hear what it says.
 fn tick(rig: &mut Rig, wire: &mut Wire) {
-    wire.session.tick(rig.now, &rig.target);
+    wire.session.tick(rig.now);
     rig.pump(wire);
 }
 
@@ -135,7 +136,7 @@ fn an_io_queue_needs_its_hosts_own_enabled_controller_and_a_free_id() {
     let mut other = good.clone();
     other.queue_id = 65;
     assert_eq!(refused(&mut rig, other), at(42), "more queues than granted");
-    first.session.detach(&rig.target);
+    first.session.detach();
     assert_eq!(refused(&mut rig, good.clone()), None, "the id is free again");
     let mut idle = rig.wire(Rig::options());
     rig.pump(&mut idle);
@@ -168,7 +169,7 @@ fn controllers_are_bounded_and_their_ids_go_round() {
         result: 0,
     };
     assert_eq!(third.host.failed(), Some(busy));
-    first.session.detach(&rig.target);
+    first.session.detach();
     assert_eq!(rig.admin(Rig::options()).host.cntlid(), 7);
     assert_eq!(rig.target.borrow().controllers().count(), 2);
 }
@@ -213,7 +214,7 @@ fn a_reset_ends_the_io_queues_and_a_shutdown_is_told() {
         rig.run(&mut admin, Sqe::get_property(property::CSTS), &[]).result,
         0
     );
-    io.session.tick(rig.now, &rig.target);
+    io.session.tick(rig.now);
     assert_eq!(io.session.closed(), Some(CloseReason::ControllerReset));
     // The same ids connect again, and the old session's end does not take them away.
     rig.run(&mut admin, Sqe::set_property(property::CC, ENABLE), &[]);
@@ -221,7 +222,7 @@ fn a_reset_ends_the_io_queues_and_a_shutdown_is_told() {
     let mut again = rig.wire(options.clone());
     rig.pump(&mut again);
     assert!(again.host.is_connected());
-    io.session.detach(&rig.target);
+    io.session.detach();
     let mut twice = rig.wire(options);
     rig.pump(&mut twice);
     assert!(twice.host.failed().is_some(), "the id is still taken");
@@ -231,14 +232,14 @@ fn a_reset_ends_the_io_queues_and_a_shutdown_is_told() {
 fn a_controller_goes_with_its_admin_connection_and_with_its_volume() {
     let mut rig = Rig::new();
     let (mut admin, mut io) = rig.io(Rig::options());
-    admin.session.detach(&rig.target);
+    admin.session.detach();
     assert_eq!(rig.target.borrow().controllers().count(), 0);
-    io.session.tick(rig.now, &rig.target);
+    io.session.tick(rig.now);
     assert_eq!(io.session.closed(), Some(CloseReason::ControllerGone));
     let (mut admin, mut io) = rig.io(Rig::options());
     rig.target.borrow_mut().remove(NQN).expect("the volume");
     for session in [&mut admin.session, &mut io.session] {
-        session.tick(rig.now, &rig.target);
+        session.tick(rig.now);
         assert_eq!(session.closed(), Some(CloseReason::ControllerGone));
     }
 }
@@ -659,7 +660,7 @@ fn an_event_is_told_once_until_its_log_page_is_read() {
         cid
     };
     let first = request(&mut rig, &mut admin);
-    assert!(admin.mail.ended.is_empty() && admin.session.in_flight() == 0);
+    assert!(admin.mail.ended.is_empty() && admin.session.state().in_flight == 0);
     rig.target.borrow_mut().resize(NQN, 4096).expect("the volume");
     tick(&mut rig, &mut admin);
     assert_eq!(
@@ -799,12 +800,11 @@ fn a_connection_without_connect_is_closed() {
         Some(Instant::ZERO),
         "it wants to know the time"
     );
-    wire.session.tick(rig.now, &rig.target);
+    wire.session.tick(rig.now);
     let due = wire.session.deadline().expect("a deadline");
-    wire.session
-        .tick(Instant::from_nanos(due.as_nanos() - 1), &rig.target);
+    wire.session.tick(Instant::from_nanos(due.as_nanos() - 1));
     assert_eq!(wire.session.closed(), None);
-    wire.session.tick(due, &rig.target);
+    wire.session.tick(due);
     assert_eq!(wire.session.closed(), Some(CloseReason::Idle));
     rig.now = due;
 }
@@ -827,18 +827,18 @@ fn a_controller_lives_while_its_host_keeps_it_alive() {
             rig.now += Duration::from_secs(life - 1);
             let keep_alive = (Sqe::new(admin::KEEP_ALIVE), Data::None);
             assert_eq!(rig.run(&mut admin, keep_alive, &[]).status, Status::SUCCESS);
-            admin.session.tick(rig.now, &rig.target);
+            admin.session.tick(rig.now);
             assert_eq!(admin.session.closed(), None);
         }
         rig.now = admin.session.deadline().expect("a deadline");
-        admin.session.tick(rig.now, &rig.target);
+        admin.session.tick(rig.now);
         assert_eq!(admin.session.closed(), Some(CloseReason::KeepAlive));
-        admin.session.detach(&rig.target);
+        admin.session.detach();
         assert_eq!(rig.target.borrow().controllers().count(), 0);
     }
     let mut rig = Rig::new();
     let mut admin = rig.admin(Rig::options());
-    admin.session.tick(Instant::FAR_FUTURE, &rig.target);
+    admin.session.tick(Instant::FAR_FUTURE);
     assert_eq!(
         (admin.session.closed(), admin.session.deadline()),
         (None, None),
@@ -863,7 +863,10 @@ fn a_host_with_more_commands_than_entries_is_cut_off() {
     assert!(matches!(said[..], [Heard::Terminated { .. }]));
     assert_eq!(io.session.closed(), Some(CloseReason::QueueOverrun));
     rig.answer_all(&mut io.session);
-    assert_eq!((io.session.in_flight(), io.session.in_flight_bytes()), (0, 0));
+    assert_eq!(
+        (io.session.state().in_flight, io.session.state().in_flight_bytes),
+        (0, 0)
+    );
     assert_eq!(rig.pool.available(), POOL_PAGES);
 }
 
@@ -877,14 +880,17 @@ fn what_is_over_the_share_waits_until_that_has_grown_and_a_flush_goes_on() {
         !rig.ask(session, &bytes).is_empty()
     };
     assert!(ask(&mut rig, &mut io.session, Sqe::read(0, 8192), 0));
-    assert_eq!(io.session.share_wanted(), 0);
+    assert_eq!(io.session.state().share_wanted, 0);
     assert!(!ask(&mut rig, &mut io.session, Sqe::read(0, 12_288), 1));
-    assert!(io.session.is_waiting() && io.session.share_wanted() == 12_288);
+    assert!(io.session.state().is_waiting && io.session.state().share_wanted == 12_288);
     assert!(ask(&mut rig, &mut io.session, Sqe::flush(), 2));
-    assert_eq!(io.session.share_wanted(), 12_288, "a flush wants no share");
+    assert_eq!(io.session.state().share_wanted, 12_288, "a flush wants no share");
     io.session.set_share(12_288);
     assert!(!rig.tell(&mut io.session, &[]).is_empty());
-    assert_eq!((io.session.share_wanted(), io.session.in_flight()), (0, 0));
+    assert_eq!(
+        (io.session.state().share_wanted, io.session.state().in_flight),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -908,7 +914,7 @@ fn a_capsule_with_data_finds_room_while_data_that_was_asked_for_is_missing() {
         })
         .collect();
     assert_eq!(ready.len(), 2, "as many as the limit admits");
-    assert!(io.session.is_waiting() && io.session.is_receiving() && !io.session.is_blocked());
+    assert!(io.session.state().is_waiting && io.session.is_receiving() && !io.session.state().is_blocked);
     for cid in 10..14 {
         let small = capsule(&command(Sqe::write(0, 8192, false), cid, true), &[7; 8192]);
         assert_eq!(rig.status(&mut io.session, &small), Status::SUCCESS);
@@ -935,11 +941,11 @@ fn a_session_without_pages_waits_and_goes_on() {
     let (_admin, mut io) = rig.io(Rig::options());
     let taken: Vec<_> = (0..POOL_PAGES - 2).map_while(|_| rig.pool.alloc()).collect();
     let small = capsule(&command(Sqe::write(0, 4096, false), 1, true), &[7; 4096]);
-    let taken_bytes = io.session.receive(rig.now, &small, &rig.target);
+    let taken_bytes = io.session.receive(rig.now, &small);
     assert_eq!(taken_bytes, 72, "the header, not the data");
-    assert!(io.session.is_blocked() && io.session.in_flight() == 0);
-    assert_eq!(io.session.receive(rig.now, &[], &rig.target), 0);
-    assert!(io.session.is_blocked());
+    assert!(io.session.state().is_blocked && io.session.state().in_flight == 0);
+    assert_eq!(io.session.receive(rig.now, &[]), 0);
+    assert!(io.session.state().is_blocked);
     drop(taken);
     assert_eq!(rig.status(&mut io.session, &small[72..]), Status::SUCCESS);
     assert_eq!(rig.disk[..4096], [7; 4096]);
@@ -953,12 +959,12 @@ fn unread_log_pages_are_bounded() {
     let identify = capsule(&command(Sqe::identify(cns::CONTROLLER, 0), 1, false), &[]);
     let input = identify.repeat(200);
     let mut rest = &input[..];
-    while !admin.session.is_blocked() && !rest.is_empty() && admin.session.closed().is_none() {
-        let taken = admin.session.receive(rig.now, rest, &rig.target);
+    while !admin.session.state().is_blocked && !rest.is_empty() && admin.session.closed().is_none() {
+        let taken = admin.session.receive(rig.now, rest);
         rest = &rest[taken..];
     }
     assert!(!rest.is_empty(), "the host is held back");
-    assert!(admin.session.pending_bytes() <= 80 << 10);
+    assert!(admin.session.state().pending_bytes <= 80 << 10);
 }
 
 // ---- everything at once
@@ -1053,7 +1059,7 @@ proptest! {
         finish(&mut rig, &mut io);
         prop_assert_eq!(io.host.failed(), None);
         prop_assert_eq!(io.done, submitted);
-        prop_assert_eq!((io.session.in_flight(), io.session.in_flight_bytes()), (0, 0));
+        prop_assert_eq!((io.session.state().in_flight, io.session.state().in_flight_bytes), (0, 0));
         prop_assert_eq!(rig.pool.available(), POOL_PAGES);
     }
 }

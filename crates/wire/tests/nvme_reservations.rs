@@ -2,10 +2,12 @@
 
 mod nvme_support;
 
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
+use std::rc::Rc;
 
 use base::{BlockOp, Pool, VolumeId};
 use nvme_support::*;
+use wire::Session as _;
 use wire::nvme::host::{Data, HostOptions};
 use wire::nvme::proto::{Sqe, Status, admin, cns, feature, io, log, property};
 use wire::nvme::{Access, CloseReason, Rights, Session, Subsystem, Target, TargetOptions};
@@ -120,7 +122,7 @@ impl Member {
     /// Lets the host's sessions look at what changed.
     fn tick(&mut self, rig: &mut Rig) {
         for wire in [&mut self.admin, &mut self.io] {
-            wire.session.tick(rig.now, &rig.target);
+            wire.session.tick(rig.now);
             rig.pump(wire);
         }
     }
@@ -346,8 +348,8 @@ fn registrations_are_the_hosts_not_its_controllers() {
     // They outlive a reset, and all of its controllers.
     rig.run(&mut a.admin, Sqe::set_property(property::CC, 0), &[]);
     for mut member in [a, again] {
-        member.io.session.detach(&rig.target);
-        member.admin.session.detach(&rig.target);
+        member.io.session.detach();
+        member.admin.session.detach();
     }
     let conflict = Status::RESERVATION_CONFLICT.dnr();
     assert_eq!(other.run(&mut rig, Sqe::read(0, 512)), conflict);
@@ -505,10 +507,10 @@ fn what_was_taken_before_a_reservation_is_carried_out_unless_it_is_aborted() {
         }
         // The session hears of them, the host does not answer.
         while b.io.fetch() {}
-        let taken = b.io.session.receive(rig.now, &b.io.to_session, &rig.target);
+        let taken = b.io.session.receive(rig.now, &b.io.to_session);
         b.io.to_session.drain(..taken);
         rig.serve(&mut b.io.session);
-        assert_eq!((rig.held.len(), b.io.session.in_flight()), (1, 6));
+        assert_eq!((rig.held.len(), b.io.session.state().in_flight), (1, 6));
 
         let key = a.key;
         let victim = b.key;
@@ -526,7 +528,7 @@ fn what_was_taken_before_a_reservation_is_carried_out_unless_it_is_aborted() {
             "a write of the other host is still under way"
         );
         assert_eq!(rig.held.len(), if aborts { 1 } else { 5 });
-        assert_eq!(b.io.session.is_waiting(), !aborts);
+        assert_eq!(b.io.session.state().is_waiting, !aborts);
         rig.hold = false;
         rig.answer_all(&mut b.io.session);
         rig.pump(&mut b.io);
@@ -546,7 +548,7 @@ fn what_was_taken_before_a_reservation_is_carried_out_unless_it_is_aborted() {
         assert_eq!(rig.disk[64 << 10] == 2, !aborts);
         a.tick(&mut rig);
         assert_eq!(a.ended(preempts), aborts.then_some(Status::SUCCESS));
-        assert_eq!(b.io.session.in_flight(), 0);
+        assert_eq!(b.io.session.state().in_flight, 0);
         assert_eq!(rig.pool.available(), POOL_PAGES, "every page comes back");
         // And all is as before for whoever registers again.
         assert_eq!(
@@ -609,11 +611,8 @@ fn a_closed_connections_requests_are_waited_for_too() {
     }
     rig.pump(&mut b.io);
     assert_eq!(rig.held.len(), 2);
-    b.admin.session.detach(&rig.target);
-    let mut late =
-        b.io.session
-            .detach(&rig.target)
-            .expect("two requests are under way");
+    b.admin.session.detach();
+    let mut late = b.io.session.detach().expect("two requests are under way");
     let preempts = a.submit(
         &mut rig,
         ACQUIRE,
@@ -621,10 +620,10 @@ fn a_closed_connections_requests_are_waited_for_too() {
         [key, victim],
     );
     rig.pump(&mut a.io);
-    assert!(!late.settle(1, &rig.target));
+    assert!(!late.settle(1));
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), None);
-    assert!(late.settle(1, &rig.target));
+    assert!(late.settle(1));
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
     // A connection that closes while it is waited for, with nothing under way.
@@ -639,7 +638,7 @@ fn a_closed_connections_requests_are_waited_for_too() {
     );
     rig.pump(&mut a.io);
     assert_eq!(a.ended(preempts), None, "nobody has asked its session yet");
-    assert!(c.io.session.detach(&rig.target).is_none());
+    assert!(c.io.session.detach().is_none());
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
 }
@@ -669,7 +668,7 @@ fn hosts_that_preempt_each_other_are_both_answered() {
     rig.answer_all(&mut c.io.session);
     for member in &mut hosts {
         member.tick(&mut rig);
-        assert_eq!(member.io.session.in_flight(), 0);
+        assert_eq!(member.io.session.state().in_flight, 0);
     }
     assert_eq!(
         hosts[1].report(&mut rig),
@@ -738,40 +737,18 @@ fn a_connection_that_is_closing_is_waited_for_no_longer_than_the_volume_needs() 
             assert!(b.io.fetch());
         }
         let count = b.io.to_session.len();
-        assert_eq!(
-            b.io.session.receive(rig.now, &b.io.to_session, &rig.target),
-            count
-        );
+        assert_eq!(b.io.session.receive(rig.now, &b.io.to_session), count);
         let keys = [a.key, b.key];
         let fields = PREEMPT_AND_ABORT | WRITE_EXCLUSIVE;
         let preempts = a.submit(&mut rig, ACQUIRE, fields, keys);
         rig.pump(&mut a.io);
-        b.io.session.tick(rig.now, &rig.target);
+        b.io.session.tick(rig.now);
         a.tick(&mut rig);
         assert_eq!(a.ended(preempts), None, "the volume has one of its writes");
         rig.answer_all(&mut b.io.session);
         assert_eq!(b.io.session.closed(), None, "it has something to say, or waits");
         a.tick(&mut rig);
         assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
-    }
-}
-
-/// A target with which something happens right before it is asked for the first time, as on another core.
-struct Meanwhile<'t, F: FnOnce()> {
-    target: &'t RefCell<Target>,
-    happens: RefCell<Option<F>>,
-}
-
-impl<F: FnOnce()> Access for Meanwhile<'_, F> {
-    fn with(&self, f: &mut dyn FnMut(&mut Target)) {
-        if let Some(happens) = self.happens.take() {
-            happens();
-        }
-        self.target.with(f);
-    }
-
-    fn generation(&self) -> u64 {
-        Access::generation(self.target)
     }
 }
 
@@ -787,18 +764,19 @@ fn a_reset_ends_a_queue_that_reserves_in_this_moment() {
     let key = a.key;
     a.submit(&mut rig, REGISTER, 0, [0, key]);
     while a.io.fetch() {}
-    let Member { admin, io, .. } = &mut a;
-    let resets = || {
-        let taken = admin.session.receive(rig.now, &admin.to_session, &rig.target);
+    let Member {
+        mut admin, mut io, ..
+    } = a;
+    let now = rig.now;
+    rig.target.meanwhile(move || {
+        let taken = admin.session.receive(now, &admin.to_session);
         assert_eq!(taken, admin.to_session.len());
-    };
-    let target = Meanwhile {
-        target: &rig.target,
-        happens: RefCell::new(Some(resets)),
-    };
-    io.session.receive(rig.now, &io.to_session, &target);
-    assert!(target.happens.borrow().is_none());
-    io.session.tick(rig.now, &rig.target);
+        // Its connection stays open.
+        std::mem::forget(admin);
+    });
+    io.session.receive(rig.now, &io.to_session);
+    assert!(rig.target.has_happened());
+    io.session.tick(rig.now);
     assert_eq!(io.session.closed(), Some(CloseReason::ControllerReset));
 }
 
@@ -815,7 +793,7 @@ fn a_session_on_its_way_to_another_core_learns_of_it_there() {
         }
     );
     let Member { io: mut wire, .. } = b;
-    let fresh = Session::new(9, Pool::new(POOL_PAGES, 512), rig.limits);
+    let fresh = Session::new(9, Pool::new(POOL_PAGES, 512), rig.limits, rig.target.clone());
     let parked = std::mem::replace(&mut wire.session, fresh).park();
     let preempts = a.submit(
         &mut rig,
@@ -827,7 +805,7 @@ fn a_session_on_its_way_to_another_core_learns_of_it_there() {
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), None, "it may have commands that wait");
     wire.session = Session::unpark(parked, 4, rig.pool.clone());
-    wire.session.tick(rig.now, &rig.target);
+    wire.session.tick(rig.now);
     a.tick(&mut rig);
     assert_eq!(a.ended(preempts), Some(Status::SUCCESS));
     let allowed = rig.run(&mut wire, Sqe::write(0, 512, false), &[1; 512]);
@@ -839,35 +817,13 @@ fn a_session_on_its_way_to_another_core_learns_of_it_there() {
     assert_eq!(a.acquire(&mut rig, EXCLUSIVE_ACCESS, 0), Status::SUCCESS);
     let refused = rig.run(&mut wire, Sqe::read(0, 512), &[]);
     assert_eq!(refused.status, Status::RESERVATION_CONFLICT.dnr());
-    let generation = Access::generation(&rig.target);
+    let generation = rig.target.generation();
     assert_eq!(a.run(&mut rig, Sqe::read(0, 512)), Status::SUCCESS);
     assert_eq!(
-        Access::generation(&rig.target),
+        rig.target.generation(),
         generation,
         "the data path changes nothing"
     );
-}
-
-/// A target of which another core takes the lock after so many of a session's locked steps, once.
-struct Between<'a> {
-    target: &'a RefCell<Target>,
-    steps: Cell<u32>,
-    other: RefCell<&'a mut dyn FnMut()>,
-}
-
-impl Access for Between<'_> {
-    fn with(&self, f: &mut dyn FnMut(&mut Target)) {
-        f(&mut self.target.borrow_mut());
-        let steps = self.steps.get();
-        self.steps.set(steps.wrapping_sub(1));
-        if steps == 0 {
-            (self.other.borrow_mut())();
-        }
-    }
-
-    fn generation(&self) -> u64 {
-        self.target.borrow().generation()
-    }
 }
 
 /// Bug: a write of a preempted host reached the volume after "preempt and abort" was answered. Cause: a session took its rights
@@ -891,23 +847,22 @@ fn a_session_that_renews_its_rights_passes_no_fence_that_these_do_not_know() {
         let command = a.submit(&mut rig, ACQUIRE, preempt, [a.key, b.key]);
         while a.io.fetch() {}
         let bytes = core::mem::take(&mut a.io.to_session);
-        let (now, target) = (rig.now, &rig.target);
-        let mut preempts = || {
-            assert_eq!(a.io.session.receive(now, &bytes, target), bytes.len());
-        };
         let (sqe, data) = Sqe::write(0, 512, false);
         b.io.mail.outgoing.insert(u16::MAX, vec![0; 512]);
         b.io.host.submit(sqe, data, &mut b.io.mail).expect("it has room");
         while b.io.fetch() {}
-        let between = Between {
-            target,
-            steps: Cell::new(step),
-            other: RefCell::new(&mut preempts),
-        };
-        let bytes = core::mem::take(&mut b.io.to_session);
-        b.io.session.receive(now, &bytes, &between);
+        let now = rig.now;
+        let a = Rc::new(RefCell::new(a));
+        let preempts = Rc::clone(&a);
+        rig.target.after(step, move || {
+            let taken = preempts.borrow_mut().io.session.receive(now, &bytes);
+            assert_eq!(taken, bytes.len());
+        });
+        let to_b = core::mem::take(&mut b.io.to_session);
+        b.io.session.receive(now, &to_b);
+        let mut a = a.borrow_mut();
         let at_volume = b.io.session.poll();
-        a.io.session.tick(now, target);
+        a.io.session.tick(now);
         while a.io.deliver() {}
         let is_over = a.ended(command);
         assert!(is_over.is_none() || at_volume.is_none(), "after step {step}");

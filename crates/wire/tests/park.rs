@@ -6,6 +6,7 @@ mod support;
 use base::{Pool, Rng};
 use nvme_support::{DISK_BYTES, POOL_PAGES, Rig, Wire};
 use support::{Reply, Server};
+use wire::Session as _;
 use wire::nbd;
 use wire::nbd::proto::{command, option};
 use wire::nvme;
@@ -16,7 +17,7 @@ fn step(rig: &mut Rig, wire: &mut Wire) {
     wire.fetch();
     let piece = wire.piece(wire.to_session.len());
     let bytes = &wire.to_session[..piece];
-    let taken = wire.session.receive(rig.now, bytes, &rig.target);
+    let taken = wire.session.receive(rig.now, bytes);
     wire.to_session.drain(..taken);
     rig.serve(&mut wire.session);
     wire.deliver();
@@ -35,7 +36,7 @@ fn move_away(rig: &mut Rig, wire: &mut Wire, client: u32) -> bool {
         wire.session.is_at_rest(),
         "a host that goes on lets it come to rest"
     );
-    let waited = wire.session.is_waiting();
+    let waited = wire.session.state().is_waiting;
     assert_eq!(rig.pool.available(), POOL_PAGES, "it holds no page");
     let other = rig.fresh();
     let parked = std::mem::replace(&mut wire.session, other).park();
@@ -108,7 +109,7 @@ fn a_paused_session_that_resumes_goes_on_where_it_was() {
     wire.session.pause();
     let cid = rig.submit(&mut wire, Sqe::write(0, 64 << 10, false), &[5; 64 << 10]);
     rig.pump(&mut wire);
-    assert!(wire.session.is_blocked() && wire.session.is_at_rest());
+    assert!(wire.session.state().is_blocked && wire.session.is_at_rest());
     assert!(wire.mail.ended.is_empty());
     wire.session.resume();
     assert!(!wire.session.is_at_rest(), "only a paused session rests");
@@ -129,7 +130,7 @@ fn travel(server: &mut Server, mut rest: &[u8], random: &mut Rng) {
         assert!(server.session.is_at_rest());
         assert_eq!(server.pool.available(), server.pool.capacity());
         server.pool = Pool::new(server.pool.capacity(), 512);
-        let other = nbd::Session::new(0, server.pool.clone(), support::limits());
+        let other = Server::new(support::limits()).session;
         let parked = std::mem::replace(&mut server.session, other).park();
         let client = random.next_u64() as u32;
         server.session = nbd::Session::unpark(parked, client, server.pool.clone());

@@ -123,13 +123,6 @@ reasons! {
         /// The user, or all users together, have too many connections.
         Busy "busy",
     }
-    /// The protocol of a client.
-    Protocol {
-        /// NBD.
-        Nbd "nbd",
-        /// NVMe over TCP.
-        Nvme "nvme",
-    }
     /// Why a client is not taken.
     Refusal {
         /// As many connections as there may be are open.
@@ -190,6 +183,7 @@ macro_rules! samples {
 }
 
 samples! {
+    &'static str: "nbd";
     u16: 1;
     u32: 2;
     u64: 3;
@@ -360,7 +354,7 @@ kinds! {
     "table-latched" Error TableLatched { }
 
     /// A client connected.
-    "client-connected" Debug ClientConnected { client: IpAddr, protocol: Protocol, }
+    "client-connected" Debug ClientConnected { client: IpAddr, protocol: &'static str, }
     /// A client was not taken.
     "client-refused" Warn ClientRefused { client: IpAddr, why: Refusal, }
     /// A connection went to another core.

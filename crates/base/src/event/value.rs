@@ -92,6 +92,7 @@ macro_rules! value_of {
 }
 
 value_of! {
+    &'static str: name => Self::Name(name);
     u16: value => Self::Number(u64::from(value));
     u32: value => Self::Number(u64::from(value));
     u64: value => Self::Number(value);

@@ -9,7 +9,7 @@ use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
 use rack::registry::VolumeRecord;
-use wire::nbd::Export;
+use wire::Export;
 use wire::rack::Code;
 
 /// State of a volume.

@@ -1,4 +1,4 @@
-//! Clients over TCP: listeners, and connections around their sessions ([`connection`]). The frontend does what
+//! Clients: listeners, and connections around their sessions ([`connection`]). The frontend does what
 //! [`host::target::Dispatcher`] says, and tells it how each connection then stands ([`Frontend::standing`]).
 //!
 //! Back-pressure: a session that is blocked (its limits, its share, or no free page) leaves bytes with the connection, and
@@ -16,86 +16,54 @@
 mod connection;
 
 use crate::counters::Counters;
-use crate::nvme::NvmeTarget;
 use crate::poller::{Interest, Poller, Ready, connection_token};
-use crate::udp::{BATCH, set_option};
-use base::event::{self, Kind, Refusal};
+use crate::stream::{Listen, Listener, Stream};
+use crate::udp::BATCH;
+use base::event::{Kind, Refusal};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
-use connection::{Connection, Guard, Protocol};
-pub(crate) use connection::{Endpoint, Traveller};
+use connection::Connection;
+pub(crate) use connection::{Endpoint, Origin, Traveller};
 use host::target::{Config, READ_BYTES, Standing};
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use wire::nbd::{self, Export};
-use wire::nvme;
+use wire::{Export, Late, Limits, Opening, Protocol};
 
-/// A silent peer is asked after this long, and again, whether it is still there.
-const KEEPALIVE_SECONDS: libc::c_int = 30;
-/// A peer that acknowledges nothing for this long is gone; also one that does not read for so long.
-const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
 
 /// A client that has just come.
-#[derive(Debug)]
 pub(crate) struct Client {
-    pub endpoint: Endpoint,
-    pub speaks: Speaks,
-    pub stream: TcpStream,
-    pub peer: SocketAddr,
+    pub origin: Origin,
+    pub protocol: Arc<dyn Protocol>,
+    pub stream: Box<dyn Stream>,
+    pub peer: IpAddr,
 }
 
-/// Where a request comes from and whom it is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
-    pub port: u16,
-    pub endpoint: Endpoint,
-}
-
-/// What a listener's clients speak.
-#[derive(Clone, Debug)]
-pub(crate) enum Speaks {
-    /// Volumes of which NVMe hosts can reserve some.
-    Nbd(Option<Arc<NvmeTarget>>),
-    Nvme(Arc<NvmeTarget>),
-}
-
-impl Speaks {
-    /// The name of what is spoken.
-    pub fn protocol(&self) -> event::Protocol {
-        match self {
-            Self::Nbd(_) => event::Protocol::Nbd,
-            Self::Nvme(_) => event::Protocol::Nvme,
-        }
-    }
-}
-
-struct Listener {
-    endpoint: Endpoint,
-    speaks: Speaks,
-    socket: TcpListener,
+/// A listener, and whom its clients ask, in which protocol.
+struct Entry {
+    origin: Origin,
+    protocol: Arc<dyn Protocol>,
+    listener: Box<dyn Listener>,
 }
 
 /// The clients' side of one core.
 pub(crate) struct Frontend {
-    listeners: Vec<Listener>,
+    listeners: Vec<Entry>,
     slots: Vec<Option<Connection>>,
     generations: Vec<u16>,
     free: Vec<usize>,
     scratch: Box<[u8]>,
     iovecs: Box<[libc::iovec]>,
-    limits: nbd::SessionLimits,
-    nvme_limits: nvme::SessionLimits,
+    limits: Limits,
     /// When a session is to be ticked, at the earliest.
     tick_at: Option<Instant>,
     pool: Pool,
     /// Requests under way of connections that are closed, by client number, if hosts that reserve a volume wait for them.
-    late: Vec<(u32, nvme::Late, Arc<NvmeTarget>)>,
+    late: Vec<(u32, Box<dyn Late>)>,
     /// Given up to take, and close, a connection when no descriptor is left: it would otherwise wake the loop
     /// again and again.
     spare: Option<File>,
@@ -110,17 +78,11 @@ impl Frontend {
         );
         // A quarter of the pool at most for one client, as far as that is a page.
         let quarter = (pool.capacity() as u64 / 4).max(1) * PAGE_BYTES as u64;
-        let limits = nbd::SessionLimits {
-            in_flight_max: config.requests_max.max(1),
-            in_flight_bytes_max: quarter.min(2 * u64::from(REQUEST_BYTES_MAX)),
+        let limits = Limits {
+            requests_max: config.requests_max.max(1),
+            queue_entries: config.session_requests_max(),
+            bytes_max: quarter.min(2 * u64::from(REQUEST_BYTES_MAX)),
             pages_reserve: BATCH.min(pool.capacity() / 4),
-            host_extents: false,
-        };
-        let nvme_limits = nvme::SessionLimits {
-            in_flight_max: config.session_requests_max(),
-            in_flight_bytes_max: limits.in_flight_bytes_max,
-            pages_reserve: limits.pages_reserve,
-            ..nvme::SessionLimits::default()
         };
         Self {
             listeners: Vec::new(),
@@ -130,7 +92,6 @@ impl Frontend {
             scratch: vec![0; READ_BYTES].into(),
             iovecs: connection::iovecs(),
             limits,
-            nvme_limits,
             tick_at: None,
             pool,
             late: Vec::new(),
@@ -138,22 +99,23 @@ impl Frontend {
         }
     }
 
-    /// Takes clients of `endpoint` at `address`, as the source `token` of the poller; returns where exactly, and which
-    /// listener it is.
+    /// Takes clients of `endpoint` as the source `token` of the poller; returns where exactly, and which listener it is.
     pub fn listen(
         &mut self,
-        (endpoint, speaks): (Endpoint, Speaks),
-        address: SocketAddr,
+        endpoint: Endpoint,
+        Listen { door, protocol }: Listen,
         (poller, token): (&Poller, u64),
     ) -> io::Result<(SocketAddr, usize)> {
-        let socket = TcpListener::bind(address)?;
-        socket.set_nonblocking(true)?;
-        let bound = socket.local_addr()?;
-        poller.add(socket.as_raw_fd(), token, Interest::Read)?;
-        self.listeners.push(Listener {
-            endpoint,
-            speaks,
-            socket,
+        let listener = door.open()?;
+        let bound = listener.address()?;
+        poller.add(listener.fd(), token, Interest::Read)?;
+        self.listeners.push(Entry {
+            origin: Origin {
+                endpoint,
+                port: bound.port(),
+            },
+            protocol,
+            listener,
         });
         Ok((bound, self.listeners.len() - 1))
     }
@@ -162,13 +124,13 @@ impl Frontend {
     pub fn accept(&mut self, index: usize, counters: &Counters, tell: impl Fn(Kind)) -> Option<Client> {
         loop {
             // None if told to stop in this very turn.
-            let listener = self.listeners.get(index)?;
+            let entry = self.listeners.get_mut(index)?;
             counters.syscalls.bump();
-            match listener.socket.accept() {
+            match entry.listener.accept() {
                 Ok((stream, peer)) => {
                     return Some(Client {
-                        endpoint: listener.endpoint,
-                        speaks: listener.speaks.clone(),
+                        origin: entry.origin,
+                        protocol: Arc::clone(&entry.protocol),
                         stream,
                         peer,
                     });
@@ -176,10 +138,10 @@ impl Frontend {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
                     // The kernel says so also if nobody waits.
                     self.spare = None;
-                    let refused = listener.socket.accept().map(|(_, peer)| peer);
+                    let refused = entry.listener.accept().map(|(_, peer)| peer);
                     self.spare = File::open("/dev/null").ok();
                     // Another thread may have taken the spare's place: then clients wait until a file is closed.
-                    let client = refused.ok()?.ip();
+                    let client = refused.ok()?;
                     counters.clients_refused.bump();
                     let why = Refusal::Descriptors;
                     tell(Kind::ClientRefused { client, why });
@@ -198,34 +160,24 @@ impl Frontend {
         exports: Vec<Export>,
         poller: &Poller,
     ) -> io::Result<(usize, u32)> {
-        let Client {
-            endpoint,
-            speaks,
-            stream,
-            peer,
-        } = client;
         let slot = *self.free.last().ok_or(ErrorKind::QuotaExceeded)?;
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        give_up_on_the_dead(stream.as_raw_fd())?;
-        if peer.ip().is_loopback() {
-            choose_congestion_control(stream.as_raw_fd());
-        }
-        poller.add(stream.as_raw_fd(), connection_token(slot), Interest::Edges)?;
+        let Client {
+            origin,
+            protocol,
+            mut stream,
+            ..
+        } = client;
+        stream.set_up()?;
+        poller.add(stream.fd(), connection_token(slot), Interest::Edges)?;
         let client = self.client_number(slot);
-        let protocol = match speaks {
-            Speaks::Nbd(target) => Protocol::Nbd {
-                session: Box::new(nbd::Session::new(client, self.pool.clone(), self.limits)),
-                exports,
-                guard: target.map(Guard::new),
-            },
-            Speaks::Nvme(target) => Protocol::Nvme {
-                session: Box::new(nvme::Session::new(client, self.pool.clone(), self.nvme_limits)),
-                target,
-            },
-        };
-        self.tick_at = earliest(self.tick_at, protocol.deadline());
-        self.slots[slot] = Some(Connection::new(endpoint, client, stream, protocol));
+        let session = protocol.open(Opening {
+            client,
+            pool: self.pool.clone(),
+            limits: self.limits,
+            exports,
+        });
+        self.tick_at = earliest(self.tick_at, session.deadline());
+        self.slots[slot] = Some(Connection::new(origin, client, stream, session));
         self.free.pop();
         Ok((slot, client))
     }
@@ -259,7 +211,7 @@ impl Frontend {
     /// Payload that a connection may have under way from now on.
     pub fn set_share(&mut self, slot: usize, bytes: u64) {
         if let Some(connection) = &mut self.slots[slot] {
-            connection.protocol.set_share(bytes);
+            connection.set_share(bytes);
         }
     }
 
@@ -273,24 +225,23 @@ impl Frontend {
     /// The answer to a request of the connection in `slot`.
     pub fn reply(&mut self, slot: usize, reply: BlockReply) {
         let connection = self.slots[slot].as_mut().expect("an open connection");
-        connection.protocol.complete(reply);
+        connection.complete(reply);
     }
 
     /// So many requests of a connection that is closed are answered, or were dropped.
     pub fn settle(&mut self, client: u32, requests: usize) {
-        let found = self.late.iter().position(|(other, ..)| *other == client);
-        if let Some(at) = found.filter(|_| requests > 0) {
-            let (_, late, target) = &mut self.late[at];
-            if late.settle(requests, &**target) {
-                self.late.swap_remove(at);
-            }
+        let found = self.late.iter().position(|(other, _)| *other == client);
+        if let Some(at) = found.filter(|_| requests > 0)
+            && self.late[at].1.settle(requests)
+        {
+            self.late.swap_remove(at);
         }
     }
 
     /// Bytes that a connection has to send.
     pub fn pending_bytes(&self, slot: usize) -> u64 {
         let connection = self.slots[slot].as_ref();
-        connection.map_or(0, |connection| connection.protocol.pending_bytes())
+        connection.map_or(0, |connection| connection.pending_bytes())
     }
 
     /// Reads from a connection's socket, if it can be, or if it `expects` something; true if there were bytes.
@@ -303,7 +254,7 @@ impl Frontend {
             return false;
         }
         let worked = connection.read(now, &mut self.scratch, &mut self.iovecs, counters);
-        self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+        self.tick_at = earliest(self.tick_at, connection.deadline());
         worked
     }
 
@@ -316,23 +267,16 @@ impl Frontend {
     ) -> Option<(Origin, BlockRequest)> {
         let connection = self.slots[slot].as_mut()?;
         let request = connection.next_request().or_else(|| {
-            connection.feed(now);
-            connection.next_request()
+            let has_fed = connection.feed(now);
+            has_fed.then(|| connection.next_request()).flatten()
         })?;
         counters.requests.bump();
-        let origin = Origin {
-            port: connection.port,
-            endpoint: connection.endpoint,
-        };
-        Some((origin, request))
+        Some((connection.origin, request))
     }
 
-    /// Name of the NVMe host behind a connection, once it has connected.
-    pub fn host_nqn(&self, slot: usize) -> Option<&str> {
-        match &self.slots[slot].as_ref()?.protocol {
-            Protocol::Nbd { .. } => None,
-            Protocol::Nvme { session, .. } => session.host_nqn(),
-        }
+    /// Name of the host behind a connection, once the host has said it.
+    pub fn host_name(&self, slot: usize) -> Option<&str> {
+        self.slots[slot].as_ref()?.host_name()
     }
 
     /// Sends at least `bytes_min` bytes of what a connection has to send; returns how many, and whether its session was
@@ -357,17 +301,16 @@ impl Frontend {
     pub fn tick(&mut self, now: Instant) {
         self.tick_at = None;
         for connection in self.slots.iter_mut().flatten() {
-            connection.protocol.tick(now);
-            self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+            connection.tick(now);
+            self.tick_at = earliest(self.tick_at, connection.deadline());
         }
     }
 
     /// Closes a connection; tells its number.
     pub fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) -> u32 {
         let mut connection = self.vacate(slot, poller);
-        let late = connection.protocol.detach();
-        self.late
-            .extend(late.map(|(late, target)| (connection.client, late, target)));
+        let late = connection.detach();
+        self.late.extend(late.map(|late| (connection.client, late)));
         counters.clients_closed.bump();
         connection.client
     }
@@ -376,7 +319,7 @@ impl Frontend {
     fn vacate(&mut self, slot: usize, poller: &Poller) -> Connection {
         let connection = self.slots[slot].take().expect("an open connection");
         poller
-            .remove(connection.stream.as_raw_fd())
+            .remove(connection.stream.fd())
             .expect("an open connection is watched");
         self.retire(slot);
         connection
@@ -391,13 +334,13 @@ impl Frontend {
     /// Pauses a connection that is to leave: its session takes nothing new.
     pub fn pause(&mut self, slot: usize) {
         let connection = self.slots[slot].as_mut().expect("an open connection");
-        connection.protocol.pause();
+        connection.pause();
     }
 
     /// Lets a connection that was paused go on here.
     pub fn resume(&mut self, slot: usize) {
         let connection = self.slots[slot].as_mut().expect("an open connection");
-        connection.protocol.resume();
+        connection.resume();
     }
 
     /// True if a paused connection can be taken to another core.
@@ -423,66 +366,33 @@ impl Frontend {
         let client = self.client_number(slot);
         let mut connection = Connection::unpark(traveller, client, &self.pool);
         // What can be read or written now is told anew, as are ends.
-        let fd = connection.stream.as_raw_fd();
+        let fd = connection.stream.fd();
         if let Err(error) = poller.add(fd, connection_token(slot), Interest::Edges) {
-            connection.protocol.detach();
+            connection.detach();
             self.retire(slot);
             counters.clients_closed.bump();
             return Err(error);
         }
         // The target may have changed on the way.
-        connection.protocol.tick(now);
-        self.tick_at = earliest(self.tick_at, connection.protocol.deadline());
+        connection.tick(now);
+        self.tick_at = earliest(self.tick_at, connection.deadline());
         self.slots[slot] = Some(connection);
         Ok((slot, client))
     }
 
     /// Takes no more connections, and answers new requests with "shutting down".
     pub fn stop_taking(&mut self, poller: &Poller) {
-        for listener in self.listeners.drain(..) {
-            poller
-                .remove(listener.socket.as_raw_fd())
-                .expect("a listener is watched");
+        for entry in self.listeners.drain(..) {
+            poller.remove(entry.listener.fd()).expect("a listener is watched");
         }
         for connection in self.slots.iter_mut().flatten() {
-            connection.protocol.shut_down();
+            connection.shut_down();
         }
     }
 
     /// True when every request is answered and every answer sent.
     pub fn is_drained(&self) -> bool {
-        self.slots.iter().flatten().all(|connection| {
-            connection.protocol.in_flight() == 0 && connection.protocol.pending_bytes() == 0
-        })
-    }
-}
-
-/// Ends connections whose peer has gone without a word: what they hold would never come back.
-fn give_up_on_the_dead(fd: RawFd) -> io::Result<()> {
-    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_SECONDS)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_SECONDS)?;
-    set_option(
-        fd,
-        libc::IPPROTO_TCP,
-        libc::TCP_USER_TIMEOUT,
-        UNANSWERED_MILLIS_MAX,
-    )
-}
-
-/// On the loopback there is no path to probe: BBR, where it is the default, costs 20–40 % of the bandwidth there.
-/// Reno is in every kernel and open to everybody; a refusal leaves the default.
-fn choose_congestion_control(fd: RawFd) {
-    let name = b"reno";
-    // SAFETY: `name` is valid for reads of its length.
-    unsafe {
-        let size = name.len() as libc::socklen_t;
-        libc::setsockopt(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_CONGESTION,
-            name.as_ptr().cast(),
-            size,
-        );
+        let mut open = self.slots.iter().flatten();
+        open.all(|connection| connection.standing().in_flight == 0 && connection.pending_bytes() == 0)
     }
 }

@@ -8,12 +8,13 @@ use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
 use host::target::Config;
 use host::{Input, Output};
-use runtime::{CoreConfig, CoreHandle, HostSpec, LocalVolume, Medium, RackHost, Site, start_core};
+use runtime::{CoreConfig, CoreHandle, HostSpec, Listen, LocalVolume, Medium, RackHost, Site, start_core};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
-use wire::nbd::Export;
+use wire::Export;
+use wire::nbd::Nbd;
 
 pub const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 pub const ANY_TCP: SocketAddr = SocketAddr::V4(ANY);
@@ -47,8 +48,10 @@ pub fn spec<H: RackHost>(
         bind: Some(ANY),
         medium,
         build: Box::new(|site| Ok(Box::new(build(site)))),
-        nbd: nbd.to_vec(),
-        nvme: None,
+        listen: nbd
+            .iter()
+            .map(|&address| Listen::tcp(address, Nbd::new()))
+            .collect(),
     }
 }
 

@@ -231,7 +231,6 @@ fn spec(
         bind: Some(bind),
         medium: medium_bytes.map(|bytes| Medium::memory(bytes).expect("a small medium fits memory")),
         build: Box::new(build),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     }
 }

@@ -1,8 +1,8 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Protocol, Refusal,
-    RegistryTrouble, Wait,
+    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Refusal, RegistryTrouble,
+    Wait,
 };
 use std::time::Duration;
 
@@ -326,13 +326,7 @@ fn areas(kind: &Kind) -> Option<String> {
 /// Events of a core that takes clients.
 fn client(kind: &Kind) -> Option<String> {
     Some(match *kind {
-        Kind::ClientConnected { client, protocol } => {
-            let protocol = match protocol {
-                Protocol::Nbd => "NBD",
-                Protocol::Nvme => "NVMe/TCP",
-            };
-            format!("{client} connected by {protocol}.")
-        }
+        Kind::ClientConnected { client, protocol } => format!("{client} connected by {protocol}."),
         Kind::ClientRefused { client, why } => {
             let why = match why {
                 Refusal::Limit => "as many connections as there may be are open",

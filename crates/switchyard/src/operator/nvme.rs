@@ -1,10 +1,11 @@
 //! A rack's volumes as NVMe subsystems: one per volume, changed with it.
 
 use rack::registry::{Snapshot, VolumeRecord};
-use runtime::NvmeTarget;
+use runtime::{Listen, NvmeTarget};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use wire::nvme::{Access, AnaState, Subsystem, Target, TargetOptions};
+use wire::nbd::Nbd;
+use wire::nvme::{Access, AnaState, Nvme, Subsystem, Target, TargetOptions};
 
 /// What a gateway offers to NVMe/TCP hosts, and where, if it does.
 #[derive(Clone, Debug, Default)]
@@ -66,9 +67,11 @@ impl Offer {
         });
     }
 
-    /// For the gateway's core.
-    pub fn listen(&self) -> Option<(SocketAddr, Arc<NvmeTarget>)> {
-        self.0.clone()
+    /// For the gateway's core, whose NBD clients connect at `nbd`. A rack's volumes cannot be reserved.
+    pub fn listen(&self, nbd: SocketAddr) -> Vec<Listen> {
+        let nvme = self.0.iter();
+        let nvme = nvme.map(|(address, target)| Listen::tcp(*address, Nvme::new(target.clone())));
+        [Listen::tcp(nbd, Nbd::new())].into_iter().chain(nvme).collect()
     }
 
     fn change(&self, mut f: impl FnMut(&mut Target)) {

@@ -71,7 +71,8 @@ impl Part {
         let cores = Cores(Arc::new(pieces.cores));
         let operator = match (pieces.gateway, pieces.records) {
             (Some(at), Some((registry, role))) => {
-                pieces.nvme.listening(cores.0[at.core].nvme_address(at.host));
+                let listening = cores.0[at.core].listening(at.host, wire::nvme::NAME);
+                pieces.nvme.listening(listening.first().copied());
                 let world = World::new(role, registry, (cores.clone(), at), pieces.nvme.clone());
                 Some(Driver::start(world)?)
             }
@@ -134,7 +135,10 @@ impl Part {
     /// Where NBD clients connect.
     pub fn nbd_address(&self) -> Option<SocketAddr> {
         let at = self.gateway?;
-        self.cores.0[at.core].nbd_addresses(at.host).first().copied()
+        self.cores.0[at.core]
+            .listening(at.host, wire::nbd::NAME)
+            .first()
+            .copied()
     }
 
     /// Where clients find a volume.

@@ -160,8 +160,7 @@ pub(super) fn host(listen: SocketAddrV4, nbd: SocketAddr, settings: GatewayConfi
             gateway.stand_by(site.now);
             Ok(Box::new(gateway))
         }),
-        nbd: vec![nbd],
-        nvme: nvme.listen(),
+        listen: nvme.listen(nbd),
     }
 }
 

@@ -58,7 +58,6 @@ pub(super) fn host(addr: Addr) -> HostSpec {
             };
             Ok(Box::new(Tor::new(config)))
         }),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     }
 }

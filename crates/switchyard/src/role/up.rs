@@ -208,8 +208,7 @@ fn controller(config: &Config, central: Central, addr: Addr) -> HostSpec {
         bind: Some(runtime::socket_addr(addr)),
         medium: None,
         build: Box::new(move |_| Ok(Box::new(Controller::new(settings)))),
-        nbd: Vec::new(),
-        nvme: None,
+        listen: Vec::new(),
     }
 }
 

@@ -3,13 +3,16 @@
 //! Control path: it may allocate, within bounds. Options whose data is longer than [`OPTION_BYTES_MAX`] are drained
 //! and refused; while more than [`CONTROL_BYTES_MAX`] of answers are unsent, no further option is taken.
 
+use base::VolumeId;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 
+use super::input::{CloseReason, Flow, Gather, Opened};
+use super::output::{CONTEXT_ID, Output};
 use super::proto::{
-    EXPORT_NAME_PADDING_BYTES, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, STRING_BYTES_MAX,
+    CLIENT_FLAGS_BYTES, EXPORT_NAME_PADDING_BYTES, OPTION_HEADER_BYTES, OPTION_MAGIC, STRING_BYTES_MAX,
     handshake_flags, info, option, option_reply, transmission_flags as transmission, u16_at, u32_at, u64_at,
 };
-use super::{CloseReason, Export, Flow, Opened, Phase, Session};
+use crate::session::Export;
 
 /// Longest option data that is looked at; longer is answered with `NBD_REP_ERR_TOO_BIG`. Enough for a name, a query
 /// and 4096 information types, each as long as the protocol lets them be.
@@ -19,37 +22,105 @@ const OPTION_BYTES_MAX: u32 = 4 * STRING_BYTES_MAX as u32;
 const CONTROL_BYTES_MAX: u64 = 64 << 10;
 /// The metadata context (proto.md "Metadata querying").
 const CONTEXT: &[u8] = b"base:allocation";
-/// Its number in replies.
-pub(super) const CONTEXT_ID: u32 = 1;
 
-impl Session {
-    pub(super) fn greet(&mut self) {
-        self.output.put_control(&HELLO_MAGIC.to_be_bytes());
-        self.output.put_control(&OPTION_MAGIC.to_be_bytes());
-        self.output.put_control(&handshake_flags::ALL.to_be_bytes());
+/// Meaning of the client's next bytes.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    ClientFlags,
+    OptionHeader,
+    OptionData {
+        option: u32,
+        length: usize,
+    },
+    /// Data of an option that is too big.
+    OptionSkip {
+        option: u32,
+        left: u32,
+    },
+}
+
+/// What was agreed on so far, and the option that comes in.
+pub(super) struct Handshake {
+    /// As they were when the connection came.
+    exports: Vec<Export>,
+    /// Largest request accepted, as announced.
+    request_bytes_max: u32,
+    phase: Phase,
+    header: Gather<OPTION_HEADER_BYTES>,
+    option_data: Vec<u8>,
+    no_zeroes: bool,
+    structured: bool,
+    /// The volume for which `base:allocation` was chosen last.
+    context: Option<VolumeId>,
+    /// The server stops.
+    pub stopping: bool,
+}
+
+impl Handshake {
+    pub fn new(exports: Vec<Export>, request_bytes_max: u32) -> Self {
+        Self {
+            exports,
+            request_bytes_max,
+            phase: Phase::ClientFlags,
+            header: Gather::new(),
+            option_data: Vec::new(),
+            no_zeroes: false,
+            structured: false,
+            context: None,
+            stopping: false,
+        }
+    }
+
+    /// One step with the bytes at hand: how many it took and how to go on.
+    pub fn step(&mut self, bytes: &[u8], output: &mut Output) -> (usize, Flow) {
+        match self.phase {
+            Phase::ClientFlags => match self.header.fill(bytes, CLIENT_FLAGS_BYTES) {
+                (step, None) => (step, Flow::Starved),
+                (step, Some(flags)) => (step, self.client_flags(u32_at(&flags, 0))),
+            },
+            Phase::OptionHeader => match self.header.fill(bytes, OPTION_HEADER_BYTES) {
+                (step, None) => (step, Flow::Starved),
+                (step, Some(header)) => (step, self.option_header(&header, output)),
+            },
+            Phase::OptionData { option, length } => {
+                let step = bytes.len().min(length - self.option_data.len());
+                self.option_data.extend_from_slice(&bytes[..step]);
+                if self.option_data.len() < length {
+                    return (step, Flow::Starved);
+                }
+                self.phase = Phase::OptionHeader;
+                let data = core::mem::take(&mut self.option_data);
+                let exports = core::mem::take(&mut self.exports);
+                let flow = self.option(option, &data, &exports, output);
+                if !matches!(flow, Flow::Open(_)) {
+                    self.exports = exports;
+                }
+                (step, flow)
+            }
+            Phase::OptionSkip { option, left } => self.option_skip(bytes, option, left, output),
+        }
     }
 
     /// The client's flags. A client that does not confirm the fixed negotiation is served all the same.
-    pub(super) fn client_flags(&mut self) -> Flow {
-        let flags = u32_at(&self.scratch, 0);
+    fn client_flags(&mut self, flags: u32) -> Flow {
+        self.header.clear();
         if flags & !u32::from(handshake_flags::ALL) != 0 {
-            self.close(CloseReason::ClientFlags);
-            return Flow::Again;
+            return Flow::Close(CloseReason::ClientFlags);
         }
         self.no_zeroes = flags & u32::from(handshake_flags::NO_ZEROES) != 0;
         self.phase = Phase::OptionHeader;
         Flow::Again
     }
 
-    pub(super) fn option_header(&mut self) -> Flow {
-        if self.output.pending_bytes() > CONTROL_BYTES_MAX {
+    fn option_header(&mut self, header: &[u8], output: &Output) -> Flow {
+        if output.pending_bytes() > CONTROL_BYTES_MAX {
             return Flow::Blocked;
         }
-        if u64_at(&self.scratch, 0) != OPTION_MAGIC {
-            self.close(CloseReason::Magic);
-            return Flow::Again;
+        self.header.clear();
+        if u64_at(header, 0) != OPTION_MAGIC {
+            return Flow::Close(CloseReason::Magic);
         }
-        let (option, length) = (u32_at(&self.scratch, 8), u32_at(&self.scratch, 12));
+        let (option, length) = (u32_at(header, 8), u32_at(header, 12));
         self.option_data.clear();
         self.phase = if length > OPTION_BYTES_MAX {
             Phase::OptionSkip { option, left: length }
@@ -62,10 +133,9 @@ impl Session {
         Flow::Again
     }
 
-    pub(super) fn option_skip(&mut self, bytes: &[u8], option: u32, left: u32) -> (usize, Flow) {
+    fn option_skip(&mut self, bytes: &[u8], option: u32, left: u32, output: &mut Output) -> (usize, Flow) {
         if option == option::EXPORT_NAME {
-            self.close(CloseReason::UnknownExport);
-            return (0, Flow::Again);
+            return (0, Flow::Close(CloseReason::UnknownExport));
         }
         let step = bytes.len().min(left as usize);
         if step < left as usize {
@@ -76,125 +146,96 @@ impl Session {
             return (step, Flow::Starved);
         }
         self.phase = Phase::OptionHeader;
-        self.option_error(option, option_reply::ERR_TOO_BIG, "the option is too long");
+        output.option_error(option, option_reply::ERR_TOO_BIG, "the option is too long");
         (step, Flow::Again)
     }
 
-    pub(super) fn option_data(
-        &mut self,
-        bytes: &[u8],
-        option: u32,
-        length: usize,
-        exports: &[Export],
-    ) -> (usize, Flow) {
-        let step = bytes.len().min(length - self.option_data.len());
-        self.option_data.extend_from_slice(&bytes[..step]);
-        if self.option_data.len() < length {
-            return (step, Flow::Starved);
-        }
-        let data = core::mem::take(&mut self.option_data);
-        self.phase = Phase::OptionHeader;
-        self.option(option, &data, exports);
-        (step, Flow::Again)
-    }
-
-    fn option(&mut self, option: u32, data: &[u8], exports: &[Export]) {
+    fn option(&mut self, option: u32, data: &[u8], exports: &[Export], output: &mut Output) -> Flow {
         match option {
             option::ABORT => {
-                self.option_reply(option, option_reply::ACK, &[]);
-                self.close(CloseReason::Aborted);
+                output.option_reply(option, option_reply::ACK, &[]);
+                return Flow::Close(CloseReason::Aborted);
             }
-            option::EXPORT_NAME => self.export_name(data, exports),
+            option::EXPORT_NAME => return self.export_name(data, exports, output),
             _ if self.stopping => {
-                self.option_error(option, option_reply::ERR_SHUTDOWN, "the server is stopping")
+                output.option_error(option, option_reply::ERR_SHUTDOWN, "the server is stopping");
             }
-            option::LIST => self.list(data, exports),
-            option::INFO | option::GO => self.info(option, data, exports),
+            option::LIST => list(data, exports, output),
+            option::INFO | option::GO => return self.info(option, data, exports, output),
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.structured = true;
-                self.option_reply(option, option_reply::ACK, &[]);
+                output.option_reply(option, option_reply::ACK, &[]);
             }
             option::STRUCTURED_REPLY => {
-                self.option_error(option, option_reply::ERR_INVALID, "no data is expected")
+                output.option_error(option, option_reply::ERR_INVALID, "no data is expected");
             }
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, exports),
-            _ => self.option_error(option, option_reply::ERR_UNSUP, "the option is not supported"),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(option, data, exports, output);
+            }
+            _ => output.option_error(option, option_reply::ERR_UNSUP, "the option is not supported"),
         }
+        Flow::Again
     }
 
-    fn export_name(&mut self, name: &[u8], exports: &[Export]) {
+    fn export_name(&mut self, name: &[u8], exports: &[Export], output: &mut Output) -> Flow {
         let Some(export) = find(exports, name).filter(|_| !self.stopping) else {
-            return self.close(CloseReason::UnknownExport);
+            return Flow::Close(CloseReason::UnknownExport);
         };
-        self.output.put_control(&export.size_bytes.to_be_bytes());
-        self.output
-            .put_control(&self.transmission_flags(export).to_be_bytes());
+        output.put_control(&export.size_bytes.to_be_bytes());
+        output.put_control(&self.transmission_flags(export).to_be_bytes());
         if !self.no_zeroes {
-            self.output.put_control(&[0; EXPORT_NAME_PADDING_BYTES]);
+            output.put_control(&[0; EXPORT_NAME_PADDING_BYTES]);
         }
-        self.open(export);
-    }
-
-    fn list(&mut self, data: &[u8], exports: &[Export]) {
-        if !data.is_empty() {
-            return self.option_error(option::LIST, option_reply::ERR_INVALID, "no data is expected");
-        }
-        for export in exports {
-            let name = export.name.as_bytes();
-            let count = (name.len() as u32).to_be_bytes();
-            let parts: [&[u8]; 3] = [&count, name, export.description.as_bytes()];
-            self.option_reply(option::LIST, option_reply::SERVER, &parts);
-        }
-        self.option_reply(option::LIST, option_reply::ACK, &[]);
+        self.open(export)
     }
 
     /// `NBD_OPT_INFO` and `NBD_OPT_GO`. The block sizes are told whether asked for or not.
-    fn info(&mut self, option: u32, data: &[u8], exports: &[Export]) {
+    fn info(&self, option: u32, data: &[u8], exports: &[Export], output: &mut Output) -> Flow {
         let Some((name, wanted)) = parse_info(data) else {
-            return self.option_error(
-                option,
-                option_reply::ERR_INVALID,
-                "the option's lengths do not add up",
-            );
+            let why = "the option's lengths do not add up";
+            output.option_error(option, option_reply::ERR_INVALID, why);
+            return Flow::Again;
         };
         let Some(export) = find(exports, name) else {
-            return self.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
+            output.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
+            return Flow::Again;
         };
         let asked = |kind: u16| wanted.chunks_exact(2).any(|bytes| u16_at(bytes, 0) == kind);
         let flags = self.transmission_flags(export).to_be_bytes();
-        self.info_reply(option, info::EXPORT, &[&export.size_bytes.to_be_bytes(), &flags]);
+        output.info_reply(option, info::EXPORT, &[&export.size_bytes.to_be_bytes(), &flags]);
         if asked(info::NAME) {
-            self.info_reply(option, info::NAME, &[export.name.as_bytes()]);
+            output.info_reply(option, info::NAME, &[export.name.as_bytes()]);
         }
         if asked(info::DESCRIPTION) && !export.description.is_empty() {
-            self.info_reply(option, info::DESCRIPTION, &[export.description.as_bytes()]);
+            output.info_reply(option, info::DESCRIPTION, &[export.description.as_bytes()]);
         }
         let sizes = [SECTOR_BYTES as u32, PAGE_BYTES as u32, self.request_bytes_max].map(u32::to_be_bytes);
-        self.info_reply(option, info::BLOCK_SIZE, &[&sizes[0], &sizes[1], &sizes[2]]);
-        self.option_reply(option, option_reply::ACK, &[]);
+        output.info_reply(option, info::BLOCK_SIZE, &[&sizes[0], &sizes[1], &sizes[2]]);
+        output.option_reply(option, option_reply::ACK, &[]);
         if option == option::GO {
-            self.open(export);
+            return self.open(export);
         }
+        Flow::Again
     }
 
     /// `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`. Every attempt to set drops the earlier choice.
-    fn meta_context(&mut self, option: u32, data: &[u8], exports: &[Export]) {
+    fn meta_context(&mut self, option: u32, data: &[u8], exports: &[Export], output: &mut Output) {
         let set = option == option::SET_META_CONTEXT;
         if set {
             self.context = None;
         }
         if !self.structured {
-            return self.option_error(option, option_reply::ERR_INVALID, "structured replies come first");
+            return output.option_error(option, option_reply::ERR_INVALID, "structured replies come first");
         }
         let Some((name, queries)) = parse_meta_context(data) else {
-            return self.option_error(
+            return output.option_error(
                 option,
                 option_reply::ERR_INVALID,
                 "the option's data is malformed",
             );
         };
         let Some(export) = find(exports, name) else {
-            return self.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
+            return output.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
         };
         let chosen = match queries {
             Queries::None => !set,
@@ -202,23 +243,22 @@ impl Session {
         };
         if chosen {
             let id = if set { CONTEXT_ID } else { 0 };
-            self.option_reply(option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), CONTEXT]);
+            output.option_reply(option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), CONTEXT]);
         }
         if chosen && set {
             self.context = Some(export.volume);
         }
-        self.option_reply(option, option_reply::ACK, &[]);
+        output.option_reply(option, option_reply::ACK, &[]);
     }
 
-    fn open(&mut self, export: &Export) {
-        self.opened = Some(Opened {
+    fn open(&self, export: &Export) -> Flow {
+        Flow::Open(Opened {
             volume: export.volume,
             size_bytes: export.size_bytes,
             read_only: export.read_only,
+            structured: self.structured,
             status: self.context == Some(export.volume),
-        });
-        self.option_data = Vec::new();
-        self.phase = Phase::RequestHeader;
+        })
     }
 
     fn transmission_flags(&self, export: &Export) -> u16 {
@@ -236,28 +276,20 @@ impl Session {
         }
         flags
     }
+}
 
-    fn option_reply(&mut self, option: u32, kind: u32, parts: &[&[u8]]) {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        self.output.put_control(&OPTION_REPLY_MAGIC.to_be_bytes());
-        self.output.put_control(&option.to_be_bytes());
-        self.output.put_control(&kind.to_be_bytes());
-        self.output.put_control(&(length as u32).to_be_bytes());
-        for part in parts {
-            self.output.put_control(part);
-        }
+/// `NBD_OPT_LIST`.
+fn list(data: &[u8], exports: &[Export], output: &mut Output) {
+    if !data.is_empty() {
+        return output.option_error(option::LIST, option_reply::ERR_INVALID, "no data is expected");
     }
-
-    fn option_error(&mut self, option: u32, kind: u32, message: &str) {
-        self.option_reply(option, kind, &[message.as_bytes()]);
+    for export in exports {
+        let name = export.name.as_bytes();
+        let count = (name.len() as u32).to_be_bytes();
+        let parts: [&[u8]; 3] = [&count, name, export.description.as_bytes()];
+        output.option_reply(option::LIST, option_reply::SERVER, &parts);
     }
-
-    fn info_reply(&mut self, option: u32, kind: u16, parts: &[&[u8]]) {
-        let kind = kind.to_be_bytes();
-        let mut all: [&[u8]; 4] = [&kind, &[], &[], &[]];
-        all[1..=parts.len()].copy_from_slice(parts);
-        self.option_reply(option, option_reply::INFO, &all);
-    }
+    output.option_reply(option::LIST, option_reply::ACK, &[]);
 }
 
 /// The export of a name; the empty name means the first one (proto.md: the default export).

@@ -9,13 +9,15 @@ use std::collections::VecDeque;
 use base::Pages;
 use base::limits::PAGE_BYTES;
 
-use super::proto::{self, Errno, chunk};
-use super::{Extent, Segment};
+use super::proto::{self, Errno, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, chunk, option_reply};
+use crate::segment::Segment;
 
-/// Most extents of one block-status reply: what fits a head. The client asks again for the rest of its range.
-pub(super) const EXTENTS_MAX: usize = 7;
-/// Largest head: a block-status chunk with [`EXTENTS_MAX`] extents.
-const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 4 + 8 * EXTENTS_MAX;
+/// Number of the one metadata context in replies.
+pub(super) const CONTEXT_ID: u32 = 1;
+/// Longest text of an error.
+const ERROR_TEXT_BYTES_MAX: usize = 54;
+/// Largest head: an error chunk with its text.
+const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
 
 /// A reply on its way out.
 pub(super) struct Reply {
@@ -63,8 +65,17 @@ impl Reply {
         reply
     }
 
+    /// An error: a chunk if one is `chunked`, else a simple reply.
+    pub(super) fn error(cookie: u64, errno: Errno, chunked: bool) -> Self {
+        if chunked {
+            Self::error_chunk(cookie, errno)
+        } else {
+            Self::simple(cookie, Some(errno))
+        }
+    }
+
     /// An error chunk that ends a structured reply (proto.md "NBD_REPLY_TYPE_ERROR").
-    pub(super) fn error_chunk(cookie: u64, errno: Errno) -> Self {
+    fn error_chunk(cookie: u64, errno: Errno) -> Self {
         let text = errno.message().as_bytes();
         let mut reply = Self::new();
         reply.put_chunk(chunk::ERROR, cookie, 6 + text.len() as u32);
@@ -98,16 +109,13 @@ impl Reply {
         reply
     }
 
-    /// Extents of the one metadata context (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS").
-    pub(super) fn extents(cookie: u64, context: u32, extents: &[Extent]) -> Self {
-        assert!(!extents.is_empty() && extents.len() <= EXTENTS_MAX);
+    /// A block status (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS"): the whole range is allocated data.
+    pub(super) fn allocated(cookie: u64, length: u32) -> Self {
         let mut reply = Self::new();
-        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 4 + 8 * extents.len() as u32);
-        reply.put(&context.to_be_bytes());
-        for extent in extents {
-            reply.put(&extent.length.to_be_bytes());
-            reply.put(&extent.flags.to_be_bytes());
-        }
+        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 12);
+        reply.put(&CONTEXT_ID.to_be_bytes());
+        reply.put(&length.to_be_bytes());
+        reply.put(&0u32.to_be_bytes());
         reply
     }
 
@@ -161,6 +169,36 @@ impl Output {
     pub(super) fn put_control(&mut self, bytes: &[u8]) {
         self.control.extend_from_slice(bytes);
         self.pending_bytes += bytes.len() as u64;
+    }
+
+    /// The server's greeting.
+    pub(super) fn greet(&mut self) {
+        self.put_control(&HELLO_MAGIC.to_be_bytes());
+        self.put_control(&OPTION_MAGIC.to_be_bytes());
+        self.put_control(&proto::handshake_flags::ALL.to_be_bytes());
+    }
+
+    /// A reply to an option (proto.md "Fixed newstyle negotiation").
+    pub(super) fn option_reply(&mut self, option: u32, kind: u32, parts: &[&[u8]]) {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.put_control(&OPTION_REPLY_MAGIC.to_be_bytes());
+        self.put_control(&option.to_be_bytes());
+        self.put_control(&kind.to_be_bytes());
+        self.put_control(&(length as u32).to_be_bytes());
+        for part in parts {
+            self.put_control(part);
+        }
+    }
+
+    pub(super) fn option_error(&mut self, option: u32, kind: u32, message: &str) {
+        self.option_reply(option, kind, &[message.as_bytes()]);
+    }
+
+    pub(super) fn info_reply(&mut self, option: u32, kind: u16, parts: &[&[u8]]) {
+        let kind = kind.to_be_bytes();
+        let mut all: [&[u8]; 4] = [&kind, &[], &[], &[]];
+        all[1..=parts.len()].copy_from_slice(parts);
+        self.option_reply(option, option_reply::INFO, &all);
     }
 
     pub(super) fn push(&mut self, reply: Reply) {
@@ -231,8 +269,3 @@ impl Output {
         credit_bytes
     }
 }
-
-const _: () = assert!(
-    HEAD_BYTES_MAX >= proto::CHUNK_BYTES + 6 + 48,
-    "an error chunk with its text fits a head"
-);

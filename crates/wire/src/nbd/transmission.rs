@@ -1,27 +1,20 @@
 //! The transmission phase: requests, their checks, and their answers (proto.md "Transmission phase").
 
-use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Page, Pages};
 use core::ops::Range;
 
-use super::handshake::CONTEXT_ID;
-use super::output::{EXTENTS_MAX, Reply};
-use super::proto::{Errno, RequestHeader, command, command_flags as flag};
+use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
+use base::{BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, VolumeId};
+
+use super::input::{CloseReason, Flow, Gather, Opened};
+use super::output::{Output, Reply};
+use super::proto::{Errno, REQUEST_BYTES, RequestHeader, command, command_flags as flag};
+use crate::ledger::Ledger;
 use crate::segment::visit_places;
-
-use super::{CloseReason, Event, Extent, Flow, Opened, Phase, Session, StatusRequest};
-
-/// A place for one request under way.
-#[derive(Debug, Default)]
-pub(super) struct Slot {
-    /// Counts the requests that were here, so that no tag is used twice in a row.
-    generation: u32,
-    work: Option<Work>,
-}
+use crate::session::Limits;
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+pub(super) struct Work {
     cookie: u64,
     kind: Kind,
     /// First byte that the gateway has not been asked about; for reads, the first byte of the range.
@@ -38,12 +31,12 @@ enum Kind {
     Flush,
     Trim,
     WriteZeroes,
-    Status { extents_max: usize },
+    Status,
 }
 
 /// A write whose payload is being received.
 #[derive(Debug)]
-pub(super) struct WritePayload {
+struct WritePayload {
     request: BlockRequest,
     filled: u32,
 }
@@ -56,7 +49,7 @@ impl Kind {
             Self::Flush => BlockOp::Flush,
             Self::Trim => BlockOp::Trim,
             Self::WriteZeroes => BlockOp::WriteZeroes,
-            Self::Status { .. } => panic!("a status request is not a block request"),
+            Self::Status => panic!("a status request is answered here"),
         }
     }
 
@@ -73,60 +66,162 @@ impl Kind {
     }
 }
 
-impl Session {
-    /// A whole request header is in `scratch`.
-    pub(super) fn request(&mut self) -> Flow {
-        if self.in_flight() >= self.limits.in_flight_max {
+/// Meaning of the client's next bytes.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Header,
+    /// Payload of `Transmission::write`.
+    Payload,
+    /// Payload of a write that is already refused.
+    Skip {
+        cookie: u64,
+        errno: Errno,
+        left: u32,
+    },
+}
+
+/// State that moves to another core with its session.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    limits: Limits,
+    pool_pages: usize,
+    /// Largest request accepted, as announced.
+    pub request_bytes_max: u32,
+    phase: Phase,
+    header: Gather<REQUEST_BYTES>,
+    pub opened: Option<Opened>,
+    /// The server stops.
+    pub stopping: bool,
+}
+
+impl Terms {
+    /// # Panics
+    /// If the limits do not admit a single request of one page.
+    pub fn new(limits: Limits, pool_pages: usize) -> Self {
+        assert!(limits.requests_max > 0 && u32::try_from(limits.requests_max).is_ok());
+        let pages = pool_pages.saturating_sub(limits.pages_reserve) as u64;
+        // An unaligned request touches one page more than its length says.
+        let pool_bytes = pages.saturating_sub(1) * PAGE_BYTES as u64;
+        let bytes = pool_bytes.min(limits.bytes_max).min(u64::from(REQUEST_BYTES_MAX));
+        let request_bytes_max = bytes as u32 / PAGE_BYTES as u32 * PAGE_BYTES as u32;
+        assert!(request_bytes_max > 0, "the limits admit a request of one page");
+        Self {
+            limits,
+            pool_pages,
+            request_bytes_max,
+            phase: Phase::Header,
+            header: Gather::new(),
+            opened: None,
+            stopping: false,
+        }
+    }
+}
+
+/// The requests of a connection.
+pub(super) struct Transmission {
+    pub terms: Terms,
+    pub ledger: Ledger<Work>,
+    /// The write whose payload is being received.
+    write: Option<WritePayload>,
+}
+
+impl Transmission {
+    /// # Panics
+    /// If the pool is not as large as the terms say.
+    pub fn new(terms: Terms, client: u32, pool: Pool) -> Self {
+        assert_eq!(pool.capacity(), terms.pool_pages, "pools are of one size");
+        Self {
+            ledger: Ledger::new(client, pool, terms.limits.requests_max),
+            terms,
+            write: None,
+        }
+    }
+
+    pub fn requests_max(&self) -> usize {
+        self.terms.limits.requests_max
+    }
+
+    /// True while the payload of an accepted write is being received: its pages are taken already, so holding the
+    /// client back would only keep them longer.
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.terms.phase, Phase::Payload)
+    }
+
+    /// One step with the bytes at hand: how many it took and how to go on.
+    pub fn step(&mut self, bytes: &[u8], opened: &Opened, output: &mut Output) -> (usize, Flow) {
+        match self.terms.phase {
+            Phase::Header => {
+                let (step, header) = self.terms.header.fill(bytes, REQUEST_BYTES);
+                let Some(header) = header else {
+                    return (step, Flow::Starved);
+                };
+                let flow = self.request(&header, opened, output);
+                if !matches!(flow, Flow::Blocked) {
+                    self.terms.header.clear();
+                }
+                (step, flow)
+            }
+            Phase::Payload => self.payload(bytes),
+            Phase::Skip { cookie, errno, left } => {
+                let step = bytes.len().min(left as usize);
+                let left = left - step as u32;
+                if left > 0 {
+                    self.terms.phase = Phase::Skip { cookie, errno, left };
+                    return (step, Flow::Starved);
+                }
+                self.terms.phase = Phase::Header;
+                output.push(Reply::simple(cookie, Some(errno)));
+                (step, Flow::Again)
+            }
+        }
+    }
+
+    /// A whole request header.
+    fn request(&mut self, header: &[u8; REQUEST_BYTES], opened: &Opened, output: &mut Output) -> Flow {
+        if self.ledger.len() + output.replies() >= self.terms.limits.requests_max {
             return Flow::Blocked;
         }
-        let Some(header) = RequestHeader::parse(&self.scratch) else {
-            self.close(CloseReason::Magic);
-            return Flow::Again;
+        let Some(header) = RequestHeader::parse(header) else {
+            return Flow::Close(CloseReason::Magic);
         };
-        let opened = self.opened.expect("the transmission phase starts with an export");
         if header.command == command::DISC {
-            self.close(CloseReason::Disconnected);
-            return Flow::Again;
+            return Flow::Close(CloseReason::Disconnected);
         }
-        match self.judge(&header, &opened) {
-            Ok(kind) => self.accept(&header, kind, &opened),
+        match self.judge(&header, opened) {
+            Ok(Kind::Status) => output.push(Reply::allocated(header.cookie, header.length)),
+            Ok(kind) => return self.accept(&header, kind, opened),
             Err(errno) if header.command == command::WRITE => {
-                self.phase = Phase::PayloadSkip {
+                self.terms.phase = Phase::Skip {
                     cookie: header.cookie,
                     errno,
                     left: header.length,
                 };
-                Flow::Again
             }
             Err(errno) => {
                 let needs_chunk = matches!(header.command, command::READ | command::BLOCK_STATUS);
-                self.refuse(header.cookie, errno, needs_chunk);
-                Flow::Again
+                output.push(Reply::error(
+                    header.cookie,
+                    errno,
+                    needs_chunk && opened.structured,
+                ));
             }
         }
+        Flow::Again
     }
 
     /// A checked request, or the exact error for it (proto.md "Error values"). In this order: shutdown, unknown
     /// command or flag, read-only export, length and alignment, range.
     fn judge(&self, header: &RequestHeader, opened: &Opened) -> Result<Kind, Errno> {
-        if self.stopping {
+        if self.terms.stopping {
             return Err(Errno::Shutdown);
         }
         let (kind, flags) = match header.command {
-            command::READ => (Kind::Read, if self.structured { flag::DF } else { 0 }),
+            command::READ => (Kind::Read, if opened.structured { flag::DF } else { 0 }),
             command::WRITE => (Kind::Write, 0),
             command::FLUSH => (Kind::Flush, 0),
             command::TRIM => (Kind::Trim, 0),
             command::WRITE_ZEROES => (Kind::WriteZeroes, flag::NO_HOLE | flag::FAST_ZERO),
-            command::BLOCK_STATUS if opened.status => {
-                let one = header.flags & flag::REQ_ONE != 0;
-                (
-                    Kind::Status {
-                        extents_max: if one { 1 } else { EXTENTS_MAX },
-                    },
-                    flag::REQ_ONE,
-                )
-            }
+            command::BLOCK_STATUS if opened.status => (Kind::Status, flag::REQ_ONE),
             _ => return Err(Errno::Inval),
         };
         if header.flags & !(flags | flag::FUA) != 0 {
@@ -141,7 +236,7 @@ impl Session {
         }
         let sector = SECTOR_BYTES as u64;
         let aligned = header.offset.is_multiple_of(sector) && u64::from(header.length).is_multiple_of(sector);
-        let too_long = kind.payload_bytes(header.length) > self.request_bytes_max;
+        let too_long = kind.payload_bytes(header.length) > self.terms.request_bytes_max;
         if header.length == 0 || !aligned || too_long {
             return Err(Errno::Inval);
         }
@@ -169,83 +264,52 @@ impl Session {
     /// Takes a valid request, if there is room for its payload.
     fn accept(&mut self, header: &RequestHeader, kind: Kind, opened: &Opened) -> Flow {
         let payload_bytes = u64::from(kind.payload_bytes(header.length));
-        let wanted = self.bytes_in_flight + payload_bytes;
-        // What has no payload needs no share.
-        let is_over = payload_bytes > 0 && wanted > self.share_bytes;
-        self.share_wanted = if is_over { wanted } else { 0 };
-        if is_over || wanted > self.limits.in_flight_bytes_max {
+        let limits = &self.terms.limits;
+        if !self.ledger.admits(payload_bytes, limits.bytes_max, false) {
             return Flow::Blocked;
         }
         let pages = match kind {
-            Kind::Write => match self.take_pages(header.offset, header.length) {
-                Some(pages) => pages,
-                None => return Flow::Blocked,
-            },
-            _ => Pages::new(),
+            Kind::Write => self
+                .ledger
+                .take_pages(header.offset, header.length, limits.pages_reserve),
+            _ => Some(Pages::new()),
         };
-        if matches!(kind, Kind::Status { .. }) && !self.limits.host_extents {
-            let extent = Extent {
-                length: header.length,
-                flags: 0,
-            };
-            self.output
-                .push(Reply::extents(header.cookie, CONTEXT_ID, &[extent]));
-            return Flow::Again;
-        }
-        self.bytes_in_flight += payload_bytes;
-        let tag = self.occupy(Work {
+        let Some(pages) = pages else {
+            return Flow::Blocked;
+        };
+        self.ledger.bytes += payload_bytes;
+        let fua = header.flags & flag::FUA != 0;
+        let tag = self.ledger.insert(Work {
             cookie: header.cookie,
             kind,
             offset: header.offset,
             length: header.length,
-            fua: header.flags & flag::FUA != 0 && kind.changes_data(),
+            fua: fua && kind.changes_data(),
         });
-        match kind {
-            Kind::Write => {
-                let request = BlockRequest {
-                    client: self.client,
-                    tag,
-                    volume: opened.volume,
-                    op: BlockOp::Write,
-                    offset: header.offset,
-                    length: header.length,
-                    fua: header.flags & flag::FUA != 0,
-                    pages,
-                };
-                self.phase = Phase::Payload;
-                self.write = Some(WritePayload { request, filled: 0 });
-            }
-            Kind::Status { extents_max } => self.events.push_back(Event::Status(StatusRequest {
-                client: self.client,
-                tag,
-                volume: opened.volume,
-                offset: header.offset,
-                length: header.length,
-                extents_max,
-            })),
-            _ => self.ask(tag),
+        if kind != Kind::Write {
+            self.ask(tag, opened.volume);
+            return Flow::Again;
         }
+        let request = BlockRequest {
+            client: self.ledger.client,
+            tag,
+            volume: opened.volume,
+            op: BlockOp::Write,
+            offset: header.offset,
+            length: header.length,
+            fua,
+            pages,
+        };
+        self.terms.phase = Phase::Payload;
+        self.write = Some(WritePayload { request, filled: 0 });
         Flow::Again
-    }
-
-    /// Every page that a write touches, or none.
-    fn take_pages(&self, offset: u64, length: u32) -> Option<Pages> {
-        let skip = (offset % PAGE_BYTES as u64) as usize;
-        let count = (skip + length as usize).div_ceil(PAGE_BYTES);
-        if self.pool.available() < count + self.limits.pages_reserve {
-            return None;
-        }
-        let mut pages = Pages::with_capacity(count);
-        pages.extend((0..count).map(|_| self.pool.alloc().expect("enough pages are available")));
-        Some(pages)
     }
 
     /// Queues the next part of a request for the gateway. Trims and zeroes may be longer than the gateway takes: they
     /// are asked for part by part, each ending on a multiple of the largest request.
-    fn ask(&mut self, tag: u64) {
-        let volume = self.opened.expect("a request belongs to an export").volume;
-        let client = self.client;
-        let work = self.work_mut(tag);
+    fn ask(&mut self, tag: u64, volume: VolumeId) {
+        let client = self.ledger.client;
+        let work = self.ledger.work(tag);
         let (offset, length) = (work.offset, work.length);
         let (op, fua) = (work.kind.op(), work.fua);
         let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
@@ -257,8 +321,7 @@ impl Session {
             work.offset += u64::from(part);
             work.length -= part;
         }
-        let pages = Pages::new();
-        let request = BlockRequest {
+        self.ledger.ask(BlockRequest {
             client,
             tag,
             volume,
@@ -266,13 +329,12 @@ impl Session {
             offset,
             length: part,
             fua,
-            pages,
-        };
-        self.events.push_back(Event::Request(request));
+            pages: Pages::new(),
+        });
     }
 
     /// Copies payload into the pages of the write under way; hands it over when it is whole.
-    pub(super) fn payload(&mut self, bytes: &[u8]) -> (usize, Flow) {
+    fn payload(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let write = self
             .write
             .as_mut()
@@ -293,15 +355,14 @@ impl Session {
         if write.filled < request.length {
             return (step, Flow::Starved);
         }
-        self.phase = Phase::RequestHeader;
-        let write = self.write.take().map(|write| Event::Request(write.request));
-        self.events.extend(write);
+        self.terms.phase = Phase::Header;
+        if let Some(write) = self.write.take() {
+            self.ledger.ask(write.request);
+        }
         (step, Flow::Again)
     }
 
-    /// Shows where the next bytes of the stream go, in order, to `visitor` until it returns false: places in pages that
-    /// nobody else holds, for a world that reads its socket straight into them. Nothing is shown unless the payload of a
-    /// write comes next, and nothing beyond it.
+    /// See [`crate::Session::payload_room`].
     pub fn payload_room(&self, visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool) {
         if let Some(WritePayload { request, filled }) = &self.write {
             let skip = (request.offset % PAGE_BYTES as u64) as usize;
@@ -310,11 +371,7 @@ impl Session {
         }
     }
 
-    /// The next `bytes` bytes of the stream are where [`Session::payload_room`] said. Call [`Session::receive`] after it,
-    /// with what came behind them, or with nothing.
-    ///
-    /// # Panics
-    /// If there was less room.
+    /// See [`crate::Session::payload_filled`].
     pub fn payload_filled(&mut self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -325,143 +382,37 @@ impl Session {
         write.filled += bytes as u32;
     }
 
-    /// Drains the payload of a refused write; the error is sent when it is gone.
-    pub(super) fn payload_skip(
-        &mut self,
-        bytes: &[u8],
-        cookie: u64,
-        errno: Errno,
-        left: u32,
-    ) -> (usize, Flow) {
-        let step = bytes.len().min(left as usize);
-        if step < left as usize {
-            self.phase = Phase::PayloadSkip {
-                cookie,
-                errno,
-                left: left - step as u32,
-            };
-            return (step, Flow::Starved);
-        }
-        self.phase = Phase::RequestHeader;
-        self.refuse(cookie, errno, false);
-        (step, Flow::Again)
-    }
-
-    /// The gateway's answer to a request of this session.
-    ///
-    /// # Panics
-    /// If the tag is not one of a block request under way, or a read's pages are not those of its range.
-    pub fn complete(&mut self, reply: BlockReply) {
-        assert_eq!(reply.client, self.client, "a reply goes to its own connection");
-        let work = *self.work_mut(reply.tag);
+    /// The volume's answer to a request. If the connection `is_cut`, nothing is sent or asked any more.
+    pub fn complete(&mut self, reply: BlockReply, is_cut: bool, output: &mut Output) {
+        assert_eq!(
+            reply.client, self.ledger.client,
+            "a reply goes to its own connection"
+        );
+        let work = *self.ledger.work(reply.tag);
+        let opened = self.terms.opened.as_ref();
+        let opened = opened.expect("the transmission phase starts with an export");
+        let (structured, volume) = (opened.structured, opened.volume);
         let parted = matches!(work.kind, Kind::Trim | Kind::WriteZeroes) && work.length > 0;
-        if parted && reply.result.is_ok() && !self.is_cut() {
-            return self.ask(reply.tag);
+        if parted && reply.result.is_ok() && !is_cut {
+            return self.ask(reply.tag, volume);
         }
-        self.vacate(reply.tag);
-        if self.is_cut() {
+        self.ledger.remove(reply.tag);
+        if is_cut {
             return;
         }
         let payload_bytes = u64::from(work.kind.payload_bytes(work.length));
-        match (work.kind, reply.result) {
-            (Kind::Status { .. }, _) => panic!("a status request is answered by complete_status"),
+        output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.
-            (Kind::Read, Ok(pages)) => {
-                let reply = Reply::data(work.cookie, work.offset, work.length, pages, self.structured);
-                self.output.push(reply);
-            }
+            (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.offset, work.length, pages, structured),
             (kind, Err(error)) => {
-                self.bytes_in_flight -= payload_bytes;
-                self.refuse(work.cookie, error.into(), kind == Kind::Read);
+                self.ledger.bytes -= payload_bytes;
+                let needs_chunk = kind == Kind::Read && structured;
+                Reply::error(work.cookie, error.into(), needs_chunk)
             }
             (_, Ok(_)) => {
-                self.bytes_in_flight -= payload_bytes;
-                self.output.push(Reply::simple(work.cookie, None));
+                self.ledger.bytes -= payload_bytes;
+                Reply::simple(work.cookie, None)
             }
-        }
-    }
-
-    /// The gateway's answer to a [`StatusRequest`]: consecutive extents from the request's offset on. Those beyond
-    /// the range or beyond what one reply holds are not sent.
-    ///
-    /// # Panics
-    /// If the tag is not one of a status request under way, or no extent is given.
-    pub fn complete_status(&mut self, tag: u64, result: Result<&[Extent], BlockError>) {
-        let work = *self.work_mut(tag);
-        let Kind::Status { extents_max } = work.kind else {
-            panic!("a block request is answered by complete");
-        };
-        self.vacate(tag);
-        if self.is_cut() {
-            return;
-        }
-        match result {
-            Ok(extents) => {
-                let mut kept = [Extent { length: 0, flags: 0 }; EXTENTS_MAX];
-                let mut count = 0;
-                let mut left = work.length;
-                for extent in extents
-                    .iter()
-                    .take(extents_max)
-                    .take_while(|extent| extent.length > 0)
-                {
-                    if left == 0 {
-                        break;
-                    }
-                    kept[count] = Extent {
-                        length: extent.length.min(left),
-                        flags: extent.flags,
-                    };
-                    left -= kept[count].length;
-                    count += 1;
-                }
-                self.output
-                    .push(Reply::extents(work.cookie, CONTEXT_ID, &kept[..count]));
-            }
-            Err(error) => self.refuse(work.cookie, error.into(), true),
-        }
-    }
-
-    /// An error reply: a chunk where the protocol wants one and structured replies were agreed, else a simple one.
-    fn refuse(&mut self, cookie: u64, errno: Errno, needs_chunk: bool) {
-        self.output.push(if needs_chunk && self.structured {
-            Reply::error_chunk(cookie, errno)
-        } else {
-            Reply::simple(cookie, Some(errno))
         });
-    }
-
-    /// True if the connection ended in disorder: nothing more is sent.
-    fn is_cut(&self) -> bool {
-        matches!(self.phase, Phase::Closing(reason) if !reason.is_orderly())
-    }
-
-    fn occupy(&mut self, work: Work) -> u64 {
-        let index = self
-            .free
-            .pop()
-            .expect("requests under way are counted before one is taken");
-        let slot = &mut self.slots[index as usize];
-        slot.work = Some(work);
-        u64::from(slot.generation) << 32 | u64::from(index)
-    }
-
-    fn work_mut(&mut self, tag: u64) -> &mut Work {
-        let slot = &mut self.slots[tag as u32 as usize];
-        assert_eq!(
-            u64::from(slot.generation),
-            tag >> 32,
-            "a request is answered once"
-        );
-        slot.work
-            .as_mut()
-            .expect("a reply belongs to a request under way")
-    }
-
-    fn vacate(&mut self, tag: u64) {
-        let slot = &mut self.slots[tag as u32 as usize];
-        slot.work = None;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(tag as u32);
     }
 }

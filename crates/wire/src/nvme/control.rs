@@ -1,17 +1,14 @@
 //! The control path of a session: Connect, and the commands of an admin queue (Base §5, Fabrics §3). It may allocate,
 //! within bounds, and it goes to the target for every command.
 
+use super::command::CONTROL_BYTES_MAX;
 use super::fabrics::{Connected, Refused};
-use super::io::{Kind, Plan, check_pointer};
+use super::limits::{IN_CAPSULE_BYTES_MIN, Shape};
 use super::output::Reply;
 use super::proto::{Sqe, Status, admin, fabrics, sgl};
-use super::session::{Flow, Queue, Session};
+use super::session::{CloseReason, Flow, Queue, Session};
 use super::target::{EVENT_REQUESTS_MAX, Handle, Target, View};
-use super::{Access, IN_CAPSULE_BYTES_MIN, Shape};
-
-/// Unsent answers beyond which the host has to read before it may ask on: a host cannot make the target keep a
-/// thousand log pages.
-pub(super) const CONTROL_BYTES_MAX: usize = 64 << 10;
+use super::work::{Kind, Plan, check_pointer};
 
 /// Which way a command's data goes: the low two bits of an opcode, or of a fabrics command's type (Base §3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +48,15 @@ impl Outcome {
 
 impl Session {
     /// A command of an admin queue, or of a connection that is no queue yet.
-    pub(super) fn control_command(&mut self, sqe: &Sqe, capsule_bytes: u32, target: &dyn Access) -> Flow {
+    pub(super) fn control_command(&mut self, sqe: &Sqe, capsule_bytes: u32) -> Flow {
         if self.output.owned_bytes() > CONTROL_BYTES_MAX {
             return Flow::Blocked;
         }
-        self.alive = self.now;
+        self.link.alive = self.link.now;
         let direction = match self.judge_control(sqe, capsule_bytes) {
             Ok(direction) => direction,
             Err(status) => {
-                self.log_error((sqe.cid(), sqe.nsid(), 0), status, target);
+                self.log_error((sqe.cid(), sqe.nsid(), 0), status);
                 return self.refuse(sqe.cid(), status, capsule_bytes);
             }
         };
@@ -69,7 +66,7 @@ impl Session {
             return self.accept(plan, capsule_bytes, sqe);
         }
         self.advance();
-        self.carry_out(sqe, &[], target);
+        self.carry_out(sqe, &[]);
         Flow::Again
     }
 
@@ -81,7 +78,7 @@ impl Session {
         } else {
             sqe.opcode()
         } & 3;
-        match &self.queue {
+        match &self.link.queue {
             None if is_fabrics && sqe.fabrics_type() == fabrics::CONNECT => {}
             None => return Err(Status::SEQUENCE.dnr()),
             Some(_) if is_fabrics => judge_fabrics(sqe.fabrics_type())?,
@@ -108,39 +105,39 @@ impl Session {
         }
         let reads = direction == Direction::ToHost;
         check_pointer(sqe, sent, reads, capsule_bytes, u64::from(length))?;
-        if reads && length > self.shape.request_bytes_max {
+        if reads && length > self.link.shape.request_bytes_max {
             return Err(Status::INVALID_FIELD.dnr());
         }
         Ok(direction)
     }
 
     /// The data of a command has come.
-    pub(super) fn control_arrived(&mut self, tag: u64, target: &dyn Access) {
-        if self.queue.is_some_and(|queue| queue.connected.qid > 0) {
-            return self.reservation_arrived(tag, target);
+    pub(super) fn control_arrived(&mut self, tag: u64) {
+        if self.link.queue.is_some_and(|queue| queue.connected.qid > 0) {
+            return self.reservation_arrived(tag);
         }
-        let extra = self.work_mut(tag).extra.take();
+        let extra = self.ledger.work(tag).extra.take();
         let extra = extra.expect("a control command has its data");
         self.vacate(tag);
-        self.carry_out(&extra.sqe, &extra.data, target);
+        self.carry_out(&extra.sqe, &extra.data);
     }
 
     /// Carries a well-formed command out and answers it.
-    fn carry_out(&mut self, sqe: &Sqe, data: &[u8], target: &dyn Access) {
+    fn carry_out(&mut self, sqe: &Sqe, data: &[u8]) {
         let cid = sqe.cid();
-        let Some(queue) = self.queue else {
-            return self.connect(sqe, data, target);
+        let Some(queue) = self.link.queue else {
+            return self.connect(sqe, data);
         };
         match sqe.opcode() {
-            admin::ASYNC_EVENT => return self.request_event(cid, target),
+            admin::ASYNC_EVENT => return self.request_event(cid),
             admin::KEEP_ALIVE => return self.answer(cid, Status::SUCCESS, 0),
             admin::ABORT => return self.abort(sqe),
             _ => {}
         }
-        let (shape, handle) = (self.shape, queue.connected.handle);
+        let (shape, handle) = (self.link.shape, queue.connected.handle);
         let mut outcome = Outcome::of(Err(Status::INTERNAL));
         let mut view = None;
-        target.with(&mut |target| {
+        self.link.target.with(&mut |target| {
             outcome = run(target, handle, sqe, &shape);
             view = target.view(handle);
         });
@@ -148,7 +145,7 @@ impl Session {
             self.take_view(view);
         }
         if !outcome.status.is_success() {
-            self.log_error((cid, sqe.nsid(), 0), outcome.status, target);
+            self.log_error((cid, sqe.nsid(), 0), outcome.status);
             return self.answer(cid, outcome.status, outcome.result);
         }
         let length = sqe.sgl().length;
@@ -162,25 +159,25 @@ impl Session {
 
     /// The target's verdict on the controller after a command; a reset takes the event requests along.
     fn take_view(&mut self, view: View) {
-        let Some(queue) = &mut self.queue else {
+        let Some(queue) = &mut self.link.queue else {
             return;
         };
         queue.view = view;
         if queue.connected.resets != view.resets {
             queue.connected.resets = view.resets;
-            self.event_requests.clear();
+            self.link.event_requests.clear();
         }
     }
 
     /// Connect: the connection becomes a queue.
-    fn connect(&mut self, sqe: &Sqe, data: &[u8], target: &dyn Access) {
-        let shape = self.shape;
+    fn connect(&mut self, sqe: &Sqe, data: &[u8]) {
+        let shape = self.link.shape;
         let mut result: Result<(Connected, View), Refused> = Err((Status::CONNECT_BUSY, 0));
-        if !self.stopping {
-            target.with(&mut |target| {
+        if !self.link.stopping {
+            self.link.target.with(&mut |target| {
                 result = target.connect(sqe, data, &shape).map(|connected| {
                     let controller = target.held(connected.handle);
-                    self.host_nqn = controller.map_or_else(String::new, |held| held.host_nqn.clone());
+                    self.link.host_nqn = controller.map_or_else(String::new, |held| held.host_nqn.clone());
                     let view = target.view(connected.handle).expect("it was connected just now");
                     (connected, view)
                 });
@@ -188,7 +185,7 @@ impl Session {
         }
         match result {
             Ok((connected, view)) => {
-                self.queue = Some(Queue {
+                self.link.queue = Some(Queue {
                     connected,
                     view,
                     head: 0,
@@ -203,21 +200,61 @@ impl Session {
     }
 
     /// Asynchronous Event Request (Base §5.2): answered when there is something to tell.
-    fn request_event(&mut self, cid: u16, target: &dyn Access) {
-        if self.event_requests.len() == EVENT_REQUESTS_MAX {
+    fn request_event(&mut self, cid: u16) {
+        if self.link.event_requests.len() == EVENT_REQUESTS_MAX {
             return self.answer(cid, Status::ASYNC_LIMIT.dnr(), 0);
         }
-        self.event_requests.push(cid);
-        self.renew(target);
+        self.link.event_requests.push(cid);
+        self.renew();
+    }
+
+    /// Brings what the session knows of its controller up to date, and reports events.
+    pub(super) fn renew(&mut self) {
+        // First: a fence that is set after this look is not passed, and one that was set before is in the view's rights.
+        self.look_at_fences();
+        let Some(queue) = &mut self.link.queue else {
+            return;
+        };
+        let connected = queue.connected;
+        let mut view = None;
+        let mut events = Vec::new();
+        let requests = self.link.event_requests.len();
+        self.link.target.with(&mut |target| {
+            view = target.view(connected.handle);
+            while events.len() < requests
+                && let Some(event) = target.take_event(connected.handle)
+            {
+                events.push(event);
+            }
+        });
+        let Some(view) = view else {
+            return self.close(CloseReason::ControllerGone);
+        };
+        if view.resets != connected.resets {
+            if connected.qid > 0 {
+                return self.close(CloseReason::ControllerReset);
+            }
+            queue.connected.resets = view.resets;
+            self.link.event_requests.clear();
+        }
+        queue.view = view;
+        for event in events {
+            let cid = self.link.event_requests.remove(0);
+            self.answer(cid, Status::SUCCESS, u64::from(event));
+        }
     }
 
     /// Abort (Base §5.1): event requests can be taken back, others are under way and will end by themselves.
     fn abort(&mut self, sqe: &Sqe) {
         let (sqid, cid) = (sqe.dword(10) as u16, (sqe.dword(10) >> 16) as u16);
-        let found = self.event_requests.iter().position(|&request| request == cid);
+        let found = self
+            .link
+            .event_requests
+            .iter()
+            .position(|&request| request == cid);
         let aborted = found.filter(|_| sqid == 0);
         if let Some(index) = aborted {
-            self.event_requests.remove(index);
+            self.link.event_requests.remove(index);
             self.answer(cid, Status::ABORT_REQUESTED, 0);
         }
         self.answer(sqe.cid(), Status::SUCCESS, u64::from(aborted.is_none()));

@@ -1,11 +1,11 @@
 //! Fabrics commands (Fabrics §3): Connect, and the controller's properties.
 
-use super::Shape;
+use super::limits::Shape;
+use super::notices::Notices;
 use super::proto::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, DISCOVERY_NQN, NQN_BYTES, NQN_BYTES_MAX, Sqe, Status, VERSION,
     fabrics, property, u16_at,
 };
-use super::reserve::Notices;
 use super::target::{Controller, Handle, Target};
 
 /// Offsets of the fields of Connect's data (Fabrics §3.3, figure 20).

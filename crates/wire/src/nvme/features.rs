@@ -1,7 +1,6 @@
 //! Get and Set Features (Base §5.15, §5.27).
 
-use super::identify::NSID;
-use super::proto::{NSID_ALL, Sqe, Status, event, feature};
+use super::proto::{NSID, NSID_ALL, Sqe, Status, event, feature};
 use super::target::{Controller, Handle, Target};
 
 /// The value asked for (`SEL`, Base §5.15).

@@ -20,8 +20,8 @@ use thiserror::Error;
 use super::proto::{
     BLOCK_SHIFT, CNTLID_DYNAMIC, COMMAND_PDU_BYTES, COMMON_BYTES, CONNECT_DATA_BYTES, Common, Cqe,
     DATA_PDU_BYTES, DIGEST_BYTES, DataHeader, H2C_DATA_BYTES_MIN, IC_BYTES, IDENTIFY_BYTES, Initialize,
-    NQN_BYTES_MAX, RESPONSE_PDU_BYTES, SQE_BYTES, Sgl, Sqe, Status, TERM_BYTES, TERM_BYTES_MAX, Termination,
-    admin, fabrics, io, pdu, pdu_flag, put, sgl, u16_at, u32_at, u64_at,
+    NQN_BYTES_MAX, NSID, RESPONSE_PDU_BYTES, SQE_BYTES, Sgl, Sqe, Status, TERM_BYTES, TERM_BYTES_MAX,
+    Termination, admin, fabrics, io, pdu, pdu_flag, put, sgl, u16_at, u32_at, u64_at,
 };
 
 /// Outgoing bytes that are sent are cut off when there are this many.
@@ -763,7 +763,7 @@ impl Sqe {
     /// A command on namespace 1 with a range in bytes, which are whole blocks.
     fn ranged(opcode: u8, offset: u64, length: u32) -> Self {
         let mut sqe = Self::new(opcode);
-        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(1, NSID);
         sqe.set_qword(10, offset >> BLOCK_SHIFT);
         sqe.set_dword(12, (length >> BLOCK_SHIFT).saturating_sub(1));
         sqe
@@ -790,7 +790,7 @@ impl Sqe {
     /// Flush namespace 1.
     pub fn flush() -> (Self, Data) {
         let mut sqe = Self::new(io::FLUSH);
-        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(1, NSID);
         (sqe, Data::None)
     }
 
@@ -805,7 +805,7 @@ impl Sqe {
     /// Forget so many ranges of namespace 1; the ranges are the data.
     pub fn deallocate(ranges: u8) -> (Self, Data) {
         let mut sqe = Self::new(io::DATASET);
-        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(1, NSID);
         sqe.set_dword(10, u32::from(ranges) - 1);
         sqe.set_dword(11, io::DSM_DEALLOCATE);
         (
@@ -818,7 +818,7 @@ impl Sqe {
     /// data.
     pub fn reservation(opcode: u8, fields: u32) -> (Self, Data) {
         let mut sqe = Self::new(opcode);
-        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(1, NSID);
         sqe.set_dword(10, fields);
         let one_key = opcode == io::RESERVATION_RELEASE;
         (sqe, Data::Out(if one_key { 8 } else { 16 }))
@@ -827,7 +827,7 @@ impl Sqe {
     /// Reservation Report of namespace 1: `length` bytes of the extended form, a multiple of 4.
     pub fn reservation_report(length: u32) -> (Self, Data) {
         let mut sqe = Self::new(io::RESERVATION_REPORT);
-        sqe.set_dword(1, super::identify::NSID);
+        sqe.set_dword(1, NSID);
         sqe.set_dword(10, length / 4 - 1);
         sqe.set_dword(11, 1);
         (sqe, Data::In(length))

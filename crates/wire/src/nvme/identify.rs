@@ -1,12 +1,12 @@
 //! Identify (Base §5.17, NVM §4.1.5): what a controller says of itself and of its namespace.
 
-use super::Shape;
-use super::proto::{self, BLOCK_SHIFT, IDENTIFY_BYTES, NSID_ALL, Sqe, Status, VERSION, cns, event, put};
+use super::limits::Shape;
+use super::proto::{
+    self, BLOCK_SHIFT, IDENTIFY_BYTES, NSID, NSID_ALL, Sqe, Status, VERSION, cns, event, put,
+};
 use super::reservation;
 use super::target::{Controller, ERRORS_MAX, EVENT_REQUESTS_MAX, Handle, Subsystem, Target};
 
-/// The only namespace of a subsystem.
-pub(super) const NSID: u32 = 1;
 /// Keep-alive granularity in units of 100 ms (`KAS`): a second.
 const KEEP_ALIVE_GRANULARITY: u16 = 10;
 /// Longest time that an ANA state is "change", in seconds (`ANATT`).

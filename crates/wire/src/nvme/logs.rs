@@ -1,7 +1,7 @@
 //! Get Log Page (Base §5.16) and the discovery log (Fabrics §5.3).
 
-use super::identify::{NSID, text};
-use super::proto::{CNTLID_DYNAMIC, NSID_ALL, Sqe, Status, admin, event, fabrics, io, log, put};
+use super::identify::text;
+use super::proto::{CNTLID_DYNAMIC, NSID, NSID_ALL, Sqe, Status, admin, event, fabrics, io, log, put};
 use super::target::{Address, Controller, Handle, TEMPERATURE_KELVIN, Target};
 
 /// Bytes of the discovery log's header and of each of its entries (Fabrics §5.3, figures 36 and 37).

@@ -42,6 +42,8 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 /// The largest controller id (Base §3.1.3.2).
 pub const CNTLID_MAX: u16 = 0xffef;
+/// The only namespace of a subsystem.
+pub const NSID: u32 = 1;
 /// Every namespace at once (Base §3.2.1).
 pub const NSID_ALL: u32 = 0xffff_ffff;
 /// NVMe 2.0.0 as the VS property spells it (Base §3.1.3.2).

@@ -1,30 +1,25 @@
-//! One connection, target side: its state, and what a world does with it. How bytes become commands is in `receive`,
-//! what commands do in `io` and `control`.
+//! One connection, target side: its state, its answers and its end. How bytes become commands is in `receive`, what commands
+//! do in `io` and `control`, and what a world does with it in `server`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use base::limits::PAGE_BYTES;
-use base::time::earliest;
-use base::{BlockRequest, Duration, Instant, Pages, Pool, VolumeId};
+use base::{Duration, Instant, Pool, VolumeId};
+use thiserror::Error;
 
 use super::fabrics::Connected;
-use super::io::{Plan, Slot, Stage, Work};
+use super::limits::{SessionLimits, Shape};
 use super::output::{Framing, Output, Reply};
 use super::proto::{
-    COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
+    self, COMMAND_PDU_BYTES, Cqe, DIGEST_BYTES, Fatal, IC_BYTES, Status, TERM_BYTES_MAX, Termination, pdu,
 };
 use super::reserve::Fence;
-use super::target::{EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
-use super::{Access, CloseReason, Late, Segment, SessionLimits, Shape};
+use super::target::{Access, EVENT_REQUESTS_MAX, ErrorEntry, Usage, View};
+use super::work::{Plan, Stage, Work};
+use crate::ledger::Ledger;
 
-/// A connection that has no queue after this long is closed.
-const CONNECT_TIME: Duration = Duration::from_secs(30);
 /// A connection that is terminated waits this long for its last words to be sent.
-const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// Delay before the session tells the target its counts of reads and writes.
-const USAGE_TIME: Duration = Duration::from_secs(1);
-/// A discovery controller without a keep-alive time ends after this long without a command (Fabrics §5.2).
-const DISCOVERY_TIME_MS: u32 = 120_000;
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// Meaning of the host's next bytes.
 #[derive(Debug)]
@@ -41,8 +36,8 @@ pub(super) enum Phase {
 /// Data of one PDU on its way in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incoming {
-    /// The slot of the command it belongs to.
-    pub slot: u32,
+    /// The command it belongs to.
+    pub tag: u64,
     /// Bytes missing, digest aside.
     pub left: u32,
     /// Of the bytes so far.
@@ -72,55 +67,85 @@ pub(super) struct Queue {
     pub head: u16,
 }
 
+/// Why a connection is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
+pub enum CloseReason {
+    /// The host said good-bye to an I/O queue (Fabrics §3.4).
+    #[error("the host disconnected")]
+    Disconnected,
+    /// The host ended the connection for an error of ours (`H2CTermReq`), with this status.
+    #[error("the host terminated the connection with status {0}")]
+    Terminated(u16),
+    /// The host broke the protocol in a way that ends the connection.
+    #[error("{0}")]
+    Fatal(proto::Fatal),
+    /// More commands than the queue has entries.
+    #[error("the host has more commands under way than its queue has entries")]
+    QueueOverrun,
+    /// No Connect in time.
+    #[error("the host did not connect a queue in time")]
+    Idle,
+    /// No Keep Alive in time.
+    #[error("the host did not keep its controller alive")]
+    KeepAlive,
+    /// The controller is gone: its admin connection ended, or its volume was taken back.
+    #[error("the controller is gone")]
+    ControllerGone,
+    /// The controller was reset; its I/O queues are gone.
+    #[error("the controller was reset")]
+    ControllerReset,
+}
+
+/// What a session knows of its host and its target: it moves along to another core.
+pub(super) struct Link {
+    pub target: Arc<dyn Access>,
+    pub limits: SessionLimits,
+    pub shape: Shape,
+    pub pool_pages: usize,
+    pub phase: Phase,
+    /// A header being gathered, or one that waits for room.
+    pub scratch: [u8; IC_BYTES],
+    pub scratch_bytes: usize,
+    /// Set by `ICReq`.
+    pub framing: Option<Framing>,
+    pub queue: Option<Queue>,
+    /// Name of the host, once a queue is connected.
+    pub host_nqn: String,
+    pub stopping: bool,
+    /// Asynchronous Event Requests.
+    pub event_requests: Vec<u16>,
+    /// Generation of the target that `queue` is up to date with.
+    pub generation: Option<u64>,
+    /// The newest fence for this queue that was seen.
+    pub fence: u64,
+    pub usage: Usage,
+    /// Since when `usage` waits to be told.
+    pub usage_since: Option<Instant>,
+    pub now: Instant,
+    pub started: Option<Instant>,
+    /// Last sign of life on an admin queue.
+    pub alive: Instant,
+}
+
 /// One NVMe/TCP connection, target side.
 pub struct Session {
-    pub(super) client: u32,
-    pub(super) pool: Pool,
-    pub(super) limits: SessionLimits,
-    pub(super) shape: Shape,
-    pub(super) phase: Phase,
-    /// A header being gathered, or one that waits for room.
-    pub(super) scratch: [u8; IC_BYTES],
-    pub(super) scratch_bytes: usize,
-    /// Set by `ICReq`.
-    pub(super) framing: Option<Framing>,
-    pub(super) queue: Option<Queue>,
-    /// Name of the host, once a queue is connected.
-    pub(super) host_nqn: String,
-    pub(super) slots: Vec<Slot>,
-    pub(super) free: Vec<u32>,
-    /// Slots whose payload does not fit yet, in order.
-    pub(super) waiting: VecDeque<u32>,
+    pub(super) link: Link,
+    pub(super) ledger: Ledger<Work>,
+    /// Tags of commands whose payload does not fit yet, in order.
+    pub(super) waiting: VecDeque<u64>,
     /// Commands that have room and whose data has not come.
     pub(super) receiving: usize,
-    /// Those of them whose data is still to be asked for.
-    pub(super) granted: VecDeque<u32>,
+    /// Tags of those of them whose data is still to be asked for.
+    pub(super) granted: VecDeque<u64>,
     /// Data of the others that was asked for.
     pub(super) asked_bytes: u32,
-    pub(super) bytes_in_flight: u64,
-    pub(super) share_bytes: u64,
-    pub(super) share_wanted: u64,
-    pub(super) requests: VecDeque<BlockRequest>,
     pub(super) output: Output,
     pub(super) blocked: bool,
     pub(super) paused: bool,
-    pub(super) stopping: bool,
-    /// Asynchronous Event Requests.
-    pub(super) event_requests: Vec<u16>,
-    /// Generation of the target that `queue` is up to date with.
-    pub(super) generation: Option<u64>,
     /// Reservation Acquires that wait for a fence: their tags, and which.
     pub(super) acquires: Vec<(u64, Fence)>,
-    /// The newest fence for this queue that was seen, and that was passed.
-    pub(super) fence: u64,
+    /// The newest fence for this queue that was passed.
     pub(super) passed: u64,
-    pub(super) usage: Usage,
-    /// Since when `usage` waits to be told.
-    pub(super) usage_since: Option<Instant>,
-    pub(super) now: Instant,
-    pub(super) started: Option<Instant>,
-    /// Last sign of life on an admin queue.
-    pub(super) alive: Instant,
     pub(super) closing_since: Instant,
 }
 
@@ -129,175 +154,95 @@ impl Session {
     ///
     /// # Panics
     /// If the pool's pages are not 4096 bytes, or the limits do not admit a transfer of one page.
-    pub fn new(client: u32, pool: Pool, limits: SessionLimits) -> Self {
-        assert_eq!(pool.page_bytes(), PAGE_BYTES, "NVMe carries blocks of 512 bytes");
-        let shape = limits.shape(pool.capacity());
-        let entries = limits.in_flight_max;
-        Self {
-            client,
-            pool,
+    pub fn new(client: u32, pool: Pool, limits: SessionLimits, target: Arc<dyn Access>) -> Self {
+        let link = Link {
+            target,
             limits,
-            shape,
+            shape: limits.shape(pool.capacity()),
+            pool_pages: pool.capacity(),
             phase: Phase::Header,
             scratch: [0; IC_BYTES],
             scratch_bytes: 0,
             framing: None,
             queue: None,
             host_nqn: String::new(),
-            slots: (0..entries).map(|_| Slot::default()).collect(),
-            free: (0..entries as u32).rev().collect(),
-            waiting: VecDeque::with_capacity(entries),
-            receiving: 0,
-            granted: VecDeque::new(),
-            asked_bytes: 0,
-            bytes_in_flight: 0,
-            share_bytes: u64::MAX,
-            share_wanted: 0,
-            requests: VecDeque::with_capacity(entries),
-            output: Output::new(entries + EVENT_REQUESTS_MAX),
-            blocked: false,
-            paused: false,
             stopping: false,
             event_requests: Vec::with_capacity(EVENT_REQUESTS_MAX),
             generation: None,
-            acquires: Vec::new(),
             fence: 0,
-            passed: 0,
             usage: Usage::default(),
             usage_since: None,
             now: Instant::ZERO,
             started: None,
             alive: Instant::ZERO,
+        };
+        Self::with(link, client, pool)
+    }
+
+    /// A session with nothing under way.
+    ///
+    /// # Panics
+    /// If the pool is not as large as the one before: what was announced would not hold.
+    pub(super) fn with(link: Link, client: u32, pool: Pool) -> Self {
+        assert_eq!(pool.capacity(), link.pool_pages, "pools are of one size");
+        let entries = link.limits.in_flight_max;
+        Self {
+            ledger: Ledger::new(client, pool, entries),
+            waiting: VecDeque::with_capacity(entries),
+            receiving: 0,
+            granted: VecDeque::new(),
+            asked_bytes: 0,
+            output: Output::new(entries + EVENT_REQUESTS_MAX),
+            blocked: false,
+            paused: false,
+            acquires: Vec::new(),
+            passed: link.fence,
             closing_since: Instant::ZERO,
+            link,
         }
-    }
-
-    /// Consumes bytes from the socket and returns how many were taken: fewer than given when the session waits for
-    /// room ([`Session::is_blocked`]). Call it again with the rest, which may be empty, once there may be room.
-    pub fn receive(&mut self, now: Instant, bytes: &[u8], target: &dyn Access) -> usize {
-        self.moment(now, target);
-        self.grant();
-        let mut taken = 0;
-        loop {
-            if self.paused && !self.is_receiving() && !matches!(self.phase, Phase::Closing(_)) {
-                self.blocked = true;
-                return taken;
-            }
-            let (step, flow) = self.step(&bytes[taken..], target);
-            taken += step;
-            self.blocked = flow == Flow::Blocked;
-            if flow != Flow::Again {
-                return taken;
-            }
-        }
-    }
-
-    /// The next request for the volume, `None` when there is nothing more.
-    pub fn poll(&mut self) -> Option<BlockRequest> {
-        self.requests.pop_front()
-    }
-
-    /// True if [`Session::poll`] has something: after bytes came, and after an answer to a part of a long request.
-    pub fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
-    }
-
-    /// Shows what is to be sent, in order, to `visitor` until it returns false. Nothing is forgotten before
-    /// [`Session::sent`] says so.
-    pub fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
-        self.output.visit(visitor);
-    }
-
-    /// The first `bytes` bytes shown by [`Session::transmit`] are sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.bytes_in_flight -= self.output.sent(bytes);
-        self.grant();
-    }
-
-    /// Bytes waiting to be sent.
-    pub fn pending_bytes(&self) -> u64 {
-        self.output.pending_bytes()
-    }
-
-    /// True if the last [`Session::receive`] stopped for want of room, or because the session is paused: the socket is
-    /// not to be read.
-    pub fn is_blocked(&self) -> bool {
-        self.blocked
-    }
-
-    /// True if commands that were taken wait for room: pages of the pool, or for others of this connection to end.
-    /// The socket may be read meanwhile.
-    pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// True while payload of an accepted write is on its way: its pages are taken already, so holding the host back
-    /// would only keep them longer.
-    pub fn is_receiving(&self) -> bool {
-        self.receiving > 0 || matches!(self.phase, Phase::Data(_))
-    }
-
-    /// From now on no command is let go on that would bring the payload under way above `bytes`: the connection's share
-    /// of what its owner has for all. Where that is less than the largest transfer, such commands may wait for ever.
-    pub fn set_share(&mut self, bytes: u64) {
-        self.share_bytes = bytes;
-    }
-
-    /// The share with which the command would go on that is held up for want of it; 0 if none is.
-    pub fn share_wanted(&self) -> u64 {
-        if self.blocked || self.is_waiting() {
-            self.share_wanted
-        } else {
-            0
-        }
-    }
-
-    /// Commands accepted and not yet completely answered, queued responses included; event requests aside, which
-    /// may stay for ever.
-    pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len() + self.output.ends()
-    }
-
-    /// Payload bytes of the commands under way and of the reads not yet sent.
-    pub fn in_flight_bytes(&self) -> u64 {
-        self.bytes_in_flight
     }
 
     /// The largest transfer accepted, in bytes, as announced to the host.
     pub fn request_bytes_max(&self) -> u32 {
-        self.shape.request_bytes_max
+        self.link.shape.request_bytes_max
     }
 
     /// The volume of the namespace, once a queue is connected.
     pub fn volume(&self) -> Option<VolumeId> {
-        let view = &self.queue.as_ref()?.view;
+        let view = &self.link.queue.as_ref()?.view;
         view.namespace.map(|namespace| namespace.volume)
     }
 
     /// The queue id, once a queue is connected; 0 is the admin queue.
     pub fn queue_id(&self) -> Option<u16> {
-        self.queue.as_ref().map(|queue| queue.connected.qid)
+        self.link.queue.as_ref().map(|queue| queue.connected.qid)
     }
 
     /// Name of the host, once a queue is connected.
     pub fn host_nqn(&self) -> Option<&str> {
-        self.queue.as_ref().map(|_| self.host_nqn.as_str())
+        self.link.queue.as_ref().map(|_| self.link.host_nqn.as_str())
     }
 
-    /// The target stops: I/O commands from now on are refused with a path error, which makes hosts try another path
-    /// or come back; those under way are answered.
-    pub fn shut_down(&mut self) {
-        self.stopping = true;
+    /// Commands accepted and not yet completely answered, queued responses included; event requests aside, which
+    /// may stay for ever.
+    pub(super) fn in_flight(&self) -> usize {
+        self.ledger.len() + self.output.ends()
+    }
+
+    /// True while payload of an accepted write is on its way: its pages are taken already, so holding the host back
+    /// would only keep them longer.
+    pub fn is_receiving(&self) -> bool {
+        self.receiving > 0 || matches!(self.link.phase, Phase::Data(_))
     }
 
     /// Why the connection is to be closed now, `None` while it is to stay open. After a Disconnect this turns up when
     /// everything under way has been answered and sent, after a termination when that has been sent.
     pub fn closed(&self) -> Option<CloseReason> {
-        let Phase::Closing(reason) = self.phase else {
+        let Phase::Closing(reason) = self.link.phase else {
             return None;
         };
         let sent = self.output.pending_bytes() == 0;
-        let late = self.now >= self.closing_since + CLOSE_TIME;
+        let late = self.link.now >= self.closing_since + CLOSE_TIME;
         let now = match reason {
             CloseReason::Disconnected => sent && self.in_flight() == 0 || late,
             CloseReason::Fatal(_) | CloseReason::QueueOverrun => sent || late,
@@ -306,153 +251,14 @@ impl Session {
         now.then_some(reason)
     }
 
-    /// True if the connection is to be closed now.
-    pub fn wants_close(&self) -> bool {
-        self.closed().is_some()
-    }
-
-    /// When [`Session::tick`] is due; at once for a session that knows no time yet.
-    pub fn deadline(&self) -> Option<Instant> {
-        let Some(started) = self.started else {
-            return Some(Instant::ZERO);
-        };
-        let life = match (&self.phase, self.life()) {
-            (Phase::Closing(_), _) => Some(self.closing_since + CLOSE_TIME),
-            (_, Some(life)) => Some(self.alive + life),
-            (_, None) if self.queue.is_none() => Some(started + CONNECT_TIME),
-            (_, None) => None,
-        };
-        earliest(life, self.usage_since.map(|since| since + USAGE_TIME))
-    }
-
-    /// Looks at the time, and at what changed in the target: timeouts, events that the host is waiting for, a
-    /// controller that is gone. Spurious calls do nothing.
-    pub fn tick(&mut self, now: Instant, target: &dyn Access) {
-        self.moment(now, target);
-        if matches!(self.phase, Phase::Closing(_)) {
-            return;
-        }
-        let started = self.started.expect("it was set a moment ago");
-        match self.life() {
-            Some(life) if now >= self.alive + life => self.close(CloseReason::KeepAlive),
-            None if self.queue.is_none() && now >= started + CONNECT_TIME => self.close(CloseReason::Idle),
-            _ => {}
-        }
-        if self.usage_since.is_some_and(|since| now >= since + USAGE_TIME) {
-            self.report_usage(target);
-        }
-    }
-
-    /// The socket is closed: an admin queue takes its controller along, an I/O queue may be connected again. Requests that
-    /// the volume has and has not answered are the world's from now on, which [`Late::settle`]s them; `None` if there are
-    /// none, or nobody waits for them.
-    pub fn detach(&mut self, target: &dyn Access) -> Option<Late> {
-        self.report_usage(target);
-        if !matches!(self.phase, Phase::Closing(_)) {
-            self.close(CloseReason::ControllerGone);
-        }
-        let Queue { connected, .. } = self.queue.take()?;
-        let works = self.slots.iter().filter_map(|slot| slot.work.as_ref());
-        let asked = works.filter(|work| work.stage == Stage::Asked).count();
-        let late = Late {
-            attachment: connected.attachment,
-            requests: asked - self.requests.len(),
-        };
-        let is_awaited = late.attachment > 0 && late.requests > 0;
-        target.with(&mut |target| match connected.qid {
-            0 => target.destroy(connected.handle),
-            qid => {
-                target.leave(connected.handle, connected.resets, qid);
-                if !is_awaited {
-                    target.release(late.attachment);
-                }
-            }
-        });
-        is_awaited.then_some(late)
-    }
-
-    /// How long an admin queue lives without a sign from its host.
-    fn life(&self) -> Option<Duration> {
-        let queue = self.queue.as_ref().filter(|queue| queue.connected.qid == 0)?;
-        let milliseconds = match queue.view.kato_ms {
-            0 if queue.connected.discovery => DISCOVERY_TIME_MS,
-            milliseconds => milliseconds,
-        };
-        (milliseconds > 0).then(|| Duration::from_millis(u64::from(milliseconds)))
-    }
-
-    /// Takes note of the time and of what changed in the target.
-    fn moment(&mut self, now: Instant, target: &dyn Access) {
-        self.now = now;
-        self.started.get_or_insert(now);
-        let generation = target.generation();
-        if self.generation == Some(generation) {
-            return;
-        }
-        self.generation = Some(generation);
-        if matches!(self.phase, Phase::Closing(_)) {
-            // Nothing is told any more, but others may wait for what is under way.
-            self.look_at_fences(target);
-        } else {
-            self.renew(target);
-        }
-    }
-
-    /// Brings what the session knows of its controller up to date, and reports events.
-    pub(super) fn renew(&mut self, target: &dyn Access) {
-        // First: a fence that is set after this look is not passed, and one that was set before is in the view's rights.
-        self.look_at_fences(target);
-        let Some(queue) = &mut self.queue else {
-            return;
-        };
-        let connected = queue.connected;
-        let mut view = None;
-        let mut events = Vec::new();
-        let requests = self.event_requests.len();
-        target.with(&mut |target| {
-            view = target.view(connected.handle);
-            while events.len() < requests
-                && let Some(event) = target.take_event(connected.handle)
-            {
-                events.push(event);
-            }
-        });
-        let Some(view) = view else {
-            return self.close(CloseReason::ControllerGone);
-        };
-        if view.resets != connected.resets {
-            if connected.qid > 0 {
-                return self.close(CloseReason::ControllerReset);
-            }
-            queue.connected.resets = view.resets;
-            self.event_requests.clear();
-        }
-        queue.view = view;
-        for event in events {
-            let cid = self.event_requests.remove(0);
-            self.answer(cid, Status::SUCCESS, u64::from(event));
-        }
-    }
-
-    /// Tells the target what was read and written.
-    fn report_usage(&mut self, target: &dyn Access) {
-        self.usage_since = None;
-        let usage = core::mem::take(&mut self.usage);
-        if let Some(queue) = &self.queue
-            && usage != Usage::default()
-        {
-            target.with(&mut |target| target.record(queue.connected.handle, &usage));
-        }
-    }
-
     /// Puts a command that failed into the controller's error log: its id, its namespace, the first block concerned. Hosts
     /// that read the log after the answer find it there.
-    pub(super) fn log_error(&self, (cid, nsid, lba): (u16, u32, u64), status: Status, target: &dyn Access) {
-        let Some(queue) = &self.queue else {
+    pub(super) fn log_error(&self, (cid, nsid, lba): (u16, u32, u64), status: Status) {
+        let Some(queue) = &self.link.queue else {
             return;
         };
         let connected = queue.connected;
-        target.with(&mut |target| {
+        self.link.target.with(&mut |target| {
             if let Some(controller) = target.held_mut(connected.handle) {
                 let error = ErrorEntry {
                     count: 0,
@@ -469,18 +275,18 @@ impl Session {
 
     /// The queue that this connection is.
     pub(super) fn connected(&self) -> &Connected {
-        let queue = self.queue.as_ref();
+        let queue = self.link.queue.as_ref();
         &queue.expect("commands come after Connect").connected
     }
 
     /// What was agreed on for this direction; nothing is sent before that but `ICResp`.
     pub(super) fn framing(&self) -> Framing {
-        self.framing.expect("commands come after the handshake")
+        self.link.framing.expect("commands come after the handshake")
     }
 
     /// A completion of this queue.
     pub(super) fn cqe(&self, cid: u16, status: Status, result: u64) -> Cqe {
-        let head = self.queue.as_ref().filter(|queue| queue.connected.sq_flow);
+        let head = self.link.queue.as_ref().filter(|queue| queue.connected.sq_flow);
         Cqe {
             result,
             sq_head: head.map_or(0, |queue| queue.head),
@@ -492,7 +298,10 @@ impl Session {
 
     /// True if success may be told by a flag of the data.
     pub(super) fn sq_flow(&self) -> bool {
-        self.queue.as_ref().is_none_or(|queue| queue.connected.sq_flow)
+        self.link
+            .queue
+            .as_ref()
+            .is_none_or(|queue| queue.connected.sq_flow)
     }
 
     /// A response without data.
@@ -503,10 +312,10 @@ impl Session {
 
     /// Ends the conversation without another word.
     pub(super) fn close(&mut self, reason: CloseReason) {
-        self.phase = Phase::Closing(reason);
-        self.closing_since = self.now;
+        self.link.phase = Phase::Closing(reason);
+        self.closing_since = self.link.now;
         if reason != CloseReason::Disconnected {
-            self.bytes_in_flight -= self.output.clear();
+            self.ledger.bytes -= self.output.clear();
             self.drop_unasked();
         }
     }
@@ -528,48 +337,34 @@ impl Session {
             information,
         };
         let count = termination.emit(pdu::C2H_TERM, culprit, &mut bytes);
-        self.bytes_in_flight -= self.output.put_last(&bytes[..count]);
-        self.phase = Phase::Closing(reason);
-        self.closing_since = self.now;
+        self.ledger.bytes -= self.output.put_last(&bytes[..count]);
+        self.link.phase = Phase::Closing(reason);
+        self.closing_since = self.link.now;
         self.drop_unasked();
     }
 
     /// Gives up what the volume was not asked for yet: requests in the queue, writes half received, commands that
     /// wait.
     fn drop_unasked(&mut self) {
-        while let Some(request) = self.requests.pop_front() {
+        while let Some(request) = self.ledger.poll() {
             self.vacate(request.tag);
         }
         self.waiting.clear();
         self.granted.clear();
         self.acquires.clear();
         (self.receiving, self.asked_bytes) = (0, 0);
-        for index in 0..self.slots.len() as u32 {
-            let slot = &self.slots[index as usize];
-            let held = slot.work.as_ref().is_some_and(|work| work.stage != Stage::Asked);
-            if held {
-                self.vacate(u64::from(slot.generation) << 32 | u64::from(index));
+        for index in 0..self.ledger.bound() {
+            if let Some((tag, work)) = self.ledger.at(index)
+                && work.stage != Stage::Asked
+            {
+                self.vacate(tag);
             }
         }
     }
 
     /// True if the connection ended in disorder: nothing more is answered.
     pub(super) fn is_cut(&self) -> bool {
-        matches!(self.phase, Phase::Closing(reason) if reason != CloseReason::Disconnected)
-    }
-
-    /// # Panics
-    /// If the tag is not one of a command under way.
-    pub(super) fn work_mut(&mut self, tag: u64) -> &mut Work {
-        let slot = &mut self.slots[tag as u32 as usize];
-        assert_eq!(
-            u64::from(slot.generation),
-            tag >> 32,
-            "a request is answered once"
-        );
-        slot.work
-            .as_mut()
-            .expect("a reply belongs to a command under way")
+        matches!(self.link.phase, Phase::Closing(reason) if reason != CloseReason::Disconnected)
     }
 
     /// Ends a command: its slot is free, its payload counts no more.
@@ -577,31 +372,9 @@ impl Session {
     /// # Panics
     /// If the tag is not one of a command under way.
     pub(super) fn vacate(&mut self, tag: u64) -> Plan {
-        let slot = &mut self.slots[tag as u32 as usize];
-        assert_eq!(
-            u64::from(slot.generation),
-            tag >> 32,
-            "a request is answered once"
-        );
-        let work = slot.work.as_ref().expect("a command under way is ended");
-        let plan = work.plan;
-        self.bytes_in_flight -= u64::from(work.counted_bytes);
-        slot.work = None;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(tag as u32);
-        plan
-    }
-
-    /// Every page that a range touches, or none.
-    pub(super) fn take_pages(&self, offset: u64, length: u32, reserve: usize) -> Option<Pages> {
-        let skip = (offset % PAGE_BYTES as u64) as usize;
-        let count = (skip + length as usize).div_ceil(PAGE_BYTES);
-        if self.pool.available() < count + reserve {
-            return None;
-        }
-        let mut pages = Pages::with_capacity(count);
-        pages.extend((0..count).map(|_| self.pool.alloc().expect("enough pages are available")));
-        Some(pages)
+        let work = self.ledger.remove(tag);
+        self.ledger.bytes -= u64::from(work.counted_bytes);
+        work.plan
     }
 }
 

@@ -1,7 +1,7 @@
 //! The offer of a target: subsystems, their namespaces, and the controllers that hosts have created.
 //!
 //! One [`Target`] is shared by every session of a process, on whatever core. Sessions reach it through
-//! [`Access`](super::Access) for control only: connect, admin commands, changes. On the data path they work with a
+//! [`Access`] for control only: connect, admin commands, changes. On the data path they work with a
 //! [`View`], a copy that they renew when [`Target::generation`] has moved.
 //!
 //! Invariants:
@@ -17,9 +17,9 @@ use base::VolumeId;
 use base::limits::SECTOR_BYTES;
 use thiserror::Error;
 
+use super::notices::Notices;
 use super::proto::{self, DISCOVERY_NQN, NQN_BYTES_MAX, Status, event, property};
 use super::reservation::{HostId, Reservations, Rights};
-use super::reserve::{Attached, Notices};
 
 /// Error log entries kept per controller; older ones are forgotten (Base §5.16.1.2).
 pub const ERRORS_MAX: usize = 16;
@@ -230,6 +230,15 @@ pub(super) struct View {
     pub resets: u32,
 }
 
+impl View {
+    /// The namespace of a command, if that `is_named` and this path leads to it.
+    pub(super) fn addressed(&self, is_named: bool) -> Result<&Namespace, Status> {
+        let namespace = self.namespace.as_ref().filter(|_| is_named);
+        let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        namespace.ana_state.refusal().map_or(Ok(namespace), Err)
+    }
+}
+
 /// The namespace of a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Namespace {
@@ -360,6 +369,26 @@ pub struct ControllerInfo {
     pub io_queues: usize,
     /// Its counts, as far as its sessions have reported.
     pub usage: Usage,
+}
+
+/// An I/O queue of a volume that may be reserved.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub nqn: String,
+    pub host: HostId,
+    /// The newest fence set up for it, and the newest one that it has passed.
+    pub fence: u64,
+    pub passed: u64,
+}
+
+/// How sessions reach the target. A world with several cores puts a lock there, which is taken for control only.
+pub trait Access: Send + Sync {
+    /// Lets `f` work with the target.
+    fn with(&self, f: &mut dyn FnMut(&mut Target));
+    /// [`Target::generation`], cheaply: it is asked for on every `receive`.
+    fn generation(&self) -> u64;
+    /// Has `wake` called after each move of the generation, on whatever thread moves it.
+    fn watch(&self, _wake: Box<dyn Fn() + Send + Sync>) {}
 }
 
 /// The offer.
@@ -666,6 +695,22 @@ impl Target {
             kato_ms: controller.kato_ms,
             resets: controller.resets,
         })
+    }
+
+    /// Rights of a host to a subsystem's namespace; `None` for a client without identifier.
+    pub(super) fn rights(&self, nqn: &str, host: Option<&HostId>) -> Rights {
+        let reservations = self.reservations.get(nqn);
+        reservations.map_or(Rights::ALL, |reservations| reservations.rights(host))
+    }
+
+    /// What a client may do with a volume that comes to it without a host identifier, as those of NBD do: it is no
+    /// registrant.
+    pub fn rights_of_others(&self, volume: VolumeId) -> Rights {
+        let subsystem = self
+            .subsystems
+            .values()
+            .find(|subsystem| subsystem.volume == volume);
+        subsystem.map_or(Rights::ALL, |subsystem| self.rights(&subsystem.nqn, None))
     }
 
     /// Adds to what a controller and its volume did.

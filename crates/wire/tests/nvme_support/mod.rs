@@ -1,11 +1,15 @@
 //! A target with a disk in memory, and hosts connected to it by byte pipes that split where they are told to.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
-use core::cell::RefCell;
+mod offer;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, Rng, VolumeId};
+pub use offer::Offer;
+use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
     COMMAND_PDU_BYTES, Common, Cqe, DATA_PDU_BYTES, DataHeader, Fatal, Initialize, Sgl, Sqe, Status,
@@ -67,7 +71,7 @@ impl Sink for Mail {
 
 /// The target and its disk.
 pub struct Rig {
-    pub target: RefCell<Target>,
+    pub target: Arc<Offer>,
     pub pool: Pool,
     pub disk: Vec<u8>,
     pub limits: SessionLimits,
@@ -117,7 +121,7 @@ impl Rig {
             .add(Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64))
             .expect("the first volume");
         Self {
-            target: RefCell::new(target),
+            target: Offer::new(target),
             pool: Pool::new(pool_pages, 512),
             disk: (0..DISK_BYTES).map(|at| (at / 512 * 7 + at) as u8).collect(),
             limits,
@@ -132,7 +136,7 @@ impl Rig {
     pub fn wire(&self, options: HostOptions) -> Wire {
         Wire {
             host: Host::new(options),
-            session: Session::new(3, self.pool.clone(), self.limits),
+            session: Session::new(3, self.pool.clone(), self.limits, self.target.clone()),
             mail: Mail::default(),
             done: 0,
             to_session: Vec::new(),
@@ -193,11 +197,9 @@ impl Rig {
         loop {
             let mut moved = wire.fetch();
             let piece = wire.piece(wire.to_session.len());
-            let taken = wire
-                .session
-                .receive(self.now, &wire.to_session[..piece], &self.target);
+            let taken = wire.session.receive(self.now, &wire.to_session[..piece]);
             assert!(
-                taken == piece || wire.session.is_blocked(),
+                taken == piece || wire.session.state().is_blocked,
                 "what is not taken waits for room"
             );
             wire.to_session.drain(..taken);
@@ -215,7 +217,7 @@ impl Rig {
         let mut rest = bytes;
         let mut heard = Vec::new();
         loop {
-            let taken = session.receive(self.now, rest, &self.target);
+            let taken = session.receive(self.now, rest);
             rest = &rest[taken..];
             let served = self.serve(session);
             let before = heard.len();
@@ -255,7 +257,7 @@ impl Rig {
         };
         let (client, tag) = (request.client, request.tag);
         drop(request);
-        session.complete(BlockReply { client, tag, result }, &self.target);
+        session.complete(BlockReply { client, tag, result });
     }
 
     pub fn answer_all(&mut self, session: &mut Session) {
@@ -314,7 +316,7 @@ impl Wire {
     /// Takes bytes to the host; true if there were any.
     pub fn deliver(&mut self) -> bool {
         let mut bytes = Vec::new();
-        let limit = self.piece(self.session.pending_bytes() as usize);
+        let limit = self.piece(self.session.state().pending_bytes as usize);
         self.session.transmit(&mut |segment| {
             assert!(!segment.is_empty());
             segment.append_to(&mut bytes);
@@ -463,7 +465,7 @@ impl Rig {
 
     /// A session that is initialized and not connected.
     pub fn fresh(&mut self) -> Session {
-        let mut session = Session::new(3, self.pool.clone(), self.limits);
+        let mut session = Session::new(3, self.pool.clone(), self.limits, self.target.clone());
         let request = Initialize {
             version: 0,
             alignment: 0,

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Pages, Pool, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, VolumeId};
+use wire::nbd::Session;
 use wire::nbd::proto::{self, RequestHeader};
-use wire::nbd::{Event, Export, Session, SessionLimits};
+use wire::{Export, Limits, Opening, Session as _};
 
 /// Handshake flags that every client of today sends.
 pub const MODERN: u32 = proto::handshake_flags::ALL as u32;
@@ -144,7 +145,6 @@ pub fn parse_reply(bytes: &mut &[u8]) -> Option<Reply> {
 pub struct Server {
     pub session: Session,
     pub pool: Pool,
-    pub exports: Vec<Export>,
     pub disk: Vec<u8>,
     /// Everything sent so far.
     pub out: Vec<u8>,
@@ -174,13 +174,17 @@ pub fn exports(disk_bytes: u64) -> Vec<Export> {
 }
 
 impl Server {
-    pub fn new(limits: SessionLimits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         let pool = Pool::new(64, 512);
         let disk: Vec<u8> = (0..1u32 << 17).map(|at| (at / 512 * 7 + at) as u8).collect();
         Self {
-            session: Session::new(3, pool.clone(), limits),
+            session: Session::new(Opening {
+                client: 3,
+                pool: pool.clone(),
+                limits,
+                exports: exports(disk.len() as u64),
+            }),
             pool,
-            exports: exports(disk.len() as u64),
             disk,
             out: Vec::new(),
             held: Vec::new(),
@@ -194,7 +198,7 @@ impl Server {
     pub fn feed<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let mut rest = bytes;
         loop {
-            let taken = self.session.receive(rest, &self.exports);
+            let taken = self.session.receive(Instant::ZERO, rest);
             rest = &rest[taken..];
             let moved = self.serve() | self.send(usize::MAX);
             if taken == 0 && !moved {
@@ -206,11 +210,8 @@ impl Server {
     /// Takes every event; true if there was one.
     fn serve(&mut self) -> bool {
         let mut any = false;
-        while let Some(event) = self.session.poll() {
+        while let Some(request) = self.session.poll() {
             any = true;
-            let Event::Request(request) = event else {
-                panic!("extents are not the host's here");
-            };
             self.seen
                 .push((request.op, request.offset, request.length, request.fua));
             if self.hold {
@@ -310,7 +311,7 @@ impl Server {
     }
 
     /// Past the flags of a client of today.
-    pub fn greeted(limits: SessionLimits) -> Self {
+    pub fn greeted(limits: Limits) -> Self {
         let mut server = Self::new(limits);
         server.feed(&MODERN.to_be_bytes());
         assert_eq!(server.heard().len(), GREETING_BYTES);
@@ -337,11 +338,11 @@ impl Server {
 }
 
 /// Limits of the tests: 16 requests, 64 KiB, one page left to others.
-pub fn limits() -> SessionLimits {
-    SessionLimits {
-        in_flight_max: 16,
-        in_flight_bytes_max: 64 << 10,
+pub fn limits() -> Limits {
+    Limits {
+        requests_max: 16,
+        queue_entries: 16,
+        bytes_max: 64 << 10,
         pages_reserve: 1,
-        host_extents: false,
     }
 }

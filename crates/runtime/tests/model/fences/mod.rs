@@ -4,10 +4,12 @@
 use crate::check::{check, finds, finds_that};
 use crate::sync::Fault;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, Status, io, property};
-use wire::nvme::{Access, Parked, Session, SessionLimits, Subsystem, Target, TargetOptions};
+use wire::nvme::{Access, Nvme, Parked, Session, SessionLimits, Subsystem, Target, TargetOptions};
 
 use base::{BlockReply, BlockRequest, Instant, Pages, Pool, VolumeId};
 
@@ -115,31 +117,27 @@ fn key(number: u8) -> u64 {
 }
 
 impl Wire {
-    fn new(options: HostOptions, pool: &Pool) -> Self {
+    fn new(options: HostOptions, pool: &Pool, target: &Arc<dyn Access>) -> Self {
         Self {
             host: Host::new(options),
-            session: Session::new(3, pool.clone(), limits()),
+            session: Session::new(3, pool.clone(), limits(), Arc::clone(target)),
             mail: Mail::default(),
             to_session: Vec::new(),
         }
     }
 
     /// A connected I/O queue of an enabled controller, and its admin queue.
-    fn connect(now: Instant, number: u8, pool: &Pool, target: &dyn Access) -> (Self, Self) {
-        let mut admin = Self::new(options(number), pool);
-        admin.pump(now, target, &mut |_| {
-            unreachable!("an admin queue asks no volume")
-        });
+    fn connect(now: Instant, number: u8, pool: &Pool, target: &Arc<dyn Access>) -> (Self, Self) {
+        let mut admin = Self::new(options(number), pool, target);
+        admin.pump(now, &mut |_| unreachable!("an admin queue asks no volume"));
         let enable = admin.submit(Sqe::set_property(property::CC, ENABLE), &[]);
-        admin.pump(now, target, &mut |_| {
-            unreachable!("an admin queue asks no volume")
-        });
+        admin.pump(now, &mut |_| unreachable!("an admin queue asks no volume"));
         assert_eq!(admin.mail.ended.remove(&enable), Some(Status::SUCCESS));
-        let mut queue = Self::new(options(number).io(admin.host.cntlid(), 1, 16), pool);
-        queue.pump(now, target, &mut |_| unreachable!("nothing was asked"));
+        let mut queue = Self::new(options(number).io(admin.host.cntlid(), 1, 16), pool, target);
+        queue.pump(now, &mut |_| unreachable!("nothing was asked"));
         assert!(queue.host.is_connected(), "{:?}", queue.host.failed());
         let register = queue.reserve(io::RESERVATION_REGISTER, 0, [0, key(number)]);
-        queue.pump(now, target, &mut |_| unreachable!("no volume is asked"));
+        queue.pump(now, &mut |_| unreachable!("no volume is asked"));
         assert_eq!(queue.mail.ended.remove(&register), Some(Status::SUCCESS));
         (admin, queue)
     }
@@ -158,12 +156,12 @@ impl Wire {
     }
 
     /// Moves bytes both ways until nothing moves; requests go to `volume`.
-    fn pump(&mut self, now: Instant, target: &dyn Access, volume: &mut dyn FnMut(BlockRequest)) {
+    fn pump(&mut self, now: Instant, volume: &mut dyn FnMut(BlockRequest)) {
         loop {
             let count = self.host.outgoing().len();
             self.to_session.extend_from_slice(self.host.outgoing());
             self.host.sent(count);
-            let taken = self.session.receive(now, &self.to_session, target);
+            let taken = self.session.receive(now, &self.to_session);
             self.to_session.drain(..taken);
             let mut has_moved = count > 0 || taken > 0;
             while let Some(request) = self.session.poll() {
@@ -223,7 +221,7 @@ macro_rules! scenario {
         impl Core {
             fn new(target: &Arc<NvmeTarget>, wake: &Arc<Wake>) -> Self {
                 let mut offers = Offers::default();
-                offers.add(Arc::clone(target), Arc::clone(wake));
+                offers.add(Nvme::new(target.clone()), Arc::clone(wake));
                 Self {
                     target: Arc::clone(target),
                     offers,
@@ -232,11 +230,15 @@ macro_rules! scenario {
                 }
             }
 
+            fn access(&self) -> Arc<dyn Access> {
+                self.target.clone()
+            }
+
             /// What a turn of the loop does for its sessions.
             fn look(&mut self, wires: &mut [&mut Wire]) {
                 if self.offers.have_changed() {
                     for wire in wires {
-                        wire.session.tick(sync::now(), &*self.target);
+                        wire.session.tick(sync::now());
                     }
                 }
             }
@@ -250,24 +252,23 @@ macro_rules! scenario {
 
         /// The host that preempts the other, and its core.
         fn preempts(core: &mut Core, volume: &Volume, others: &[Arc<Wake>], go: mpsc::Receiver<()>) {
-            let target = Arc::clone(&core.target);
-            let (mut admin, mut queue) = Wire::connect(sync::now(), 1, &core.pool, &*target);
+            let (mut admin, mut queue) = Wire::connect(sync::now(), 1, &core.pool, &core.access());
             let none = &mut |_| unreachable!("it asks the volume for nothing");
             let acquire = ACQUIRE | WRITE_EXCLUSIVE_REGISTRANTS;
             let acquire = queue.reserve(io::RESERVATION_ACQUIRE, acquire, [key(1), 0]);
-            queue.pump(sync::now(), &*target, none);
+            queue.pump(sync::now(), none);
             assert_eq!(queue.mail.ended.remove(&acquire), Some(Status::SUCCESS));
             go.recv().expect("the other host comes");
             let preempt = PREEMPT_AND_ABORT | WRITE_EXCLUSIVE_REGISTRANTS;
             let preempt = queue.reserve(io::RESERVATION_ACQUIRE, preempt, [key(1), key(2)]);
-            queue.pump(sync::now(), &*target, none);
+            queue.pump(sync::now(), none);
             let status = loop {
                 if let Some(status) = queue.mail.ended.remove(&preempt) {
                     break status;
                 }
                 core.wait();
                 core.look(&mut [&mut admin, &mut queue]);
-                queue.pump(sync::now(), &*target, none);
+                queue.pump(sync::now(), none);
             };
             assert_eq!(status, Status::SUCCESS);
             volume.is_fenced.store(true, SeqCst);
@@ -290,7 +291,6 @@ macro_rules! scenario {
             writes: usize,
             victim: Victim,
         ) -> Option<Traveller> {
-            let target = Arc::clone(&core.target);
             let (mut queue, mut held, mut left) = (queue, Vec::new(), writes);
             loop {
                 core.look(&mut [&mut *admin, &mut queue]);
@@ -298,19 +298,19 @@ macro_rules! scenario {
                     left -= 1;
                     queue.submit(Sqe::write(0, 512, false), &[7; 512]);
                 }
-                queue.pump(sync::now(), &*target, &mut |request| {
+                queue.pump(sync::now(), &mut |request| {
                     admit(volume, &mut held, request)
                 });
                 thread::yield_now();
                 if victim == Victim::Closes && left == 0 {
-                    close(queue, volume, held, &*target);
+                    close(queue, volume, held);
                     return None;
                 }
                 if !held.is_empty() && thread_rng().gen_range(0..2) == 0 {
                     let request = held.remove(0);
                     volume.under_way.fetch_sub(1, SeqCst);
-                    answer(&mut queue.session, request, &*target);
-                    queue.pump(sync::now(), &*target, &mut |request| {
+                    answer(&mut queue.session, request);
+                    queue.pump(sync::now(), &mut |request| {
                         admit(volume, &mut held, request)
                     });
                 }
@@ -330,23 +330,20 @@ macro_rules! scenario {
             }
         }
 
-        fn answer(session: &mut Session, request: BlockRequest, target: &dyn Access) {
+        fn answer(session: &mut Session, request: BlockRequest) {
             let (client, tag) = (request.client, request.tag);
             drop(request);
             let result = Ok(Pages::new());
-            session.complete(
-                BlockReply {
-                    client,
-                    tag,
-                    result,
-                },
-                target,
-            );
+            session.complete(BlockReply {
+                client,
+                tag,
+                result,
+            });
         }
 
         /// The connection closes; the volume answers what it has later.
-        fn close(mut queue: Wire, volume: &Volume, held: Vec<BlockRequest>, target: &dyn Access) {
-            let late = queue.session.detach(target);
+        fn close(mut queue: Wire, volume: &Volume, held: Vec<BlockRequest>) {
+            let late = queue.session.detach();
             drop(queue);
             assert_eq!(
                 late.is_some(),
@@ -354,12 +351,11 @@ macro_rules! scenario {
                 "what is under way is waited for"
             );
             if let Some(mut late) = late {
-                eprintln!("DBG {late:?} held {}", held.len());
                 for request in held {
                     thread::yield_now();
                     drop(request);
                     volume.under_way.fetch_sub(1, SeqCst);
-                    late.settle(1, target);
+                    late.settle(1);
                 }
             }
         }
@@ -386,7 +382,7 @@ macro_rules! scenario {
                 let next = Arc::clone(&wakes[2]);
                 move || {
                     let mut core = Core::new(&target, &wake);
-                    let (mut admin, queue) = Wire::connect(sync::now(), 2, &core.pool, &*target);
+                    let (mut admin, queue) = Wire::connect(sync::now(), 2, &core.pool, &core.access());
                     ready.send(()).expect("the holder waits");
                     let traveller = writes(&mut core, &volume, (&mut admin, queue), 2, victim);
                     send.send(traveller).expect("the other core waits");
@@ -411,8 +407,8 @@ macro_rules! scenario {
                     };
                     let mut queue = Wire::unpark(traveller, &core.pool);
                     // As the frontend does: the target may have changed on the way.
-                    queue.session.tick(sync::now(), &*target);
-                    let mut admin = Wire::new(options(3), &core.pool);
+                    queue.session.tick(sync::now());
+                    let mut admin = Wire::new(options(3), &core.pool, &core.access());
                     writes(&mut core, &volume, (&mut admin, queue), 2, Victim::Writes);
                 }
             });

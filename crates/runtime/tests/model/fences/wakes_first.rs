@@ -2,12 +2,13 @@
 
 mod nvme {
     use crate::sync::{Arc, AtomicU64, Mutex, Ordering::SeqCst, Wake};
+    use wire::Protocol;
     use wire::nvme::{Access, Target};
 
     pub(super) struct NvmeTarget {
         target: Mutex<Target>,
         generation: AtomicU64,
-        cores: Mutex<Vec<Arc<Wake>>>,
+        cores: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     }
 
     impl NvmeTarget {
@@ -27,7 +28,7 @@ mod nvme {
             let generation = target.generation();
             if generation != self.generation.load(SeqCst) {
                 for core in &*self.cores.lock().expect("no panic") {
-                    core.wake();
+                    core();
                 }
                 self.generation.store(generation, SeqCst);
             }
@@ -36,19 +37,23 @@ mod nvme {
         fn generation(&self) -> u64 {
             self.generation.load(SeqCst)
         }
+
+        fn watch(&self, wake: Box<dyn Fn() + Send + Sync>) {
+            self.cores.lock().expect("no panic").push(wake);
+        }
     }
 
     #[derive(Default)]
-    pub(super) struct Offers(Vec<Arc<NvmeTarget>>, u64);
+    pub(super) struct Offers(Vec<Arc<dyn Protocol>>, u64);
 
     impl Offers {
-        pub fn add(&mut self, target: Arc<NvmeTarget>, wake: Arc<Wake>) {
-            target.cores.lock().expect("no panic").push(wake);
-            self.0.push(target);
+        pub fn add(&mut self, protocol: Arc<dyn Protocol>, wake: Arc<Wake>) {
+            protocol.watch(Box::new(move || wake.wake()));
+            self.0.push(protocol);
         }
 
         pub fn have_changed(&mut self) -> bool {
-            let generation = self.0.iter().map(|target| target.generation()).sum();
+            let generation = self.0.iter().map(|protocol| protocol.generation()).sum();
             std::mem::replace(&mut self.1, generation) != generation
         }
     }

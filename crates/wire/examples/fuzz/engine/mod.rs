@@ -4,6 +4,8 @@
 //! NVMe/TCP session.
 
 mod nvme;
+#[path = "../../../tests/nvme_support/offer.rs"]
+mod offer;
 mod oracle;
 mod rack;
 mod rival;
@@ -11,10 +13,11 @@ mod rival;
 mod support;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, Rng};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, Rng};
 use support::{info_data, meta_data, option, request, write};
+use wire::nbd::Session;
 use wire::nbd::proto::{command, command_flags, info, option as opt};
-use wire::nbd::{Event, Export, Extent, Session, SessionLimits};
+use wire::{Export, Limits, Opening, Session as _};
 
 /// Bytes of the fuzzed disk.
 const DISK_BYTES: u64 = 1 << 20;
@@ -84,7 +87,7 @@ impl Default for Fuzzer {
 /// One conversation's gateway: requests that wait, and what was asked of it.
 #[derive(Default)]
 struct Gateway {
-    held: Vec<Event>,
+    held: Vec<BlockRequest>,
     /// Offset, length and CRC32C of every write, in order.
     writes: Vec<(u64, u32, u32)>,
 }
@@ -135,13 +138,18 @@ impl Fuzzer {
         if !rng.chance(0.15) {
             mutate(rng, &mut self.input);
         }
-        let limits = SessionLimits {
-            in_flight_max: rng.between(1, 6) as usize,
-            in_flight_bytes_max: rng.between(1, 8) * PAGE_BYTES as u64,
+        let limits = Limits {
+            requests_max: rng.between(1, 6) as usize,
+            queue_entries: 0,
+            bytes_max: rng.between(1, 8) * PAGE_BYTES as u64,
             pages_reserve: rng.below(4) as usize,
-            host_extents: rng.chance(0.5),
         };
-        let mut session = Session::new(5, self.pool.clone(), limits);
+        let mut session = Session::new(Opening {
+            client: 5,
+            pool: self.pool.clone(),
+            limits,
+            exports: self.exports.clone(),
+        });
         let mut gateway = Gateway::default();
         self.output.clear();
         self.drive(rng, &mut session, &mut gateway, &limits);
@@ -197,32 +205,32 @@ impl Fuzzer {
     }
 
     /// Feeds the input in random pieces, answers in random order and sends random amounts, until nothing moves.
-    fn drive(&mut self, rng: &mut Rng, session: &mut Session, gateway: &mut Gateway, limits: &SessionLimits) {
+    fn drive(&mut self, rng: &mut Rng, session: &mut Session, gateway: &mut Gateway, limits: &Limits) {
         let piece_max = [1, 7, 40, 600, 1 << 20][rng.below(5) as usize].max(self.input.len() as u64 / 200);
         let mut at = 0;
         let mut idle = 0;
         loop {
             let end = self.input.len().min(at + rng.between(1, piece_max) as usize);
-            let taken = session.receive(&self.input[at..end], &self.exports);
+            let taken = session.receive(Instant::ZERO, &self.input[at..end]);
             assert!(
-                taken == end - at || session.is_blocked(),
+                taken == end - at || session.state().is_blocked,
                 "what is not taken waits for room"
             );
             at += taken;
-            while let Some(event) = session.poll() {
-                gateway.take(event, &self.exports, session.request_bytes_max());
+            while let Some(request) = session.poll() {
+                gateway.take(request, &self.exports, session.request_bytes_max());
             }
-            assert!(session.in_flight() <= limits.in_flight_max);
-            assert!(session.in_flight_bytes() <= limits.in_flight_bytes_max);
-            let stuck = session.is_blocked();
+            assert!(session.state().in_flight <= limits.requests_max);
+            assert!(session.state().in_flight_bytes <= limits.bytes_max);
+            let stuck = session.state().is_blocked;
             self.tally.blocked += u64::from(stuck);
             let finished = at == self.input.len();
             let waiting = gateway.held.len();
             while !gateway.held.is_empty() && (stuck || finished || rng.chance(0.5)) {
-                let event = gateway
+                let request = gateway
                     .held
                     .swap_remove(rng.below(gateway.held.len() as u64) as usize);
-                answer(rng, session, &self.pool, event);
+                answer(rng, session, &self.pool, request);
             }
             let answered = gateway.held.len() < waiting;
             let bytes_max = if stuck || finished || rng.chance(0.3) {
@@ -231,7 +239,7 @@ impl Fuzzer {
                 rng.below(100)
             };
             let sent = self.send(session, bytes_max as usize);
-            if finished && sent == 0 && gateway.held.is_empty() && !session.is_blocked() {
+            if finished && sent == 0 && gateway.held.is_empty() && !session.state().is_blocked {
                 return;
             }
             let moved = taken > 0 || answered || sent > 0;
@@ -333,15 +341,13 @@ fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
 
 impl Gateway {
     /// Takes a request, which must be valid.
-    fn take(&mut self, event: Event, exports: &[Export], request_bytes_max: u32) {
-        if let Event::Request(request) = &event {
-            check_request(request, exports, request_bytes_max);
-            if request.op == BlockOp::Write {
-                let crc = written_crc(request);
-                self.writes.push((request.offset, request.length, crc));
-            }
+    fn take(&mut self, request: BlockRequest, exports: &[Export], request_bytes_max: u32) {
+        check_request(&request, exports, request_bytes_max);
+        if request.op == BlockOp::Write {
+            let crc = written_crc(&request);
+            self.writes.push((request.offset, request.length, crc));
         }
-        self.held.push(event);
+        self.held.push(request);
     }
 }
 
@@ -383,30 +389,17 @@ fn stamp(offset: u64) -> [u8; 8] {
 }
 
 /// Answers a request: mostly with success, sometimes with an error.
-fn answer(rng: &mut Rng, session: &mut Session, pool: &Pool, event: Event) {
+fn answer(rng: &mut Rng, session: &mut Session, pool: &Pool, request: BlockRequest) {
     let fails = rng.chance(0.05);
-    match event {
-        Event::Status(status) => {
-            let extents: Vec<Extent> = (0..rng.between(1, 9))
-                .map(|_| Extent {
-                    length: rng.between(1, 8) as u32 * 512,
-                    flags: rng.below(4) as u32,
-                })
-                .collect();
-            session.complete_status(status.tag, if fails { Err(BlockError::Io) } else { Ok(&extents) });
-        }
-        Event::Request(request) => {
-            let (client, tag) = (request.client, request.tag);
-            let pages = if request.op == BlockOp::Read {
-                read(pool, &request)
-            } else {
-                Some(Pages::new())
-            };
-            drop(request);
-            let result = pages.filter(|_| !fails).ok_or(BlockError::Io);
-            session.complete(BlockReply { client, tag, result });
-        }
-    }
+    let (client, tag) = (request.client, request.tag);
+    let pages = if request.op == BlockOp::Read {
+        read(pool, &request)
+    } else {
+        Some(Pages::new())
+    };
+    drop(request);
+    let result = pages.filter(|_| !fails).ok_or(BlockError::Io);
+    session.complete(BlockReply { client, tag, result });
 }
 
 /// Stamped pages, `None` when the pool is empty.

@@ -4,10 +4,12 @@
 //! bring the stamps of the fuzzed disk. Of damaged ones the session's invariants are checked, that what it says is well
 //! framed up to its end, and that every page and every controller comes back.
 
-use core::cell::RefCell;
+use super::offer::Offer;
+use std::sync::Arc;
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, Rng, VolumeId};
+use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
     Common, Cqe, DISCOVERY_NQN, Fatal, Sqe, Status, admin, cns, feature, log, pdu, property,
@@ -116,7 +118,7 @@ impl Sink for Mail {
 
 /// One conversation.
 struct Talk<'f> {
-    target: RefCell<Target>,
+    target: Arc<Offer>,
     pool: &'f Pool,
     host: Host,
     session: Session,
@@ -142,7 +144,7 @@ impl Nvme {
         };
         let mut target = Target::new(TargetOptions::default());
         target.add(self.disk.clone()).expect("the first volume");
-        let target = RefCell::new(target);
+        let target = Offer::new(target);
         let io = rng.chance(0.7);
         let mut options = HostOptions {
             entries: limits.in_flight_max as u16,
@@ -162,11 +164,12 @@ impl Nvme {
             session
         });
         let rival = (io && rng.chance(0.3)).then(|| Rival::new(&target, pool, &limits, &self.host));
+        let session = Session::new(CLIENT, pool.clone(), limits, target.clone());
         let mut talk = Talk {
             target,
             pool,
             host: Host::new(options),
-            session: Session::new(CLIENT, pool.clone(), limits),
+            session,
             limits,
             mail: Mail {
                 strict: rng.chance(0.2),
@@ -187,7 +190,7 @@ impl Nvme {
         talk.drive(rng, &mut self.chunk, &mut self.output, tally);
         talk.finish(&self.output, tally);
         if let Some(session) = &mut first {
-            session.detach(&talk.target);
+            session.detach();
         }
         assert_eq!(
             talk.target.borrow().controllers().count(),
@@ -201,12 +204,12 @@ impl Nvme {
 
 /// An admin queue with an enabled controller, and the controller's id.
 pub(super) fn enable(
-    target: &RefCell<Target>,
+    target: &Arc<Offer>,
     pool: &Pool,
     limits: &SessionLimits,
     options: &HostOptions,
 ) -> (Session, u16) {
-    let mut session = Session::new(1, pool.clone(), *limits);
+    let mut session = Session::new(1, pool.clone(), *limits, target.clone());
     let mut host = Host::new(HostOptions {
         entries: 2,
         ..options.clone()
@@ -227,7 +230,7 @@ pub(super) fn enable(
             host.submit(sqe, data, &mut mail).expect("the host is connected");
         }
         let count = host.outgoing().len();
-        assert_eq!(session.receive(Instant::ZERO, host.outgoing(), target), count);
+        assert_eq!(session.receive(Instant::ZERO, host.outgoing()), count);
         host.sent(count);
         said.clear();
         session.transmit(&mut |segment| {
@@ -261,21 +264,21 @@ impl Talk<'_> {
             }
             rounds += 1;
             let piece = chunk.len().min(piece_max.max(chunk.len() / 20));
-            let taken = self.session.receive(now, &chunk[..piece], &self.target);
+            let taken = self.session.receive(now, &chunk[..piece]);
             assert!(
-                taken == piece || self.session.is_blocked(),
+                taken == piece || self.session.state().is_blocked,
                 "what is not taken waits for room"
             );
             chunk.drain(..taken);
             let asked = self.take_requests();
             self.check_limits();
-            let stuck = self.session.is_blocked() || self.session.is_waiting();
+            let stuck = self.session.state().is_blocked || self.session.state().is_waiting;
             tally.nvme_held_back += u64::from(stuck);
             let calm = stuck || (chunk.is_empty() && self.host.outgoing().is_empty());
             let answered = self.answer_some(rng, calm);
             let said = self.listen(rng, calm, output);
             if let Some(rival) = &mut self.rival {
-                rival.act(rng, now, &self.target);
+                rival.act(rng, now);
             }
             if rng.chance(0.01) {
                 self.target
@@ -285,14 +288,14 @@ impl Talk<'_> {
             }
             if rng.chance(0.02) {
                 now = self.session.deadline().unwrap_or(now).max(now);
-                self.session.tick(now, &self.target);
+                self.session.tick(now);
                 self.mail.strict &= self.session.closed().is_none();
             }
-            let unsaid = self.session.pending_bytes() > 0 && self.session.closed().is_none();
+            let unsaid = self.session.state().pending_bytes > 0 && self.session.closed().is_none();
             let moved = taken > 0 || asked || answered || said || unsaid;
             idle = if moved { 0 } else { idle + 1 };
         }
-        let starved = !self.session.is_blocked() || self.session.closed().is_some();
+        let starved = !self.session.state().is_blocked || self.session.closed().is_some();
         assert!(
             starved,
             "a blocked session goes on once everything is answered and sent"
@@ -326,8 +329,8 @@ impl Talk<'_> {
     }
 
     fn check_limits(&self) {
-        assert!(self.session.in_flight() <= self.limits.in_flight_max);
-        assert!(self.session.in_flight_bytes() <= self.limits.in_flight_bytes_max);
+        assert!(self.session.state().in_flight <= self.limits.in_flight_max);
+        assert!(self.session.state().in_flight_bytes <= self.limits.in_flight_bytes_max);
     }
 
     /// Answers requests in random order, all of them if it is `calm`; true if there was one.
@@ -346,8 +349,7 @@ impl Talk<'_> {
             // Without a page for a read the disk cannot answer well: the strict host knows.
             self.mail.strict &= pages.is_some();
             let result = pages.filter(|_| !fails).ok_or(BlockError::Io);
-            self.session
-                .complete(BlockReply { client, tag, result }, &self.target);
+            self.session.complete(BlockReply { client, tag, result });
             any = true;
             self.check_limits();
         }
@@ -397,18 +399,24 @@ impl Talk<'_> {
                 self.waiting_for_events(),
                 "every command has ended"
             );
-            assert_eq!((self.session.in_flight(), self.session.in_flight_bytes()), (0, 0));
+            assert_eq!(
+                (
+                    self.session.state().in_flight,
+                    self.session.state().in_flight_bytes
+                ),
+                (0, 0)
+            );
         }
         let whole = matches!(
             closed,
             None | Some(CloseReason::Fatal(_) | CloseReason::QueueOverrun | CloseReason::Disconnected)
         );
         check_output(output, whole);
-        let late = self.session.detach(&self.target);
-        let all = late.is_none_or(|mut late| late.settle(self.held.len(), &self.target));
+        let late = self.session.detach();
+        let all = late.is_none_or(|mut late| late.settle(self.held.len()));
         assert!(all, "what the volume has is what is late");
         if let Some(rival) = &mut self.rival {
-            rival.end(&self.target);
+            rival.end();
         }
     }
 

@@ -4,11 +4,12 @@
 //! request deserves, and checks data by the stamps of the fuzzed disk. A connection that the server cut may end
 //! anywhere; everything heard before must still be right.
 
+use wire::Export;
+use wire::nbd::CloseReason;
 use wire::nbd::proto::{
     OPTION_HEADER_BYTES, OPTION_MAGIC, REQUEST_BYTES, RequestHeader, chunk, command, option as opt,
     option_reply,
 };
-use wire::nbd::{CloseReason, Export};
 
 use super::support::{GREETING_BYTES, Reply, parse_option_reply, parse_reply};
 use super::{Tally, stamp};

@@ -3,12 +3,14 @@
 //! Whatever the fuzzed host does, stalls and how it ends, the rival's commands are answered: they wait for nothing but
 //! what the volume has to answer.
 
-use core::cell::RefCell;
+use super::offer::Offer;
+use std::sync::Arc;
 
 use base::{Instant, Pool, Rng};
+use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, Status, io};
-use wire::nvme::{Session, SessionLimits, Target};
+use wire::nvme::{Session, SessionLimits};
 
 use super::nvme::enable;
 
@@ -62,7 +64,7 @@ pub fn reservation(rng: &mut Rng) -> (Sqe, Data) {
 
 impl Rival {
     /// Connects it.
-    pub fn new(target: &RefCell<Target>, pool: &Pool, limits: &SessionLimits, options: &HostOptions) -> Self {
+    pub fn new(target: &Arc<Offer>, pool: &Pool, limits: &SessionLimits, options: &HostOptions) -> Self {
         let options = HostOptions {
             host_id: [0x52; 16],
             host_nqn: format!("{}-rival", options.host_nqn),
@@ -71,31 +73,31 @@ impl Rival {
         let (admin, cntlid) = enable(target, pool, limits, &options);
         let mut this = Self {
             admin,
-            session: Session::new(2, pool.clone(), *limits),
+            session: Session::new(2, pool.clone(), *limits, target.clone()),
             host: Host::new(options.io(cntlid, 1, limits.in_flight_max as u16)),
             said: Vec::new(),
         };
-        this.speak(Instant::ZERO, target);
-        this.speak(Instant::ZERO, target);
+        this.speak(Instant::ZERO);
+        this.speak(Instant::ZERO);
         assert!(this.host.is_connected());
         this
     }
 
     /// Sends a command, perhaps, and lets the session look at what changed.
-    pub fn act(&mut self, rng: &mut Rng, now: Instant, target: &RefCell<Target>) {
+    pub fn act(&mut self, rng: &mut Rng, now: Instant) {
         if rng.chance(0.3) && self.host.has_room() {
             let (sqe, data) = reservation(rng);
             self.host
                 .submit(sqe, data, &mut Keys)
                 .expect("there is room for the command");
         }
-        self.speak(now, target);
+        self.speak(now);
     }
 
-    fn speak(&mut self, now: Instant, target: &RefCell<Target>) {
+    fn speak(&mut self, now: Instant) {
         loop {
             let count = self.host.outgoing().len();
-            let taken = self.session.receive(now, self.host.outgoing(), target);
+            let taken = self.session.receive(now, self.host.outgoing());
             assert_eq!(taken, count, "what is answered at once is taken at once");
             self.host.sent(count);
             assert!(
@@ -117,10 +119,10 @@ impl Rival {
     }
 
     /// The other host is gone, and with it whatever a command could wait for.
-    pub fn end(&mut self, target: &RefCell<Target>) {
-        self.speak(Instant::ZERO, target);
-        assert_eq!((self.host.in_flight(), self.session.in_flight()), (0, 0));
-        assert!(self.session.detach(target).is_none());
-        self.admin.detach(target);
+    pub fn end(&mut self) {
+        self.speak(Instant::ZERO);
+        assert_eq!((self.host.in_flight(), self.session.state().in_flight), (0, 0));
+        assert!(self.session.detach().is_none());
+        self.admin.detach();
     }
 }

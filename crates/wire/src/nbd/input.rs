@@ -1,0 +1,87 @@
+//! What the parts of a session say of the bytes that come in, and how they gather headers.
+
+use base::VolumeId;
+use thiserror::Error;
+
+/// Why a connection is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
+pub enum CloseReason {
+    /// The client ended the negotiation (`NBD_OPT_ABORT`).
+    #[error("the client ended the negotiation")]
+    Aborted,
+    /// The client said good-bye (`NBD_CMD_DISC`).
+    #[error("the client disconnected")]
+    Disconnected,
+    /// Client flags that were not offered.
+    #[error("the client set unknown handshake flags")]
+    ClientFlags,
+    /// An option or a request that does not start with its magic: the stream is out of step.
+    #[error("wrong magic number")]
+    Magic,
+    /// `NBD_OPT_EXPORT_NAME` for an export that does not exist or may not be used now; the option has no other no.
+    #[error("the client chose an export that does not exist")]
+    UnknownExport,
+}
+
+impl CloseReason {
+    /// True if what is under way is still answered before closing.
+    pub(super) const fn is_orderly(self) -> bool {
+        matches!(self, Self::Aborted | Self::Disconnected)
+    }
+}
+
+/// How a step with the bytes at hand went on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Flow {
+    /// There may be more to do with the bytes at hand.
+    Again,
+    /// More bytes are needed.
+    Starved,
+    /// Room is needed.
+    Blocked,
+    /// The handshake is over: requests follow.
+    Open(Opened),
+    /// The conversation is over.
+    Close(CloseReason),
+}
+
+/// The export a connection works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub volume: VolumeId,
+    pub size_bytes: u64,
+    pub read_only: bool,
+    /// Structured replies were agreed.
+    pub structured: bool,
+    /// `base:allocation` was chosen for it.
+    pub status: bool,
+}
+
+/// A header of at most `N` bytes that comes in piece by piece.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gather<const N: usize> {
+    bytes: [u8; N],
+    filled: usize,
+}
+
+impl<const N: usize> Gather<N> {
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            filled: 0,
+        }
+    }
+
+    /// Takes bytes until there are `want`; returns how many it took, and the header once it is whole.
+    pub fn fill(&mut self, bytes: &[u8], want: usize) -> (usize, Option<[u8; N]>) {
+        let step = bytes.len().min(want - self.filled);
+        self.bytes[self.filled..][..step].copy_from_slice(&bytes[..step]);
+        self.filled += step;
+        (step, (self.filled == want).then_some(self.bytes))
+    }
+
+    /// The header was acted on. Until then it stays: what acts on it may be blocked.
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+}

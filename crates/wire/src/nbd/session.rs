@@ -1,0 +1,261 @@
+//! One connection: its handshake, then its requests.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use base::{BlockError, BlockReply, BlockRequest, Instant, Page, Pool, VolumeId};
+
+use super::guard::Guard;
+use super::handshake::Handshake;
+use super::input::{CloseReason, Flow};
+use super::output::Output;
+use super::transmission::{Terms, Transmission};
+use crate::nvme::Access;
+use crate::segment::Segment;
+use crate::session::{self, Opening, Protocol, State};
+
+/// Stable name of the protocol.
+pub const NAME: &str = "nbd";
+
+/// The NBD protocol of a listener.
+pub struct Nbd {
+    target: Option<Arc<dyn Access>>,
+}
+
+impl Nbd {
+    /// Of volumes that nobody can reserve.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { target: None })
+    }
+
+    /// Of volumes that the hosts of an NVMe target can reserve.
+    pub fn beside(target: Arc<dyn Access>) -> Arc<Self> {
+        Arc::new(Self { target: Some(target) })
+    }
+}
+
+impl Protocol for Nbd {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self, opening: Opening) -> Box<dyn session::Session> {
+        let mut session = Session::new(opening);
+        session.guard = self.target.as_ref().map(|target| Guard::new(Arc::clone(target)));
+        Box::new(session)
+    }
+}
+
+/// One NBD connection, server side.
+pub struct Session {
+    handshake: Handshake,
+    transmission: Transmission,
+    guard: Option<Guard>,
+    output: Output,
+    closing: Option<CloseReason>,
+    blocked: bool,
+    paused: bool,
+}
+
+impl Session {
+    /// The session of a new connection, with the server's greeting ready to be sent. All queues are reserved now.
+    ///
+    /// # Panics
+    /// If the pool's pages are not 4096 bytes, or the limits do not admit a single request of one page.
+    pub fn new(opening: Opening) -> Self {
+        let terms = Terms::new(opening.limits, opening.pool.capacity());
+        let handshake = Handshake::new(opening.exports, terms.request_bytes_max);
+        let transmission = Transmission::new(terms, opening.client, opening.pool);
+        let mut session = Self::with(handshake, transmission, None);
+        session.output.greet();
+        session
+    }
+
+    fn with(handshake: Handshake, transmission: Transmission, guard: Option<Guard>) -> Self {
+        Self {
+            output: Output::new(transmission.requests_max()),
+            handshake,
+            transmission,
+            guard,
+            closing: None,
+            blocked: false,
+            paused: false,
+        }
+    }
+
+    /// The largest request accepted, in bytes, as announced to the client.
+    pub fn request_bytes_max(&self) -> u32 {
+        self.transmission.terms.request_bytes_max
+    }
+
+    /// The volume of the export that the client opened, if it got that far.
+    pub fn volume(&self) -> Option<VolumeId> {
+        self.transmission.terms.opened.map(|opened| opened.volume)
+    }
+
+    /// Why the connection is to be closed now, `None` while it is to stay open. After an orderly end this turns up
+    /// when everything under way has been answered and sent.
+    pub fn closed(&self) -> Option<CloseReason> {
+        let done = || self.in_flight() == 0 && self.output.pending_bytes() == 0;
+        self.closing.filter(|reason| !reason.is_orderly() || done())
+    }
+
+    /// See [`crate::Session::park`].
+    pub fn park(self) -> Parked {
+        assert!(session::Session::is_at_rest(&self), "nothing is under way");
+        Parked {
+            handshake: self.handshake,
+            terms: self.transmission.terms,
+            guard: self.guard,
+        }
+    }
+
+    /// See [`crate::Parked::unpark`].
+    pub fn unpark(parked: Parked, client: u32, pool: Pool) -> Self {
+        let transmission = Transmission::new(parked.terms, client, pool);
+        Self {
+            blocked: true,
+            ..Self::with(parked.handshake, transmission, parked.guard)
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.transmission.ledger.len() + self.output.replies()
+    }
+
+    /// One step with the bytes at hand: how many it took and how to go on.
+    fn step(&mut self, bytes: &[u8]) -> (usize, Flow) {
+        match (self.closing, self.transmission.terms.opened) {
+            (Some(_), _) => (bytes.len(), Flow::Starved),
+            (None, Some(opened)) => self.transmission.step(bytes, &opened, &mut self.output),
+            (None, None) => self.handshake.step(bytes, &mut self.output),
+        }
+    }
+
+    /// Ends the conversation. Unless that is orderly, nothing more is sent or asked.
+    fn close(&mut self, reason: CloseReason) {
+        self.closing = Some(reason);
+        if !reason.is_orderly() {
+            while self.transmission.ledger.poll().is_some() {}
+            self.output.clear();
+        }
+    }
+
+    /// True if the connection ended in disorder: nothing more is sent.
+    fn is_cut(&self) -> bool {
+        self.closing.is_some_and(|reason| !reason.is_orderly())
+    }
+}
+
+impl session::Session for Session {
+    fn receive(&mut self, _now: Instant, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        loop {
+            if self.paused && self.closing.is_none() && !self.transmission.is_receiving() {
+                self.blocked = true;
+                return taken;
+            }
+            let (step, flow) = self.step(&bytes[taken..]);
+            taken += step;
+            self.blocked = matches!(flow, Flow::Blocked);
+            match flow {
+                Flow::Again => {}
+                Flow::Open(opened) => self.transmission.terms.opened = Some(opened),
+                Flow::Close(reason) => self.close(reason),
+                Flow::Starved | Flow::Blocked => return taken,
+            }
+        }
+    }
+
+    fn payload_room(&self, visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool) {
+        self.transmission.payload_room(visitor);
+    }
+
+    fn payload_filled(&mut self, bytes: usize) {
+        self.transmission.payload_filled(bytes);
+    }
+
+    fn poll(&mut self) -> Option<BlockRequest> {
+        loop {
+            let request = self.transmission.ledger.poll()?;
+            let Some(guard) = &mut self.guard else {
+                return Some(request);
+            };
+            if guard.admits(&request) {
+                return Some(request);
+            }
+            let (client, tag) = (request.client, request.tag);
+            drop(request);
+            let result = Err(BlockError::Reserved);
+            self.complete(BlockReply { client, tag, result });
+        }
+    }
+
+    fn complete(&mut self, reply: BlockReply) {
+        let is_cut = self.is_cut();
+        self.transmission.complete(reply, is_cut, &mut self.output);
+    }
+
+    fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
+        self.output.visit(visitor);
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.transmission.ledger.bytes -= self.output.sent(bytes);
+    }
+
+    fn state(&self) -> State {
+        let ledger = &self.transmission.ledger;
+        State {
+            is_blocked: self.blocked,
+            is_waiting: false,
+            has_requests: ledger.unasked() > 0,
+            is_over: self.closed().is_some(),
+            pending_bytes: self.output.pending_bytes(),
+            share_wanted: if self.blocked { ledger.share_wanted() } else { 0 },
+            in_flight: self.in_flight(),
+            in_flight_bytes: ledger.bytes,
+        }
+    }
+
+    fn set_share(&mut self, bytes: u64) {
+        self.transmission.ledger.share_bytes = bytes;
+    }
+
+    fn shut_down(&mut self) {
+        self.handshake.stopping = true;
+        self.transmission.terms.stopping = true;
+    }
+
+    fn pause(&mut self) {
+        self.paused = true;
+        self.blocked |= !self.transmission.is_receiving();
+    }
+
+    fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let open = self.closing.is_none() && !self.transmission.is_receiving();
+        let is_quiet = self.in_flight() == 0 && self.output.pending_bytes() == 0;
+        self.paused && open && is_quiet && self.transmission.ledger.unasked() == 0
+    }
+
+    fn park(self: Box<Self>) -> Box<dyn session::Parked> {
+        Box::new((*self).park())
+    }
+}
+
+/// A session without requests under way and without its pool.
+pub struct Parked {
+    handshake: Handshake,
+    terms: Terms,
+    guard: Option<Guard>,
+}
+
+impl session::Parked for Parked {
+    fn unpark(self: Box<Self>, client: u32, pool: Pool) -> Box<dyn session::Session> {
+        Box::new(Session::unpark(*self, client, pool))
+    }
+}

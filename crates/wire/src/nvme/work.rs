@@ -1,0 +1,194 @@
+//! Commands under way: what each is to do, how far it is, and its data.
+
+use base::limits::PAGE_BYTES;
+use base::{BlockOp, Pages};
+
+use super::proto::{Sqe, Status, sgl};
+
+/// How far a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for room.
+    Waiting,
+    /// It has room, and its data is to be asked for.
+    Granted,
+    /// Its data is on the way.
+    Receiving,
+    /// The volume was asked.
+    Asked,
+    /// It waits for a fence.
+    Fenced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Compare,
+    Flush,
+    Trim,
+    WriteZeroes,
+    /// Dataset Management: ranges to forget, one after the other.
+    Dataset,
+    /// A command of the control path that comes with data.
+    Control,
+}
+
+/// A checked command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub cid: u16,
+    pub nsid: u32,
+    /// First block of what the volume was asked about last, for the error log; 0 where there is no range.
+    pub lba: u64,
+    pub kind: Kind,
+    pub fua: bool,
+    /// Bytes of data that the host sends.
+    pub data_bytes: u32,
+    /// First byte that the volume has not been asked about; for reads, writes and compares the first of the range.
+    pub offset: u64,
+    /// Bytes from there on; long trims and zeroes shrink part by part.
+    pub length: u64,
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub plan: Plan,
+    pub stage: Stage,
+    /// A data digest did not match.
+    pub damaged: bool,
+    /// The first fence set up since it came, if its host was preempted with abort: it asks the volume for nothing more.
+    pub preempted: Option<u64>,
+    /// Bytes of data that have come.
+    pub filled: u32,
+    /// Bytes of these that the host was asked for; a capsule brings its own.
+    pub asked_bytes: u32,
+    /// Bytes that count against the session's limit.
+    pub counted_bytes: u32,
+    /// Destination of the data of writes and compares.
+    pub pages: Pages,
+    pub extra: Option<Box<Extra>>,
+}
+
+/// Fields that only commands of the control path and Dataset Management need.
+#[derive(Debug)]
+pub(super) struct Extra {
+    pub sqe: Sqe,
+    pub data: Vec<u8>,
+    /// Ranges not asked about yet, last first.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl Plan {
+    /// A command that needs nothing yet.
+    pub fn new(sqe: &Sqe, kind: Kind) -> Self {
+        Self {
+            cid: sqe.cid(),
+            nsid: sqe.nsid(),
+            lba: 0,
+            kind,
+            fua: false,
+            data_bytes: 0,
+            offset: 0,
+            length: 0,
+        }
+    }
+
+    /// Payload bytes that count while it is under way: a compare holds what it was sent and what is read.
+    pub const fn payload_bytes(&self) -> u32 {
+        match self.kind {
+            Kind::Read | Kind::Write => self.length as u32,
+            Kind::Compare => 2 * self.length as u32,
+            _ => 0,
+        }
+    }
+
+    pub const fn takes_pages(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Compare)
+    }
+
+    pub const fn op(&self) -> BlockOp {
+        match self.kind {
+            Kind::Read | Kind::Compare => BlockOp::Read,
+            Kind::Write => BlockOp::Write,
+            Kind::Flush => BlockOp::Flush,
+            Kind::Trim | Kind::Dataset => BlockOp::Trim,
+            Kind::WriteZeroes => BlockOp::WriteZeroes,
+            Kind::Control => panic!("a control command is no block request"),
+        }
+    }
+}
+
+impl Work {
+    pub fn new(plan: Plan, stage: Stage, pages: Pages, extra: Option<Box<Extra>>) -> Self {
+        Self {
+            plan,
+            stage,
+            damaged: false,
+            preempted: None,
+            filled: 0,
+            asked_bytes: 0,
+            counted_bytes: match stage {
+                Stage::Waiting => 0,
+                _ => plan.payload_bytes(),
+            },
+            pages,
+            extra,
+        }
+    }
+
+    /// Puts data in its place.
+    pub fn fill(&mut self, mut from: &[u8]) {
+        if let Some(extra) = &mut self.extra {
+            extra.data.extend_from_slice(from);
+            self.filled += from.len() as u32;
+            return;
+        }
+        let skip = (self.plan.offset % PAGE_BYTES as u64) as usize;
+        while !from.is_empty() {
+            let at = skip + self.filled as usize;
+            let place = at % PAGE_BYTES;
+            let count = from.len().min(PAGE_BYTES - place);
+            let (head, rest) = from.split_at(count);
+            self.pages[at / PAGE_BYTES].with_mut(|page| page[place..place + count].copy_from_slice(head));
+            self.filled += count as u32;
+            from = rest;
+        }
+    }
+}
+
+/// The data pointer (Base §4.1.2, TCP §3.4): data of a read goes in data PDUs; data of a write comes in the capsule, from
+/// its start on, or in data PDUs. `data_bytes` is what the host is to send, `length` what it is to get if it `reads`.
+pub(super) fn check_pointer(
+    sqe: &Sqe,
+    data_bytes: u32,
+    reads: bool,
+    capsule_bytes: u32,
+    length: u64,
+) -> Result<(), Status> {
+    let pointer = sqe.sgl();
+    if data_bytes == 0 && !reads {
+        return if capsule_bytes == 0 {
+            Ok(())
+        } else {
+            Err(Status::SGL_LENGTH.dnr())
+        };
+    }
+    let expected = if reads { length } else { u64::from(data_bytes) };
+    match pointer.kind {
+        sgl::TRANSPORT if capsule_bytes == 0 => {}
+        sgl::IN_CAPSULE if !reads && pointer.address == 0 => {
+            if capsule_bytes != pointer.length {
+                return Err(Status::SGL_LENGTH.dnr());
+            }
+        }
+        sgl::IN_CAPSULE if !reads => return Err(Status::SGL_OFFSET.dnr()),
+        sgl::TRANSPORT => return Err(Status::SGL_LENGTH.dnr()),
+        _ => return Err(Status::SGL_TYPE.dnr()),
+    }
+    if u64::from(pointer.length) != expected {
+        return Err(Status::SGL_LENGTH.dnr());
+    }
+    Ok(())
+}
