@@ -1,16 +1,20 @@
-//! Block requests as frontends hand them to a volume. They are validated once, at the edge: offset and length are
-//! multiples of a sector and lie inside the volume.
+//! Block requests as frontends hand them to a volume. A frontend checks a range once, when it makes it: nothing behind
+//! the frontend can hold a range of another kind.
+
+use core::ops::Range;
+
+use thiserror::Error;
 
 use crate::id::VolumeId;
+use crate::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
 use crate::page::Pages;
-use thiserror::Error;
 
 /// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOp {
-    /// Read `length` bytes.
+    /// Read the range.
     Read,
-    /// Write `length` bytes.
+    /// Write the range.
     Write,
     /// Make everything acknowledged so far durable on every replica.
     Flush,
@@ -18,6 +22,95 @@ pub enum BlockOp {
     Trim,
     /// Zero the range.
     WriteZeroes,
+}
+
+/// A range of a volume in whole sectors. Volumes never shrink, so a range stays inside the volume it was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectorRange {
+    offset: u64,
+    length: u64,
+}
+
+/// Why there is no such range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRange {
+    /// It is empty, or its ends are not those of sectors.
+    Unaligned,
+    /// It ends behind the volume.
+    Outside,
+}
+
+impl SectorRange {
+    /// No sector at all: the range of a flush.
+    pub const EMPTY: Self = Self { offset: 0, length: 0 };
+
+    /// The range of `length` bytes from `offset` on, in a volume of `size_bytes`.
+    ///
+    /// # Errors
+    /// The range is empty, unaligned, or ends behind the volume.
+    pub fn new(offset: u64, length: u64, size_bytes: u64) -> Result<Self, BadRange> {
+        let sector = SECTOR_BYTES as u64;
+        if length == 0 || !offset.is_multiple_of(sector) || !length.is_multiple_of(sector) {
+            return Err(BadRange::Unaligned);
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= size_bytes => Ok(Self { offset, length }),
+            _ => Err(BadRange::Outside),
+        }
+    }
+
+    /// First byte.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// True if no sector is in it.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// First byte behind it.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// First byte within the first page it touches.
+    pub const fn skip(&self) -> usize {
+        self.offset as usize % PAGE_BYTES
+    }
+
+    /// Numbers of the pages it touches.
+    pub const fn pages(&self) -> Range<u64> {
+        self.offset / PAGE_BYTES as u64..self.end().div_ceil(PAGE_BYTES as u64)
+    }
+
+    /// Bytes of a page it touches that are in it.
+    pub fn bytes_of(&self, page: u64) -> Range<usize> {
+        let start = page * PAGE_BYTES as u64;
+        let end = self.end().min(start + PAGE_BYTES as u64);
+        self.offset.saturating_sub(start) as usize..(end - start) as usize
+    }
+
+    /// Sectors of a page it touches that are in it.
+    pub fn sectors_of(&self, page: u64) -> Range<usize> {
+        let bytes = self.bytes_of(page);
+        bytes.start / SECTOR_BYTES..bytes.end / SECTOR_BYTES
+    }
+
+    /// Takes the next part off its front: all of it, or up to a multiple of the largest request.
+    pub fn take_part(&mut self) -> Self {
+        let largest = u64::from(REQUEST_BYTES_MAX);
+        let length = self.length.min(largest - self.offset % largest);
+        let part = Self { length, ..*self };
+        self.offset += length;
+        self.length -= length;
+        part
+    }
 }
 
 /// One request of a client.
@@ -31,14 +124,12 @@ pub struct BlockRequest {
     pub volume: VolumeId,
     /// What to do.
     pub op: BlockOp,
-    /// First byte; 0 for a flush.
-    pub offset: u64,
-    /// Bytes; 0 for a flush.
-    pub length: u32,
+    /// Where. Empty for a flush only.
+    pub range: SectorRange,
     /// Durable on every replica before it is acknowledged (writes, trims and zeroes).
     pub fua: bool,
-    /// Data of a write, laid out on the volume's page grid: `pages[i]` is the i-th page that the range touches, and
-    /// only the sectors inside the range count. Empty for everything else.
+    /// Data of a write, laid out on the volume's page grid: `pages[i]` is the i-th page of the range, and only
+    /// the sectors of the range count. Empty for everything else.
     pub pages: Pages,
 }
 
@@ -80,4 +171,47 @@ pub enum BlockError {
     /// Another gateway serves the volume, or may do so in a moment. Whether this was executed is not known.
     #[error("another gateway serves the volume")]
     Elsewhere,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_sectors_of_the_volume_are_a_range() {
+        let size = 4096;
+        for (offset, length, expected) in [
+            (0, 4096, None),
+            (3584, 512, None),
+            (0, 0, Some(BadRange::Unaligned)),
+            (7, 512, Some(BadRange::Unaligned)),
+            (0, 100, Some(BadRange::Unaligned)),
+            (4096, 512, Some(BadRange::Outside)),
+            (512, 4096, Some(BadRange::Outside)),
+            (u64::MAX - 511, 512, Some(BadRange::Outside)),
+        ] {
+            let range = SectorRange::new(offset, length, size);
+            assert_eq!(range.err(), expected, "{length} bytes from {offset} on");
+        }
+    }
+
+    #[test]
+    fn a_range_is_cut_along_pages() {
+        let range = SectorRange::new(3584, 5120, 1 << 20).expect("whole sectors");
+        assert_eq!((range.skip(), range.pages()), (3584, 0..3));
+        let bytes: Vec<_> = range.pages().map(|page| range.bytes_of(page)).collect();
+        assert_eq!(bytes, [3584..4096, 0..4096, 0..512]);
+        assert_eq!(range.sectors_of(0), 7..8);
+        assert!(SectorRange::EMPTY.pages().is_empty());
+    }
+
+    #[test]
+    fn parts_cover_a_range_and_end_on_multiples_of_the_largest_request() {
+        let largest = u64::from(REQUEST_BYTES_MAX);
+        let (offset, length) = (largest - 512, 2 * largest);
+        let mut left = SectorRange::new(offset, length, 4 * largest).expect("whole sectors");
+        let lengths: Vec<_> =
+            core::iter::from_fn(|| (!left.is_empty()).then(|| left.take_part().length())).collect();
+        assert_eq!(lengths, [512, largest, largest - 512]);
+    }
 }

@@ -20,7 +20,7 @@ pub mod slab;
 pub mod sync;
 pub mod time;
 
-pub use block::{BlockError, BlockOp, BlockReply, BlockRequest};
+pub use block::{BadRange, BlockError, BlockOp, BlockReply, BlockRequest, SectorRange};
 pub use device::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue};
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;

@@ -17,11 +17,11 @@ use crate::gateway::merge::{Merged, Part, merge};
 use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, Collection, Grant};
-use base::limits::{PAGE_BYTES, SECTOR_BYTES};
+use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 use base::time::earliest;
 use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Lpn, Machine, Map, Page, Pages,
-    Pool, Slab, Version, VssdId,
+    Pool, SectorRange, Slab, Version, VssdId,
 };
 use flash::{
     CreateError, GcMode, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdError,
@@ -174,8 +174,7 @@ struct Work {
     tag: u64,
     op: BlockOp,
     fua: bool,
-    offset: u64,
-    length: u64,
+    range: SectorRange,
     /// Data of a write.
     pages: Pages,
     /// Result of a read.
@@ -191,26 +190,18 @@ struct Work {
 
 impl Work {
     fn pages(&self) -> u32 {
-        let page = PAGE_BYTES as u64;
-        ((self.offset + self.length).div_ceil(page) - self.offset / page) as u32
+        let pages = self.range.pages();
+        (pages.end - pages.start) as u32
     }
 
     fn lpn(&self, place: u32) -> Lpn {
-        Lpn((self.offset / PAGE_BYTES as u64) as u32 + place)
+        Lpn(self.range.pages().start as u32 + place)
     }
 
     /// First sector and number of sectors of a page that are the request's.
     fn sectors(&self, place: u32) -> (usize, usize) {
-        let start = u64::from(self.lpn(place).0) * PAGE_BYTES as u64;
-        let (first, end) = (
-            self.offset.max(start),
-            (self.offset + self.length).min(start + PAGE_BYTES as u64),
-        );
-        let sector = SECTOR_BYTES as u64;
-        (
-            ((first - start) / sector) as usize,
-            ((end - first) / sector) as usize,
-        )
+        let sectors = self.range.sectors_of(u64::from(self.lpn(place).0));
+        (sectors.start, sectors.len())
     }
 }
 
@@ -338,8 +329,7 @@ impl Disk {
             tag: request.tag,
             op: request.op,
             fua: request.fua && changes,
-            offset: request.offset,
-            length: u64::from(request.length),
+            range: request.range,
             pages: request.pages,
             found: Vec::new(),
             begun: 0,
@@ -347,7 +337,7 @@ impl Disk {
             marks: Marks::new(),
             error: None,
         };
-        work.left = if work.length == 0 { 0 } else { work.pages() };
+        work.left = work.pages();
         if request.op == BlockOp::Read {
             work.found.resize(work.left as usize, None);
         }
@@ -362,14 +352,6 @@ impl Disk {
     }
 
     fn judge(&self, request: &BlockRequest, changes: bool) -> Result<(), BlockError> {
-        let sector = SECTOR_BYTES as u64;
-        let aligned =
-            request.offset.is_multiple_of(sector) && u64::from(request.length).is_multiple_of(sector);
-        let end = request.offset.checked_add(u64::from(request.length));
-        let size_bytes = u64::from(self.flash().logical_pages()) * PAGE_BYTES as u64;
-        if !aligned || end.is_none_or(|end| end > size_bytes) {
-            return Err(BlockError::Invalid);
-        }
         match () {
             () if self.buffered.is_latched() && request.op != BlockOp::Read => Err(BlockError::Io),
             () if self.buffered.is_stopping() && changes => Err(BlockError::Shutdown),
@@ -397,7 +379,7 @@ impl Disk {
     /// All pages of a request are done.
     fn finish(&mut self, slot: u32) {
         let work = &mut self.works[slot];
-        if work.fua && work.error.is_none() && work.length > 0 {
+        if work.fua && work.error.is_none() && !work.range.is_empty() {
             let marks = core::mem::take(&mut work.marks);
             if self.buffered.is_latched() {
                 work.error = Some(BlockError::Io);
@@ -553,10 +535,7 @@ impl Disk {
             return;
         };
         line.fetching = false;
-        let whole = line
-            .parts
-            .iter()
-            .any(|part| part.count == PAGE_BYTES / SECTOR_BYTES);
+        let whole = line.parts.iter().any(|part| part.count == SECTORS_PER_PAGE);
         match result {
             Ok(cached) => line.old = Some(cached.page),
             // All of it is written anew.

@@ -2,7 +2,10 @@
 //! next one begins (`rack/tests/change.rs` shows what happens otherwise).
 
 use base::limits::SECTOR_BYTES;
-use base::{Addr, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, VolumeId, VssdId};
+use base::{
+    Addr, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, SectorRange, VolumeId,
+    VssdId,
+};
 use host::gateway::GatewayConfig;
 use host::{Gateway, Input, Output};
 use rack::control::{Intent, Open};
@@ -115,8 +118,7 @@ impl World {
             tag: 1,
             volume: VOLUME,
             op: BlockOp::WriteZeroes,
-            offset: 0,
-            length: 4096,
+            range: SectorRange::new(0, 4096, u64::MAX).expect("whole sectors"),
             fua: false,
             pages: Pages::new(),
         };

@@ -4,8 +4,8 @@
 use base::device::execute;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{
-    BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaError, MediaKind,
-    MediaOp, Pages, Pool, Rng, VolumeId,
+    BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaError, MediaKind, MediaOp,
+    Pages, Pool, Rng, SectorRange, VolumeId,
 };
 use flash::{GcMode, Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry, DiskError, Input, Output};
@@ -164,8 +164,12 @@ impl Rig {
             tag,
             volume: VolumeId(0),
             op,
-            offset: (first * SECTOR_BYTES) as u64,
-            length: (count * SECTOR_BYTES) as u32,
+            range: SectorRange::new(
+                (first * SECTOR_BYTES) as u64,
+                (count * SECTOR_BYTES) as u64,
+                u64::MAX,
+            )
+            .expect("whole sectors"),
             fua,
             pages: Pages::new(),
         };
@@ -446,29 +450,6 @@ fn after_a_failed_medium_changes_and_flushes_fail_and_reads_go_on() {
         rig.disk.is_quiet(),
         "a stop does not wait for a medium that failed"
     );
-}
-
-#[test]
-fn requests_outside_the_disk_or_unaligned_are_refused() {
-    let mut rig = Rig::new(1, config("none"), GEOMETRY, None);
-    let size_bytes = (rig.sectors.len() * SECTOR_BYTES) as u64;
-    for (offset, length) in [(size_bytes, 512), (0, 100), (7, 512), (u64::MAX - 511, 512)] {
-        let request = BlockRequest {
-            client: 1,
-            tag: 1,
-            volume: VolumeId(0),
-            op: BlockOp::Read,
-            offset,
-            length,
-            fua: false,
-            pages: Pages::new(),
-        };
-        rig.disk.handle(rig.now, Input::Request(request));
-        let Some(Output::Reply(reply)) = rig.disk.poll() else {
-            panic!("an answer at once");
-        };
-        assert_eq!(reply.result.err(), Some(BlockError::Invalid));
-    }
 }
 
 #[test]

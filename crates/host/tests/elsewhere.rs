@@ -2,8 +2,8 @@
 //! collects names the replica that does not, and the client asks there.
 
 use base::{
-    Addr, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, NodeId, Page, Pages, Pool, VolumeId,
-    VssdId,
+    Addr, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, NodeId, Page, Pages, Pool,
+    SectorRange, VolumeId, VssdId,
 };
 use host::{Gateway, GatewayConfig, Input, Output};
 use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
@@ -60,8 +60,7 @@ fn read(gateway: &mut Gateway) -> Header {
         tag: 1,
         volume: VOLUME,
         op: BlockOp::Read,
-        offset: 0,
-        length: 4096,
+        range: SectorRange::new(0, 4096, u64::MAX).expect("whole sectors"),
         fua: false,
         pages: Pages::new(),
     };

@@ -4,7 +4,8 @@
 mod support;
 
 use base::{
-    Addr, BlockError, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, VolumeId,
+    Addr, BlockError, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, SectorRange,
+    VolumeId,
 };
 use host::{Gateway, GatewayConfig, Input, Output};
 use rack::control::Intent;
@@ -111,8 +112,7 @@ fn zero(gateway: &mut Gateway, tag: u64) {
         tag,
         volume: VOLUME,
         op: BlockOp::WriteZeroes,
-        offset: 0,
-        length: 512,
+        range: SectorRange::new(0, 512, u64::MAX).expect("whole sectors"),
         fua: false,
         pages: Pages::new(),
     };

@@ -40,9 +40,11 @@ impl SparseVolume {
         }
     }
 
-    /// Executes one request. The session has checked its range.
+    /// Executes one request.
     fn execute(&mut self, request: &BlockRequest) -> Result<Pages, BlockError> {
-        let parts = parts(request.offset, request.length);
+        // The pages of the request, and its part of each.
+        let touched = request.range.pages();
+        let parts = touched.map(|page| (page, request.range.bytes_of(page)));
         match request.op {
             BlockOp::Read => parts.map(|(page, range)| self.read(page, range)).collect(),
             BlockOp::Write => {
@@ -79,16 +81,6 @@ impl SparseVolume {
         });
         Ok(answer)
     }
-}
-
-/// The pages that a range touches, and the part of each.
-fn parts(offset: u64, length: u32) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let (page_bytes, end) = (PAGE_BYTES as u64, offset + u64::from(length));
-    (offset / page_bytes..end.div_ceil(page_bytes)).map(move |page| {
-        let start = page * page_bytes;
-        let (from, to) = (offset.max(start), end.min(start + page_bytes));
-        (page, (from - start) as usize..(to - start) as usize)
-    })
 }
 
 impl Machine for SparseVolume {

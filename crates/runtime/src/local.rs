@@ -12,7 +12,6 @@
 
 use base::device::Silence;
 use base::event::Kind;
-use base::limits::SECTOR_BYTES;
 use base::time::earliest;
 use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Device, Instant, MediaDone, MediaError, MediaKind,
@@ -241,27 +240,22 @@ impl Local {
     pub fn host_of(&self, request: &BlockRequest) -> Option<usize> {
         let volume = self.volumes.get(request.volume.0 as usize)?;
         match volume.store {
-            Store::Host(index) => check(request, &volume.export).is_ok().then_some(index),
+            Store::Host(index) => Some(index),
             _ => None,
         }
     }
 
-    /// Executes a request and returns its answer, or begins to execute it. One for a host is only refused here.
+    /// Executes a request and returns its answer, or begins to execute it. A request for a host goes to its host.
     pub fn submit(&mut self, now: Instant, request: BlockRequest, counters: &Counters) -> Option<BlockReply> {
         let (client, tag, index) = (request.client, request.tag, request.volume.0 as usize);
         let reply = |result| Some(BlockReply { client, tag, result });
-        let Some(volume) = self.volumes.get(index) else {
+        let Some(queue) = self.queues.get_mut(index) else {
             return reply(Err(BlockError::NoVolume));
         };
-        if let Err(error) = check(&request, &volume.export) {
-            return reply(Err(error));
-        }
+        let queue = queue.as_mut().expect("a request for a host goes to its host");
         let flushes = request.fua && matches!(request.op, BlockOp::Trim | BlockOp::WriteZeroes);
         let op = operation(request);
         count(&op, counters);
-        let queue = self.queues[index]
-            .as_mut()
-            .expect("a sound request goes to its host");
         match queue.execute(op) {
             Ok(done) => reply(result(done)),
             Err(mut op) => {
@@ -316,8 +310,8 @@ fn operation(request: BlockRequest) -> MediaOp {
     MediaOp {
         id: 0,
         kind,
-        offset: request.offset,
-        length: request.length,
+        offset: request.range.offset(),
+        length: request.range.length() as u32,
         pages: request.pages,
     }
 }
@@ -332,38 +326,21 @@ fn result(done: MediaDone) -> Result<Pages, BlockError> {
     }
 }
 
-/// The frontends have checked requests already; this is what keeps a mistake there from harming memory.
-fn check(request: &BlockRequest, export: &Export) -> Result<(), BlockError> {
-    let (offset, length) = (request.offset, u64::from(request.length));
-    let sector = SECTOR_BYTES as u64;
-    let inside = offset
-        .checked_add(length)
-        .is_some_and(|end| end <= export.size_bytes);
-    if !inside || !offset.is_multiple_of(sector) || !length.is_multiple_of(sector) {
-        return Err(BlockError::Invalid);
-    }
-    let changes = !matches!(request.op, BlockOp::Read | BlockOp::Flush);
-    if changes && export.read_only {
-        return Err(BlockError::ReadOnly);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Pool;
     use base::limits::PAGE_BYTES;
     use base::limits::SECTOR_BYTES;
+    use base::{Pool, SectorRange};
 
-    fn request(op: BlockOp, offset: u64, length: u32, pages: Pages) -> BlockRequest {
+    fn request(op: BlockOp, offset: u64, length: u64, pages: Pages) -> BlockRequest {
+        let range = SectorRange::new(offset, length, u64::MAX);
         BlockRequest {
             client: 1,
             tag: offset,
             volume: VolumeId(0),
             op,
-            offset,
-            length,
+            range: range.unwrap_or(SectorRange::EMPTY),
             fua: offset.is_multiple_of(3),
             pages,
         }
@@ -381,11 +358,6 @@ mod tests {
             local.collect(Instant::ZERO, &counters, |_| {});
             reply = local.next_done();
         }
-    }
-
-    fn pages_of(request: &BlockRequest) -> std::ops::Range<u64> {
-        let (page, end) = (PAGE_BYTES as u64, request.offset + u64::from(request.length));
-        request.offset / page..end.div_ceil(page)
     }
 
     /// Writes, trims and zeroes at any sector agree with a model, on a file and in memory.
@@ -410,10 +382,12 @@ mod tests {
                     1 => BlockOp::WriteZeroes,
                     _ => BlockOp::Write,
                 };
-                let mut asked = request(op, first as u64, length as u32, Pages::new());
+                let mut asked = request(op, first as u64, length as u64, Pages::new());
                 let fill = if op == BlockOp::Write { round as u8 | 1 } else { 0 };
                 if op == BlockOp::Write {
-                    asked.pages = pages_of(&asked)
+                    asked.pages = asked
+                        .range
+                        .pages()
                         .map(|_| {
                             let page = pool.alloc().expect("a page");
                             page.with_mut(|bytes| bytes.fill(fill));
@@ -432,7 +406,7 @@ mod tests {
             let pages = run(
                 &mut media,
                 &mut local,
-                request(BlockOp::Read, 512, BYTES as u32 - 512, Pages::new()),
+                request(BlockOp::Read, 512, BYTES as u64 - 512, Pages::new()),
             );
             for (index, page) in pages.iter().enumerate() {
                 let skip = if index == 0 { 512 } else { 0 };

@@ -544,7 +544,7 @@ impl Reactor {
             let span = self
                 .spans
                 .is_some()
-                .then(|| Span::new(request.op, request.length, now, os::now()));
+                .then(|| Span::new(request.op, request.range.length() as u32, now, os::now()));
             let hint = || {
                 let host_name = self.frontend.host_name(slot);
                 self.classes.hint(host_name, origin.port, request.volume)

@@ -10,7 +10,9 @@ use crate::workload::stream::{Request, Stream};
 use crate::workload::{Action, Burst, Chooser, Mix, Pattern, SCAN_PAGES_MAX};
 use crate::world::World;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE};
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Pool, Rng, VolumeId};
+use base::{
+    BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Pool, Rng, SectorRange, VolumeId,
+};
 use hdrhistogram::Histogram;
 use host::{Input, Output};
 use std::collections::VecDeque;
@@ -643,8 +645,8 @@ impl Clients {
             tag,
             volume: self.volumes[spec.volume].0.id,
             op,
-            offset: first * SECTOR_BYTES as u64,
-            length: (count * SECTOR_BYTES as u64) as u32,
+            range: SectorRange::new(first * SECTOR_BYTES as u64, count * SECTOR_BYTES as u64, u64::MAX)
+                .expect("whole sectors"),
             fua: fua && kind == Kind::Write,
             pages,
         };

@@ -370,7 +370,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             return Err(request);
         }
         self.core
-            .fold(gateway as u64, 0x4e9 ^ request.tag << 16, request.offset);
+            .fold(gateway as u64, 0x4e9 ^ request.tag << 16, request.range.offset());
         self.dispatch(gateway, Input::Request(request));
         Ok(())
     }

@@ -25,8 +25,8 @@ const PAGE: usize = SECTOR * SECTORS_PER_PAGE;
 
 /// Applies a request's data to stored pages; returns the pages touched.
 fn apply(store: &[Page], pool: &Pool, request: &BlockRequest) -> Vec<(usize, Page)> {
-    let first = (request.offset / 512) as usize;
-    let end = first + (request.length / 512) as usize;
+    let first = (request.range.offset() / 512) as usize;
+    let end = first + (request.range.length() / 512) as usize;
     let grid = first / SECTORS_PER_PAGE;
     let mut changed = Vec::new();
     let pages = store
@@ -49,8 +49,8 @@ fn apply(store: &[Page], pool: &Pool, request: &BlockRequest) -> Vec<(usize, Pag
 }
 
 fn read(store: &[Page], request: &BlockRequest) -> Pages {
-    let first = request.offset as usize / 4096;
-    let end = (request.offset + u64::from(request.length)).div_ceil(4096) as usize;
+    let first = request.range.offset() as usize / 4096;
+    let end = (request.range.end()).div_ceil(4096) as usize;
     store[first..end].iter().cloned().collect()
 }
 
@@ -195,9 +195,9 @@ impl Gate {
             let Some(request) = self.queue.pop_front() else {
                 return;
             };
-            let first = request.offset / 4096;
+            let first = request.range.offset() / 4096;
             let mut left = 0;
-            let count = (request.offset + u64::from(request.length)).div_ceil(4096) - first;
+            let count = (request.range.end()).div_ceil(4096) - first;
             for i in 0..count {
                 self.number += 1;
                 let mut header = Header::new(Op::Read, VssdId(1));
@@ -245,7 +245,7 @@ impl Gate {
             return;
         };
         if packet.header.op == Op::Read {
-            let at = packet.header.lba / SECTORS_PER_PAGE as u64 - request.offset / 4096;
+            let at = packet.header.lba / SECTORS_PER_PAGE as u64 - request.range.offset() / 4096;
             pages[at as usize] = packet.page().expect("a read has its page").clone();
         }
         *left -= 1;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockRequest, Pages, Pool, Slab};
+use base::{BlockRequest, Pages, Pool, SectorRange, Slab};
 
 /// Requests under way, each with the session's own work `W`.
 pub(crate) struct Ledger<W> {
@@ -111,9 +111,9 @@ impl<W> Ledger<W> {
     }
 
     /// Every page that a range touches, or none if the pool would keep fewer than `reserve`.
-    pub fn take_pages(&self, offset: u64, length: u32, reserve: usize) -> Option<Pages> {
-        let skip = (offset % PAGE_BYTES as u64) as usize;
-        let count = (skip + length as usize).div_ceil(PAGE_BYTES);
+    pub fn take_pages(&self, range: SectorRange, reserve: usize) -> Option<Pages> {
+        let touched = range.pages();
+        let count = (touched.end - touched.start) as usize;
         if self.pool.available() < count + reserve {
             return None;
         }

@@ -45,6 +45,17 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// Copies `from` into `pages`, to byte `at` from the start of the first one and on.
+pub(crate) fn copy_in(pages: &mut [Page], mut at: usize, mut from: &[u8]) {
+    while !from.is_empty() {
+        let place = at % PAGE_BYTES;
+        let (head, rest) = from.split_at(from.len().min(PAGE_BYTES - place));
+        pages[at / PAGE_BYTES].with_mut(|page| page[place..place + head.len()].copy_from_slice(head));
+        at += head.len();
+        from = rest;
+    }
+}
+
 /// Shows the bytes `range` of `pages`, counted from the start of the first one, page by page to `visitor` until it returns
 /// false.
 pub(crate) fn visit_places(

@@ -9,7 +9,7 @@ use super::operations::{Kind, Operation};
 use super::requests::{Flushing, Request, Requests};
 use super::set::{locate, sooner};
 use crate::Output;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, VolumeId, limits};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, VolumeId};
 use rack::registry::Durability;
 use wire::rack::Packet;
 
@@ -73,17 +73,9 @@ impl Traffic {
         } else {
             BlockError::NoVolume
         })?;
-        let record = &self.flight.volumes[index].record;
-        let (offset, length) = (request.offset, u64::from(request.length));
-        let sector = limits::SECTOR_BYTES as u64;
-        let aligned = offset.is_multiple_of(sector) && length.is_multiple_of(sector);
-        let end = offset.checked_add(length);
-        let inside = end.is_some_and(|end| end <= record.size_bytes);
         match request.op {
-            BlockOp::Flush => Ok(index),
-            _ if !aligned || !inside || length == 0 => Err(BlockError::Invalid),
-            BlockOp::Read => Ok(index),
-            _ if record.read_only => Err(BlockError::ReadOnly),
+            BlockOp::Read | BlockOp::Flush => Ok(index),
+            _ if self.flight.volumes[index].record.read_only => Err(BlockError::ReadOnly),
             _ => Ok(index),
         }
     }
@@ -94,17 +86,9 @@ impl Traffic {
             Err(error) => return self.reply(request.client, request.tag, Err(error)),
         };
         let durable = request.fua || self.flight.volumes[volume].record.durability == Durability::Media;
-        let page_bytes = limits::PAGE_BYTES as u64;
-        let (offset, end) = (
-            request.offset,
-            request.offset.saturating_add(u64::from(request.length)),
-        );
-        let (first, past) = (offset / page_bytes, end.div_ceil(page_bytes));
-        let (count, results) = match request.op {
-            BlockOp::Flush => (0, 0),
-            BlockOp::Read => (past - first, (past - first) as usize),
-            _ => (past - first, 0),
-        };
+        let touched = request.range.pages();
+        let count = (touched.end - touched.start) as usize;
+        let results = if request.op == BlockOp::Read { count } else { 0 };
         sooner(&mut self.flight.scan_at, now + self.flight.config.request_timeout);
         let slot = self.requests.insert(Request {
             client: request.client,
@@ -121,22 +105,20 @@ impl Traffic {
         }
         let mut pages = request.pages.into_iter();
         for place in 0..results {
-            let (set, lpn) = locate(&self.flight.volumes[volume].sets, first + place as u64);
+            let (set, lpn) = locate(&self.flight.volumes[volume].sets, touched.start + place as u64);
             let kind = Kind::Read { request: slot, place };
             self.flight.start(now, volume, set, lpn, kind);
         }
         if request.op == BlockOp::Read {
             return;
         }
-        let sector = limits::SECTOR_BYTES as u64;
-        for page in first..past {
-            let from = offset.max(page * page_bytes) - page * page_bytes;
-            let to = end.min((page + 1) * page_bytes) - page * page_bytes;
+        for page in touched {
+            let sectors = request.range.sectors_of(page);
             let part = Part {
                 request: slot,
                 page: pages.next().filter(|_| request.op == BlockOp::Write),
-                first: (from / sector) as usize,
-                count: ((to - from) / sector) as usize,
+                first: sectors.start,
+                count: sectors.len(),
                 durable,
             };
             // Now, or with others when the page is free.

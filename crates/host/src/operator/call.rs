@@ -4,7 +4,7 @@
 
 use crate::gateway::{Gateway, NodeAnswer, VolumeState};
 use crate::{Input, NOBODY};
-use base::{Addr, BlockOp, BlockRequest, Instant, Machine, Pages, VolumeId, VssdId};
+use base::{Addr, BlockOp, BlockRequest, Instant, Machine, Pages, SectorRange, VolumeId, VssdId};
 use rack::exchange::ChangeState;
 use rack::registry::{SetRecord, Snapshot, VolumeRecord};
 use wire::rack::Code;
@@ -147,8 +147,7 @@ fn flush_and_close(gateway: &mut Gateway, now: Instant) {
             tag: 0,
             volume: export.volume,
             op: BlockOp::Flush,
-            offset: 0,
-            length: 0,
+            range: SectorRange::EMPTY,
             fua: false,
             pages: Pages::new(),
         };

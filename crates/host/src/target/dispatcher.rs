@@ -85,8 +85,8 @@ impl Ask {
     /// Of a block request.
     pub fn of(request: &BlockRequest) -> Self {
         let (kind, bytes) = match request.op {
-            BlockOp::Read => (Kind::Read, request.length),
-            BlockOp::Write => (Kind::Write, request.length),
+            BlockOp::Read => (Kind::Read, request.range.length() as u32),
+            BlockOp::Write => (Kind::Write, request.range.length() as u32),
             BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes => (Kind::Control, 0),
         };
         Self {

@@ -199,8 +199,8 @@ impl MemoryGateway {
     }
 
     fn serve(&mut self, request: &BlockRequest) -> Result<Pages, BlockError> {
-        let start = request.offset as usize;
-        let end = start + request.length as usize;
+        let start = request.range.offset() as usize;
+        let end = start + request.range.length() as usize;
         assert!(end <= self.volume.len(), "the frontend has checked the range");
         match request.op {
             BlockOp::Flush => {}

@@ -6,8 +6,8 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use base::Pages;
 use base::limits::PAGE_BYTES;
+use base::{Pages, SectorRange};
 
 use super::proto::{self, Errno, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, chunk, option_reply};
 use crate::segment::Segment;
@@ -86,19 +86,19 @@ impl Reply {
     }
 
     /// The data of a read: one content chunk if `structured`, so that "don't fragment" always holds, else a simple
-    /// reply. `pages` are on the page grid around `offset`.
-    pub(super) fn data(cookie: u64, offset: u64, length: u32, pages: Pages, structured: bool) -> Self {
+    /// reply. `pages` are those of the range.
+    pub(super) fn data(cookie: u64, range: SectorRange, pages: Pages, structured: bool) -> Self {
         let mut reply = if structured {
             let mut reply = Self::new();
-            reply.put_chunk(chunk::OFFSET_DATA, cookie, 8 + length);
-            reply.put(&offset.to_be_bytes());
+            reply.put_chunk(chunk::OFFSET_DATA, cookie, 8 + range.length() as u32);
+            reply.put(&range.offset().to_be_bytes());
             reply
         } else {
             Self::simple(cookie, None)
         };
-        reply.skip = (offset % PAGE_BYTES as u64) as usize;
-        reply.body_bytes = length as usize;
-        reply.credit_bytes = u64::from(length);
+        reply.skip = range.skip();
+        reply.body_bytes = range.length() as usize;
+        reply.credit_bytes = range.length();
         let due = (reply.skip + reply.body_bytes).div_ceil(PAGE_BYTES);
         assert_eq!(
             pages.len(),

@@ -2,14 +2,14 @@
 
 use core::ops::Range;
 
-use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
-use base::{BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, VolumeId};
+use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
+use base::{BadRange, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange, VolumeId};
 
 use super::input::{CloseReason, Flow, Gather, Opened};
 use super::output::{Output, Reply};
 use super::proto::{Errno, REQUEST_BYTES, RequestHeader, command, command_flags as flag};
 use crate::ledger::Ledger;
-use crate::segment::visit_places;
+use crate::segment::{copy_in, visit_places};
 use crate::session::Limits;
 
 /// A request under way.
@@ -17,10 +17,8 @@ use crate::session::Limits;
 pub(super) struct Work {
     cookie: u64,
     kind: Kind,
-    /// First byte that the gateway has not been asked about; for reads, the first byte of the range.
-    offset: u64,
-    /// Bytes from there on; long trims and zeroes shrink part by part.
-    length: u32,
+    /// The client's range; of trims and zeroes, the part that the volume has not been asked about.
+    range: SectorRange,
     fua: bool,
 }
 
@@ -38,7 +36,7 @@ enum Kind {
 #[derive(Debug)]
 struct WritePayload {
     request: BlockRequest,
-    filled: u32,
+    filled: usize,
 }
 
 impl Kind {
@@ -54,7 +52,7 @@ impl Kind {
     }
 
     /// Payload bytes that a request of `length` bytes holds while it is under way.
-    const fn payload_bytes(self, length: u32) -> u32 {
+    const fn payload_bytes(self, length: u64) -> u64 {
         match self {
             Self::Read | Self::Write => length,
             _ => 0,
@@ -188,8 +186,8 @@ impl Transmission {
             return Flow::Close(CloseReason::Disconnected);
         }
         match self.judge(&header, opened) {
-            Ok(Kind::Status) => output.push(Reply::allocated(header.cookie, header.length)),
-            Ok(kind) => return self.accept(&header, kind, opened),
+            Ok((Kind::Status, _)) => output.push(Reply::allocated(header.cookie, header.length)),
+            Ok((kind, range)) => return self.accept(&header, kind, range, opened),
             Err(errno) if header.command == command::WRITE => {
                 self.terms.phase = Phase::Skip {
                     cookie: header.cookie,
@@ -211,7 +209,7 @@ impl Transmission {
 
     /// A checked request, or the exact error for it (proto.md "Error values"). In this order: shutdown, unknown
     /// command or flag, read-only export, length and alignment, range.
-    fn judge(&self, header: &RequestHeader, opened: &Opened) -> Result<Kind, Errno> {
+    fn judge(&self, header: &RequestHeader, opened: &Opened) -> Result<(Kind, SectorRange), Errno> {
         if self.terms.stopping {
             return Err(Errno::Shutdown);
         }
@@ -232,46 +230,35 @@ impl Transmission {
         }
         if kind == Kind::Flush {
             let bare = header.offset == 0 && header.length == 0;
-            return if bare { Ok(kind) } else { Err(Errno::Inval) };
+            return bare.then_some((kind, SectorRange::EMPTY)).ok_or(Errno::Inval);
         }
-        let sector = SECTOR_BYTES as u64;
-        let aligned = header.offset.is_multiple_of(sector) && u64::from(header.length).is_multiple_of(sector);
-        let too_long = kind.payload_bytes(header.length) > self.terms.request_bytes_max;
-        if header.length == 0 || !aligned || too_long {
+        let length = u64::from(header.length);
+        if kind.payload_bytes(length) > u64::from(self.terms.request_bytes_max) {
             return Err(Errno::Inval);
         }
-        if header
-            .offset
-            .checked_add(u64::from(header.length))
-            .is_none_or(|end| end > opened.size_bytes)
-        {
-            let past_the_end = matches!(kind, Kind::Write | Kind::WriteZeroes);
-            return Err(if past_the_end {
-                Errno::NoSpace
-            } else {
-                Errno::Inval
-            });
-        }
+        let range = SectorRange::new(header.offset, length, opened.size_bytes);
+        let range = range.map_err(|bad| match (bad, kind) {
+            (BadRange::Outside, Kind::Write | Kind::WriteZeroes) => Errno::NoSpace,
+            _ => Errno::Inval,
+        })?;
         // Zeroing whole pages costs no payload; a part of a page is read, changed and written.
         let page = PAGE_BYTES as u64;
-        let whole = header.offset.is_multiple_of(page) && u64::from(header.length).is_multiple_of(page);
+        let whole = header.offset.is_multiple_of(page) && length.is_multiple_of(page);
         if header.flags & flag::FAST_ZERO != 0 && !whole {
             return Err(Errno::NotSup);
         }
-        Ok(kind)
+        Ok((kind, range))
     }
 
     /// Takes a valid request, if there is room for its payload.
-    fn accept(&mut self, header: &RequestHeader, kind: Kind, opened: &Opened) -> Flow {
-        let payload_bytes = u64::from(kind.payload_bytes(header.length));
+    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange, opened: &Opened) -> Flow {
+        let payload_bytes = kind.payload_bytes(range.length());
         let limits = &self.terms.limits;
         if !self.ledger.admits(payload_bytes, limits.bytes_max, false) {
             return Flow::Blocked;
         }
         let pages = match kind {
-            Kind::Write => self
-                .ledger
-                .take_pages(header.offset, header.length, limits.pages_reserve),
+            Kind::Write => self.ledger.take_pages(range, limits.pages_reserve),
             _ => Some(Pages::new()),
         };
         let Some(pages) = pages else {
@@ -282,8 +269,7 @@ impl Transmission {
         let tag = self.ledger.insert(Work {
             cookie: header.cookie,
             kind,
-            offset: header.offset,
-            length: header.length,
+            range,
             fua: fua && kind.changes_data(),
         });
         if kind != Kind::Write {
@@ -295,8 +281,7 @@ impl Transmission {
             tag,
             volume: opened.volume,
             op: BlockOp::Write,
-            offset: header.offset,
-            length: header.length,
+            range,
             fua,
             pages,
         };
@@ -310,24 +295,17 @@ impl Transmission {
     fn ask(&mut self, tag: u64, volume: VolumeId) {
         let client = self.ledger.client;
         let work = self.ledger.work(tag);
-        let (offset, length) = (work.offset, work.length);
         let (op, fua) = (work.kind.op(), work.fua);
-        let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
-        let part = match op {
-            BlockOp::Trim | BlockOp::WriteZeroes => u64::from(length).min(part_max) as u32,
-            _ => length,
+        let range = match op {
+            BlockOp::Trim | BlockOp::WriteZeroes => work.range.take_part(),
+            _ => work.range,
         };
-        if matches!(op, BlockOp::Trim | BlockOp::WriteZeroes) {
-            work.offset += u64::from(part);
-            work.length -= part;
-        }
         self.ledger.ask(BlockRequest {
             client,
             tag,
             volume,
             op,
-            offset,
-            length: part,
+            range,
             fua,
             pages: Pages::new(),
         });
@@ -340,19 +318,15 @@ impl Transmission {
             .as_mut()
             .expect("payload is received in its phase only");
         let request = &mut write.request;
-        let step = bytes.len().min((request.length - write.filled) as usize);
-        let skip = (request.offset % PAGE_BYTES as u64) as usize;
-        let mut from = &bytes[..step];
-        while !from.is_empty() {
-            let at = skip + write.filled as usize;
-            let place = at % PAGE_BYTES;
-            let count = from.len().min(PAGE_BYTES - place);
-            let (head, rest) = from.split_at(count);
-            request.pages[at / PAGE_BYTES].with_mut(|page| page[place..place + count].copy_from_slice(head));
-            write.filled += count as u32;
-            from = rest;
-        }
-        if write.filled < request.length {
+        let length = request.range.length() as usize;
+        let step = bytes.len().min(length - write.filled);
+        copy_in(
+            &mut request.pages,
+            request.range.skip() + write.filled,
+            &bytes[..step],
+        );
+        write.filled += step;
+        if write.filled < length {
             return (step, Flow::Starved);
         }
         self.terms.phase = Phase::Header;
@@ -365,9 +339,9 @@ impl Transmission {
     /// See [`crate::Session::payload_room`].
     pub fn payload_room(&self, visitor: &mut dyn FnMut(&Page, Range<usize>) -> bool) {
         if let Some(WritePayload { request, filled }) = &self.write {
-            let skip = (request.offset % PAGE_BYTES as u64) as usize;
-            let range = skip + *filled as usize..skip + request.length as usize;
-            visit_places(&request.pages, range, visitor);
+            let skip = request.range.skip();
+            let places = skip + filled..skip + request.range.length() as usize;
+            visit_places(&request.pages, places, visitor);
         }
     }
 
@@ -377,9 +351,9 @@ impl Transmission {
             return;
         }
         let write = self.write.as_mut().expect("there was room for payload");
-        let left = (write.request.length - write.filled) as usize;
+        let left = write.request.range.length() as usize - write.filled;
         assert!(bytes <= left, "no more is filled than there was room for");
-        write.filled += bytes as u32;
+        write.filled += bytes;
     }
 
     /// The volume's answer to a request. If the connection `is_cut`, nothing is sent or asked any more.
@@ -392,7 +366,7 @@ impl Transmission {
         let opened = self.terms.opened.as_ref();
         let opened = opened.expect("the transmission phase starts with an export");
         let (structured, volume) = (opened.structured, opened.volume);
-        let parted = matches!(work.kind, Kind::Trim | Kind::WriteZeroes) && work.length > 0;
+        let parted = matches!(work.kind, Kind::Trim | Kind::WriteZeroes) && !work.range.is_empty();
         if parted && reply.result.is_ok() && !is_cut {
             return self.ask(reply.tag, volume);
         }
@@ -400,10 +374,10 @@ impl Transmission {
         if is_cut {
             return;
         }
-        let payload_bytes = u64::from(work.kind.payload_bytes(work.length));
+        let payload_bytes = work.kind.payload_bytes(work.range.length());
         output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.
-            (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.offset, work.length, pages, structured),
+            (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.range, pages, structured),
             (kind, Err(error)) => {
                 self.ledger.bytes -= payload_bytes;
                 let needs_chunk = kind == Kind::Read && structured;

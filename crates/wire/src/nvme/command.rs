@@ -1,6 +1,5 @@
 //! Commands from their acceptance to the volume: room for their data, data that hosts are asked for, and refusals.
 
-use base::limits::REQUEST_BYTES_MAX;
 use base::{BlockOp, BlockRequest, Pages};
 
 use super::output::Reply;
@@ -101,9 +100,7 @@ impl Session {
             return None;
         }
         if plan.takes_pages() {
-            return self
-                .ledger
-                .take_pages(plan.offset, plan.length as u32, pages_reserve);
+            return self.ledger.take_pages(plan.range, pages_reserve);
         }
         Some(Pages::new())
     }
@@ -204,17 +201,11 @@ impl Session {
         let client = self.ledger.client;
         let work = self.ledger.work(tag);
         let plan = &mut work.plan;
-        let (op, offset, fua) = (plan.op(), plan.offset, plan.fua);
-        plan.lba = offset >> BLOCK_SHIFT;
-        let length = match op {
-            BlockOp::Trim | BlockOp::WriteZeroes => {
-                let part_max = u64::from(REQUEST_BYTES_MAX) - offset % u64::from(REQUEST_BYTES_MAX);
-                let part = plan.length.min(part_max);
-                plan.offset += part;
-                plan.length -= part;
-                part as u32
-            }
-            _ => plan.length as u32,
+        let (op, fua) = (plan.op(), plan.fua);
+        plan.lba = plan.range.offset() >> BLOCK_SHIFT;
+        let range = match op {
+            BlockOp::Trim | BlockOp::WriteZeroes => plan.range.take_part(),
+            _ => plan.range,
         };
         let pages = match op {
             BlockOp::Write => core::mem::take(&mut work.pages),
@@ -225,8 +216,7 @@ impl Session {
             tag,
             volume,
             op,
-            offset,
-            length,
+            range,
             fua,
             pages,
         });

@@ -1,7 +1,7 @@
 //! I/O commands (NVM §3.2): their checks, their payload, and their answers.
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockReply, Pages};
+use base::{BadRange, BlockError, BlockReply, Pages, SectorRange};
 
 use super::output::Reply;
 use super::proto::{
@@ -75,7 +75,7 @@ impl Session {
             plan.data_bytes,
             kind == Kind::Read,
             capsule_bytes,
-            plan.length,
+            plan.range.length(),
         )?;
         Ok(plan)
     }
@@ -87,13 +87,13 @@ impl Session {
         if control & io::DIRECTIVE_TYPE != 0 {
             return Err(Status::INVALID_FIELD.dnr());
         }
-        (plan.offset, plan.length) = range(first, blocks, namespace).ok_or(Status::LBA_RANGE.dnr())?;
+        plan.range = range(first, blocks, namespace).map_err(|_| Status::LBA_RANGE.dnr())?;
         if matches!(plan.kind, Kind::Read | Kind::Write | Kind::Compare) {
-            if plan.length > u64::from(self.link.shape.request_bytes_max) {
+            if plan.range.length() > u64::from(self.link.shape.request_bytes_max) {
                 return Err(Status::INVALID_FIELD.dnr());
             }
             if plan.kind != Kind::Read {
-                plan.data_bytes = plan.length as u32;
+                plan.data_bytes = plan.range.length() as u32;
             }
         }
         Ok(())
@@ -114,10 +114,10 @@ impl Session {
         let mut valid = true;
         for bytes in extra.data.chunks_exact(DSM_RANGE_BYTES).take(count).rev() {
             let (blocks, first) = (u64::from(u32_at(bytes, 4)), u64_at(bytes, 8));
-            match namespace.and_then(|namespace| range(first, blocks, &namespace)) {
-                Some((_, 0)) => {}
-                Some(range) => extra.ranges.push(range),
-                None => valid = false,
+            match namespace.map(|namespace| range(first, blocks, &namespace)) {
+                Some(Ok(range)) => extra.ranges.push(range),
+                Some(Err(BadRange::Unaligned)) => {}
+                None | Some(Err(BadRange::Outside)) => valid = false,
             }
         }
         extra.data = Vec::new();
@@ -128,7 +128,7 @@ impl Session {
         let next = extra.ranges.pop().filter(|_| valid);
         match next {
             Some(next) => {
-                (work.plan.offset, work.plan.length) = next;
+                work.plan.range = next;
                 self.ask(tag);
             }
             None => {
@@ -172,15 +172,15 @@ impl Session {
         match (plan.kind, reply.result) {
             (Kind::Read, Ok(pages)) => {
                 self.link.usage.reads += 1;
-                self.link.usage.read_bytes += plan.length;
+                self.link.usage.read_bytes += plan.range.length();
                 let cqe = self.cqe(plan.cid, Status::SUCCESS, 0);
                 let (framing, sq_flow) = (self.framing(), self.sq_flow());
-                let reply = Reply::pages(framing, plan.offset, plan.length as u32, pages, &cqe, sq_flow);
+                let reply = Reply::pages(framing, plan.range, pages, &cqe, sq_flow);
                 self.output.push(reply);
             }
             (Kind::Compare, Ok(pages)) => {
                 self.link.usage.reads += 1;
-                self.link.usage.read_bytes += plan.length;
+                self.link.usage.read_bytes += plan.range.length();
                 if same(&plan, &sent, &pages) {
                     self.answer(plan.cid, Status::SUCCESS, 0);
                 } else {
@@ -190,7 +190,7 @@ impl Session {
             (kind, Ok(_)) => {
                 if kind == Kind::Write {
                     self.link.usage.writes += 1;
-                    self.link.usage.written_bytes += plan.length;
+                    self.link.usage.written_bytes += plan.range.length();
                 }
                 self.answer(plan.cid, Status::SUCCESS, 0);
             }
@@ -207,13 +207,13 @@ impl Session {
     fn goes_on(&mut self, tag: u64) -> bool {
         let work = self.ledger.work(tag);
         match work.plan.kind {
-            Kind::Trim | Kind::WriteZeroes => work.plan.length > 0,
-            Kind::Dataset if work.plan.length > 0 => true,
+            Kind::Trim | Kind::WriteZeroes => !work.plan.range.is_empty(),
+            Kind::Dataset if !work.plan.range.is_empty() => true,
             Kind::Dataset => {
                 let extra = work.extra.as_mut().expect("its ranges are there");
                 let next = extra.ranges.pop();
                 if let Some(next) = next {
-                    (work.plan.offset, work.plan.length) = next;
+                    work.plan.range = next;
                 }
                 next.is_some()
             }
@@ -250,17 +250,16 @@ fn dataset_bytes(sqe: &Sqe) -> Result<u32, Status> {
     Ok(length)
 }
 
-/// Offset and length in bytes of a range of blocks, if it lies inside the namespace.
-fn range(first: u64, blocks: u64, namespace: &Namespace) -> Option<(u64, u64)> {
-    let end = first.checked_add(blocks)?;
-    let inside = end <= namespace.size_bytes >> BLOCK_SHIFT;
-    inside.then_some((first << BLOCK_SHIFT, blocks << BLOCK_SHIFT))
+/// A range of blocks of the namespace. Only an empty one can be unaligned.
+fn range(first: u64, blocks: u64, namespace: &Namespace) -> Result<SectorRange, BadRange> {
+    let offset = first.checked_mul(1 << BLOCK_SHIFT).ok_or(BadRange::Outside)?;
+    SectorRange::new(offset, blocks << BLOCK_SHIFT, namespace.size_bytes)
 }
 
 /// True if what was read is what the host sent.
 fn same(plan: &Plan, sent: &Pages, read: &Pages) -> bool {
-    let mut at = (plan.offset % PAGE_BYTES as u64) as usize;
-    let mut left = plan.length as usize;
+    let mut at = plan.range.skip();
+    let mut left = plan.range.length() as usize;
     assert_eq!(sent.len(), read.len(), "both are on the page grid");
     sent.iter().zip(read).all(|(sent, read)| {
         let count = left.min(PAGE_BYTES - at);

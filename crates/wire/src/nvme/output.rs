@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use base::Pages;
 use base::limits::PAGE_BYTES;
+use base::{Pages, SectorRange};
 
 use super::proto::{
     Common, Cqe, DATA_PDU_BYTES, DIGEST_BYTES, DataHeader, IC_BYTES, RESPONSE_PDU_BYTES, pdu, pdu_flag, put,
@@ -124,17 +124,17 @@ impl Reply {
         reply
     }
 
-    /// Data of a read on the page grid around byte `offset` of the volume, and the response to it.
+    /// Data of a read, the pages of its range, and the response to it.
     pub(super) fn pages(
         framing: Framing,
-        offset: u64,
-        length: u32,
+        range: SectorRange,
         pages: Pages,
         cqe: &Cqe,
         sq_flow: bool,
     ) -> Self {
         let mut reply = Self::new(true);
-        reply.skip = (offset % PAGE_BYTES as u64) as u16;
+        let length = range.length() as u32;
+        reply.skip = range.skip() as u16;
         let due = (usize::from(reply.skip) + length as usize).div_ceil(PAGE_BYTES);
         assert_eq!(
             pages.len(),

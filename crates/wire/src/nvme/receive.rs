@@ -6,7 +6,6 @@
 use core::ops::Range;
 
 use base::Page;
-use base::limits::PAGE_BYTES;
 
 use super::limits::IN_CAPSULE_BYTES_MIN;
 use super::output::Framing;
@@ -285,7 +284,7 @@ impl Session {
         let (_, work) = work.expect("its command is under way");
         // Data of the control path goes elsewhere.
         let left = if work.pages.is_empty() { 0 } else { incoming.left };
-        let at = (work.plan.offset % PAGE_BYTES as u64) as usize + work.filled as usize;
+        let at = work.plan.range.skip() + work.filled as usize;
         visit_places(&work.pages, at..at + left as usize, visitor);
     }
 

@@ -1,9 +1,9 @@
 //! Commands under way: what each is to do, how far it is, and its data.
 
-use base::limits::PAGE_BYTES;
-use base::{BlockOp, Pages};
+use base::{BlockOp, Pages, SectorRange};
 
 use super::proto::{Sqe, Status, sgl};
+use crate::segment::copy_in;
 
 /// How far a command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,8 @@ pub(super) struct Plan {
     pub fua: bool,
     /// Bytes of data that the host sends.
     pub data_bytes: u32,
-    /// First byte that the volume has not been asked about; for reads, writes and compares the first of the range.
-    pub offset: u64,
-    /// Bytes from there on; long trims and zeroes shrink part by part.
-    pub length: u64,
+    /// The command's range; of trims and zeroes, the part that the volume has not been asked about.
+    pub range: SectorRange,
 }
 
 /// A command under way.
@@ -77,7 +75,7 @@ pub(super) struct Extra {
     pub sqe: Sqe,
     pub data: Vec<u8>,
     /// Ranges not asked about yet, last first.
-    pub ranges: Vec<(u64, u64)>,
+    pub ranges: Vec<SectorRange>,
 }
 
 impl Plan {
@@ -90,16 +88,15 @@ impl Plan {
             kind,
             fua: false,
             data_bytes: 0,
-            offset: 0,
-            length: 0,
+            range: SectorRange::EMPTY,
         }
     }
 
     /// Payload bytes that count while it is under way: a compare holds what it was sent and what is read.
     pub const fn payload_bytes(&self) -> u32 {
         match self.kind {
-            Kind::Read | Kind::Write => self.length as u32,
-            Kind::Compare => 2 * self.length as u32,
+            Kind::Read | Kind::Write => self.range.length() as u32,
+            Kind::Compare => 2 * self.range.length() as u32,
             _ => 0,
         }
     }
@@ -139,22 +136,16 @@ impl Work {
     }
 
     /// Puts data in its place.
-    pub fn fill(&mut self, mut from: &[u8]) {
-        if let Some(extra) = &mut self.extra {
-            extra.data.extend_from_slice(from);
-            self.filled += from.len() as u32;
-            return;
+    pub fn fill(&mut self, from: &[u8]) {
+        match &mut self.extra {
+            Some(extra) => extra.data.extend_from_slice(from),
+            None => copy_in(
+                &mut self.pages,
+                self.plan.range.skip() + self.filled as usize,
+                from,
+            ),
         }
-        let skip = (self.plan.offset % PAGE_BYTES as u64) as usize;
-        while !from.is_empty() {
-            let at = skip + self.filled as usize;
-            let place = at % PAGE_BYTES;
-            let count = from.len().min(PAGE_BYTES - place);
-            let (head, rest) = from.split_at(count);
-            self.pages[at / PAGE_BYTES].with_mut(|page| page[place..place + count].copy_from_slice(head));
-            self.filled += count as u32;
-            from = rest;
-        }
+        self.filled += from.len() as u32;
     }
 }
 

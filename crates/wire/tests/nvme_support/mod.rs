@@ -237,9 +237,13 @@ impl Rig {
         let mut any = false;
         while let Some(request) = session.poll() {
             any = true;
-            assert!(request.length == 0 || request.offset + u64::from(request.length) <= DISK_BYTES as u64);
-            self.seen
-                .push((request.op, request.offset, request.length, request.fua));
+            assert!(request.range.is_empty() || request.range.end() <= DISK_BYTES as u64);
+            self.seen.push((
+                request.op,
+                request.range.offset(),
+                request.range.length() as u32,
+                request.fua,
+            ));
             if self.hold {
                 self.held.push(request);
             } else {
@@ -267,7 +271,7 @@ impl Rig {
     }
 
     fn carry_out(&mut self, request: &BlockRequest) -> Pages {
-        let (start, length) = (request.offset as usize, request.length as usize);
+        let (start, length) = (request.range.offset() as usize, request.range.length() as usize);
         let first = start / PAGE_BYTES;
         let mut pages = Pages::new();
         match request.op {

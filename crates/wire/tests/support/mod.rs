@@ -212,8 +212,12 @@ impl Server {
         let mut any = false;
         while let Some(request) = self.session.poll() {
             any = true;
-            self.seen
-                .push((request.op, request.offset, request.length, request.fua));
+            self.seen.push((
+                request.op,
+                request.range.offset(),
+                request.range.length() as u32,
+                request.fua,
+            ));
             if self.hold {
                 self.held.push(request);
             } else {
@@ -235,7 +239,7 @@ impl Server {
     }
 
     fn carry_out(&mut self, request: &BlockRequest) -> Pages {
-        let (start, length) = (request.offset as usize, request.length as usize);
+        let (start, length) = (request.range.offset() as usize, request.range.length() as usize);
         let first = start / PAGE_BYTES;
         let mut pages = Pages::new();
         match request.op {

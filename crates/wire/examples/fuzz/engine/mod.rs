@@ -345,24 +345,25 @@ impl Gateway {
         check_request(&request, exports, request_bytes_max);
         if request.op == BlockOp::Write {
             let crc = written_crc(&request);
-            self.writes.push((request.offset, request.length, crc));
+            self.writes
+                .push((request.range.offset(), request.range.length() as u32, crc));
         }
         self.held.push(request);
     }
 }
 
 fn check_request(request: &BlockRequest, exports: &[Export], request_bytes_max: u32) {
-    let length = u64::from(request.length);
+    let length = request.range.length();
     let payload = matches!(request.op, BlockOp::Read | BlockOp::Write);
     assert!(request.client == 5 && request.volume == exports[0].volume);
-    assert!(request.offset.is_multiple_of(512) && length.is_multiple_of(512));
+    assert!(request.range.offset().is_multiple_of(512) && length.is_multiple_of(512));
     assert!(
-        request.offset + length <= DISK_BYTES,
+        request.range.offset() + length <= DISK_BYTES,
         "nothing outside the volume is asked for"
     );
     assert!((length == 0) == (request.op == BlockOp::Flush));
-    assert!(!payload || request.length <= request_bytes_max);
-    let pages = (request.offset as usize % PAGE_BYTES + request.length as usize).div_ceil(PAGE_BYTES);
+    assert!(!payload || length <= u64::from(request_bytes_max));
+    let pages = (request.range.skip() + request.range.length() as usize).div_ceil(PAGE_BYTES);
     assert_eq!(
         request.pages.len(),
         if request.op == BlockOp::Write { pages } else { 0 }
@@ -371,8 +372,8 @@ fn check_request(request: &BlockRequest, exports: &[Export], request_bytes_max: 
 }
 
 fn written_crc(request: &BlockRequest) -> u32 {
-    let mut at = request.offset as usize % PAGE_BYTES;
-    let mut left = request.length as usize;
+    let mut at = request.range.skip();
+    let mut left = request.range.length() as usize;
     let mut crc = 0;
     for page in &request.pages {
         let count = left.min(PAGE_BYTES - at);
@@ -404,8 +405,8 @@ fn answer(rng: &mut Rng, session: &mut Session, pool: &Pool, request: BlockReque
 
 /// Stamped pages, `None` when the pool is empty.
 fn read(pool: &Pool, request: &BlockRequest) -> Option<Pages> {
-    let first = request.offset / PAGE_BYTES as u64;
-    let last = (request.offset + u64::from(request.length)).div_ceil(PAGE_BYTES as u64);
+    let first = request.range.offset() / PAGE_BYTES as u64;
+    let last = request.range.end().div_ceil(PAGE_BYTES as u64);
     let mut pages = Pages::new();
     for page in first..last {
         let target = pool.alloc()?;

@@ -556,24 +556,24 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
 
 /// A request that reaches the volume is valid.
 fn check_request(request: &BlockRequest, request_bytes_max: u32) {
-    let length = u64::from(request.length);
+    let length = request.range.length();
     let payload = matches!(request.op, BlockOp::Read | BlockOp::Write);
     assert!(request.client == CLIENT && request.volume == VolumeId(7));
-    assert!(request.offset.is_multiple_of(512) && length.is_multiple_of(512));
+    assert!(request.range.offset().is_multiple_of(512) && length.is_multiple_of(512));
     assert!(
-        request.offset + length <= DISK_BYTES,
+        request.range.offset() + length <= DISK_BYTES,
         "nothing outside the volume is asked for"
     );
     assert!((length == 0) == (request.op == BlockOp::Flush));
     assert!(
-        request.length
-            <= if payload {
+        length
+            <= u64::from(if payload {
                 request_bytes_max
             } else {
                 REQUEST_BYTES_MAX
-            }
+            })
     );
-    let pages = (request.offset as usize % PAGE_BYTES + request.length as usize).div_ceil(PAGE_BYTES);
+    let pages = (request.range.skip() + request.range.length() as usize).div_ceil(PAGE_BYTES);
     let expected = if request.op == BlockOp::Write { pages } else { 0 };
     assert_eq!(request.pages.len(), expected);
     assert!(request.pages.iter().all(Page::is_unique));
@@ -581,8 +581,8 @@ fn check_request(request: &BlockRequest, request_bytes_max: u32) {
 
 /// Zeros with stamps, `None` when the pool is empty.
 fn stamped(pool: &Pool, request: &BlockRequest) -> Option<Pages> {
-    let first = request.offset / PAGE_BYTES as u64;
-    let last = (request.offset + u64::from(request.length)).div_ceil(PAGE_BYTES as u64);
+    let first = request.range.offset() / PAGE_BYTES as u64;
+    let last = request.range.end().div_ceil(PAGE_BYTES as u64);
     let mut pages = Pages::new();
     for page in first..last {
         let target = pool.alloc_zeroed()?;
