@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use base::{BlockOp, BlockReply, Instant, Pages, Pool, VolumeId};
-use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, property};
 use wire::nvme::{Session, SessionLimits, Subsystem, Target, TargetOptions};
+use wire::{Outgoing, Piece, Session as _};
 
 const BATCH: u32 = 32;
 /// Unless told otherwise.
@@ -59,10 +59,7 @@ impl Bench {
             assert_eq!(session.receive(Instant::from_nanos(1), &bytes), bytes.len());
             let moved = self.answer(session, &Pages::new()) > 0;
             let mut heard = Vec::new();
-            session.transmit(&mut |segment| {
-                segment.append_to(&mut heard);
-                true
-            });
+            session.transmit(&mut Outgoing::copy(&mut heard, usize::MAX));
             session.sent(heard.len());
             host.receive(&heard, &mut Nothing);
             if bytes.is_empty() && heard.is_empty() && !moved {
@@ -125,12 +122,10 @@ impl Bench {
             let taken = session.receive(Instant::from_nanos(1), black_box(&input));
             assert_eq!(taken, input.len());
             assert_eq!(self.answer(&mut session, &pages), BATCH);
-            let mut bytes = 0;
-            session.transmit(&mut |segment| {
-                bytes += black_box(&segment).len();
-                true
-            });
-            session.sent(bytes);
+            let mut pieces = [Piece::EMPTY; 4 * BATCH as usize];
+            let mut outgoing = Outgoing::pieces(black_box(&mut pieces), usize::MAX);
+            session.transmit(&mut outgoing);
+            session.sent(outgoing.bytes());
         }
         start.elapsed().as_nanos() as f64 / f64::from(BATCH * self.batches)
     }

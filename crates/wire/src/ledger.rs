@@ -52,6 +52,7 @@ impl<W> Ledger<W> {
     }
 
     /// Gives work its tag; from here on it is under way.
+    #[inline]
     pub fn insert(&mut self, work: W) -> u64 {
         let number = self.number;
         self.number = number.wrapping_add(1);
@@ -60,6 +61,7 @@ impl<W> Ledger<W> {
 
     /// # Panics
     /// If nothing of this tag is under way.
+    #[inline]
     pub fn work(&mut self, tag: u64) -> &mut W {
         let found = self.works.get_mut(tag as u32);
         let (number, work) = found.expect("a request is answered once");
@@ -69,6 +71,7 @@ impl<W> Ledger<W> {
 
     /// # Panics
     /// If nothing of this tag is under way.
+    #[inline]
     pub fn remove(&mut self, tag: u64) -> W {
         let (number, work) = self.works.remove(tag as u32);
         assert_eq!(u64::from(number), tag >> 32, "a request is answered once");
@@ -93,6 +96,7 @@ impl<W> Ledger<W> {
 
     /// True if there is room for so much payload more: within `bytes_max` and, unless `is_exempt`, within the share. What
     /// has no payload needs no share, and says nothing of what waits for one.
+    #[inline]
     pub fn admits(&mut self, payload_bytes: u64, bytes_max: u64, is_exempt: bool) -> bool {
         let wanted = self.bytes + payload_bytes;
         if payload_bytes > 0 {
@@ -123,11 +127,13 @@ impl<W> Ledger<W> {
     }
 
     /// Queues a request for the volume.
+    #[inline]
     pub fn ask(&mut self, request: BlockRequest) {
         self.requests.push_back(request);
     }
 
     /// The next request for a volume.
+    #[inline]
     pub fn poll(&mut self) -> Option<BlockRequest> {
         self.requests.pop_front()
     }

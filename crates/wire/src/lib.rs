@@ -12,5 +12,5 @@ pub mod rack;
 mod segment;
 mod session;
 
-pub use segment::Segment;
+pub use segment::{Outgoing, Piece};
 pub use session::{Export, Late, Limits, Opening, Parked, Protocol, Session, State};

@@ -1,4 +1,4 @@
-//! Output of a protocol session, piece by piece, without copying payload.
+//! Payload in pages and on its way out, piece by piece, without copying.
 
 use core::ops::Range;
 
@@ -7,41 +7,115 @@ use base::limits::PAGE_BYTES;
 
 /// Bytes to send: either small ones that the session owns, or part of a page.
 #[derive(Clone, Debug)]
-pub enum Segment<'a> {
+pub(crate) enum Segment<'a> {
     /// Bytes of a header.
     Bytes(&'a [u8]),
     /// This range of the page's bytes.
     Page(&'a Page, Range<usize>),
 }
 
-impl<'a> Segment<'a> {
-    /// Bytes of the segment.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Page(_, range) => range.len(),
+/// Memory to send from, laid out as `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    base: *const u8,
+    length: usize,
+}
+
+impl Piece {
+    /// No memory.
+    pub const EMPTY: Self = Self {
+        base: core::ptr::null(),
+        length: 0,
+    };
+}
+
+/// Takes what a session has to send, in order, until it has enough. One struct for all sessions and uses, so that a session
+/// shows its segments without a call for each.
+pub struct Outgoing<'a> {
+    to: To<'a>,
+    bytes: usize,
+    enough: usize,
+}
+
+enum To<'a> {
+    Pieces { list: &'a mut [Piece], count: usize },
+    Copy(&'a mut Vec<u8>),
+}
+
+impl<'a> Outgoing<'a> {
+    /// Points `list` at what is to be sent: `enough` bytes and not much more. The pieces hold until the session is used again.
+    ///
+    /// # Panics
+    /// If the list has no place.
+    pub fn pieces(list: &'a mut [Piece], enough: usize) -> Self {
+        assert!(!list.is_empty(), "a list has places");
+        let (to, bytes) = (To::Pieces { list, count: 0 }, 0);
+        Self { to, bytes, enough }
+    }
+
+    /// Appends what is to be sent to `target`, at most `bytes_max` bytes. A copy: for tools and tests, not for the data path.
+    pub fn copy(target: &'a mut Vec<u8>, bytes_max: usize) -> Self {
+        let (to, bytes) = (To::Copy(target), 0);
+        Self {
+            to,
+            bytes,
+            enough: bytes_max,
         }
     }
 
-    /// Never: a segment has bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Bytes taken.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Appends the bytes to `target`. A copy: for tools and tests, not for the data path.
-    pub fn append_to(&self, target: &mut Vec<u8>) {
-        match self {
-            Self::Bytes(bytes) => target.extend_from_slice(bytes),
-            Self::Page(page, range) => page.with(|bytes| target.extend_from_slice(&bytes[range.clone()])),
+    /// Pieces that hold these.
+    pub fn count(&self) -> usize {
+        match &self.to {
+            To::Pieces { count, .. } => *count,
+            To::Copy(_) => 0,
         }
     }
 
-    /// The page, if it is one.
-    pub fn page(&self) -> Option<&'a Page> {
-        match self {
-            Self::Bytes(_) => None,
-            Self::Page(page, _) => Some(page),
+    /// Takes a segment; true if more is wanted.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, segment: Segment<'_>) -> bool {
+        let To::Pieces { list, count } = &mut self.to else {
+            return self.take_copy(segment);
+        };
+        let (base, length) = match segment {
+            Segment::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            Segment::Page(page, range) => (page.as_ptr().wrapping_add(range.start).cast_const(), range.len()),
+        };
+        debug_assert!(length > 0, "a segment has bytes");
+        self.bytes += length;
+        // The pages of a memory volume follow each other: longer pieces cost the kernel less.
+        match list[..*count].last_mut() {
+            Some(last) if last.base.wrapping_add(last.length) == base => last.length += length,
+            _ => {
+                list[*count] = Piece { base, length };
+                *count += 1;
+            }
         }
+        *count < list.len() && self.bytes < self.enough
+    }
+
+    #[cold]
+    fn take_copy(&mut self, segment: Segment<'_>) -> bool {
+        let To::Copy(target) = &mut self.to else {
+            unreachable!("pieces are taken otherwise")
+        };
+        let left = self.enough - self.bytes;
+        let mut append = |bytes: &[u8]| {
+            let length = bytes.len().min(left);
+            target.extend_from_slice(&bytes[..length]);
+            length
+        };
+        self.bytes += match segment {
+            Segment::Bytes(bytes) => append(bytes),
+            Segment::Page(page, range) => page.with(|bytes| append(&bytes[range])),
+        };
+        self.bytes < self.enough
     }
 }
 

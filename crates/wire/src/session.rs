@@ -23,7 +23,7 @@ use core::ops::Range;
 
 use base::{BlockReply, BlockRequest, Instant, Page, Pool, VolumeId};
 
-use crate::segment::Segment;
+use crate::segment::Outgoing;
 
 /// A volume as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ pub trait Session {
 
     /// Shows what is to be sent, in order, to `visitor` until it returns false. Nothing is forgotten before
     /// [`Session::sent`] says so.
-    fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool);
+    fn transmit(&self, to: &mut Outgoing<'_>);
 
     /// The first `bytes` bytes shown by [`Session::transmit`] are sent.
     fn sent(&mut self, bytes: usize);

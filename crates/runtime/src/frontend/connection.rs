@@ -10,7 +10,7 @@ use host::target::Standing;
 use std::cell::Cell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::{ptr, slice};
-use wire::{Late, Parked, Segment, Session, State};
+use wire::{Late, Outgoing, Parked, Piece, Session, State};
 
 /// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
 pub(super) const SEGMENTS_MAX: usize = 256;
@@ -295,14 +295,16 @@ impl Connection {
 
     /// Sends at least `bytes_min` bytes, if there are so many and the stream takes them, and not much more; returns how
     /// many.
-    pub fn send(&mut self, bytes_min: usize, iovecs: &mut [libc::iovec], counters: &Counters) -> usize {
+    pub fn send(&mut self, bytes_min: usize, pieces: &mut [Piece], counters: &Counters) -> usize {
         let mut total = 0;
         while !self.ended && self.can_write && total < bytes_min && self.state().pending_bytes > 0 {
-            let (count, bytes) = gather(&*self.session, iovecs, bytes_min - total);
+            let mut outgoing = Outgoing::pieces(pieces, bytes_min - total);
+            self.session.transmit(&mut outgoing);
+            let (count, bytes) = (outgoing.count(), outgoing.bytes());
             counters.syscalls.bump();
-            // SAFETY: an `IoSlice` is an `iovec`. The first `count` point at the session's heads and at pages that its queue
-            // holds; neither changes before `sent`.
-            let from = unsafe { slice::from_raw_parts(iovecs.as_ptr().cast::<IoSlice<'_>>(), count) };
+            // SAFETY: an `IoSlice` is an `iovec`, and so is a `Piece`. The first `count` point at the session's heads and at
+            // pages that its queue holds; neither changes before `sent`.
+            let from = unsafe { slice::from_raw_parts(pieces.as_ptr().cast::<IoSlice<'_>>(), count) };
             let sent = match self.stream.write(from) {
                 Ok(sent) => sent,
                 Err(error) => {
@@ -333,31 +335,4 @@ pub(super) fn iovecs() -> Box<[libc::iovec]> {
         SEGMENTS_MAX
     ]
     .into()
-}
-
-/// Points `iovecs` at what the session has to send, until that is `bytes_min`; returns how many and how many bytes.
-fn gather(session: &dyn Session, iovecs: &mut [libc::iovec], bytes_min: usize) -> (usize, usize) {
-    let (mut count, mut bytes) = (0, 0);
-    session.transmit(&mut |segment| {
-        let (base, length) = match segment {
-            Segment::Bytes(head) => (head.as_ptr().cast_mut(), head.len()),
-            Segment::Page(page, range) => (page.as_ptr().wrapping_add(range.start), range.len()),
-        };
-        bytes += length;
-        // The pages of a memory volume follow each other: longer pieces cost the kernel less.
-        match iovecs[..count].last_mut() {
-            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == base.cast() => {
-                last.iov_len += length
-            }
-            _ => {
-                iovecs[count] = libc::iovec {
-                    iov_base: base.cast(),
-                    iov_len: length,
-                };
-                count += 1;
-            }
-        }
-        count < iovecs.len() && bytes < bytes_min
-    });
-    (count, bytes)
 }

@@ -23,14 +23,14 @@ use base::event::{Kind, Refusal};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
 use base::{BlockReply, BlockRequest, Instant, Pool};
-use connection::Connection;
+use connection::{Connection, SEGMENTS_MAX};
 pub(crate) use connection::{Endpoint, Origin, Traveller};
 use host::target::{Config, READ_BYTES, Standing};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use wire::{Export, Late, Limits, Opening, Protocol};
+use wire::{Export, Late, Limits, Opening, Piece, Protocol};
 
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
@@ -58,6 +58,7 @@ pub(crate) struct Frontend {
     free: Vec<usize>,
     scratch: Box<[u8]>,
     iovecs: Box<[libc::iovec]>,
+    pieces: Box<[Piece]>,
     limits: Limits,
     /// When a session is to be ticked, at the earliest.
     tick_at: Option<Instant>,
@@ -91,6 +92,7 @@ impl Frontend {
             free: (0..connections_max).rev().collect(),
             scratch: vec![0; READ_BYTES].into(),
             iovecs: connection::iovecs(),
+            pieces: vec![Piece::EMPTY; SEGMENTS_MAX].into(),
             limits,
             tick_at: None,
             pool,
@@ -287,7 +289,7 @@ impl Frontend {
         };
         let was_blocked = connection.waits_for_room();
         (
-            connection.send(bytes_min, &mut self.iovecs, counters),
+            connection.send(bytes_min, &mut self.pieces, counters),
             was_blocked,
         )
     }

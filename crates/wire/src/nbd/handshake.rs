@@ -54,6 +54,8 @@ pub(super) struct Handshake {
     context: Option<VolumeId>,
     /// The server stops.
     pub stopping: bool,
+    /// What the client opened: the handshake is over, requests follow.
+    pub opened: Option<Opened>,
 }
 
 impl Handshake {
@@ -68,6 +70,7 @@ impl Handshake {
             structured: false,
             context: None,
             stopping: false,
+            opened: None,
         }
     }
 
@@ -92,7 +95,7 @@ impl Handshake {
                 let data = core::mem::take(&mut self.option_data);
                 let exports = core::mem::take(&mut self.exports);
                 let flow = self.option(option, &data, &exports, output);
-                if !matches!(flow, Flow::Open(_)) {
+                if self.opened.is_none() {
                     self.exports = exports;
                 }
                 (step, flow)
@@ -190,7 +193,7 @@ impl Handshake {
     }
 
     /// `NBD_OPT_INFO` and `NBD_OPT_GO`. The block sizes are told whether asked for or not.
-    fn info(&self, option: u32, data: &[u8], exports: &[Export], output: &mut Output) -> Flow {
+    fn info(&mut self, option: u32, data: &[u8], exports: &[Export], output: &mut Output) -> Flow {
         let Some((name, wanted)) = parse_info(data) else {
             let why = "the option's lengths do not add up";
             output.option_error(option, option_reply::ERR_INVALID, why);
@@ -251,14 +254,15 @@ impl Handshake {
         output.option_reply(option, option_reply::ACK, &[]);
     }
 
-    fn open(&self, export: &Export) -> Flow {
-        Flow::Open(Opened {
+    fn open(&mut self, export: &Export) -> Flow {
+        self.opened = Some(Opened {
             volume: export.volume,
             size_bytes: export.size_bytes,
             read_only: export.read_only,
             structured: self.structured,
             status: self.context == Some(export.volume),
-        })
+        });
+        Flow::Again
     }
 
     fn transmission_flags(&self, export: &Export) -> u16 {

@@ -39,8 +39,6 @@ pub(super) enum Flow {
     Starved,
     /// Room is needed.
     Blocked,
-    /// The handshake is over: requests follow.
-    Open(Opened),
     /// The conversation is over.
     Close(CloseReason),
 }
@@ -70,6 +68,10 @@ impl<const N: usize> Gather<N> {
             bytes: [0; N],
             filled: 0,
         }
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.filled == 0
     }
 
     /// Takes bytes until there are `want`; returns how many it took, and the header once it is whole.

@@ -124,7 +124,7 @@ impl Reply {
     }
 
     /// Shows what is left behind the first `sent` bytes; false if the visitor has had enough.
-    fn visit<'s>(&'s self, sent: usize, visitor: &mut dyn FnMut(Segment<'s>) -> bool) -> bool {
+    fn visit<'s>(&'s self, sent: usize, visitor: &mut impl FnMut(Segment<'s>) -> bool) -> bool {
         if sent < self.head_bytes && !visitor(Segment::Bytes(&self.head[sent..self.head_bytes])) {
             return false;
         }
@@ -226,7 +226,7 @@ impl Output {
         self.pending_bytes = 0;
     }
 
-    pub(super) fn visit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
+    pub(super) fn visit<'s>(&'s self, visitor: &mut impl FnMut(Segment<'s>) -> bool) {
         let control = &self.control[self.control_sent..];
         if !control.is_empty() && !visitor(Segment::Bytes(control)) {
             return;

@@ -11,7 +11,7 @@ use super::input::{CloseReason, Flow};
 use super::output::Output;
 use super::transmission::{Terms, Transmission};
 use crate::nvme::Access;
-use crate::segment::Segment;
+use crate::segment::Outgoing;
 use crate::session::{self, Opening, Protocol, State};
 
 /// Stable name of the protocol.
@@ -125,11 +125,15 @@ impl Session {
 
     /// One step with the bytes at hand: how many it took and how to go on.
     fn step(&mut self, bytes: &[u8]) -> (usize, Flow) {
-        match (self.closing, self.transmission.terms.opened) {
-            (Some(_), _) => (bytes.len(), Flow::Starved),
-            (None, Some(opened)) => self.transmission.step(bytes, &opened, &mut self.output),
-            (None, None) => self.handshake.step(bytes, &mut self.output),
+        if self.closing.is_some() {
+            return (bytes.len(), Flow::Starved);
         }
+        if self.transmission.terms.opened.is_some() {
+            return self.transmission.step(bytes, &mut self.output);
+        }
+        let done = self.handshake.step(bytes, &mut self.output);
+        self.transmission.terms.opened = self.handshake.opened;
+        done
     }
 
     /// Ends the conversation. Unless that is orderly, nothing more is sent or asked.
@@ -160,7 +164,6 @@ impl session::Session for Session {
             self.blocked = matches!(flow, Flow::Blocked);
             match flow {
                 Flow::Again => {}
-                Flow::Open(opened) => self.transmission.terms.opened = Some(opened),
                 Flow::Close(reason) => self.close(reason),
                 Flow::Starved | Flow::Blocked => return taken,
             }
@@ -196,8 +199,8 @@ impl session::Session for Session {
         self.transmission.complete(reply, is_cut, &mut self.output);
     }
 
-    fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
-        self.output.visit(visitor);
+    fn transmit(&self, to: &mut Outgoing<'_>) {
+        self.output.visit(&mut |segment| to.take(segment));
     }
 
     fn sent(&mut self, bytes: usize) {

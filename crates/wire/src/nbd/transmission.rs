@@ -113,6 +113,11 @@ impl Terms {
             stopping: false,
         }
     }
+
+    fn opened(&self) -> &Opened {
+        let opened = self.opened.as_ref();
+        opened.expect("the transmission phase starts with an export")
+    }
 }
 
 /// The requests of a connection.
@@ -146,14 +151,24 @@ impl Transmission {
     }
 
     /// One step with the bytes at hand: how many it took and how to go on.
-    pub fn step(&mut self, bytes: &[u8], opened: &Opened, output: &mut Output) -> (usize, Flow) {
+    pub fn step(&mut self, bytes: &[u8], output: &mut Output) -> (usize, Flow) {
         match self.terms.phase {
             Phase::Header => {
+                // A header that is there as a whole is looked at in place.
+                if self.terms.header.is_empty()
+                    && let Some(header) = bytes.first_chunk()
+                {
+                    let flow = self.request(header, output);
+                    if matches!(flow, Flow::Blocked) {
+                        self.terms.header.fill(header, REQUEST_BYTES);
+                    }
+                    return (REQUEST_BYTES, flow);
+                }
                 let (step, header) = self.terms.header.fill(bytes, REQUEST_BYTES);
                 let Some(header) = header else {
                     return (step, Flow::Starved);
                 };
-                let flow = self.request(&header, opened, output);
+                let flow = self.request(&header, output);
                 if !matches!(flow, Flow::Blocked) {
                     self.terms.header.clear();
                 }
@@ -175,7 +190,7 @@ impl Transmission {
     }
 
     /// A whole request header.
-    fn request(&mut self, header: &[u8; REQUEST_BYTES], opened: &Opened, output: &mut Output) -> Flow {
+    fn request(&mut self, header: &[u8; REQUEST_BYTES], output: &mut Output) -> Flow {
         if self.ledger.len() + output.replies() >= self.terms.limits.requests_max {
             return Flow::Blocked;
         }
@@ -185,9 +200,13 @@ impl Transmission {
         if header.command == command::DISC {
             return Flow::Close(CloseReason::Disconnected);
         }
+        let opened = self.terms.opened();
         match self.judge(&header, opened) {
             Ok((Kind::Status, _)) => output.push(Reply::allocated(header.cookie, header.length)),
-            Ok((kind, range)) => return self.accept(&header, kind, range, opened),
+            Ok((kind, range)) => {
+                let volume = opened.volume;
+                return self.accept(&header, kind, range, volume);
+            }
             Err(errno) if header.command == command::WRITE => {
                 self.terms.phase = Phase::Skip {
                     cookie: header.cookie,
@@ -251,7 +270,7 @@ impl Transmission {
     }
 
     /// Takes a valid request, if there is room for its payload.
-    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange, opened: &Opened) -> Flow {
+    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange, volume: VolumeId) -> Flow {
         let payload_bytes = kind.payload_bytes(range.length());
         let limits = &self.terms.limits;
         if !self.ledger.admits(payload_bytes, limits.bytes_max, false) {
@@ -273,13 +292,13 @@ impl Transmission {
             fua: fua && kind.changes_data(),
         });
         if kind != Kind::Write {
-            self.ask(tag, opened.volume);
+            self.ask(tag, volume);
             return Flow::Again;
         }
         let request = BlockRequest {
             client: self.ledger.client,
             tag,
-            volume: opened.volume,
+            volume,
             op: BlockOp::Write,
             range,
             fua,
@@ -363,8 +382,7 @@ impl Transmission {
             "a reply goes to its own connection"
         );
         let work = *self.ledger.work(reply.tag);
-        let opened = self.terms.opened.as_ref();
-        let opened = opened.expect("the transmission phase starts with an export");
+        let opened = self.terms.opened();
         let (structured, volume) = (opened.structured, opened.volume);
         let parted = matches!(work.kind, Kind::Trim | Kind::WriteZeroes) && !work.range.is_empty();
         if parted && reply.result.is_ok() && !is_cut {

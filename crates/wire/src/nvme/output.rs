@@ -11,7 +11,7 @@ use base::{Pages, SectorRange};
 use super::proto::{
     Common, Cqe, DATA_PDU_BYTES, DIGEST_BYTES, DataHeader, IC_BYTES, RESPONSE_PDU_BYTES, pdu, pdu_flag, put,
 };
-use crate::Segment;
+use crate::segment::Segment;
 
 /// Largest head: that of `C2HData` or a response, with its digest.
 const HEAD_BYTES_MAX: usize = 24 + DIGEST_BYTES;
@@ -218,7 +218,7 @@ impl Reply {
     }
 
     /// Shows what is left behind the first `sent` bytes; false if the visitor has had enough.
-    fn visit<'s>(&'s self, sent: usize, visitor: &mut dyn FnMut(Segment<'s>) -> bool) -> bool {
+    fn visit<'s>(&'s self, sent: usize, visitor: &mut impl FnMut(Segment<'s>) -> bool) -> bool {
         let (head_bytes, lead_bytes) = (usize::from(self.head_bytes), self.lead_bytes());
         if sent < head_bytes && !visitor(Segment::Bytes(&self.head[sent..head_bytes])) {
             return false;
@@ -238,7 +238,7 @@ impl Reply {
     }
 
     /// Shows the body behind its first `sent` bytes; false if the visitor has had enough.
-    fn visit_body<'s>(&'s self, sent: usize, visitor: &mut dyn FnMut(Segment<'s>) -> bool) -> bool {
+    fn visit_body<'s>(&'s self, sent: usize, visitor: &mut impl FnMut(Segment<'s>) -> bool) -> bool {
         match &self.body {
             Body::None => true,
             Body::Pages(pages) => {
@@ -408,7 +408,7 @@ impl Output {
         u64::from(reply.credit_bytes)
     }
 
-    pub(super) fn visit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
+    pub(super) fn visit<'s>(&'s self, visitor: &mut impl FnMut(Segment<'s>) -> bool) {
         let control = &self.control[self.control_sent..];
         if !control.is_empty() && !self.control_last && !visitor(Segment::Bytes(control)) {
             return;

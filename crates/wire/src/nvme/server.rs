@@ -13,7 +13,7 @@ use super::limits::SessionLimits;
 use super::session::{CLOSE_TIME, CloseReason, Flow, Link, Phase, Queue, Session};
 use super::target::{Access, Usage};
 use super::work::{Extra, Plan, Stage, Work};
-use crate::segment::Segment;
+use crate::segment::Outgoing;
 use crate::session::{self, Opening, Protocol, State};
 
 /// A connection that has no queue after this long is closed.
@@ -170,8 +170,8 @@ impl session::Session for Session {
         self.answered(reply);
     }
 
-    fn transmit<'s>(&'s self, visitor: &mut dyn FnMut(Segment<'s>) -> bool) {
-        self.output.visit(visitor);
+    fn transmit(&self, to: &mut Outgoing<'_>) {
+        self.output.visit(&mut |segment| to.take(segment));
     }
 
     fn sent(&mut self, bytes: usize) {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, Rng, VolumeId};
 pub use offer::Offer;
-use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
     COMMAND_PDU_BYTES, Common, Cqe, DATA_PDU_BYTES, DataHeader, Fatal, Initialize, Sgl, Sqe, Status,
     Termination, pdu, pdu_flag, property, sgl,
 };
 use wire::nvme::{Session, SessionLimits, Subsystem, Target, TargetOptions};
+use wire::{Outgoing, Session as _};
 
 pub const NQN: &str = "nqn.2026-11.io.switchyard:disk";
 pub const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:4a1f6f5e-0000-4000-8000-000000000001";
@@ -221,10 +221,7 @@ impl Rig {
             rest = &rest[taken..];
             let served = self.serve(session);
             let before = heard.len();
-            session.transmit(&mut |segment| {
-                segment.append_to(&mut heard);
-                true
-            });
+            session.transmit(&mut Outgoing::copy(&mut heard, usize::MAX));
             session.sent(heard.len() - before);
             if taken == 0 && !served && heard.len() == before {
                 return heard;
@@ -321,12 +318,7 @@ impl Wire {
     pub fn deliver(&mut self) -> bool {
         let mut bytes = Vec::new();
         let limit = self.piece(self.session.state().pending_bytes as usize);
-        self.session.transmit(&mut |segment| {
-            assert!(!segment.is_empty());
-            segment.append_to(&mut bytes);
-            bytes.len() < limit
-        });
-        bytes.truncate(limit);
+        self.session.transmit(&mut Outgoing::copy(&mut bytes, limit));
         self.session.sent(bytes.len());
         if let Some(heard) = &mut self.heard {
             heard.extend(&bytes);

@@ -6,7 +6,7 @@ use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, VolumeId};
 use wire::nbd::Session;
 use wire::nbd::proto::{self, RequestHeader};
-use wire::{Export, Limits, Opening, Session as _};
+use wire::{Export, Limits, Opening, Outgoing, Session as _};
 
 /// Handshake flags that every client of today sends.
 pub const MODERN: u32 = proto::handshake_flags::ALL as u32;
@@ -273,12 +273,7 @@ impl Server {
     /// Sends at most `bytes_max` bytes; true if something was sent.
     pub fn send(&mut self, bytes_max: usize) -> bool {
         let mut bytes = Vec::new();
-        self.session.transmit(&mut |segment| {
-            assert!(!segment.is_empty());
-            segment.append_to(&mut bytes);
-            bytes.len() < bytes_max
-        });
-        bytes.truncate(bytes_max);
+        self.session.transmit(&mut Outgoing::copy(&mut bytes, bytes_max));
         self.session.sent(bytes.len());
         self.out.extend(&bytes);
         !bytes.is_empty()

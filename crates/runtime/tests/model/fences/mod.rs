@@ -6,10 +6,10 @@ use crate::sync::Fault;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, Status, io, property};
 use wire::nvme::{Access, Nvme, Parked, Session, SessionLimits, Subsystem, Target, TargetOptions};
+use wire::{Outgoing, Session as _};
 
 use base::{BlockReply, BlockRequest, Instant, Pages, Pool, VolumeId};
 
@@ -169,10 +169,7 @@ impl Wire {
                 volume(request);
             }
             let mut bytes = Vec::new();
-            self.session.transmit(&mut |segment| {
-                segment.append_to(&mut bytes);
-                true
-            });
+            self.session.transmit(&mut Outgoing::copy(&mut bytes, usize::MAX));
             self.session.sent(bytes.len());
             self.host.receive(&bytes, &mut self.mail);
             if !has_moved && bytes.is_empty() {

@@ -17,7 +17,7 @@ use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, 
 use support::{info_data, meta_data, option, request, write};
 use wire::nbd::Session;
 use wire::nbd::proto::{command, command_flags, info, option as opt};
-use wire::{Export, Limits, Opening, Session as _};
+use wire::{Export, Limits, Opening, Outgoing, Session as _};
 
 /// Bytes of the fuzzed disk.
 const DISK_BYTES: u64 = 1 << 20;
@@ -252,14 +252,9 @@ impl Fuzzer {
     }
 
     fn send(&mut self, session: &mut Session, bytes_max: usize) -> usize {
-        let start = self.output.len();
-        let output = &mut self.output;
-        session.transmit(&mut |segment| {
-            segment.append_to(output);
-            output.len() - start < bytes_max
-        });
-        output.truncate(start.saturating_add(bytes_max));
-        let sent = output.len() - start;
+        let mut outgoing = Outgoing::copy(&mut self.output, bytes_max);
+        session.transmit(&mut outgoing);
+        let sent = outgoing.bytes();
         session.sent(sent);
         sent
     }

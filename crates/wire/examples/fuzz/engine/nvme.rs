@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, Rng, VolumeId};
-use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
     Common, Cqe, DISCOVERY_NQN, Fatal, Sqe, Status, admin, cns, feature, log, pdu, property,
 };
 use wire::nvme::{CloseReason, Session, SessionLimits, Subsystem, Target, TargetOptions};
+use wire::{Outgoing, Session as _};
 
 use super::rival::{Rival, reservation};
 use super::{DISK_BYTES, POOL_PAGES, Tally, stamp};
@@ -233,10 +233,7 @@ pub(super) fn enable(
         assert_eq!(session.receive(Instant::ZERO, host.outgoing()), count);
         host.sent(count);
         said.clear();
-        session.transmit(&mut |segment| {
-            segment.append_to(&mut said);
-            true
-        });
+        session.transmit(&mut Outgoing::copy(&mut said, usize::MAX));
         session.sent(said.len());
         host.receive(&said, &mut mail);
     }
@@ -364,12 +361,7 @@ impl Talk<'_> {
             rng.below(200) as usize
         };
         let start = output.len();
-        self.session.transmit(&mut |segment| {
-            assert!(!segment.is_empty());
-            segment.append_to(output);
-            output.len() - start < bytes_max
-        });
-        output.truncate(start.saturating_add(bytes_max));
+        self.session.transmit(&mut Outgoing::copy(output, bytes_max));
         let count = output.len() - start;
         self.session.sent(count);
         if self.deaf && !self.mail.strict && rng.chance(0.2) {

@@ -7,10 +7,10 @@ use super::offer::Offer;
 use std::sync::Arc;
 
 use base::{Instant, Pool, Rng};
-use wire::Session as _;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{Cqe, Sqe, Status, io};
 use wire::nvme::{Session, SessionLimits};
+use wire::{Outgoing, Session as _};
 
 use super::nvme::enable;
 
@@ -105,10 +105,8 @@ impl Rival {
                 "reservations are no business of the volume"
             );
             self.said.clear();
-            self.session.transmit(&mut |segment| {
-                segment.append_to(&mut self.said);
-                true
-            });
+            self.session
+                .transmit(&mut Outgoing::copy(&mut self.said, usize::MAX));
             self.session.sent(self.said.len());
             self.host.receive(&self.said, &mut Keys);
             assert_eq!(self.host.failed(), None);
