@@ -18,7 +18,6 @@ use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 #[repr(align(128))]
 struct Core {
     /// Outstanding, by class.
-    bytes: [AtomicU64; 2],
     requests: [AtomicU64; 2],
     /// Time the core has spent on each class, in ns. Written by the core alone.
     spent_ns: [AtomicU64; 2],
@@ -87,7 +86,6 @@ impl Loads {
     pub fn charge(&self, home: usize, core: usize, class: Class, bytes: u32) -> Charge {
         let steered = home != core;
         let at = &self.cores[core];
-        at.bytes[class.index()].fetch_add(u64::from(bytes), Relaxed);
         at.requests[class.index()].fetch_add(1, Relaxed);
         if self.published {
             self.charge_published(home, class, u64::from(bytes), steered);
@@ -103,11 +101,10 @@ impl Loads {
     /// The request of `charge` is done.
     pub fn release(&self, charge: Charge) {
         let (core, class) = (&self.cores[charge.core()], charge.class.index());
-        let bytes = u64::from(charge.bytes);
-        let before = core.bytes[class].fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "what was charged is released once");
-        core.requests[class].fetch_sub(1, Relaxed);
+        let before = core.requests[class].fetch_sub(1, Relaxed);
+        debug_assert!(before > 0, "what was charged is released once");
         if self.published && !charge.steered {
+            let bytes = u64::from(charge.bytes);
             let left = core.published_bytes[class].load(Relaxed).saturating_sub(bytes);
             core.published_bytes[class].store(left, Relaxed);
         }
@@ -123,11 +120,6 @@ impl Loads {
     /// All time that `core` has spent on `class`, in ns.
     pub fn spent_ns(&self, core: usize, class: Class) -> u64 {
         self.cores[core].spent_ns[class.index()].load(Relaxed)
-    }
-
-    /// Outstanding bytes of a class at a core.
-    pub fn bytes(&self, core: usize, class: Class) -> u64 {
-        self.cores[core].bytes[class.index()].load(Relaxed)
     }
 
     /// Outstanding requests of a class at a core.

@@ -159,17 +159,17 @@ impl Rig {
             }
         };
         self.asked.insert(tag, asked);
+        let (offset, length) = ((first * SECTOR_BYTES) as u64, (count * SECTOR_BYTES) as u64);
+        let range = match op {
+            BlockOp::Flush => Ok(SectorRange::EMPTY),
+            _ => SectorRange::new(offset, length, u64::MAX),
+        };
         let mut request = BlockRequest {
             client: 1,
             tag,
             volume: VolumeId(0),
             op,
-            range: SectorRange::new(
-                (first * SECTOR_BYTES) as u64,
-                (count * SECTOR_BYTES) as u64,
-                u64::MAX,
-            )
-            .expect("whole sectors"),
+            range: range.expect("whole sectors"),
             fua,
             pages: Pages::new(),
         };

@@ -640,13 +640,17 @@ impl Clients {
                 Kind::Flush => {}
             }
         }
+        let sector = SECTOR_BYTES as u64;
+        let range = match op {
+            BlockOp::Flush => Ok(SectorRange::EMPTY),
+            _ => SectorRange::new(first * sector, count * sector, u64::MAX),
+        };
         let request = BlockRequest {
             client: at as u32,
             tag,
             volume: self.volumes[spec.volume].0.id,
             op,
-            range: SectorRange::new(first * SECTOR_BYTES as u64, count * SECTOR_BYTES as u64, u64::MAX)
-                .expect("whole sectors"),
+            range: range.expect("clients ask for sectors"),
             fua: fua && kind == Kind::Write,
             pages,
         };

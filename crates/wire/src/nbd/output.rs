@@ -22,13 +22,13 @@ const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
 /// A reply on its way out.
 pub(super) struct Reply {
     head: [u8; HEAD_BYTES_MAX],
-    head_bytes: usize,
+    head_bytes: u8,
     pages: Pages,
     /// Start of the data in the first page.
-    skip: usize,
-    body_bytes: usize,
+    skip: u16,
+    body_bytes: u32,
     /// Payload bytes that stop counting against the session's limit once the reply is sent.
-    credit_bytes: u64,
+    credit_bytes: u32,
 }
 
 impl Reply {
@@ -44,8 +44,8 @@ impl Reply {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        self.head[self.head_bytes..][..bytes.len()].copy_from_slice(bytes);
-        self.head_bytes += bytes.len();
+        self.head[usize::from(self.head_bytes)..][..bytes.len()].copy_from_slice(bytes);
+        self.head_bytes += bytes.len() as u8;
     }
 
     fn put_chunk(&mut self, kind: u16, cookie: u64, length: u32) {
@@ -96,10 +96,10 @@ impl Reply {
         } else {
             Self::simple(cookie, None)
         };
-        reply.skip = range.skip();
-        reply.body_bytes = range.length() as usize;
-        reply.credit_bytes = range.length();
-        let due = (reply.skip + reply.body_bytes).div_ceil(PAGE_BYTES);
+        reply.skip = range.skip() as u16;
+        reply.body_bytes = range.length() as u32;
+        reply.credit_bytes = reply.body_bytes;
+        let due = (range.skip() + range.length() as usize).div_ceil(PAGE_BYTES);
         assert_eq!(
             pages.len(),
             due,
@@ -120,16 +120,18 @@ impl Reply {
     }
 
     fn bytes(&self) -> usize {
-        self.head_bytes + self.body_bytes
+        usize::from(self.head_bytes) + self.body_bytes as usize
     }
 
     /// Shows what is left behind the first `sent` bytes; false if the visitor has had enough.
     fn visit<'s>(&'s self, sent: usize, visitor: &mut impl FnMut(Segment<'s>) -> bool) -> bool {
-        if sent < self.head_bytes && !visitor(Segment::Bytes(&self.head[sent..self.head_bytes])) {
+        let head_bytes = usize::from(self.head_bytes);
+        if sent < head_bytes && !visitor(Segment::Bytes(&self.head[sent..head_bytes])) {
             return false;
         }
-        let mut at = self.skip + sent.saturating_sub(self.head_bytes);
-        let end = self.skip + self.body_bytes;
+        let skip = usize::from(self.skip);
+        let mut at = skip + sent.saturating_sub(head_bytes);
+        let end = skip + self.body_bytes as usize;
         while at < end {
             let page = at / PAGE_BYTES;
             let stop = end.min((page + 1) * PAGE_BYTES);
@@ -261,7 +263,7 @@ impl Output {
             left -= step;
             self.front_sent += step;
             if self.front_sent == front.bytes() {
-                credit_bytes += front.credit_bytes;
+                credit_bytes += u64::from(front.credit_bytes);
                 self.replies.pop_front();
                 self.front_sent = 0;
             }
