@@ -6,23 +6,20 @@
 //! Nothing depends on it: one that is not whole, or whose beginning the log does not reach back to, is not used.
 
 use crate::buffer::Buffer;
-use crate::clean::CleanStep;
-use crate::engine::{Engine, Ticket, TicketState, Write};
 use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};
-use crate::format::{u32_at, u64_at};
+use crate::format::{PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
 use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::recover::{Replayed, read_segment};
+use crate::log::{CleanStep, Log, Ticket, TicketState, Write};
+use crate::replay::Replayed;
+use crate::scan::read_segment;
 use crate::sector::{self, Role, State};
-use crate::space::Used;
+use crate::space::{Start, Used};
 use base::Device;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 4] = b"SEGC";
-/// Payload bytes of the header of a segment of a checkpoint.
-pub(crate) const PART_HEADER_BYTES: usize = 24;
 /// Bytes of a piece: what users' writes may wait behind.
 const PIECE_BYTES: u32 = 64 << 10;
 /// Entries that one step of the walk visits, or a shard of a map.
@@ -41,65 +38,12 @@ const LOCATION_BYTES: usize = 12;
 /// Bytes before the descriptions.
 const PREFIX_BYTES: usize = 40;
 
-/// The header of a segment of a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PartHeader {
-    pub generation: u64,
-    /// Generation of the checkpoint's first segment.
-    pub first: u64,
-    /// Which of its segments this is.
-    pub index: u32,
-}
-
-impl PartHeader {
-    fn emit(&self) -> [u8; PART_HEADER_BYTES] {
-        let mut bytes = [0; PART_HEADER_BYTES];
-        bytes[..4].copy_from_slice(MAGIC);
-        bytes[4..12].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.first.to_le_bytes());
-        bytes[20..].copy_from_slice(&self.index.to_le_bytes());
-        bytes
-    }
-
-    /// `None` if this is no header.
-    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
-        (&payload[..4] == MAGIC).then(|| Self {
-            generation: u64_at(payload, 4),
-            first: u64_at(payload, 12),
-            index: u32_at(payload, 20),
-        })
-    }
-}
-
-/// Where replay goes on after a checkpoint: behind a record, in a segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Start {
-    pub record: u64,
-    pub generation: u64,
-    pub end: u32,
-}
-
-/// The engine's part.
+/// The checkpoints of an open area.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     walk: Option<Walk>,
     /// Slots of the newest whole one.
     kept: Vec<u32>,
-    /// Bytes of records since it began.
-    pub since: u64,
-    /// Behind the last durable record.
-    pub start: Start,
-}
-
-impl Checkpoints {
-    pub(crate) fn new(kept: Vec<u32>, since: u64, start: Start) -> Self {
-        Self {
-            walk: None,
-            kept,
-            since,
-            start,
-        }
-    }
 }
 
 /// A checkpoint under way.
@@ -140,126 +84,74 @@ impl Cursor {
     }
 }
 
-impl Engine {
-    /// Bytes of a checkpoint at most.
-    fn checkpoint_bytes(&self) -> u64 {
-        let described = |it: &Structure| entry_bytes(it.name.len(), 32) as u64;
-        // An entry of a map or tree takes an item's header and a location, beside its key.
-        let saved = |it: &Structure| match it.kind {
-            Kind::Map | Kind::Tree => (index_bytes(it.kind, 0) - 20) * it.len(),
-            Kind::Log | Kind::Queue => 0,
-        };
-        let structures = self.structures.values();
-        let bytes = structures.fold(self.usage.all.index, |sum, it| {
-            sum.saturating_sub(saved(it)) + described(it)
-        });
-        bytes + (PREFIX_BYTES + 64) as u64
-    }
-
-    fn checkpoint_segments(&self) -> u32 {
-        let room = self
-            .layout
-            .stream_of(self.layout.segment_bytes - self.layout.block_bytes);
-        self.checkpoint_bytes().div_ceil(u64::from(room)) as u32
-    }
-
-    /// True if enough was written since the last one.
-    fn is_checkpoint_due(&self) -> bool {
-        let log = SEGMENTS_BETWEEN * u64::from(self.layout.segment_bytes);
-        let since = self.checkpoints.since;
-        since >= log && since >= LOG_PER_CHECKPOINT * self.checkpoint_bytes()
+impl Checkpoints {
+    pub(crate) fn new(kept: Vec<u32>) -> Self {
+        Self { walk: None, kept }
     }
 
     /// Segments that checkpoints want and do not have yet: the cleaner sees to them.
-    pub(crate) fn checkpoint_wants(&self) -> u32 {
-        match &self.checkpoints.walk {
-            Some(walk) => self.checkpoint_segments().saturating_sub(walk.slots.len() as u32),
-            None if self.is_checkpoint_due() => {
-                let needed = self.checkpoint_segments();
-                if self.has_room_aside(needed) { needed } else { 0 }
+    pub(crate) fn segments_wanted(&self, log: &Log) -> u32 {
+        match &self.walk {
+            Some(walk) => checkpoint_segments(log).saturating_sub(walk.slots.len() as u32),
+            None if is_checkpoint_due(log) => {
+                let needed = checkpoint_segments(log);
+                if has_room_aside(log, needed) { needed } else { 0 }
             }
             None => 0,
         }
     }
 
     /// True if a checkpoint is under way, or due.
-    pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.checkpoints.walk.is_some()
-            || (self.is_checkpoint_due() && self.has_free_segments(self.checkpoint_segments()))
-    }
-
-    /// True if `segments` can be taken and users still have some.
-    fn has_free_segments(&self, segments: u32) -> bool {
-        self.space.free_count() >= segments + self.layout.reserve_segments() + 2
-    }
-
-    /// True if `segments` are at most a share of those that live data does not need: what is left decides how dear
-    /// cleaning is.
-    fn has_room_aside(&self, segments: u32) -> bool {
-        let live = self.usage.all.live.div_ceil(self.layout.segment_payload_bytes());
-        let spare = u64::from(self.layout.segments - self.layout.reserve_segments()).saturating_sub(live);
-        u64::from(segments) * SPARE_PER_CHECKPOINT <= spare
+    pub(crate) fn are_wanted(&self, log: &Log) -> bool {
+        self.walk.is_some() || (is_checkpoint_due(log) && has_free_segments(log, checkpoint_segments(log)))
     }
 
     /// Gives up a checkpoint, so that the log has its segments. False if there is none.
-    pub(crate) fn release_checkpoint(&mut self) -> bool {
-        let kept = core::mem::take(&mut self.checkpoints.kept);
+    pub(crate) fn release(&mut self, log: &mut Log) -> bool {
+        let kept = core::mem::take(&mut self.kept);
         if !kept.is_empty() {
-            kept.into_iter().for_each(|slot| self.space.give_back(slot));
+            kept.into_iter().for_each(|slot| log.space.give_back(slot));
             return true;
         }
-        match self.checkpoints.walk.take() {
+        match self.walk.take() {
             Some(mut walk) if walk.is_flying => {
                 walk.is_cancelled = true;
-                self.checkpoints.walk = Some(walk);
+                self.walk = Some(walk);
                 false
             }
-            Some(walk) => self.abandon(walk) > 0,
+            Some(walk) => abandon(log, walk) > 0,
             None => false,
         }
     }
 
     /// True if segments come back when a write ends.
     pub(crate) fn is_releasing(&self) -> bool {
-        self.checkpoints
-            .walk
-            .as_ref()
-            .is_some_and(|walk| walk.is_cancelled)
-    }
-
-    /// Gives the segments of an unfinished one back. The next one waits as long as for the first.
-    fn abandon(&mut self, walk: Walk) -> usize {
-        self.checkpoints.since = 0;
-        let count = walk.slots.len();
-        walk.slots
-            .into_iter()
-            .for_each(|(slot, _)| self.space.give_back(slot));
-        count
+        self.walk.as_ref().is_some_and(|walk| walk.is_cancelled)
     }
 
     /// A bounded piece of a checkpoint, if one is due or under way.
-    pub(crate) fn checkpoint_step(&mut self) -> CleanStep {
-        let mut walk = match self.checkpoints.walk.take() {
+    pub(crate) fn step(&mut self, log: &mut Log) -> CleanStep {
+        let mut walk = match self.walk.take() {
             Some(walk) if walk.is_flying => {
-                self.checkpoints.walk = Some(walk);
+                self.walk = Some(walk);
                 return CleanStep::Wait;
             }
             Some(walk) => walk,
-            None if !self.is_checkpoint_due() => return CleanStep::Idle,
-            None => match self.begin_checkpoint() {
+            None if !is_checkpoint_due(log) => return CleanStep::Idle,
+            None => match self.begin(log) {
                 Some(walk) => walk,
                 None => return CleanStep::Idle,
             },
         };
-        let piece = self.layout.stream_of(self.piece_bytes()) as usize;
+        let piece = log.layout.stream_of(piece_bytes(log)) as usize;
         while walk.stream.len() < piece && !walk.left.is_empty() {
-            self.walk_on(&mut walk);
+            walk_on(log, &mut walk);
         }
         if walk.left.is_empty() && !walk.has_end && walk.stream.len() < piece {
-            let seen = *walk.seen.get_or_insert(self.newest());
-            if self.state(seen) != TicketState::Durable {
-                self.want(seen);
-                self.checkpoints.walk = Some(walk);
+            let seen = *walk.seen.get_or_insert(log.newest());
+            if log.state(seen) != TicketState::Durable {
+                log.want(seen);
+                self.walk = Some(walk);
                 return CleanStep::Wait;
             }
             walk.stream.extend([END, 0, 0, 0, 0, 0, 0, 0]);
@@ -267,49 +159,49 @@ impl Engine {
             walk.stream.extend(walk.items.to_le_bytes());
             walk.has_end = true;
         }
-        match self.piece(&mut walk) {
+        match next_piece(log, &mut walk) {
             Some(write) => {
                 walk.is_flying = true;
-                self.checkpoints.walk = Some(walk);
+                self.walk = Some(walk);
                 CleanStep::Write(write)
             }
             None => {
-                self.abandon(walk);
+                abandon(log, walk);
                 CleanStep::Idle
             }
         }
     }
 
-    fn begin_checkpoint(&mut self) -> Option<Walk> {
-        let needed = self.checkpoint_segments();
-        if !self.has_room_aside(self.checkpoints.kept.len() as u32 + needed) {
-            self.release_checkpoint();
-            if !self.has_room_aside(needed) {
-                self.checkpoints.since = 0;
+    fn begin(&mut self, log: &mut Log) -> Option<Walk> {
+        let needed = checkpoint_segments(log);
+        if !has_room_aside(log, self.kept.len() as u32 + needed) {
+            self.release(log);
+            if !has_room_aside(log, needed) {
+                log.since = 0;
                 return None;
             }
         }
-        if !self.has_free_segments(needed) {
+        if !has_free_segments(log, needed) {
             return None;
         }
-        let (start, base) = (self.checkpoints.start, self.space.tail());
+        let (start, base) = (log.tip, log.space.tail());
         let mut stream = Vec::with_capacity(2 * PIECE_BYTES as usize);
         for word in [start.record, start.generation, base, u64::from(start.end)] {
             stream.extend(word.to_le_bytes());
         }
-        stream.extend(self.next_structure.to_le_bytes());
-        stream.extend((self.structures.len() as u32).to_le_bytes());
-        for (id, it) in &self.structures {
+        stream.extend(log.next_structure.to_le_bytes());
+        stream.extend((log.structures.len() as u32).to_le_bytes());
+        for (id, it) in &log.structures {
             stream.extend(id.0.to_le_bytes());
             stream.extend((it.name.len() as u32).to_le_bytes());
             stream.extend(it.describe().emit());
             stream.extend(it.name.as_bytes());
         }
-        let left: VecDeque<StructureId> = self.structures.keys().copied().collect();
-        let first = left.front().and_then(|id| self.structures.get(id));
+        let left: VecDeque<StructureId> = log.structures.keys().copied().collect();
+        let first = left.front().and_then(|id| log.structures.get(id));
         Some(Walk {
             base,
-            since: self.checkpoints.since,
+            since: log.since,
             cursor: first.map_or(Cursor::Shard(0), Cursor::at_start_of),
             left,
             items: 0,
@@ -323,162 +215,214 @@ impl Engine {
         })
     }
 
-    /// Visits some more entries.
-    fn walk_on(&self, walk: &mut Walk) {
-        let id = *walk.left.front().expect("the caller has looked");
-        let is_done = match self.structures.get(&id) {
-            Some(structure) => self.visit(id, structure, walk),
-            // Dropped meanwhile.
-            None => true,
-        };
-        if is_done {
-            walk.left.pop_front();
-            let next = walk.left.front().and_then(|id| self.structures.get(id));
-            walk.cursor = next.map_or(Cursor::Shard(0), Cursor::at_start_of);
-        }
-    }
-
-    /// Visits some more entries of a structure; true if there are no more.
-    fn visit(&self, id: StructureId, structure: &Structure, walk: &mut Walk) -> bool {
-        match (&structure.body, &mut walk.cursor) {
-            (Body::Log { floor, entries }, &mut Cursor::Position(from)) => {
-                let from = from.max(*floor);
-                let range = entries.iter().skip((from - floor) as usize).take(WALK_STEP);
-                let step: Vec<Location> = range.copied().collect();
-                walk.cursor = Cursor::Position(from + step.len() as u64);
-                if !step.is_empty() {
-                    self.put_run(walk, EntryKind::Append, id, from, &step);
-                }
-                step.len() < WALK_STEP
-            }
-            (Body::Queue { entries, .. }, &mut Cursor::Position(from)) => {
-                let step: Vec<_> = entries.range(from..).take(WALK_STEP).collect();
-                let is_done = step.len() < WALK_STEP;
-                for run in step.chunk_by(|a, b| a.0 + 1 == *b.0) {
-                    let first = *run[0].0;
-                    let locations: Vec<Location> = run.iter().map(|(_, at)| **at).collect();
-                    self.put_run(walk, EntryKind::Push, id, first, &locations);
-                    walk.cursor = Cursor::Position(first + run.len() as u64);
-                }
-                is_done
-            }
-            (Body::Map(map), Cursor::Shard(shard)) => {
-                *shard += 1;
-                let (shard, is_done) = (*shard - 1, *shard == SHARDS);
-                for (key, location) in map.shard(shard) {
-                    self.put_key(walk, id, key, location);
-                }
-                is_done
-            }
-            (Body::Tree(tree), Cursor::After(after)) => {
-                let from = match after {
-                    Some(key) => Bound::Excluded(&**key),
-                    None => Bound::Unbounded,
-                };
-                let range = tree.range::<[u8], _>((from, Bound::Unbounded));
-                let step: Vec<_> = range.take(WALK_STEP).collect();
-                let last = step.last().map(|(key, _)| (*key).clone());
-                for &(key, &location) in &step {
-                    self.put_key(walk, id, key, location);
-                }
-                walk.cursor = Cursor::After(last);
-                step.len() < WALK_STEP
-            }
-            _ => unreachable!("the cursor was made for the structure"),
-        }
-    }
-
-    fn put_location(&self, walk: &mut Walk, location: Location) {
-        let generation = self.space.generation_of(location.slot);
-        let generation = generation
-            .checked_sub(walk.base)
-            .expect("live data is above the tail");
-        for word in [generation as u32, location.at, location.length] {
-            walk.stream.extend(word.to_le_bytes());
-        }
-    }
-
-    fn put_key(&self, walk: &mut Walk, id: StructureId, key: &[u8], location: Location) {
-        put_item(&mut walk.stream, EntryKind::Put, key.len() as u16, id);
-        self.put_location(walk, location);
-        walk.stream.extend(key);
-        walk.items += 1;
-    }
-
-    fn put_run(&self, walk: &mut Walk, kind: EntryKind, id: StructureId, first: u64, run: &[Location]) {
-        put_item(&mut walk.stream, kind, run.len() as u16, id);
-        walk.stream.extend(first.to_le_bytes());
-        run.iter().for_each(|&location| self.put_location(walk, location));
-        walk.items += 1;
-    }
-
-    fn piece_bytes(&self) -> u32 {
-        PIECE_BYTES
-            .min(self.layout.record_bytes_max)
-            .max(self.layout.block_bytes)
-    }
-
-    /// The next piece as a write; `None` without a segment for it.
-    fn piece(&mut self, walk: &mut Walk) -> Option<Write> {
-        let layout = self.layout;
-        if walk.slots.is_empty() || walk.at == layout.segment_bytes {
-            walk.slots
-                .push(self.space.take_aside(layout.reserve_segments() + 1)?);
-            walk.at = 0;
-        }
-        let &(slot, generation) = walk.slots.last().expect("just seen");
-        let (start, head) = (walk.at, if walk.at == 0 { layout.block_bytes } else { 0 });
-        let whole = layout.extent_of(walk.stream.len() as u32);
-        let data = whole
-            .min(self.piece_bytes())
-            .min(layout.segment_bytes - start - head);
-        let length = (head + data) as usize;
-        let mut buffer = Buffer::new(length);
-        let bytes = buffer.bytes_mut();
-        let skip = SECTOR_HEADER_BYTES as usize;
-        if head > 0 {
-            let part = PartHeader {
-                generation,
-                first: walk.slots[0].1,
-                index: walk.slots.len() as u32 - 1,
-            };
-            bytes[skip..][..PART_HEADER_BYTES].copy_from_slice(&part.emit());
-        }
-        let sector_bytes = layout.sector_bytes as usize;
-        let mut done = 0;
-        for sector in bytes[head as usize..].chunks_mut(sector_bytes) {
-            let count = (sector_bytes - skip).min(walk.stream.len() - done);
-            sector[skip..][..count].copy_from_slice(&walk.stream[done..done + count]);
-            done += count;
-        }
-        walk.stream.drain(..done);
-        for (index, sector) in bytes.chunks_mut(sector_bytes).enumerate() {
-            let number = layout.sector_number(slot, start + index as u32 * layout.sector_bytes);
-            sector::seal(sector, Role::Checkpoint, generation as u32, number);
-        }
-        walk.at = start + length as u32;
-        let offset = layout.segment_offset(slot) + u64::from(start);
-        Some(Write::new(0, offset, length, Arc::new(buffer)))
-    }
-
     /// A piece has been written.
-    pub(crate) fn checkpoint_written(&mut self) {
-        let mut walk = self.checkpoints.walk.take().expect("its piece was under way");
+    pub(crate) fn written(&mut self, log: &mut Log) {
+        let mut walk = self.walk.take().expect("its piece was under way");
         walk.is_flying = false;
-        if walk.is_cancelled || self.is_latched() {
-            self.abandon(walk);
+        if walk.is_cancelled || log.is_latched() {
+            abandon(log, walk);
             return;
         }
         if !(walk.has_end && walk.stream.is_empty()) {
-            self.checkpoints.walk = Some(walk);
+            self.walk = Some(walk);
             return;
         }
         let slots = walk.slots.iter().map(|&(slot, _)| slot).collect();
-        let old = core::mem::replace(&mut self.checkpoints.kept, slots);
-        old.into_iter().for_each(|slot| self.space.give_back(slot));
-        self.checkpoints.since -= walk.since;
-        self.stats.checkpoints += 1;
+        let old = core::mem::replace(&mut self.kept, slots);
+        old.into_iter().for_each(|slot| log.space.give_back(slot));
+        log.since -= walk.since;
+        log.stats.checkpoints += 1;
     }
+}
+
+/// Bytes of a checkpoint at most.
+fn checkpoint_bytes(log: &Log) -> u64 {
+    let described = |it: &Structure| entry_bytes(it.name.len(), 32) as u64;
+    // An entry of a map or tree takes an item's header and a location, beside its key.
+    let saved = |it: &Structure| match it.kind {
+        Kind::Map | Kind::Tree => (index_bytes(it.kind, 0) - 20) * it.len(),
+        Kind::Log | Kind::Queue => 0,
+    };
+    let structures = log.structures.values();
+    let bytes = structures.fold(log.usage.all.index, |sum, it| {
+        sum.saturating_sub(saved(it)) + described(it)
+    });
+    bytes + (PREFIX_BYTES + 64) as u64
+}
+
+fn checkpoint_segments(log: &Log) -> u32 {
+    let room = log
+        .layout
+        .stream_of(log.layout.segment_bytes - log.layout.block_bytes);
+    checkpoint_bytes(log).div_ceil(u64::from(room)) as u32
+}
+
+/// True if enough was written since the last one.
+fn is_checkpoint_due(log: &Log) -> bool {
+    let enough = SEGMENTS_BETWEEN * u64::from(log.layout.segment_bytes);
+    let since = log.since;
+    since >= enough && since >= LOG_PER_CHECKPOINT * checkpoint_bytes(log)
+}
+
+/// True if `segments` can be taken and users still have some.
+fn has_free_segments(log: &Log, segments: u32) -> bool {
+    log.space.free_count() >= segments + log.layout.reserve_segments() + 2
+}
+
+/// True if `segments` are at most a share of those that live data does not need: what is left decides how dear
+/// cleaning is.
+fn has_room_aside(log: &Log, segments: u32) -> bool {
+    let live = log.usage.all.live.div_ceil(log.layout.segment_payload_bytes());
+    let spare = u64::from(log.layout.segments - log.layout.reserve_segments()).saturating_sub(live);
+    u64::from(segments) * SPARE_PER_CHECKPOINT <= spare
+}
+
+/// Visits some more entries.
+fn walk_on(log: &Log, walk: &mut Walk) {
+    let id = *walk.left.front().expect("the caller has looked");
+    let is_done = match log.structures.get(&id) {
+        Some(structure) => visit(log, id, structure, walk),
+        // Dropped meanwhile.
+        None => true,
+    };
+    if is_done {
+        walk.left.pop_front();
+        let next = walk.left.front().and_then(|id| log.structures.get(id));
+        walk.cursor = next.map_or(Cursor::Shard(0), Cursor::at_start_of);
+    }
+}
+
+/// Visits some more entries of a structure; true if there are no more.
+fn visit(log: &Log, id: StructureId, structure: &Structure, walk: &mut Walk) -> bool {
+    match (&structure.body, &mut walk.cursor) {
+        (Body::Log { floor, entries }, &mut Cursor::Position(from)) => {
+            let from = from.max(*floor);
+            let range = entries.iter().skip((from - floor) as usize).take(WALK_STEP);
+            let step: Vec<Location> = range.copied().collect();
+            walk.cursor = Cursor::Position(from + step.len() as u64);
+            if !step.is_empty() {
+                put_run(log, walk, EntryKind::Append, id, from, &step);
+            }
+            step.len() < WALK_STEP
+        }
+        (Body::Queue { entries, .. }, &mut Cursor::Position(from)) => {
+            let step: Vec<_> = entries.range(from..).take(WALK_STEP).collect();
+            let is_done = step.len() < WALK_STEP;
+            for run in step.chunk_by(|a, b| a.0 + 1 == *b.0) {
+                let first = *run[0].0;
+                let locations: Vec<Location> = run.iter().map(|(_, at)| **at).collect();
+                put_run(log, walk, EntryKind::Push, id, first, &locations);
+                walk.cursor = Cursor::Position(first + run.len() as u64);
+            }
+            is_done
+        }
+        (Body::Map(map), Cursor::Shard(shard)) => {
+            *shard += 1;
+            let (shard, is_done) = (*shard - 1, *shard == SHARDS);
+            for (key, location) in map.shard(shard) {
+                put_key(log, walk, id, key, location);
+            }
+            is_done
+        }
+        (Body::Tree(tree), Cursor::After(after)) => {
+            let from = match after {
+                Some(key) => Bound::Excluded(&**key),
+                None => Bound::Unbounded,
+            };
+            let range = tree.range::<[u8], _>((from, Bound::Unbounded));
+            let step: Vec<_> = range.take(WALK_STEP).collect();
+            let last = step.last().map(|(key, _)| (*key).clone());
+            for &(key, &location) in &step {
+                put_key(log, walk, id, key, location);
+            }
+            walk.cursor = Cursor::After(last);
+            step.len() < WALK_STEP
+        }
+        _ => unreachable!("the cursor was made for the structure"),
+    }
+}
+
+fn put_location(log: &Log, walk: &mut Walk, location: Location) {
+    let generation = log.space.generation_of(location.slot);
+    let generation = generation
+        .checked_sub(walk.base)
+        .expect("live data is above the tail");
+    for word in [generation as u32, location.at, location.length] {
+        walk.stream.extend(word.to_le_bytes());
+    }
+}
+
+fn put_key(log: &Log, walk: &mut Walk, id: StructureId, key: &[u8], location: Location) {
+    put_item(&mut walk.stream, EntryKind::Put, key.len() as u16, id);
+    put_location(log, walk, location);
+    walk.stream.extend(key);
+    walk.items += 1;
+}
+
+fn put_run(log: &Log, walk: &mut Walk, kind: EntryKind, id: StructureId, first: u64, run: &[Location]) {
+    put_item(&mut walk.stream, kind, run.len() as u16, id);
+    walk.stream.extend(first.to_le_bytes());
+    run.iter().for_each(|&location| put_location(log, walk, location));
+    walk.items += 1;
+}
+
+fn piece_bytes(log: &Log) -> u32 {
+    PIECE_BYTES
+        .min(log.layout.record_bytes_max)
+        .max(log.layout.block_bytes)
+}
+
+/// The next piece as a write; `None` without a segment for it.
+fn next_piece(log: &mut Log, walk: &mut Walk) -> Option<Write> {
+    let layout = log.layout;
+    if walk.slots.is_empty() || walk.at == layout.segment_bytes {
+        walk.slots
+            .push(log.space.take_aside(layout.reserve_segments() + 1)?);
+        walk.at = 0;
+    }
+    let &(slot, generation) = walk.slots.last().expect("just seen");
+    let (start, head) = (walk.at, if walk.at == 0 { layout.block_bytes } else { 0 });
+    let whole = layout.extent_of(walk.stream.len() as u32);
+    let data = whole
+        .min(piece_bytes(log))
+        .min(layout.segment_bytes - start - head);
+    let length = (head + data) as usize;
+    let mut buffer = Buffer::new(length);
+    let bytes = buffer.bytes_mut();
+    let skip = SECTOR_HEADER_BYTES as usize;
+    if head > 0 {
+        let part = PartHeader {
+            generation,
+            first: walk.slots[0].1,
+            index: walk.slots.len() as u32 - 1,
+        };
+        bytes[skip..][..PART_HEADER_BYTES].copy_from_slice(&part.emit());
+    }
+    let sector_bytes = layout.sector_bytes as usize;
+    let mut done = 0;
+    for sector in bytes[head as usize..].chunks_mut(sector_bytes) {
+        let count = (sector_bytes - skip).min(walk.stream.len() - done);
+        sector[skip..][..count].copy_from_slice(&walk.stream[done..done + count]);
+        done += count;
+    }
+    walk.stream.drain(..done);
+    for (index, sector) in bytes.chunks_mut(sector_bytes).enumerate() {
+        let number = layout.sector_number(slot, start + index as u32 * layout.sector_bytes);
+        sector::seal(sector, Role::Checkpoint, generation as u32, number);
+    }
+    walk.at = start + length as u32;
+    let offset = layout.segment_offset(slot) + u64::from(start);
+    Some(Write::new(0, offset, length, Arc::new(buffer)))
+}
+
+/// Gives the segments of an unfinished one back. The next one waits as long as for the first.
+fn abandon(log: &mut Log, walk: Walk) -> usize {
+    log.since = 0;
+    let count = walk.slots.len();
+    walk.slots
+        .into_iter()
+        .for_each(|(slot, _)| log.space.give_back(slot));
+    count
 }
 
 fn put_item(stream: &mut Vec<u8>, kind: EntryKind, count: u16, id: StructureId) {

@@ -2,10 +2,11 @@
 //!
 //! Rule 2 of the format is kept here: an entry is moved only while nothing that concerns it waits to become durable.
 
+use crate::checkpoint::Checkpoints;
 use crate::draft::{Effect, gather};
-use crate::engine::{Access, Engine, Ticket, TicketState, Write, entry_of};
 use crate::entry::{EntryKind, StructureId};
 use crate::index::{Key, Location};
+use crate::log::{Access, CleanStep, Log, SubmitError, Ticket, TicketState, entry_of};
 use crate::scan::{Next, Segment};
 use crate::space::Used;
 use base::MediaError;
@@ -13,24 +14,6 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Bytes of entries that are moved by one record: what users' records may wait behind.
 const MOVE_BYTES: usize = 64 << 10;
-
-/// The cleaner's next need. After each step [`Engine::next_write`] may have work.
-#[derive(Debug)]
-pub enum CleanStep {
-    /// Nothing, until more is written.
-    Idle,
-    /// Read this and call [`Engine::clean_read`].
-    Read {
-        /// In bytes of the area.
-        offset: u64,
-        /// Bytes.
-        length: usize,
-    },
-    /// A completion: call again after it.
-    Wait,
-    /// Make this write of a checkpoint, which nobody waits for, and call [`Engine::written`].
-    Write(Write),
-}
 
 /// An entry of the segment that is being cleaned.
 struct Candidate {
@@ -45,7 +28,7 @@ struct Candidate {
 pub(crate) struct Cleaning {
     phase: Phase,
     /// A segment could not be read: cleaning has ended.
-    pub stuck: Option<u64>,
+    stuck: Option<u64>,
 }
 
 #[derive(Default)]
@@ -63,165 +46,128 @@ enum Phase {
     Publishing(Option<Ticket>),
 }
 
-impl Engine {
-    /// True if cleaning is under way, or would free segments.
-    pub(crate) fn can_gain_space(&self) -> bool {
-        let is_under_way = !matches!(self.cleaning.phase, Phase::Idle) || self.space.is_awaiting();
-        is_under_way || self.is_releasing() || (self.cleaning.stuck.is_none() && self.is_worthwhile())
-    }
-
-    /// True if a sixteenth of the segments in use is dead.
-    fn is_worthwhile(&self) -> bool {
-        let used = self.space.used_bytes();
-        used - used / 16 > self.usage.all.live
-    }
-
-    fn should_clean(&self) -> bool {
-        let low = self.layout.reserve_segments() + (self.layout.segments / 16).max(2);
-        self.space.free_count() < low + self.checkpoint_wants() && self.is_worthwhile()
-    }
-
-    /// True if [`Engine::clean_step`] would do something now, or after the next completion.
-    pub fn wants_cleaning(&self) -> bool {
-        let is_idle = matches!(self.cleaning.phase, Phase::Idle);
-        let is_cleaning = self.cleaning.stuck.is_none() && (!is_idle || self.should_clean());
-        is_cleaning || self.wants_checkpoint()
-    }
-
+impl Cleaning {
     /// The offset of the damage that keeps the cleaner from its work, if there is any.
-    pub fn clean_damage(&self) -> Option<u64> {
-        self.cleaning.stuck
+    pub(crate) fn damage(&self) -> Option<u64> {
+        self.stuck
     }
 
-    /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.
-    pub fn clean_step(&mut self) -> CleanStep {
-        if self.is_latched() {
-            return CleanStep::Idle;
+    /// Sees to it that there is a draft with room for `bytes` of entries.
+    pub(crate) fn make_room(
+        &self,
+        log: &mut Log,
+        checkpoints: &mut Checkpoints,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), SubmitError> {
+        while !log.has_room(bytes) {
+            log.end_draft()?;
+            while !log.open_draft(bytes, access) {
+                if self.can_gain_space(log, checkpoints) {
+                    return Err(SubmitError::Busy);
+                }
+                if !checkpoints.release(log) {
+                    // A checkpoint whose piece is under way gives its segments back when the piece is written.
+                    return Err(if checkpoints.is_releasing() {
+                        SubmitError::Busy
+                    } else {
+                        SubmitError::NoSpace
+                    });
+                }
+            }
         }
-        match self.reclaim() {
-            step @ CleanStep::Read { .. } => step,
-            CleanStep::Idle => self.checkpoint_step(),
-            step => match self.checkpoint_step() {
-                write @ CleanStep::Write(_) => write,
-                _ => step,
-            },
-        }
+        Ok(())
     }
 
-    fn reclaim(&mut self) -> CleanStep {
-        if self.cleaning.stuck.is_some() {
+    /// True if cleaning is under way, or would free segments.
+    fn can_gain_space(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
+        let is_under_way = !matches!(self.phase, Phase::Idle) || log.space.is_awaiting();
+        is_under_way || checkpoints.is_releasing() || (self.stuck.is_none() && is_worthwhile(log))
+    }
+
+    /// True if a step would do something now, or after the next completion.
+    pub(crate) fn is_wanted(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
+        let is_idle = matches!(self.phase, Phase::Idle);
+        self.stuck.is_none() && (!is_idle || should_clean(log, checkpoints))
+    }
+
+    /// Does a bounded piece of cleaning, if the area needs any.
+    pub(crate) fn step(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
+        if self.stuck.is_some() {
             return CleanStep::Idle;
         }
-        match core::mem::take(&mut self.cleaning.phase) {
-            Phase::Idle => self.begin_cleaning(),
+        match core::mem::take(&mut self.phase) {
+            Phase::Idle => self.begin(log, checkpoints),
             Phase::Reading(used) => {
-                self.cleaning.phase = Phase::Reading(used);
+                self.phase = Phase::Reading(used);
                 CleanStep::Wait
             }
             Phase::Moving { bytes, left, ticket } => {
-                if self.state(ticket) != TicketState::Durable {
-                    self.cleaning.phase = Phase::Moving { bytes, left, ticket };
+                if log.state(ticket) != TicketState::Durable {
+                    self.phase = Phase::Moving { bytes, left, ticket };
                     return CleanStep::Wait;
                 }
-                self.move_some(bytes, left)
+                self.move_some(log, checkpoints, bytes, left)
             }
-            Phase::Publishing(None) => self.publish(),
-            Phase::Publishing(Some(ticket)) if self.state(ticket) == TicketState::Durable => {
-                self.begin_cleaning()
+            Phase::Publishing(None) => self.publish(log, checkpoints),
+            Phase::Publishing(Some(ticket)) if log.state(ticket) == TicketState::Durable => {
+                self.begin(log, checkpoints)
             }
             Phase::Publishing(ticket) => {
-                self.cleaning.phase = Phase::Publishing(ticket);
+                self.phase = Phase::Publishing(ticket);
                 CleanStep::Wait
             }
         }
     }
 
-    fn begin_cleaning(&mut self) -> CleanStep {
-        let Some(used) = self.space.oldest().filter(|_| self.should_clean()) else {
+    fn begin(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
+        let Some(used) = log.space.oldest().filter(|_| should_clean(log, checkpoints)) else {
             return CleanStep::Idle;
         };
-        if self.durable().0 < used.last {
-            self.want(Ticket(used.last));
+        if log.durable().0 < used.last {
+            log.want(Ticket(used.last));
             return CleanStep::Wait;
         }
-        if self.usage.live_in(used.slot) == 0 {
-            self.stats.cleaned_unread += 1;
-            return self.retire();
+        if log.usage.live_in(used.slot) == 0 {
+            log.stats.cleaned_unread += 1;
+            return self.retire(log, checkpoints);
         }
-        self.cleaning.phase = Phase::Reading(used);
+        self.phase = Phase::Reading(used);
         CleanStep::Read {
-            offset: self.layout.segment_offset(used.slot),
+            offset: log.layout.segment_offset(used.slot),
             length: used.end as usize,
         }
     }
 
     /// The data that [`CleanStep::Read`] asked for.
-    pub fn clean_read(&mut self, bytes: Vec<u8>, result: Result<(), MediaError>) {
-        let Phase::Reading(used) = core::mem::take(&mut self.cleaning.phase) else {
+    pub(crate) fn read(&mut self, log: &Log, bytes: Vec<u8>, result: Result<(), MediaError>) {
+        let Phase::Reading(used) = core::mem::take(&mut self.phase) else {
             panic!("nothing was to be read");
         };
         let found = match result {
-            Ok(()) => self.candidates(&used, &bytes),
+            Ok(()) => candidates(log, &used, &bytes),
             Err(_) => Err(0),
         };
         match found {
             Ok(left) => {
                 let ticket = Ticket::default();
-                self.cleaning.phase = Phase::Moving { bytes, left, ticket };
+                self.phase = Phase::Moving { bytes, left, ticket };
             }
             Err(within) => {
-                self.cleaning.stuck = Some(self.layout.segment_offset(used.slot) + u64::from(within));
+                self.stuck = Some(log.layout.segment_offset(used.slot) + u64::from(within));
             }
         }
-    }
-
-    /// The entries of a segment that may be live; the place of the first damage otherwise.
-    fn candidates(&self, used: &Used, bytes: &[u8]) -> Result<VecDeque<Candidate>, u32> {
-        let segment = Segment {
-            layout: &self.layout,
-            slot: used.slot,
-            generation: used.generation,
-            bytes,
-        };
-        let mut found = VecDeque::new();
-        let mut live_bytes = 0;
-        let mut at = self.layout.block_bytes;
-        while at < used.end {
-            let Next::Record { header, end } = segment.next(at) else {
-                return Err(at);
-            };
-            let makes_sense = segment.entries(at, &header, |entry, location| {
-                if !entry.kind.adds() {
-                    return;
-                }
-                let live = self.structures.get(&entry.structure);
-                if live.and_then(|it| it.find(entry.key)) == Some(location) {
-                    live_bytes += entry.bytes() as u64;
-                    let key = if entry.kind.is_positional() {
-                        Key::Position(entry.position())
-                    } else {
-                        Key::Bytes(entry.key.into())
-                    };
-                    found.push_back(Candidate {
-                        kind: entry.kind,
-                        structure: entry.structure,
-                        key,
-                        location,
-                    });
-                }
-            });
-            if !makes_sense {
-                return Err(at);
-            }
-            at = end;
-        }
-        debug_assert_eq!(live_bytes, self.usage.live_in(used.slot), "as it was counted");
-        Ok(found)
     }
 
     /// Moves up to [`MOVE_BYTES`]; when nothing is left the segment is retired.
-    fn move_some(&mut self, bytes: Vec<u8>, mut left: VecDeque<Candidate>) -> CleanStep {
-        let waiting = self.concerned();
+    fn move_some(
+        &mut self,
+        log: &mut Log,
+        checkpoints: &mut Checkpoints,
+        bytes: Vec<u8>,
+        mut left: VecDeque<Candidate>,
+    ) -> CleanStep {
+        let waiting = concerned(log);
         let mut ticket = Ticket::default();
         let mut moved = 0;
         for _ in 0..left.len() {
@@ -235,7 +181,7 @@ impl Engine {
                 left.push_back(candidate);
                 continue;
             }
-            let live = self.structures.get(&candidate.structure);
+            let live = log.structures.get(&candidate.structure);
             let live = live.and_then(|it| match &candidate.key {
                 Key::Position(position) => it.find_position(*position),
                 Key::Bytes(key) => it.find(key),
@@ -243,46 +189,106 @@ impl Engine {
             if live != Some(candidate.location) {
                 continue;
             }
-            let value = gather(&self.layout, &bytes, 0, candidate.location);
+            let value = gather(&log.layout, &bytes, 0, candidate.location);
             let mut scratch = [0; 8];
             let key = candidate.key.clone();
             let entry = entry_of(candidate.kind, candidate.structure, &key, &value, &mut scratch);
-            if self.make_room(entry.bytes(), Access::Cleaner).is_err() {
+            if self
+                .make_room(log, checkpoints, entry.bytes(), Access::Cleaner)
+                .is_err()
+            {
                 left.push_front(candidate);
                 break;
             }
-            ticket = self.move_entry(&entry, candidate.key, candidate.location);
+            ticket = log.move_entry(&entry, candidate.key, candidate.location);
             moved += entry.bytes();
         }
         if left.is_empty() && moved == 0 {
-            return self.retire();
+            return self.retire(log, checkpoints);
         }
-        self.cleaning.phase = Phase::Moving { bytes, left, ticket };
+        self.phase = Phase::Moving { bytes, left, ticket };
         CleanStep::Wait
     }
 
     /// The oldest segment has nothing that is live.
-    fn retire(&mut self) -> CleanStep {
-        self.space.retire();
-        self.stats.cleaned += 1;
-        self.publish()
+    fn retire(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
+        log.space.retire();
+        log.stats.cleaned += 1;
+        self.publish(log, checkpoints)
     }
 
-    fn publish(&mut self) -> CleanStep {
-        self.cleaning.phase = Phase::Publishing(self.force_record().ok());
+    fn publish(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
+        // An empty record, if no other one is about to be written: it tells the tail.
+        let room = self.make_room(log, checkpoints, 0, Access::Cleaner);
+        self.phase = Phase::Publishing(room.ok().map(|()| log.force_record()));
         CleanStep::Wait
     }
+}
 
-    /// Subjects of the waiting operations: a key or position of a structure, or, of a trim, all of it.
-    fn concerned(&self) -> BTreeSet<(StructureId, Option<Key>)> {
-        let mut concerned = BTreeSet::new();
-        for pending in self.unapplied() {
-            let key = match pending.effect {
-                Effect::Apply(EntryKind::Trim, _) => None,
-                _ => Some(pending.key.clone()),
-            };
-            concerned.insert((pending.structure, key));
+/// True if a sixteenth of the segments in use is dead.
+fn is_worthwhile(log: &Log) -> bool {
+    let used = log.space.used_bytes();
+    used - used / 16 > log.usage.all.live
+}
+
+fn should_clean(log: &Log, checkpoints: &Checkpoints) -> bool {
+    let low = log.layout.reserve_segments() + (log.layout.segments / 16).max(2);
+    log.space.free_count() < low + checkpoints.segments_wanted(log) && is_worthwhile(log)
+}
+
+/// The entries of a segment that may be live; the place of the first damage otherwise.
+fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Result<VecDeque<Candidate>, u32> {
+    let segment = Segment {
+        layout: &log.layout,
+        slot: used.slot,
+        generation: used.generation,
+        bytes,
+    };
+    let mut found = VecDeque::new();
+    let mut live_bytes = 0;
+    let mut at = log.layout.block_bytes;
+    while at < used.end {
+        let Next::Record { header, end } = segment.next(at) else {
+            return Err(at);
+        };
+        let makes_sense = segment.entries(at, &header, |entry, location| {
+            if !entry.kind.adds() {
+                return;
+            }
+            let live = log.structures.get(&entry.structure);
+            if live.and_then(|it| it.find(entry.key)) == Some(location) {
+                live_bytes += entry.bytes() as u64;
+                let key = if entry.kind.is_positional() {
+                    Key::Position(entry.position())
+                } else {
+                    Key::Bytes(entry.key.into())
+                };
+                found.push_back(Candidate {
+                    kind: entry.kind,
+                    structure: entry.structure,
+                    key,
+                    location,
+                });
+            }
+        });
+        if !makes_sense {
+            return Err(at);
         }
-        concerned
+        at = end;
     }
+    debug_assert_eq!(live_bytes, log.usage.live_in(used.slot), "as it was counted");
+    Ok(found)
+}
+
+/// Subjects of the waiting operations: a key or position of a structure, or, of a trim, all of it.
+fn concerned(log: &Log) -> BTreeSet<(StructureId, Option<Key>)> {
+    let mut concerned = BTreeSet::new();
+    for pending in log.unapplied() {
+        let key = match pending.effect {
+            Effect::Apply(EntryKind::Trim, _) => None,
+            _ => Some(pending.key.clone()),
+        };
+        concerned.insert((pending.structure, key));
+    }
+    concerned
 }

@@ -260,3 +260,37 @@ impl RecordHeader {
         }
     }
 }
+
+/// Payload bytes of the header of a segment of a checkpoint.
+pub(crate) const PART_HEADER_BYTES: usize = 24;
+const PART_MAGIC: &[u8; 4] = b"SEGC";
+
+/// The header of a segment of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartHeader {
+    pub generation: u64,
+    /// Generation of the checkpoint's first segment.
+    pub first: u64,
+    /// Which of its segments this is.
+    pub index: u32,
+}
+
+impl PartHeader {
+    pub(crate) fn emit(&self) -> [u8; PART_HEADER_BYTES] {
+        let mut bytes = [0; PART_HEADER_BYTES];
+        bytes[..4].copy_from_slice(PART_MAGIC);
+        bytes[4..12].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.first.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.index.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if this is no header.
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
+        (&payload[..4] == PART_MAGIC).then(|| Self {
+            generation: u64_at(payload, 4),
+            first: u64_at(payload, 12),
+            index: u32_at(payload, 20),
+        })
+    }
+}

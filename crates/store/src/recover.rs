@@ -1,22 +1,21 @@
 //! Opening an area: where the log begins and ends, what it holds, and erasing what a cut left (docs/format/store.md,
 //! "Recovery").
 
-use crate::checkpoint::{self, Checkpoints, PartHeader, Start};
-use crate::engine::{Engine, Options, Parts};
-use crate::entry::{Description, Entry, EntryKind, StructureId};
-use crate::format::{SegmentHeader, Superblock, Superblocks, superblocks};
-use crate::index::{Key, Location, Structure, Tally};
+use crate::checkpoint::{self, Checkpoints};
+use crate::engine::Engine;
+use crate::entry::{Entry, StructureId};
+use crate::format::{PartHeader, SegmentHeader, Superblock, Superblocks, superblocks};
+use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::scan::{self, Head, Next, Segment};
+use crate::log::{GENERATIONS_LOST_MAX, Log, Options, Parts};
+use crate::replay::Replayed;
+use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
-use crate::space::{Space, Used};
+use crate::space::{Space, Start, Used};
 use base::{Device, MediaError};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
-
-/// Segments at most whose headers a cut may undo: those of writes under way.
-pub(crate) const GENERATIONS_LOST_MAX: u64 = 64;
 
 /// Why an area cannot be opened. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -121,17 +120,6 @@ struct Tip {
     tail: u64,
     /// The highest record that one of them calls durable.
     claims: u64,
-}
-
-pub(crate) fn read_segment(
-    medium: &dyn Device,
-    layout: &Layout,
-    slot: u32,
-    length: u32,
-) -> Result<Vec<u8>, MediaError> {
-    let mut bytes = vec![0; length as usize];
-    medium.read_at(layout.segment_offset(slot), &mut bytes)?;
-    Ok(bytes)
 }
 
 /// By generation: slot and header.
@@ -356,11 +344,13 @@ impl Survey {
     fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
-        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || Replayed::new(self))?;
+        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || {
+            Replayed::new(&self.superblock)
+        })?;
         let (mut replayed, start) = (loaded.replayed, loaded.start);
         let take = |_, entry: &Entry<'_>, location| replayed.take(entry, location);
         let records = self.replay(medium, Some(start), take).ok()?;
-        replayed.check().ok()?;
+        check(&replayed).ok()?;
         let has_moved = replayed.structures.values().any(Structure::has_moved);
         (!has_moved).then_some((replayed, records, Some((start, loaded.slots))))
     }
@@ -426,98 +416,11 @@ impl Survey {
 /// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
 type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 
-/// The structures, while the log is replayed.
-pub(crate) struct Replayed {
-    pub structures: BTreeMap<StructureId, Structure>,
-    pub usage: Tally,
-    pub entries: u64,
-    pub next_structure: u32,
-    seed: u64,
-    positions_max: u64,
-}
-
-impl Replayed {
-    pub(crate) fn new(survey: &Survey) -> Self {
-        let layout = &survey.superblock.layout;
-        let uuid = &survey.superblock.uuid;
-        Self {
-            structures: BTreeMap::new(),
-            usage: Tally::new(layout.segments),
-            entries: 0,
-            next_structure: 1,
-            seed: crate::format::u64_at(uuid, 0) ^ crate::format::u64_at(uuid, 8),
-            // No area holds more entries than it has bytes.
-            positions_max: layout.capacity_bytes(),
-        }
-    }
-
-    /// Applies one entry; false if it contradicts what came before.
-    pub(crate) fn take(&mut self, entry: &Entry<'_>, location: Location) -> bool {
-        self.entries += 1;
-        match entry.kind {
-            EntryKind::Describe => {
-                let description = Description::parse(entry.value);
-                let name = core::str::from_utf8(entry.key);
-                return match (description, name) {
-                    (Some(description), Ok(name)) => self.describe(entry.structure, name, &description),
-                    _ => false,
-                };
-            }
-            EntryKind::Drop => {
-                if let Some(structure) = self.structures.remove(&entry.structure) {
-                    structure.give_back(&mut self.usage);
-                }
-                return true;
-            }
-            _ => {}
-        }
-        let key = if entry.kind.is_positional() {
-            Key::Position(entry.position())
-        } else {
-            Key::Bytes(entry.key.into())
-        };
-        self.place(entry.kind, entry.structure, key, location)
-    }
-
-    /// Applies an entry of a structure; false if it makes no sense there.
-    pub(crate) fn place(&mut self, kind: EntryKind, id: StructureId, key: Key, location: Location) -> bool {
-        let Some(structure) = self.structures.get_mut(&id) else {
-            return false;
-        };
-        let is_near = match key {
-            Key::Position(position) => structure.span_with(position) < self.positions_max,
-            Key::Bytes(_) => true,
-        };
-        if !kind.suits(structure.kind) || !is_near {
-            return false;
-        }
-        structure.apply(kind, key, location, &mut self.usage);
-        true
-    }
-
-    /// Takes a description in; false if the structure is of another kind.
-    pub(crate) fn describe(&mut self, id: StructureId, name: &str, description: &Description) -> bool {
-        self.next_structure = self.next_structure.max(id.0.saturating_add(1));
-        match self.structures.get_mut(&id) {
-            Some(structure) if structure.kind != description.kind => return false,
-            Some(structure) => structure.describe_again(description, &mut self.usage),
-            None => {
-                let seed = self.seed ^ u64::from(id.0);
-                let structure = Structure::new(name, description, seed);
-                self.structures.insert(id, structure);
-            }
-        }
-        true
-    }
-
-    /// Every log has all its positions.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
-        for (&structure, it) in &self.structures {
-            if let Some(position) = it.hole() {
-                return Err(OpenError::EntryMissing { structure, position });
-            }
-        }
-        Ok(())
+/// Every log has all its positions.
+pub(crate) fn check(replayed: &Replayed) -> Result<(), OpenError> {
+    match replayed.hole() {
+        Some((structure, position)) => Err(OpenError::EntryMissing { structure, position }),
+        None => Ok(()),
     }
 }
 
@@ -528,10 +431,10 @@ impl Engine {
         let (replayed, records, checkpoint) = match survey.resume(medium) {
             Some(resumed) => resumed,
             None => {
-                let mut replayed = Replayed::new(&survey);
+                let mut replayed = Replayed::new(&survey.superblock);
                 let records =
                     survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
-                replayed.check()?;
+                check(&replayed)?;
                 (replayed, records, None)
             }
         };
@@ -561,12 +464,14 @@ impl Engine {
             seed: replayed.seed,
             last: chain.back().map_or(0, |used| used.last),
             space: Space::new(superblock.layout, chain, &kept, superblock.generation + 1),
-            checkpoints: Checkpoints::new(kept, since, tip.unwrap_or_default()),
+            since,
+            tip: tip.unwrap_or_default(),
             structures: replayed.structures,
             next_structure: replayed.next_structure,
             usage: replayed.usage,
         };
-        Ok((Self::assemble(parts, options), report))
+        let engine = Self::new(Log::new(parts, options), Checkpoints::new(kept));
+        Ok((engine, report))
     }
 }
 

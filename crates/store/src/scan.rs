@@ -1,12 +1,12 @@
 //! Reading the log: the records of one segment.
 
-use crate::checkpoint::PartHeader;
 use crate::draft::gather;
 use crate::entry::Entry;
-use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{PartHeader, RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::index::Location;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role, State};
+use base::{Device, MediaError};
 
 /// Content of the place where a record should begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,18 @@ pub(crate) fn head(layout: &Layout, slot: u32, sector: &[u8]) -> Head {
         (Some(tag), Some(part)) if part.generation as u32 == tag => Head::Part(part),
         _ => Head::Damaged,
     }
+}
+
+/// Reads the first bytes of a segment.
+pub(crate) fn read_segment(
+    medium: &dyn Device,
+    layout: &Layout,
+    slot: u32,
+    length: u32,
+) -> Result<Vec<u8>, MediaError> {
+    let mut bytes = vec![0; length as usize];
+    medium.read_at(layout.segment_offset(slot), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// The bytes of a segment.

@@ -3,6 +3,14 @@
 use crate::layout::Layout;
 use std::collections::VecDeque;
 
+/// Where replay goes on after a checkpoint: behind a record, in a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub record: u64,
+    pub generation: u64,
+    pub end: u32,
+}
+
 /// A segment of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Used {

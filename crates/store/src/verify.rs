@@ -2,8 +2,9 @@
 
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::recover::{OpenError, Replayed, identify, read_segment, survey};
-use crate::scan::{self, Head, Next, Segment};
+use crate::recover::{OpenError, check, identify, survey};
+use crate::replay::Replayed;
+use crate::scan::{self, Head, Next, Segment, read_segment};
 use base::Device;
 
 /// Findings in a sound area.
@@ -32,9 +33,9 @@ pub struct VerifyReport {
 /// Checks everything that opening would rely on, and changes nothing.
 pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
-    let mut replayed = Replayed::new(&survey);
+    let mut replayed = Replayed::new(&survey.superblock);
     let records = survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
-    replayed.check()?;
+    check(&replayed)?;
     let all = replayed.structures.values();
     Ok(VerifyReport {
         uuid: survey.superblock.uuid,

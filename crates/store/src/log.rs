@@ -1,0 +1,757 @@
+//! The log: entries are gathered in a draft, sealed to a record, written, and applied when the record is durable.
+
+use crate::buffer::Buffer;
+use crate::draft::{Draft, Effect, Pending, Place, Sealed, read_written};
+use crate::entry::{
+    DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op,
+    StructureId, entry_bytes,
+};
+use crate::fetch::{Fetch, Found};
+use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
+use crate::index::{Key, Location, Structure, Tally, Usage, index_bytes};
+use crate::layout::Layout;
+use crate::space::{Space, Start};
+use base::MediaError;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Segments at most whose headers a cut may undo: those of writes under way.
+pub(crate) const GENERATIONS_LOST_MAX: u64 = 64;
+/// Records that wait for a write at most; beyond, submitters do.
+const SEALED_MAX: usize = 4;
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Writes under way at once, 1 to 32. With one, what comes meanwhile shares the next record.
+    pub writes_in_flight_max: usize,
+    /// Memory that the index may take, estimated; operations that would add to it beyond are refused.
+    pub index_bytes_max: u64,
+}
+
+impl Default for Options {
+    /// One write under way, 1 GiB of index. On a virtual disk whose cache has to be flushed, eight writers are a tenth
+    /// faster with one than with two: flushes wait for each other, and records are larger.
+    fn default() -> Self {
+        Self {
+            writes_in_flight_max: 1,
+            index_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// The record of an operation: it is durable when [`crate::Engine::durable`] has reached it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// State of a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TicketState {
+    /// Durable, with everything before it.
+    Durable,
+    /// Not yet.
+    Waiting,
+    /// A write failed: it may be there after the area is opened anew, or not.
+    Failed,
+}
+
+/// Receipt of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its record.
+    pub ticket: Ticket,
+    /// The positions of its appends and pushes, in order.
+    pub positions: SmallVec<[u64; 1]>,
+}
+
+/// Why a batch is refused. Nothing of it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SubmitError {
+    /// A write failed; the area takes nothing until it is opened anew.
+    #[error("a write failed: the area is closed to writers until it is opened anew")]
+    Latched,
+    /// Too much is under way, or segments are being cleaned: try again after the next completion.
+    #[error("busy: try again after the next completion")]
+    Busy,
+    /// The area has no room for more live data.
+    #[error("the area is full: 80 % of it are live")]
+    NoSpace,
+    /// The index has reached its limit.
+    #[error("the index has reached its limit of memory")]
+    IndexFull,
+    /// A batch must fit one record.
+    #[error("the batch does not fit a record")]
+    TooLong,
+    /// A key is longer than [`KEY_BYTES_MAX`], or a name than [`NAME_BYTES_MAX`].
+    #[error("the key is too long")]
+    KeyTooLong,
+    /// No such structure, or it is of another kind.
+    #[error("no structure of this kind has this number")]
+    NoStructure,
+    /// A structure of this name is there, and it is another one.
+    #[error("the name belongs to another structure")]
+    NameTaken,
+    /// All descriptions together must fit a record.
+    #[error("no more structures fit an area of this layout")]
+    TooManyStructures,
+}
+
+/// A write to be made: durable, the whole of it, before [`crate::Engine::written`] is told of success.
+#[derive(Debug)]
+pub struct Write {
+    /// Of its record; 0 for a piece of a checkpoint.
+    number: u64,
+    offset: u64,
+    length: usize,
+    buffer: Arc<Buffer>,
+}
+
+impl Write {
+    pub(crate) fn new(number: u64, offset: u64, length: usize, buffer: Arc<Buffer>) -> Self {
+        Self {
+            number,
+            offset,
+            length,
+            buffer,
+        }
+    }
+
+    /// Where, in bytes of the area: a multiple of the block.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The bytes: whole blocks, aligned to 4096 bytes of memory.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.length]
+    }
+}
+
+/// The cleaner's next need. After each step [`crate::Engine::next_write`] may have work.
+#[derive(Debug)]
+pub enum CleanStep {
+    /// Nothing, until more is written.
+    Idle,
+    /// Read this and call [`crate::Engine::clean_read`].
+    Read {
+        /// In bytes of the area.
+        offset: u64,
+        /// Bytes.
+        length: usize,
+    },
+    /// A completion: call again after it.
+    Wait,
+    /// Make this write of a checkpoint, which nobody waits for, and call [`crate::Engine::written`].
+    Write(Write),
+}
+
+/// A record that is being written.
+struct InFlight {
+    record: Record,
+    buffer: Arc<Buffer>,
+    pending: Vec<Pending>,
+    done: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    number: u64,
+    tail: u64,
+    /// Slot, and from where to where in it.
+    place: (u32, u32, u32),
+}
+
+/// Counters since the area was opened, and the present state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records made durable.
+    pub records: u64,
+    /// Bytes of them, with padding.
+    pub record_bytes: u64,
+    /// Entries that users submitted.
+    pub entries: u64,
+    /// Bytes of entries that cleaning wrote again.
+    pub moved_bytes: u64,
+    /// Segments cleaned.
+    pub cleaned: u64,
+    /// Segments of these without live data, which were not read.
+    pub cleaned_unread: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Bytes of live entries.
+    pub live_bytes: u64,
+    /// Limit of these.
+    pub live_bytes_max: u64,
+    /// Memory of the index, estimated.
+    pub index_bytes: u64,
+    /// Free segments.
+    pub free_segments: u32,
+}
+
+/// Purpose of the room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    User,
+    Cleaner,
+}
+
+/// The log of an open area, with the structures that it makes.
+pub(crate) struct Log {
+    pub(crate) layout: Layout,
+    epoch: u64,
+    options: Options,
+    seed: u64,
+    pub(crate) space: Space,
+    pub(crate) structures: BTreeMap<StructureId, Structure>,
+    pub(crate) next_structure: u32,
+    pub(crate) usage: Tally,
+    /// Bytes that the waiting entries will add.
+    pending_usage: Usage,
+    draft: Option<Draft>,
+    sealed: VecDeque<Sealed>,
+    in_flight: VecDeque<InFlight>,
+    spare: Vec<Buffer>,
+    next_number: u64,
+    durable: u64,
+    /// Somebody waits for the records up to this one.
+    wanted: u64,
+    /// The first record whose write failed.
+    failed: Option<u64>,
+    /// Bytes of records since the newest checkpoint began.
+    pub(crate) since: u64,
+    /// Behind the last durable record.
+    pub(crate) tip: Start,
+    pub(crate) stats: Stats,
+}
+
+/// Result of recovery: the parts of a log.
+pub(crate) struct Parts {
+    pub layout: Layout,
+    pub epoch: u64,
+    pub seed: u64,
+    pub space: Space,
+    pub structures: BTreeMap<StructureId, Structure>,
+    pub next_structure: u32,
+    pub usage: Tally,
+    pub last: u64,
+    pub since: u64,
+    pub tip: Start,
+}
+
+impl Log {
+    pub(crate) fn new(parts: Parts, options: Options) -> Self {
+        let lost_max = options.writes_in_flight_max + SEALED_MAX + 1;
+        assert!(options.writes_in_flight_max > 0 && lost_max as u64 <= GENERATIONS_LOST_MAX);
+        Self {
+            layout: parts.layout,
+            epoch: parts.epoch,
+            options,
+            seed: parts.seed,
+            space: parts.space,
+            structures: parts.structures,
+            next_structure: parts.next_structure,
+            usage: parts.usage,
+            pending_usage: Usage::default(),
+            draft: None,
+            sealed: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            spare: Vec::new(),
+            next_number: parts.last + 1,
+            durable: parts.last,
+            wanted: 0,
+            failed: None,
+            since: parts.since,
+            tip: parts.tip,
+            stats: Stats::default(),
+        }
+    }
+
+    /// State of a ticket.
+    pub(crate) fn state(&self, ticket: Ticket) -> TicketState {
+        match self.failed {
+            _ if ticket.0 <= self.durable => TicketState::Durable,
+            Some(failed) if ticket.0 >= failed => TicketState::Failed,
+            _ => TicketState::Waiting,
+        }
+    }
+
+    /// True when a write has failed.
+    pub(crate) fn is_latched(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// The first record whose write failed.
+    pub(crate) fn failed(&self) -> Option<u64> {
+        self.failed
+    }
+
+    /// The records up to this one are to be written.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted
+    }
+
+    /// Everything up to this ticket is durable.
+    pub(crate) fn durable(&self) -> Ticket {
+        Ticket(self.durable)
+    }
+
+    /// The newest ticket given out.
+    pub(crate) fn newest(&self) -> Ticket {
+        Ticket(self.next_number - 1)
+    }
+
+    /// Somebody waits for `ticket`: its record, if it is lazy, is to be written now.
+    pub(crate) fn want(&mut self, ticket: Ticket) {
+        self.wanted = self.wanted.max(ticket.0);
+    }
+
+    /// The record that [`crate::Engine::next_write`] would write, if it has one.
+    pub(crate) fn next_ticket(&self) -> Option<Ticket> {
+        if self.failed.is_some() || self.in_flight.len() >= self.options.writes_in_flight_max {
+            return None;
+        }
+        let sealed = self.sealed.front().map(|sealed| sealed.number);
+        let draft = self.draft.as_ref().map(|draft| draft.number);
+        sealed
+            .or(draft.filter(|&number| number <= self.wanted))
+            .map(Ticket)
+    }
+
+    /// The bytes that a new structure takes in a record.
+    pub(crate) fn admit_structure(&self, name: &str) -> Result<usize, SubmitError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(SubmitError::KeyTooLong);
+        }
+        let bytes = entry_bytes(name.len(), DESCRIPTION_BYTES);
+        if self.prologue_bytes() + bytes > self.batch_bytes_max() {
+            return Err(SubmitError::TooManyStructures);
+        }
+        self.admit_any()?;
+        Ok(bytes)
+    }
+
+    /// Makes a structure that was admitted and has room.
+    pub(crate) fn create(&mut self, name: &str, kind: Kind, durability: Durability) -> (StructureId, Ticket) {
+        let id = StructureId(self.next_structure);
+        self.next_structure += 1;
+        let description = Description {
+            kind,
+            durability,
+            next: 0,
+            floor: 0,
+        };
+        let seed = self.seed ^ u64::from(id.0);
+        self.structures
+            .insert(id, Structure::new(name, &description, seed));
+        let draft = self.draft.as_mut().expect("room was made");
+        draft.push(&describe(id, name, &description.emit()));
+        let ticket = Ticket(draft.number);
+        self.want(ticket);
+        (id, ticket)
+    }
+
+    /// Drops a structure, for which there is room.
+    pub(crate) fn drop_structure(&mut self, id: StructureId) -> Ticket {
+        let structure = self.structures.remove(&id).expect("the caller has seen it");
+        structure.give_back(&mut self.usage);
+        let draft = self.draft.as_mut().expect("room was made");
+        draft.push(&Entry {
+            kind: EntryKind::Drop,
+            structure: id,
+            key: &[],
+            value: &[],
+        });
+        let ticket = Ticket(draft.number);
+        self.want(ticket);
+        ticket
+    }
+
+    /// Takes a batch in that was admitted and has room.
+    #[inline]
+    pub(crate) fn submit(&mut self, ops: &[Op<'_>]) -> Receipt {
+        let mut positions = SmallVec::new();
+        let mut is_wanted = false;
+        for op in ops {
+            let durability = self.write_down(op, &mut positions);
+            is_wanted |= durability == Durability::Sync;
+        }
+        self.stats.entries += ops.len() as u64;
+        let ticket = Ticket(self.draft.as_ref().expect("room was made").number);
+        if is_wanted {
+            self.want(ticket);
+        }
+        Receipt { ticket, positions }
+    }
+
+    fn write_down(&mut self, op: &Op<'_>, positions: &mut SmallVec<[u64; 1]>) -> Durability {
+        let (kind, id, key, value) = parts_of(op);
+        let structure = self.structures.get_mut(&id).expect("admitted");
+        let key = match key {
+            OpKey::New => {
+                let position = structure.assigned;
+                structure.assigned += 1;
+                positions.push(position);
+                Key::Position(position)
+            }
+            // Positions that were not given out yet are not trimmed.
+            OpKey::Position(position) => Key::Position(position.min(structure.assigned)),
+            OpKey::Bytes(bytes) => Key::Bytes(bytes.into()),
+        };
+        let draft = self.draft.as_mut().expect("room was made");
+        let location = draft.push(&entry_of(kind, id, &key, value, &mut [0; 8]));
+        let durability = structure.durability;
+        if durability == Durability::Lazy {
+            structure.apply(kind, key, location, &mut self.usage);
+        } else {
+            let mut cost = Usage::default();
+            if kind.adds() {
+                cost.add(structure.kind, key.bytes(), location);
+            }
+            self.pending_usage += cost;
+            draft.pending.push(Pending {
+                effect: Effect::Apply(kind, cost),
+                structure: id,
+                key,
+                location,
+            });
+        }
+        durability
+    }
+
+    /// Writes a live entry of `from` down again, for the cleaner.
+    pub(crate) fn move_entry(&mut self, entry: &Entry<'_>, key: Key, from: Location) -> Ticket {
+        let draft = self.draft.as_mut().expect("room was made");
+        let location = draft.push(entry);
+        draft.pending.push(Pending {
+            effect: Effect::Move(from),
+            structure: entry.structure,
+            key,
+            location,
+        });
+        self.stats.moved_bytes += entry.bytes() as u64;
+        let ticket = Ticket(draft.number);
+        self.want(ticket);
+        ticket
+    }
+
+    /// Has the draft written, also if it is empty: it tells the tail.
+    pub(crate) fn force_record(&mut self) -> Ticket {
+        let ticket = Ticket(self.draft.as_ref().expect("room was made").number);
+        self.want(ticket);
+        ticket
+    }
+
+    /// Bytes of entries that a record takes at most.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        (self.layout.stream_of(self.layout.record_bytes_max) - RECORD_HEADER_BYTES) as usize
+    }
+
+    pub(crate) fn admit_any(&self) -> Result<(), SubmitError> {
+        match self.failed {
+            Some(_) => Err(SubmitError::Latched),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a batch; the bytes that it takes in a record.
+    pub(crate) fn admit(&self, ops: &[Op<'_>]) -> Result<usize, SubmitError> {
+        self.admit_any()?;
+        let mut bytes = 0;
+        let mut adds = Usage::default();
+        for op in ops {
+            let (kind, id, key, value) = parts_of(op);
+            let structure = self.structures.get(&id).ok_or(SubmitError::NoStructure)?;
+            if !kind.suits(structure.kind) {
+                return Err(SubmitError::NoStructure);
+            }
+            let key_bytes = match key {
+                OpKey::New | OpKey::Position(_) => 8,
+                OpKey::Bytes(key) if key.len() > KEY_BYTES_MAX => return Err(SubmitError::KeyTooLong),
+                OpKey::Bytes(key) => key.len(),
+            };
+            let entry = entry_bytes(key_bytes, value.len());
+            bytes += entry;
+            if kind.adds() {
+                adds.live += entry as u64;
+                adds.index += index_bytes(structure.kind, key_bytes);
+            }
+        }
+        if bytes > self.batch_bytes_max() {
+            return Err(SubmitError::TooLong);
+        }
+        if adds.live > 0 {
+            adds += self.usage.all;
+            adds += self.pending_usage;
+            if adds.live > self.layout.live_bytes_max() {
+                return Err(SubmitError::NoSpace);
+            }
+            if adds.index > self.options.index_bytes_max {
+                return Err(SubmitError::IndexFull);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// True if the draft has room for `bytes` of entries.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.room() >= bytes)
+    }
+
+    /// Ends the draft, if there is one.
+    pub(crate) fn end_draft(&mut self) -> Result<(), SubmitError> {
+        if self.sealed.len() >= SEALED_MAX {
+            return Err(SubmitError::Busy);
+        }
+        if self.draft.is_some() {
+            self.seal();
+        }
+        Ok(())
+    }
+
+    /// Begins a record at the log's end, or in a new segment where it does not fit. False if there is no segment.
+    pub(crate) fn open_draft(&mut self, bytes: usize, access: Access) -> bool {
+        let layout = self.layout;
+        let needed = layout.extent_of(bytes as u32 + RECORD_HEADER_BYTES);
+        let head = self.space.head().copied();
+        let fits = head.filter(|head| head.end + needed <= layout.segment_bytes);
+        let buffer = |spare: &mut Vec<Buffer>| {
+            let fresh = || Buffer::new((layout.record_bytes_max + layout.block_bytes) as usize);
+            spare.pop().unwrap_or_else(fresh)
+        };
+        let number = self.next_number;
+        if let Some(head) = fits {
+            let place = Place {
+                slot: head.slot,
+                generation: head.generation,
+                number,
+                segment: None,
+                start: head.end,
+            };
+            self.draft = Some(Draft::new(layout, buffer(&mut self.spare), place));
+            self.next_number += 1;
+            return true;
+        }
+        let reserve = match access {
+            Access::User => layout.reserve_segments(),
+            Access::Cleaner => 0,
+        };
+        let Some(taken) = self.space.take(reserve, number - 1) else {
+            return false;
+        };
+        let segment = SegmentHeader {
+            generation: taken.generation,
+            first: number,
+            previous: head.map_or(0, |head| head.generation),
+            previous_end: head.map_or(0, |head| head.end),
+            tail: self.space.tail(),
+            durable: self.durable,
+            epoch: self.epoch,
+        };
+        let place = Place {
+            slot: taken.slot,
+            generation: taken.generation,
+            number,
+            segment: Some(segment),
+            start: taken.end,
+        };
+        let mut draft = Draft::new(layout, buffer(&mut self.spare), place);
+        for (&id, structure) in &self.structures {
+            draft.push(&describe(id, &structure.name, &structure.describe().emit()));
+        }
+        self.draft = Some(draft);
+        self.next_number += 1;
+        true
+    }
+
+    fn prologue_bytes(&self) -> usize {
+        let all = self.structures.values();
+        all.map(|it| entry_bytes(it.name.len(), DESCRIPTION_BYTES)).sum()
+    }
+
+    /// Ends the draft: it waits for its write.
+    fn seal(&mut self) {
+        let draft = self.draft.take().expect("the caller has seen it");
+        let sealed = draft.seal(self.durable, self.space.tail(), self.epoch);
+        self.space.extend(sealed.end, sealed.number);
+        self.sealed.push_back(sealed);
+    }
+
+    /// The next write to make, if there is one now. Writes may be done in any order.
+    pub(crate) fn next_write(&mut self) -> Option<Write> {
+        self.next_ticket()?;
+        if self.sealed.is_empty() {
+            self.seal();
+        }
+        let sealed = self.sealed.pop_front()?;
+        let buffer = Arc::new(sealed.buffer);
+        let offset = self.layout.segment_offset(sealed.slot) + u64::from(sealed.start);
+        let length = (sealed.end - sealed.start) as usize;
+        let write = Write::new(sealed.number, offset, length, Arc::clone(&buffer));
+        self.in_flight.push_back(InFlight {
+            record: Record {
+                number: sealed.number,
+                tail: sealed.tail,
+                place: (sealed.slot, sealed.start, sealed.end),
+            },
+            buffer,
+            pending: sealed.pending,
+            done: false,
+        });
+        Some(write)
+    }
+
+    /// A write has ended: durable, or failed. True if it was a piece of a checkpoint.
+    pub(crate) fn written(&mut self, write: Write, result: Result<(), MediaError>) -> bool {
+        let is_checkpoint = write.number == 0;
+        let number = match is_checkpoint {
+            true => self.first_unwritten(),
+            false => write.number,
+        };
+        drop(write);
+        if result.is_err() {
+            self.failed = Some(self.failed.map_or(number, |failed| failed.min(number)));
+        }
+        if is_checkpoint {
+            return true;
+        }
+        let mut all = self.in_flight.iter_mut();
+        let written = all.find(|it| it.record.number == number);
+        written.expect("a write ends once").done = result.is_ok();
+        while self.in_flight.front().is_some_and(|front| front.done) {
+            let front = self.in_flight.pop_front().expect("just seen");
+            self.settle(front);
+        }
+        false
+    }
+
+    /// Writes under way may never end: nothing more becomes durable that somebody is told of.
+    pub(crate) fn latch(&mut self) {
+        let first = self.durable + 1;
+        self.failed = Some(self.failed.map_or(first, |failed| failed.min(first)));
+    }
+
+    /// The first record that is not being written yet.
+    fn first_unwritten(&self) -> u64 {
+        let sealed = self.sealed.front().map(|sealed| sealed.number);
+        let draft = self.draft.as_ref().map(|draft| draft.number);
+        sealed.or(draft).unwrap_or(self.next_number)
+    }
+
+    /// The oldest record under way is durable.
+    fn settle(&mut self, record: InFlight) {
+        let (slot, start, end) = record.record.place;
+        self.since += u64::from(end - start);
+        self.tip = Start {
+            record: record.record.number,
+            generation: self.space.generation_of(slot),
+            end,
+        };
+        self.durable = record.record.number;
+        self.stats.records += 1;
+        self.stats.record_bytes += u64::from(end - start);
+        for pending in record.pending {
+            let structure = self.structures.get_mut(&pending.structure);
+            match pending.effect {
+                Effect::Move(from) => {
+                    if let Some(structure) = structure {
+                        structure.relocate(&pending.key, from, pending.location, &mut self.usage);
+                    }
+                }
+                Effect::Apply(kind, cost) => {
+                    self.pending_usage -= cost;
+                    if let Some(structure) = structure {
+                        structure.apply(kind, pending.key, pending.location, &mut self.usage);
+                    }
+                }
+            }
+        }
+        self.space.published(record.record.tail);
+        // A driver that still holds the buffer keeps it from being used again, no more.
+        if let Ok(buffer) = Arc::try_unwrap(record.buffer) {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Everything that waits to be applied, for the cleaner.
+    pub(crate) fn unapplied(&self) -> impl Iterator<Item = &Pending> {
+        let drafts = self.draft.iter().flat_map(|draft| &draft.pending);
+        let sealed = self.sealed.iter().flat_map(|sealed| &sealed.pending);
+        let in_flight = self.in_flight.iter().flat_map(|it| &it.pending);
+        drafts.chain(sealed).chain(in_flight)
+    }
+
+    pub(crate) fn fetch(&self, location: Location) -> Fetch {
+        if location.length == 0 {
+            return Fetch::Ready(Vec::new());
+        }
+        let on_its_way = self.draft.iter().find_map(|draft| draft.read(location));
+        let on_its_way = on_its_way.or_else(|| {
+            let sealed = self
+                .sealed
+                .iter()
+                .map(|it| ((it.slot, it.start, it.end), &it.buffer));
+            let written = self.in_flight.iter().map(|it| (it.record.place, &*it.buffer));
+            let mut all = sealed.chain(written);
+            all.find_map(|(place, buffer)| read_written(&self.layout, place, buffer.bytes(), location))
+        });
+        let generation = self.space.generation_of(location.slot);
+        on_its_way.map_or_else(
+            || Fetch::Read(Found::new(self.layout, location, generation)),
+            Fetch::Ready,
+        )
+    }
+}
+
+/// The key of an operation.
+enum OpKey<'a> {
+    New,
+    Position(u64),
+    Bytes(&'a [u8]),
+}
+
+fn parts_of<'a>(op: &Op<'a>) -> (EntryKind, StructureId, OpKey<'a>, &'a [u8]) {
+    match *op {
+        Op::Append { log, data } => (EntryKind::Append, log, OpKey::New, data),
+        Op::Trim { log, floor } => (EntryKind::Trim, log, OpKey::Position(floor), &[]),
+        Op::Push { queue, data } => (EntryKind::Push, queue, OpKey::New, data),
+        Op::Acknowledge { queue, position } => {
+            (EntryKind::Acknowledge, queue, OpKey::Position(position), &[])
+        }
+        Op::Put { map, key, data } => (EntryKind::Put, map, OpKey::Bytes(key), data),
+        Op::Remove { map, key } => (EntryKind::Remove, map, OpKey::Bytes(key), &[]),
+    }
+}
+
+pub(crate) fn entry_of<'a>(
+    kind: EntryKind,
+    structure: StructureId,
+    key: &'a Key,
+    value: &'a [u8],
+    scratch: &'a mut [u8; 8],
+) -> Entry<'a> {
+    let key = match key {
+        Key::Position(position) => {
+            *scratch = position.to_le_bytes();
+            &scratch[..]
+        }
+        Key::Bytes(bytes) => bytes,
+    };
+    Entry {
+        kind,
+        structure,
+        key,
+        value,
+    }
+}
+
+fn describe<'a>(id: StructureId, name: &'a str, description: &'a [u8; DESCRIPTION_BYTES]) -> Entry<'a> {
+    Entry {
+        kind: EntryKind::Describe,
+        structure: id,
+        key: name.as_bytes(),
+        value: description,
+    }
+}

@@ -1,0 +1,97 @@
+//! The structures that a log makes, entry by entry.
+
+use crate::entry::{Description, Entry, EntryKind, StructureId};
+use crate::format::{Superblock, u64_at};
+use crate::index::{Key, Location, Structure, Tally};
+use std::collections::BTreeMap;
+
+/// The structures, while the log is replayed.
+pub(crate) struct Replayed {
+    pub structures: BTreeMap<StructureId, Structure>,
+    pub usage: Tally,
+    pub entries: u64,
+    pub next_structure: u32,
+    pub seed: u64,
+    positions_max: u64,
+}
+
+impl Replayed {
+    pub(crate) fn new(superblock: &Superblock) -> Self {
+        let layout = &superblock.layout;
+        let uuid = &superblock.uuid;
+        Self {
+            structures: BTreeMap::new(),
+            usage: Tally::new(layout.segments),
+            entries: 0,
+            next_structure: 1,
+            seed: u64_at(uuid, 0) ^ u64_at(uuid, 8),
+            // No area holds more entries than it has bytes.
+            positions_max: layout.capacity_bytes(),
+        }
+    }
+
+    /// Applies one entry; false if it contradicts what came before.
+    pub(crate) fn take(&mut self, entry: &Entry<'_>, location: Location) -> bool {
+        self.entries += 1;
+        match entry.kind {
+            EntryKind::Describe => {
+                let description = Description::parse(entry.value);
+                let name = core::str::from_utf8(entry.key);
+                return match (description, name) {
+                    (Some(description), Ok(name)) => self.describe(entry.structure, name, &description),
+                    _ => false,
+                };
+            }
+            EntryKind::Drop => {
+                if let Some(structure) = self.structures.remove(&entry.structure) {
+                    structure.give_back(&mut self.usage);
+                }
+                return true;
+            }
+            _ => {}
+        }
+        let key = if entry.kind.is_positional() {
+            Key::Position(entry.position())
+        } else {
+            Key::Bytes(entry.key.into())
+        };
+        self.place(entry.kind, entry.structure, key, location)
+    }
+
+    /// Applies an entry of a structure; false if it makes no sense there.
+    pub(crate) fn place(&mut self, kind: EntryKind, id: StructureId, key: Key, location: Location) -> bool {
+        let Some(structure) = self.structures.get_mut(&id) else {
+            return false;
+        };
+        let is_near = match key {
+            Key::Position(position) => structure.span_with(position) < self.positions_max,
+            Key::Bytes(_) => true,
+        };
+        if !kind.suits(structure.kind) || !is_near {
+            return false;
+        }
+        structure.apply(kind, key, location, &mut self.usage);
+        true
+    }
+
+    /// Takes a description in; false if the structure is of another kind.
+    pub(crate) fn describe(&mut self, id: StructureId, name: &str, description: &Description) -> bool {
+        self.next_structure = self.next_structure.max(id.0.saturating_add(1));
+        match self.structures.get_mut(&id) {
+            Some(structure) if structure.kind != description.kind => return false,
+            Some(structure) => structure.describe_again(description, &mut self.usage),
+            None => {
+                let seed = self.seed ^ u64::from(id.0);
+                let structure = Structure::new(name, description, seed);
+                self.structures.insert(id, structure);
+            }
+        }
+        true
+    }
+
+    /// A log that lacks a position, and the position.
+    pub(crate) fn hole(&self) -> Option<(StructureId, u64)> {
+        let mut all = self.structures.iter();
+        all.find_map(|(&id, it)| Some((id, it.hole()?)))
+    }
+}
