@@ -28,7 +28,7 @@ struct Candidate {
 pub(crate) struct Cleaning {
     phase: Phase,
     /// A segment could not be read: cleaning has ended.
-    stuck: Option<u64>,
+    is_stuck: bool,
 }
 
 #[derive(Default)]
@@ -47,11 +47,6 @@ enum Phase {
 }
 
 impl Cleaning {
-    /// The offset of the damage that keeps the cleaner from its work, if there is any.
-    pub(crate) fn damage(&self) -> Option<u64> {
-        self.stuck
-    }
-
     /// Sees to it that there is a draft with room for `bytes` of entries.
     pub(crate) fn make_room(
         &self,
@@ -82,18 +77,18 @@ impl Cleaning {
     /// True if cleaning is under way, or would free segments.
     fn can_gain_space(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
         let is_under_way = !matches!(self.phase, Phase::Idle) || log.space.is_awaiting();
-        is_under_way || checkpoints.is_releasing() || (self.stuck.is_none() && is_worthwhile(log))
+        is_under_way || checkpoints.is_releasing() || (!self.is_stuck && is_worthwhile(log))
     }
 
     /// True if a step would do something now, or after the next completion.
     pub(crate) fn is_wanted(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
         let is_idle = matches!(self.phase, Phase::Idle);
-        self.stuck.is_none() && (!is_idle || should_clean(log, checkpoints))
+        !self.is_stuck && (!is_idle || should_clean(log, checkpoints))
     }
 
     /// Does a bounded piece of cleaning, if the area needs any.
     pub(crate) fn step(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
-        if self.stuck.is_some() {
+        if self.is_stuck {
             return CleanStep::Idle;
         }
         match core::mem::take(&mut self.phase) {
@@ -144,18 +139,12 @@ impl Cleaning {
         let Phase::Reading(used) = core::mem::take(&mut self.phase) else {
             panic!("nothing was to be read");
         };
-        let found = match result {
-            Ok(()) => candidates(log, &used, &bytes),
-            Err(_) => Err(0),
-        };
-        match found {
-            Ok(left) => {
+        match result.ok().and_then(|()| candidates(log, &used, &bytes)) {
+            Some(left) => {
                 let ticket = Ticket::default();
                 self.phase = Phase::Moving { bytes, left, ticket };
             }
-            Err(within) => {
-                self.stuck = Some(log.layout.segment_offset(used.slot) + u64::from(within));
-            }
+            None => self.is_stuck = true,
         }
     }
 
@@ -236,8 +225,8 @@ fn should_clean(log: &Log, checkpoints: &Checkpoints) -> bool {
     log.space.free_count() < low + checkpoints.segments_wanted(log) && is_worthwhile(log)
 }
 
-/// The entries of a segment that may be live; the place of the first damage otherwise.
-fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Result<VecDeque<Candidate>, u32> {
+/// The entries of a segment that may be live; `None` if the segment is damaged.
+fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Option<VecDeque<Candidate>> {
     let segment = Segment {
         layout: &log.layout,
         slot: used.slot,
@@ -249,7 +238,7 @@ fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Result<VecDeque<Candidate
     let mut at = log.layout.block_bytes;
     while at < used.end {
         let Next::Record { header, end } = segment.next(at) else {
-            return Err(at);
+            return None;
         };
         let makes_sense = segment.entries(at, &header, |entry, location| {
             if !entry.kind.adds() {
@@ -272,12 +261,12 @@ fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Result<VecDeque<Candidate
             }
         });
         if !makes_sense {
-            return Err(at);
+            return None;
         }
         at = end;
     }
     debug_assert_eq!(live_bytes, log.usage.live_in(used.slot), "as it was counted");
-    Ok(found)
+    Some(found)
 }
 
 /// Subjects of the waiting operations: a key or position of a structure, or, of a trim, all of it.

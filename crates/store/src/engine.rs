@@ -134,11 +134,6 @@ impl Engine {
         self.cleaning.is_wanted(&self.log, &self.checkpoints) || self.checkpoints.are_wanted(&self.log)
     }
 
-    /// The offset of the damage that keeps the cleaner from its work, if there is any.
-    pub fn clean_damage(&self) -> Option<u64> {
-        self.cleaning.damage()
-    }
-
     /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.
     pub fn clean_step(&mut self) -> CleanStep {
         if self.is_latched() {
@@ -204,11 +199,6 @@ impl Engine {
         let range =
             |used: &crate::space::Used| (self.log.layout.segment_offset(used.slot), u64::from(used.end));
         ranges.map(range).collect()
-    }
-
-    /// Longest value that fits a record with a key of `key_bytes` (8 for logs and queues).
-    pub fn value_bytes_max(&self, key_bytes: usize) -> usize {
-        self.batch_bytes_max().saturating_sub(entry_bytes(key_bytes, 0))
     }
 
     /// The value of a key of a map or tree.

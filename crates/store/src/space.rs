@@ -31,6 +31,7 @@ pub(crate) struct Space {
     chain: VecDeque<Used>,
     /// Cleaned; free as soon as a tail beyond them is durable.
     awaiting: VecDeque<(u32, u64)>,
+    /// The segment freed first is used first, so that writes go round the medium.
     free: VecDeque<u32>,
     next_generation: u64,
 }
