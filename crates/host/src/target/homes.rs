@@ -10,7 +10,7 @@
 //! - Nothing is sent on its way to a core that has closed: a stopping core closes first, and then takes in what is there.
 
 use super::Config;
-use base::{Duration, Instant};
+use base::{Duration, Instant, Slab};
 use blockswitch::{AppId, AppView, Balancer, Class, CoreSet, Loads, Move};
 use std::sync::Arc;
 
@@ -62,8 +62,7 @@ pub struct Homes {
     loads: Arc<Loads>,
     balancer: Balancer,
     /// By the number of the application.
-    homes: Vec<Option<Home>>,
-    free: Vec<u32>,
+    homes: Slab<Home>,
     places: Vec<Place>,
     views: Vec<AppView>,
     moves: Vec<Move>,
@@ -82,8 +81,7 @@ impl Homes {
         Self {
             loads: Arc::new(Loads::new(cores, &config.switch)),
             balancer: Balancer::new(&config.switch, cores, apps),
-            homes: vec![None; apps as usize],
-            free: (0..apps).rev().collect(),
+            homes: Slab::with_capacity(apps as usize),
             places: vec![Place::default(); cores],
             views: Vec::with_capacity(apps as usize),
             moves: Vec::with_capacity(apps as usize),
@@ -118,22 +116,19 @@ impl Homes {
             return None;
         }
         self.places[core].connections += 1;
-        let app = self.free.pop().expect("as many as all cores have room for");
-        self.homes[app as usize] = Some(Home {
+        Some(AppId(self.homes.insert(Home {
             core,
             to: None,
             held_until: None,
             report: None,
-        });
-        Some(AppId(app))
+        })))
     }
 
     /// A connection of a core has ended.
     pub fn leave(&mut self, core: usize, app: AppId) {
         self.places[core].connections -= 1;
-        self.homes[app.0 as usize] = None;
+        self.homes.remove(app.0);
         self.balancer.forget(app);
-        self.free.push(app.0);
     }
 
     /// Takes what a core says of its connections, and adds to `orders` which are to move, on whatever core.
@@ -144,7 +139,7 @@ impl Homes {
         orders: &mut Vec<Relocation>,
     ) {
         for report in reports {
-            if let Some(home) = &mut self.homes[report.app.0 as usize] {
+            if let Some(home) = self.homes.get_mut(report.app.0) {
                 home.report = Some(report);
             }
         }
@@ -152,14 +147,14 @@ impl Homes {
             return;
         }
         self.views.clear();
-        let views = self.homes.iter_mut().flatten().filter_map(|home| {
+        let views = self.homes.iter_mut().filter_map(|(_, home)| {
             home.held_until = home.held_until.filter(|&until| now < until);
             home.view()
         });
         self.views.extend(views);
         self.balancer.tick(now, &self.loads, &self.views, &mut self.moves);
         for Move { app, to } in self.moves.drain(..) {
-            let home = self.homes[app.0 as usize].as_mut().expect("it was seen just now");
+            let home = &mut self.homes[app.0];
             if to != home.core && home.to.is_none() && home.held_until.is_none() {
                 home.to = Some(to);
                 let from = home.core;
@@ -171,7 +166,7 @@ impl Homes {
     /// A connection is to move for another reason; false if it is on its way already, or there is no such core.
     pub fn send_away(&mut self, app: AppId, to: usize) -> bool {
         let exists = to < self.places.len();
-        let home = self.homes[app.0 as usize].as_mut();
+        let home = self.homes.get_mut(app.0);
         match home.filter(|home| exists && home.to.is_none() && home.core != to) {
             Some(home) => {
                 home.to = Some(to);
@@ -183,7 +178,7 @@ impl Homes {
 
     /// A connection stays where it is.
     pub fn stay(&mut self, now: Instant, app: AppId) {
-        let home = self.homes[app.0 as usize].as_mut().expect("an open connection");
+        let home = &mut self.homes[app.0];
         (home.to, home.held_until) = (None, Some(now + self.hold));
     }
 
@@ -200,7 +195,7 @@ impl Homes {
 
     /// A connection has arrived.
     pub fn arrive(&mut self, core: usize, app: AppId) {
-        let home = self.homes[app.0 as usize].as_mut().expect("an open connection");
+        let home = &mut self.homes[app.0];
         (home.core, home.to) = (core, None);
     }
 

@@ -4,7 +4,7 @@ use super::block::{Aligned, Target, Way};
 use super::socket::{Client, STAMP_BYTES};
 use crate::size::Size;
 use anyhow::{Context, bail};
-use base::Rng;
+use base::{Rng, Slab};
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -340,53 +340,50 @@ fn drive_client(
         bail!("the server does not understand flushes");
     }
     let mut latency = histogram();
-    let mut flying: Vec<Option<Flying>> = vec![None; case.qd];
-    let mut free: Vec<usize> = (0..case.qd).collect();
+    let mut flying: Slab<Flying> = Slab::with_capacity(case.qd);
     let mut flush_next = vec![false; case.qd];
     loop {
         let is_stopping = phase.is_over();
-        if is_stopping && free.len() == case.qd {
+        if is_stopping && flying.is_empty() {
             return Ok(latency);
         }
         let since = Instant::now();
-        while !is_stopping && let Some(slot) = free.pop() {
-            let flushes = case.mode == Mode::Flush && flush_next[slot];
-            flush_next[slot] = !flush_next[slot];
-            let mut reads = false;
-            if flushes {
-                connection.push_flush(slot as u64);
-            } else {
-                let (offset, writes) = places.draw();
-                reads = !writes;
-                match writes {
-                    true => connection.push_write(slot as u64, offset, places.payload(offset)),
-                    false => connection.push_read(slot as u64, offset, case.bs as u32),
-                }
-            }
-            let is_silent = case.mode == Mode::Flush && !flushes;
-            flying[slot] = Some(Flying {
+        while !is_stopping && flying.len() < case.qd {
+            let slot = flying.insert(Flying {
                 since,
-                reads,
-                is_silent,
+                reads: false,
+                is_silent: false,
             });
+            let (flight, flush_next) = (&mut flying[slot], &mut flush_next[slot as usize]);
+            let flushes = case.mode == Mode::Flush && *flush_next;
+            *flush_next = !*flush_next;
+            flight.is_silent = case.mode == Mode::Flush && !flushes;
+            if flushes {
+                connection.push_flush(slot.into());
+                continue;
+            }
+            let (offset, writes) = places.draw();
+            flight.reads = !writes;
+            match writes {
+                true => connection.push_write(slot.into(), offset, places.payload(offset)),
+                false => connection.push_read(slot.into(), offset, case.bs as u32),
+            }
         }
         connection.send()?;
         loop {
             let data_bytes = |cookie: u64| {
-                let known = flying.get(cookie as usize).copied().flatten();
+                let known = u32::try_from(cookie).ok().and_then(|slot| flying.get(slot));
                 known.map_or(0, |flying| if flying.reads { case.bs } else { 0 })
             };
-            let slot = connection.receive(&data_bytes)? as usize;
-            let known = flying.get(slot).copied().flatten();
-            let Some(flight) = known else {
+            let slot = u32::try_from(connection.receive(&data_bytes)?);
+            let Some(slot) = slot.ok().filter(|&slot| flying.get(slot).is_some()) else {
                 bail!("the server answered a request that was not sent")
             };
+            let flight = flying.remove(slot);
             if !flight.is_silent && phase.counts() {
                 latency.saturating_record(flight.since.elapsed().as_nanos() as u64);
             }
-            flying[slot] = None;
-            free.push(slot);
-            if free.len() == case.qd || !connection.has_reply() {
+            if flying.is_empty() || !connection.has_reply() {
                 break;
             }
         }
