@@ -12,7 +12,7 @@ use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::thread::JoinHandle;
-use store::catalog::protocol::{Code, OWN, Request};
+use store::catalog::protocol::{Code, NewArea, OWN, Request};
 use store::{
     Durability, Engine, Kind, Layout, LayoutError, Op, OpenError, Options, Receipt, RecoveryReport, Stats,
     StructureId, Ticket,
@@ -130,14 +130,14 @@ impl Area {
         };
         let opened = match open() {
             Err(error) if is_refused(&error, Code::Unknown) && options.create_bytes > 0 => {
-                catalog.change(&Request::Create {
+                catalog.change(&Request::Create(NewArea {
                     name: name.to_owned(),
                     bytes: options.create_bytes,
                     owner: OWN,
                     group: OWN,
                     mode: 0o600,
                     rate: Rate::UNLIMITED,
-                })?;
+                }))?;
                 open()?
             }
             other => other?,

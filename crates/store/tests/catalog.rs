@@ -4,8 +4,8 @@
 use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::catalog::{
-    AreaId, AreaState, Catalog, CatalogError, CatalogRefusal, Change, Extent, Opened, Quota, Rate, Readers,
-    SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, Who, Work,
+    AreaId, AreaState, Catalog, CatalogError, CatalogRefusal, Change, Extent, NewArea, Opened, Quota, Rate,
+    Readers, SLOT_BYTES, TABLE_BYTES, UNIT_BYTES, Who, Work,
 };
 
 const SECTOR: usize = 512;
@@ -197,14 +197,14 @@ fn random_change(rng: &mut Rng) -> (Change, Who) {
     let name = format!("area-{}", rng.below(4));
     let bytes = (8 + rng.below(12)) * UNIT;
     let change = match rng.below(9) {
-        0..4 => Change::Create {
+        0..4 => Change::Create(NewArea {
             name,
             bytes,
             owner: who.user,
             group: who.group,
             mode: 0o600,
             rate: some_rate(rng),
-        },
+        }),
         4 | 5 => Change::Resize { name, bytes },
         6 => Change::Delete { name },
         7 => Change::Limit {
@@ -244,7 +244,7 @@ fn change(
     told.asked = None;
     match change {
         Change::Limit { name, rate } => drop(told.rates.insert(name, rate)),
-        Change::Create { name, .. } | Change::Resize { name, .. } => {
+        Change::Create(NewArea { name, .. }) | Change::Resize { name, .. } => {
             let (id, area) = catalog.find(&name).expect("it was just made");
             told.rates.insert(name.clone(), area.rate);
             told.areas.insert(name, (id, area.extent.bytes));
@@ -379,7 +379,7 @@ fn a_cut_between_any_two_steps_loses_and_leaks_nothing() {
 fn furnished() -> (Catalog, World) {
     let mut world = World::new(true);
     let mut catalog = Catalog::new([3; 16], true, 64 * UNIT);
-    let create = Change::Create {
+    let create = Change::Create(NewArea {
         name: "db".into(),
         bytes: 8 * UNIT,
         owner: 1,
@@ -389,7 +389,7 @@ fn furnished() -> (Catalog, World) {
             operations: 9,
             bytes: 1 << 40,
         },
-    };
+    });
     let work = catalog
         .begin(&create, user(1), quota(u64::MAX))
         .expect("there is room")
@@ -482,14 +482,14 @@ fn rights_are_those_of_the_mode_and_of_exports() {
         Change::Withdraw {
             name: "public".into(),
         },
-        Change::Create {
+        Change::Create(NewArea {
             name: "mine".into(),
             bytes: 8 * UNIT,
             owner: 1,
             group: 1,
             mode: 0o600,
             rate: Rate::UNLIMITED,
-        },
+        }),
     ] {
         assert_eq!(
             catalog.begin(&change, user(2), quota(u64::MAX)),
@@ -514,13 +514,15 @@ fn rights_are_those_of_the_mode_and_of_exports() {
 
 #[test]
 fn names_sizes_modes_and_quotas_are_checked() {
-    let create = |name: &str, bytes, mode| Change::Create {
-        name: name.into(),
-        bytes,
-        owner: 1,
-        group: 1,
-        mode,
-        rate: Rate::UNLIMITED,
+    let create = |name: &str, bytes, mode| {
+        Change::Create(NewArea {
+            name: name.into(),
+            bytes,
+            owner: 1,
+            group: 1,
+            mode,
+            rate: Rate::UNLIMITED,
+        })
     };
     let long = "n".repeat(65);
     for (change, expected) in [
@@ -577,13 +579,15 @@ fn names_sizes_modes_and_quotas_are_checked() {
 
 #[test]
 fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left() {
-    let create = |name: &str, operations, bytes| Change::Create {
-        name: name.into(),
-        bytes: 8 * UNIT,
-        owner: 5,
-        group: 5,
-        mode: 0o600,
-        rate: Rate { operations, bytes },
+    let create = |name: &str, operations, bytes| {
+        Change::Create(NewArea {
+            name: name.into(),
+            bytes: 8 * UNIT,
+            owner: 5,
+            group: 5,
+            mode: 0o600,
+            rate: Rate { operations, bytes },
+        })
     };
     let limit = |name: &str, operations, bytes| Change::Limit {
         name: name.into(),
@@ -602,7 +606,7 @@ fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left
             .begin(change, user(5), quota)?
             .inspect(|work| catalog.end(work));
         let name = match change {
-            Change::Create { name, .. } | Change::Limit { name, .. } => name,
+            Change::Create(NewArea { name, .. }) | Change::Limit { name, .. } => name,
             other => panic!("{other:?}"),
         };
         let (_, area) = catalog.find(name).expect("it was granted");

@@ -9,7 +9,7 @@
 //! - Nothing is done to the medium before a table is saved that says so.
 //! - A change that was refused, or whose work failed and was undone, leaves no trace.
 
-use super::{AreaId, Catalog, CatalogArea, CatalogRefusal, Change, Quota, Who, Work};
+use super::{AreaId, Catalog, CatalogArea, CatalogRefusal, Change, NewArea, Quota, Who, Work};
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ fn begin(table: &Catalog, facts: &dyn Facts, asked: &Asked) -> Result<Begun, Ans
                 return Err(Answer::InUse);
             }
         }
-        Change::Create { name, .. } | Change::Limit { name, .. } => {
+        Change::Create(NewArea { name, .. }) | Change::Limit { name, .. } => {
             let (id, area) = next.find(name).expect("it was begun");
             if area.rate.is_limited() && !facts.can_limit() {
                 return Err(Answer::NoRates);
@@ -317,13 +317,15 @@ mod tests {
     }
 
     fn script() -> [Change; 5] {
-        let create = |name: &str| Change::Create {
-            name: name.into(),
-            bytes: 8 * UNIT_BYTES,
-            owner: 0,
-            group: 0,
-            mode: 0o600,
-            rate: Rate::UNLIMITED,
+        let create = |name: &str| {
+            Change::Create(NewArea {
+                name: name.into(),
+                bytes: 8 * UNIT_BYTES,
+                owner: 0,
+                group: 0,
+                mode: 0o600,
+                rate: Rate::UNLIMITED,
+            })
         };
         let resize = |name: &str, units| Change::Resize {
             name: name.into(),
@@ -338,7 +340,7 @@ mod tests {
     fn after(before: &BTreeMap<String, u64>, change: &Change) -> BTreeMap<String, u64> {
         let mut after = before.clone();
         match change {
-            Change::Create { name, bytes, .. } | Change::Resize { name, bytes } => {
+            Change::Create(NewArea { name, bytes, .. }) | Change::Resize { name, bytes } => {
                 after.insert(name.clone(), *bytes);
             }
             Change::Delete { name } => {

@@ -22,6 +22,7 @@ pub mod protocol;
 
 pub use base::{Rate, Readers};
 pub use format::CatalogError;
+pub use protocol::NewArea;
 
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -165,14 +166,7 @@ pub struct Who {
 #[allow(missing_docs, reason = "fields as in CatalogArea and Export")]
 pub enum Change {
     /// A new area.
-    Create {
-        name: String,
-        bytes: u64,
-        owner: u32,
-        group: u32,
-        mode: u16,
-        rate: Rate,
-    },
+    Create(NewArea),
     /// More room for an area.
     Resize { name: String, bytes: u64 },
     /// Another rate for an area.
@@ -387,24 +381,17 @@ impl Catalog {
     /// is work, do it, [`end`](Catalog::end) it, and save again.
     pub fn begin(&mut self, change: &Change, who: Who, quota: Quota) -> Result<Option<Work>, CatalogRefusal> {
         match change {
-            Change::Create {
-                name,
-                bytes,
-                owner,
-                group,
-                mode,
-                rate,
-            } => {
+            Change::Create(new) => {
                 let area = CatalogArea {
-                    name: name.clone(),
-                    owner: *owner,
-                    group: *group,
-                    mode: *mode,
+                    name: new.name.clone(),
+                    owner: new.owner,
+                    group: new.group,
+                    mode: new.mode,
                     state: AreaState::Making,
                     extent: Extent::default(),
-                    rate: *rate,
+                    rate: new.rate,
                 };
-                self.create(area, *bytes, who, quota).map(Some)
+                self.create(area, new.bytes, who, quota).map(Some)
             }
             Change::Resize { name, bytes } => self.resize(name, *bytes, who, quota.bytes),
             Change::Limit { name, rate } => {

@@ -25,18 +25,23 @@ pub enum MessageError {
     OtherVersion(u8),
 }
 
+/// An area to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of docs/format/areas.md")]
+pub struct NewArea {
+    pub name: String,
+    pub bytes: u64,
+    pub owner: u32,
+    pub group: u32,
+    pub mode: u16,
+    pub rate: Rate,
+}
+
 /// A request of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of docs/format/areas.md")]
 pub enum Request {
-    Create {
-        name: String,
-        bytes: u64,
-        owner: u32,
-        group: u32,
-        mode: u16,
-        rate: Rate,
-    },
+    Create(NewArea),
     Open {
         name: String,
         write: bool,
@@ -163,7 +168,7 @@ impl Request {
     /// The packet.
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Writer::new(match self {
-            Self::Create { .. } => 1,
+            Self::Create(_) => 1,
             Self::Open { .. } => 2,
             Self::Resize { .. } => 3,
             Self::Delete { .. } => 4,
@@ -174,16 +179,9 @@ impl Request {
             Self::Limit { .. } => 9,
         });
         match self {
-            Self::Create {
-                name,
-                bytes,
-                owner,
-                group,
-                mode,
-                rate,
-            } => {
-                out.u64(*bytes).u32(*owner).u32(*group).u16(*mode);
-                out.rate(*rate).text(name)
+            Self::Create(area) => {
+                out.u64(area.bytes).u32(area.owner).u32(area.group).u16(area.mode);
+                out.rate(area.rate).text(&area.name)
             }
             Self::Open { name, write } => out.u8(u8::from(*write)).text(name),
             Self::Resize { name, bytes } => out.u64(*bytes).text(name),
@@ -208,14 +206,14 @@ impl Request {
         let request = match kind {
             1 => {
                 let (bytes, owner, group, mode) = (from.u64()?, from.u32()?, from.u32()?, from.u16()?);
-                Self::Create {
+                Self::Create(NewArea {
                     rate: from.rate()?,
                     name: from.text()?,
                     bytes,
                     owner,
                     group,
                     mode,
-                }
+                })
             }
             2 => {
                 let write = from.flag()?;
@@ -507,7 +505,7 @@ mod tests {
     fn requests() -> Vec<Request> {
         let name = || "db".to_owned();
         vec![
-            Request::Create {
+            Request::Create(NewArea {
                 name: name(),
                 bytes: 8 << 20,
                 owner: OWN,
@@ -517,7 +515,7 @@ mod tests {
                     operations: 0,
                     bytes: 1 << 40,
                 },
-            },
+            }),
             Request::Open {
                 name: name(),
                 write: true,

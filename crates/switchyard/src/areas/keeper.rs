@@ -12,7 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::catalog::errand::{Answer, Asked, Done, Errand, Step};
 use store::catalog::protocol::{AreaEntry, Code, ExportEntry};
 use store::catalog::{
-    AreaId, AreaState, Catalog, CatalogArea, CatalogRefusal, Change, Export, Opened, Quota, Rate, Who,
+    AreaId, AreaState, Catalog, CatalogArea, CatalogRefusal, Change, Export, NewArea, Opened, Quota, Rate,
+    Who,
 };
 
 /// Quota of users for one resource.
@@ -137,7 +138,7 @@ fn answered(answer: Answer, failure: Option<WorkError>) -> Result<(), Refusal> {
 /// The area that a change names, if there is one now.
 fn id_of(catalog: &Catalog, change: &Change) -> Option<AreaId> {
     match change {
-        Change::Create { name, .. } | Change::Resize { name, .. } | Change::Delete { name } => {
+        Change::Create(NewArea { name, .. }) | Change::Resize { name, .. } | Change::Delete { name } => {
             catalog.find(name).map(|(id, _)| id)
         }
         _ => None,
@@ -147,7 +148,7 @@ fn id_of(catalog: &Catalog, change: &Change) -> Option<AreaId> {
 /// The event of a change of `area` that `user` made.
 fn changed(change: &Change, area: u64, user: u32) -> Option<Kind> {
     match *change {
-        Change::Create { bytes, .. } => Some(Kind::AreaCreated { area, user, bytes }),
+        Change::Create(NewArea { bytes, .. }) => Some(Kind::AreaCreated { area, user, bytes }),
         Change::Resize { bytes, .. } => Some(Kind::AreaResized { area, user, bytes }),
         Change::Delete { .. } => Some(Kind::AreaDeleted { area, user }),
         _ => None,
@@ -213,7 +214,7 @@ impl Keeper {
     pub fn change(&self, change: &Change, who: Who, force: bool) -> Result<(), Refusal> {
         let state = self.lock();
         let owner = match change {
-            Change::Create { owner, .. } => Some(*owner),
+            Change::Create(area) => Some(area.owner),
             Change::Resize { name, .. } | Change::Limit { name, .. } => {
                 state.catalog.find(name).map(|(_, area)| area.owner)
             }
@@ -404,14 +405,14 @@ mod tests {
             server: 0,
         };
         let (keeper, _) = Keeper::start(media, table, catalog, quotas);
-        let create = Change::Create {
+        let create = Change::Create(NewArea {
             name: "area".into(),
             bytes: 16 << 20,
             owner: 0,
             group: 0,
             mode: 0o600,
             rate: Rate::UNLIMITED,
-        };
+        });
         assert!(keeper.change(&create, WHO, false).is_ok());
         keeper
     }

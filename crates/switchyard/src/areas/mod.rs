@@ -19,7 +19,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::catalog::protocol::{OWN, Rate, Readers, Request};
+use store::catalog::protocol::{NewArea, OWN, Rate, Readers, Request};
 use store::catalog::{AREA_BYTES_MIN, AreaState, Catalog, CatalogError, TABLE_BYTES};
 
 /// How often the server looks after its areas.
@@ -226,14 +226,14 @@ pub fn run(args: AreasArgs) -> anyhow::Result<()> {
             owner,
             group,
             rate,
-        } => change(Request::Create {
+        } => change(Request::Create(NewArea {
             name,
             bytes: size.0,
             owner: owner.unwrap_or(OWN),
             group: group.unwrap_or(OWN),
             mode,
             rate: rate.over(Rate::UNLIMITED).unwrap_or_default(),
-        }),
+        })),
         AreasCommand::Resize { name, size, rate } => resize(&socket, name, size, &rate, args.json),
         AreasCommand::Export {
             name,

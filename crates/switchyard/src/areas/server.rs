@@ -222,31 +222,17 @@ fn carry_out(
             let (entries, more) = keeper.exports(&after, who, LIST_ENTRIES);
             return Ok((Answer::Exports { entries, more }, Vec::new()));
         }
-        Request::Create {
-            name,
-            bytes,
-            owner,
-            group,
-            mode,
-            rate,
-        } => {
+        Request::Create(mut area) => {
             let own = |number, own| if number == OWN { own } else { number };
-            let (owner, group) = (own(owner, who.user), own(group, who.group));
+            (area.owner, area.group) = (own(area.owner, who.user), own(area.group, who.group));
             // A group has rights by the mode: only one's own may be given some.
-            if group != who.group && !who.is_admin {
+            if area.group != who.group && !who.is_admin {
                 return Err(Refusal(
                     Code::NotPermitted,
                     "not permitted: it is another group".into(),
                 ));
             }
-            Change::Create {
-                name,
-                bytes,
-                owner,
-                group,
-                mode,
-                rate,
-            }
+            Change::Create(area)
         }
         Request::Resize { name, bytes } => Change::Resize { name, bytes },
         Request::Limit { name, rate } => Change::Limit { name, rate },
