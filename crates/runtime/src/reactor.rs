@@ -538,32 +538,34 @@ impl Reactor {
         let reads = self.frontend.read(now, slot, expects, &self.counters);
         let mut requests = 0;
         while requests < requests_max
-            && let Some((origin, mut request)) = self.frontend.next_request(now, slot, &self.counters)
+            && let Some((origin, asks)) = self.frontend.asks(now, slot)
         {
-            requests += 1;
-            let span = self
-                .spans
-                .is_some()
-                .then(|| Span::new(request.op, request.range.length() as u32, now, os::now()));
-            let hint = || {
-                let host_name = self.frontend.host_name(slot);
-                self.classes.hint(host_name, origin.port, request.volume)
-            };
-            let (tag, class) = self.dispatcher.arrive(now, slot, Ask::of(&request), hint);
-            if class == Class::Throughput {
-                self.counters.requests_bulk.bump();
-            }
-            let session_tag = replace(&mut request.tag, u64::from(tag));
-            let pending = Pending {
-                tag: session_tag,
-                waits: Some((origin.endpoint, request)),
-                span,
-            };
-            match self.pending.get_mut(tag as usize) {
-                Some(place) => *place = Some(pending),
-                None => self.pending.push(Some(pending)),
+            while requests < requests_max
+                && let Some(mut request) = asks.requests.pop_front()
+            {
+                requests += 1;
+                let span = self
+                    .spans
+                    .is_some()
+                    .then(|| Span::new(request.op, request.range.length() as u32, now, os::now()));
+                let hint = || self.classes.hint(asks.host_name, origin.port, request.volume);
+                let (tag, class) = self.dispatcher.arrive(now, slot, Ask::of(&request), hint);
+                if class == Class::Throughput {
+                    self.counters.requests_bulk.bump();
+                }
+                let session_tag = replace(&mut request.tag, u64::from(tag));
+                let pending = Pending {
+                    tag: session_tag,
+                    waits: Some((origin.endpoint, request)),
+                    span,
+                };
+                match self.pending.get_mut(tag as usize) {
+                    Some(place) => *place = Some(pending),
+                    None => self.pending.push(Some(pending)),
+                }
             }
         }
+        self.counters.requests.add(requests as u64);
         self.dispatcher.taken(slot, reads, self.frontend.standing(slot));
     }
 

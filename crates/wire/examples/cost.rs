@@ -70,7 +70,7 @@ impl Bench {
 
     fn answer(&self, session: &mut Session, pages: &Pages) -> u32 {
         let mut count = 0;
-        while let Some(request) = session.poll() {
+        while let Some(request) = session.asks().requests.pop_front() {
             count += 1;
             let pages = match request.op {
                 BlockOp::Read => pages.clone(),

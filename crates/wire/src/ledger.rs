@@ -15,7 +15,8 @@ pub(crate) struct Ledger<W> {
     pub pool: Pool,
     /// With the number of the request.
     works: Slab<(u32, W)>,
-    requests: VecDeque<BlockRequest>,
+    /// Requests that no volume has got yet.
+    pub requests: VecDeque<BlockRequest>,
     /// Of the next request.
     number: u32,
     /// Payload under way.
@@ -73,9 +74,8 @@ impl<W> Ledger<W> {
     /// If nothing of this tag is under way.
     #[inline]
     pub fn remove(&mut self, tag: u64) -> W {
-        let (number, work) = self.works.remove(tag as u32);
-        assert_eq!(u64::from(number), tag >> 32, "a request is answered once");
-        work
+        self.work(tag);
+        self.works.remove(tag as u32).1
     }
 
     /// The work in a place, and its tag.
@@ -124,23 +124,6 @@ impl<W> Ledger<W> {
         let mut pages = Pages::with_capacity(count);
         pages.extend((0..count).map(|_| self.pool.alloc().expect("enough pages are available")));
         Some(pages)
-    }
-
-    /// Queues a request for the volume.
-    #[inline]
-    pub fn ask(&mut self, request: BlockRequest) {
-        self.requests.push_back(request);
-    }
-
-    /// The next request for a volume.
-    #[inline]
-    pub fn poll(&mut self) -> Option<BlockRequest> {
-        self.requests.pop_front()
-    }
-
-    /// Requests that no volume has got yet.
-    pub fn unasked(&self) -> usize {
-        self.requests.len()
     }
 }
 

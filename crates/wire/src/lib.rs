@@ -13,4 +13,4 @@ mod segment;
 mod session;
 
 pub use segment::{Outgoing, Piece};
-pub use session::{Export, Late, Limits, Opening, Parked, Protocol, Session, State};
+pub use session::{Asks, Export, Late, Limits, Opening, Parked, Protocol, Session, State};

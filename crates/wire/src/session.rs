@@ -3,7 +3,7 @@
 //!
 //! How a world drives a session:
 //! 1. give what the connection brought to [`Session::receive`], and keep the bytes that the session does not take;
-//! 2. after `receive`, `complete`, `sent` and `tick`, drain [`Session::poll`] and hand the requests to the volumes. Give
+//! 2. after `receive`, `complete`, `sent` and `tick`, drain [`Session::asks`] and hand the requests to the volumes. Give
 //!    answers to [`Session::complete`];
 //! 3. send what [`Session::transmit`] shows, and tell [`Session::sent`];
 //! 4. look at [`Session::state`] after each of these. While [`State::is_blocked`], do not read the connection: that is the
@@ -20,6 +20,7 @@
 //! own: the payload of large writes is then not copied at all.
 
 use core::ops::Range;
+use std::collections::VecDeque;
 
 use base::{BlockReply, BlockRequest, Instant, Page, Pool, VolumeId};
 
@@ -90,7 +91,7 @@ pub struct State {
     pub is_blocked: bool,
     /// Requests that were taken wait for room. The connection may be read meanwhile.
     pub is_waiting: bool,
-    /// [`Session::poll`] has something: after bytes came, and after an answer to a part of a long request.
+    /// [`Session::asks`] has something: after bytes came, and after an answer to a part of a long request.
     pub has_requests: bool,
     /// The connection is to be closed now.
     pub is_over: bool,
@@ -102,6 +103,15 @@ pub struct State {
     pub in_flight: usize,
     /// Payload bytes of the requests under way and of the reads not yet sent.
     pub in_flight_bytes: u64,
+}
+
+/// Requests of a session for the volumes.
+#[derive(Debug)]
+pub struct Asks<'s> {
+    /// In order.
+    pub requests: &'s mut VecDeque<BlockRequest>,
+    /// Name of the host that asks, once the host has said it.
+    pub host_name: Option<&'s str>,
 }
 
 /// The server's side of one connection, without I/O.
@@ -121,8 +131,8 @@ pub trait Session {
     /// If there was less room.
     fn payload_filled(&mut self, bytes: usize);
 
-    /// The next request for the volumes, `None` when there is nothing more.
-    fn poll(&mut self) -> Option<BlockRequest>;
+    /// The requests for the volumes, which the world takes from the front as soon as it has asked.
+    fn asks(&mut self) -> Asks<'_>;
 
     /// The volume's answer to a request of this session.
     ///
@@ -151,11 +161,6 @@ pub trait Session {
 
     /// Looks at the time, and at what changed in what the protocol shares. Spurious calls do nothing.
     fn tick(&mut self, _now: Instant) {}
-
-    /// Name of the host behind the connection, once the host has said it.
-    fn host_name(&self) -> Option<&str> {
-        None
-    }
 
     /// The server stops: requests from now on are refused, those under way are answered.
     fn shut_down(&mut self);

@@ -587,18 +587,18 @@ fn unsent_reads_count_against_the_byte_limit() {
     let bytes = request(0, command::READ, 1, 0, 32 << 10).repeat(3);
     server.session.receive(Instant::ZERO, &bytes);
     for _ in 0..2 {
-        let Some(request) = server.session.poll() else {
+        let Some(request) = server.session.asks().requests.pop_front() else {
             panic!("two reads fit");
         };
         server.answer(request);
     }
-    assert!(server.session.poll().is_none());
+    assert!(server.session.asks().requests.pop_front().is_none());
     assert_eq!(server.session.state().in_flight_bytes, 64 << 10);
     server.session.receive(Instant::ZERO, &[]);
-    assert!(server.session.state().is_blocked && server.session.poll().is_none());
+    assert!(server.session.state().is_blocked && server.session.asks().requests.pop_front().is_none());
     server.send(28 + (32 << 10));
     server.session.receive(Instant::ZERO, &[]);
-    assert!(!server.session.state().is_blocked && server.session.poll().is_some());
+    assert!(!server.session.state().is_blocked && server.session.asks().requests.pop_front().is_some());
 }
 
 #[test]
@@ -802,7 +802,7 @@ proptest! {
             let size = *sizes.next().expect("a cycle has no end");
             let taken = cut.session.receive(Instant::ZERO, &rest[..rest.len().min(size)]);
             rest = &rest[taken..];
-            while let Some(request) = cut.session.poll() {
+            while let Some(request) = cut.session.asks().requests.pop_front() {
                 cut.answer(request);
             }
             cut.send(size);

@@ -861,7 +861,7 @@ fn a_session_that_renews_its_rights_passes_no_fence_that_these_do_not_know() {
         let to_b = core::mem::take(&mut b.io.to_session);
         b.io.session.receive(now, &to_b);
         let mut a = a.borrow_mut();
-        let at_volume = b.io.session.poll();
+        let at_volume = b.io.session.asks().requests.pop_front();
         a.io.session.tick(now);
         while a.io.deliver() {}
         let is_over = a.ended(command);

@@ -5,12 +5,12 @@
 
 use crate::counters::Counters;
 use crate::stream::Stream;
-use base::{BlockReply, BlockRequest, Instant, Pool};
+use base::{BlockReply, Instant, Pool};
 use host::target::Standing;
 use std::cell::Cell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::{ptr, slice};
-use wire::{Late, Outgoing, Parked, Piece, Session, State};
+use wire::{Asks, Late, Outgoing, Parked, Piece, Session, State};
 
 /// Segments sent by one call: a megabyte of whole pages (UIO_MAXIOV is four times as many).
 pub(super) const SEGMENTS_MAX: usize = 256;
@@ -54,6 +54,8 @@ pub(super) struct Connection {
     /// Of the session, unless it is stale.
     state: Cell<State>,
     is_stale: Cell<bool>,
+    /// As the session was told last.
+    share_bytes: Option<u64>,
     /// Bytes that the session has not taken: it is blocked.
     held: Vec<u8>,
     held_from: usize,
@@ -78,6 +80,7 @@ impl Connection {
             session,
             state: Cell::default(),
             is_stale: Cell::new(true),
+            share_bytes: None,
             held: Vec::new(),
             held_from: 0,
             can_read: false,
@@ -136,7 +139,9 @@ impl Connection {
     /// Payload that the session may have under way from now on.
     pub fn set_share(&mut self, bytes: u64) {
         // Of no effect on the state before the next bytes.
-        self.session.set_share(bytes);
+        if self.share_bytes.replace(bytes) != Some(bytes) {
+            self.session.set_share(bytes);
+        }
     }
 
     /// The answer to a request.
@@ -151,10 +156,6 @@ impl Connection {
 
     pub fn tick(&mut self, now: Instant) {
         self.session().tick(now);
-    }
-
-    pub fn host_name(&self) -> Option<&str> {
-        self.session.host_name()
     }
 
     pub fn shut_down(&mut self) {
@@ -288,9 +289,9 @@ impl Connection {
         }
     }
 
-    /// The session's next request, if the bytes it has make one.
-    pub fn next_request(&mut self) -> Option<BlockRequest> {
-        self.session().poll()
+    /// Requests of the session for the volumes, as far as its bytes make some.
+    pub fn asks(&mut self) -> Asks<'_> {
+        self.session().asks()
     }
 
     /// Sends at least `bytes_min` bytes, if there are so many and the stream takes them, and not much more; returns how

@@ -22,7 +22,7 @@ use crate::udp::BATCH;
 use base::event::{Kind, Refusal};
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::time::earliest;
-use base::{BlockReply, BlockRequest, Instant, Pool};
+use base::{BlockReply, Instant, Pool};
 use connection::{Connection, SEGMENTS_MAX};
 pub(crate) use connection::{Endpoint, Origin, Traveller};
 use host::target::{Config, READ_BYTES, Standing};
@@ -30,7 +30,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use wire::{Export, Late, Limits, Opening, Piece, Protocol};
+use wire::{Asks, Export, Late, Limits, Opening, Piece, Protocol};
 
 /// Bits of a client number that are the slot; the rest is the generation.
 const SLOT_BITS: u32 = 16;
@@ -260,25 +260,15 @@ impl Frontend {
         worked
     }
 
-    /// The next request of a connection and what it is for, as far as its bytes and limits go.
-    pub fn next_request(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        counters: &Counters,
-    ) -> Option<(Origin, BlockRequest)> {
+    /// Requests of a connection, as far as its bytes and limits go, and whom they are for. `None` if there are none.
+    pub fn asks(&mut self, now: Instant, slot: usize) -> Option<(Origin, Asks<'_>)> {
         let connection = self.slots[slot].as_mut()?;
-        let request = connection.next_request().or_else(|| {
-            let has_fed = connection.feed(now);
-            has_fed.then(|| connection.next_request()).flatten()
-        })?;
-        counters.requests.bump();
-        Some((connection.origin, request))
-    }
-
-    /// Name of the host behind a connection, once the host has said it.
-    pub fn host_name(&self, slot: usize) -> Option<&str> {
-        self.slots[slot].as_ref()?.host_name()
+        if connection.asks().requests.is_empty() && !connection.feed(now) {
+            return None;
+        }
+        let origin = connection.origin;
+        let asks = connection.asks();
+        (!asks.requests.is_empty()).then_some((origin, asks))
     }
 
     /// Sends at least `bytes_min` bytes of what a connection has to send; returns how many, and whether its session was

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{BlockOp, BlockRequest};
+use base::VolumeId;
 
 use crate::nvme::{Access, Rights};
 
@@ -23,18 +23,16 @@ impl Guard {
         }
     }
 
-    /// True if the client may have this request carried out.
-    pub fn admits(&mut self, request: &BlockRequest) -> bool {
+    /// Rights of the client now.
+    #[inline]
+    pub fn rights(&mut self, volume: VolumeId) -> Rights {
         let generation = self.target.generation();
         if self.generation != Some(generation) {
             self.generation = Some(generation);
             let rights = &mut self.rights;
             self.target
-                .with(&mut |target| *rights = target.rights_of_others(request.volume));
+                .with(&mut |target| *rights = target.rights_of_others(volume));
         }
-        match request.op {
-            BlockOp::Read => self.rights.reads,
-            _ => self.rights.writes,
-        }
+        self.rights
     }
 }

@@ -10,9 +10,9 @@ use super::handshake::Handshake;
 use super::input::{CloseReason, Flow};
 use super::output::Output;
 use super::transmission::{Terms, Transmission};
-use crate::nvme::Access;
+use crate::nvme::{Access, Rights};
 use crate::segment::Outgoing;
-use crate::session::{self, Opening, Protocol, State};
+use crate::session::{self, Asks, Opening, Protocol, State};
 
 /// Stable name of the protocol.
 pub const NAME: &str = "nbd";
@@ -140,8 +140,28 @@ impl Session {
     fn close(&mut self, reason: CloseReason) {
         self.closing = Some(reason);
         if !reason.is_orderly() {
-            while self.transmission.ledger.poll().is_some() {}
+            self.transmission.ledger.requests.clear();
             self.output.clear();
+        }
+    }
+
+    /// Answers the requests that a reservation forbids; the others stay in order.
+    #[cold]
+    fn refuse_reserved(&mut self) {
+        for _ in 0..self.transmission.ledger.requests.len() {
+            let request = self.transmission.ledger.requests.pop_front();
+            let request = request.expect("as many as were counted");
+            let guard = self.guard.as_mut();
+            if guard.is_none_or(|guard| guard.rights(request.volume).admit(request.op)) {
+                self.transmission.ledger.requests.push_back(request);
+                continue;
+            }
+            let BlockRequest {
+                client, tag, pages, ..
+            } = request;
+            drop(pages);
+            let result = Err(BlockError::Reserved);
+            session::Session::complete(self, BlockReply { client, tag, result });
         }
     }
 
@@ -178,19 +198,16 @@ impl session::Session for Session {
         self.transmission.payload_filled(bytes);
     }
 
-    fn poll(&mut self) -> Option<BlockRequest> {
-        loop {
-            let request = self.transmission.ledger.poll()?;
-            let Some(guard) = &mut self.guard else {
-                return Some(request);
-            };
-            if guard.admits(&request) {
-                return Some(request);
-            }
-            let (client, tag) = (request.client, request.tag);
-            drop(request);
-            let result = Err(BlockError::Reserved);
-            self.complete(BlockReply { client, tag, result });
+    fn asks(&mut self) -> Asks<'_> {
+        if let Some(guard) = &mut self.guard
+            && let Some(request) = self.transmission.ledger.requests.front()
+            && guard.rights(request.volume) != Rights::ALL
+        {
+            self.refuse_reserved();
+        }
+        Asks {
+            requests: &mut self.transmission.ledger.requests,
+            host_name: None,
         }
     }
 
@@ -212,7 +229,7 @@ impl session::Session for Session {
         State {
             is_blocked: self.blocked,
             is_waiting: false,
-            has_requests: ledger.unasked() > 0,
+            has_requests: !ledger.requests.is_empty(),
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),
             share_wanted: if self.blocked { ledger.share_wanted() } else { 0 },
@@ -242,7 +259,7 @@ impl session::Session for Session {
     fn is_at_rest(&self) -> bool {
         let open = self.closing.is_none() && !self.transmission.is_receiving();
         let is_quiet = self.in_flight() == 0 && self.output.pending_bytes() == 0;
-        self.paused && open && is_quiet && self.transmission.ledger.unasked() == 0
+        self.paused && open && is_quiet && self.transmission.ledger.requests.is_empty()
     }
 
     fn park(self: Box<Self>) -> Box<dyn session::Parked> {

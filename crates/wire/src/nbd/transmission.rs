@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
-use base::{BadRange, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange, VolumeId};
+use base::{BadRange, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange};
 
 use super::input::{CloseReason, Flow, Gather, Opened};
 use super::output::{Output, Reply};
@@ -57,6 +57,11 @@ impl Kind {
             Self::Read | Self::Write => length,
             _ => 0,
         }
+    }
+
+    /// True if a volume is asked for it part by part.
+    const fn is_parted(self) -> bool {
+        matches!(self, Self::Trim | Self::WriteZeroes)
     }
 
     const fn changes_data(self) -> bool {
@@ -203,10 +208,7 @@ impl Transmission {
         let opened = self.terms.opened();
         match self.judge(&header, opened) {
             Ok((Kind::Status, _)) => output.push(Reply::allocated(header.cookie, header.length)),
-            Ok((kind, range)) => {
-                let volume = opened.volume;
-                return self.accept(&header, kind, range, volume);
-            }
+            Ok((kind, range)) => return self.accept(&header, kind, range),
             Err(errno) if header.command == command::WRITE => {
                 self.terms.phase = Phase::Skip {
                     cookie: header.cookie,
@@ -270,64 +272,51 @@ impl Transmission {
     }
 
     /// Takes a valid request, if there is room for its payload.
-    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange, volume: VolumeId) -> Flow {
+    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange) -> Flow {
         let payload_bytes = kind.payload_bytes(range.length());
         let limits = &self.terms.limits;
         if !self.ledger.admits(payload_bytes, limits.bytes_max, false) {
             return Flow::Blocked;
         }
-        let pages = match kind {
-            Kind::Write => self.ledger.take_pages(range, limits.pages_reserve),
-            _ => Some(Pages::new()),
-        };
-        let Some(pages) = pages else {
-            return Flow::Blocked;
-        };
-        self.ledger.bytes += payload_bytes;
-        let fua = header.flags & flag::FUA != 0;
-        let tag = self.ledger.insert(Work {
+        let work = Work {
             cookie: header.cookie,
             kind,
             range,
-            fua: fua && kind.changes_data(),
-        });
-        if kind != Kind::Write {
-            self.ask(tag, volume);
-            return Flow::Again;
-        }
-        let request = BlockRequest {
-            client: self.ledger.client,
-            tag,
-            volume,
-            op: BlockOp::Write,
-            range,
-            fua,
-            pages,
+            fua: header.flags & flag::FUA != 0 && kind.changes_data(),
         };
-        self.terms.phase = Phase::Payload;
-        self.write = Some(WritePayload { request, filled: 0 });
+        if kind == Kind::Write {
+            let Some(pages) = self.ledger.take_pages(range, limits.pages_reserve) else {
+                return Flow::Blocked;
+            };
+            let request = self.part(work, pages);
+            self.terms.phase = Phase::Payload;
+            self.write = Some(WritePayload { request, filled: 0 });
+        } else {
+            let request = self.part(work, Pages::new());
+            self.ledger.requests.push_back(request);
+        }
+        self.ledger.bytes += payload_bytes;
         Flow::Again
     }
 
-    /// Queues the next part of a request for the gateway. Trims and zeroes may be longer than the gateway takes: they
-    /// are asked for part by part, each ending on a multiple of the largest request.
-    fn ask(&mut self, tag: u64, volume: VolumeId) {
-        let client = self.ledger.client;
-        let work = self.ledger.work(tag);
+    /// The next part of a request for the volume, of which the rest is under way from here on. Trims and zeroes may be longer
+    /// than a volume takes: each of their parts ends on a multiple of the largest request.
+    #[inline]
+    fn part(&mut self, mut work: Work, pages: Pages) -> BlockRequest {
         let (op, fua) = (work.kind.op(), work.fua);
-        let range = match op {
-            BlockOp::Trim | BlockOp::WriteZeroes => work.range.take_part(),
-            _ => work.range,
+        let range = match work.kind.is_parted() {
+            true => work.range.take_part(),
+            false => work.range,
         };
-        self.ledger.ask(BlockRequest {
-            client,
-            tag,
-            volume,
+        BlockRequest {
+            client: self.ledger.client,
+            tag: self.ledger.insert(work),
+            volume: self.terms.opened().volume,
             op,
             range,
             fua,
-            pages: Pages::new(),
-        });
+            pages,
+        }
     }
 
     /// Copies payload into the pages of the write under way; hands it over when it is whole.
@@ -350,7 +339,7 @@ impl Transmission {
         }
         self.terms.phase = Phase::Header;
         if let Some(write) = self.write.take() {
-            self.ledger.ask(write.request);
+            self.ledger.requests.push_back(write.request);
         }
         (step, Flow::Again)
     }
@@ -381,17 +370,15 @@ impl Transmission {
             reply.client, self.ledger.client,
             "a reply goes to its own connection"
         );
-        let work = *self.ledger.work(reply.tag);
-        let opened = self.terms.opened();
-        let (structured, volume) = (opened.structured, opened.volume);
-        let parted = matches!(work.kind, Kind::Trim | Kind::WriteZeroes) && !work.range.is_empty();
-        if parted && reply.result.is_ok() && !is_cut {
-            return self.ask(reply.tag, volume);
-        }
-        self.ledger.remove(reply.tag);
+        let work = self.ledger.remove(reply.tag);
         if is_cut {
             return;
         }
+        if work.kind.is_parted() && !work.range.is_empty() && reply.result.is_ok() {
+            let request = self.part(work, Pages::new());
+            return self.ledger.requests.push_back(request);
+        }
+        let structured = self.terms.opened().structured;
         let payload_bytes = work.kind.payload_bytes(work.range.length());
         output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.

@@ -211,7 +211,7 @@ impl Session {
             BlockOp::Write => core::mem::take(&mut work.pages),
             _ => Pages::new(),
         };
-        self.ledger.ask(BlockRequest {
+        self.ledger.requests.push_back(BlockRequest {
             client,
             tag,
             volume,

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use base::BlockOp;
+
 use super::proto::put;
 
 /// Hosts are told apart by their identifier (Base §5.27.1.25), whatever controllers they have.
@@ -82,6 +84,14 @@ impl Rights {
         reads: true,
         writes: true,
     };
+
+    /// True if the host may have this done.
+    pub fn admit(self, op: BlockOp) -> bool {
+        match op {
+            BlockOp::Read => self.reads,
+            _ => self.writes,
+        }
+    }
 }
 
 /// Notices to a host that did not ask (Base §8.19.2): numbers of the notification log's types, and of the bits of the

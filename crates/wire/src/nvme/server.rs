@@ -7,14 +7,14 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use base::time::earliest;
-use base::{BlockReply, BlockRequest, Duration, Instant, Page, Pages, Pool};
+use base::{BlockReply, Duration, Instant, Page, Pages, Pool};
 
 use super::limits::SessionLimits;
 use super::session::{CLOSE_TIME, CloseReason, Flow, Link, Phase, Queue, Session};
 use super::target::{Access, Usage};
 use super::work::{Extra, Plan, Stage, Work};
 use crate::segment::Outgoing;
-use crate::session::{self, Opening, Protocol, State};
+use crate::session::{self, Asks, Opening, Protocol, State};
 
 /// A connection that has no queue after this long is closed.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
@@ -162,8 +162,12 @@ impl session::Session for Session {
         self.fill_payload(bytes);
     }
 
-    fn poll(&mut self) -> Option<BlockRequest> {
-        self.ledger.poll()
+    fn asks(&mut self) -> Asks<'_> {
+        let queue = self.link.queue.as_ref();
+        Asks {
+            requests: &mut self.ledger.requests,
+            host_name: queue.map(|_| self.link.host_nqn.as_str()),
+        }
     }
 
     fn complete(&mut self, reply: BlockReply) {
@@ -185,7 +189,7 @@ impl session::Session for Session {
         State {
             is_blocked: self.blocked,
             is_waiting,
-            has_requests: self.ledger.unasked() > 0,
+            has_requests: !self.ledger.requests.is_empty(),
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),
             share_wanted: if is_held_up { self.ledger.share_wanted() } else { 0 },
@@ -235,11 +239,6 @@ impl session::Session for Session {
         }
     }
 
-    fn host_name(&self) -> Option<&str> {
-        let queue = self.link.queue.as_ref();
-        queue.map(|_| self.link.host_nqn.as_str())
-    }
-
     /// Refusals are path errors, which make hosts try another path or come back.
     fn shut_down(&mut self) {
         self.link.stopping = true;
@@ -258,7 +257,7 @@ impl session::Session for Session {
     fn is_at_rest(&self) -> bool {
         let open = !self.is_receiving() && !matches!(self.link.phase, Phase::Closing(_));
         let under_way = self.ledger.len() - self.waiting.len();
-        let is_quiet = self.ledger.unasked() == 0 && self.output.pending_bytes() == 0;
+        let is_quiet = self.ledger.requests.is_empty() && self.output.pending_bytes() == 0;
         self.paused && open && under_way == 0 && is_quiet
     }
 
@@ -276,7 +275,7 @@ impl session::Session for Session {
         let asked = self.ledger.iter().filter(|(_, work)| work.stage == Stage::Asked);
         let late = Late {
             attachment: connected.attachment,
-            requests: asked.count() - self.ledger.unasked(),
+            requests: asked.count() - self.ledger.requests.len(),
             target: Arc::clone(&self.link.target),
         };
         let is_awaited = late.attachment > 0 && late.requests > 0;

@@ -346,7 +346,7 @@ impl Session {
     /// Gives up what the volume was not asked for yet: requests in the queue, writes half received, commands that
     /// wait.
     fn drop_unasked(&mut self) {
-        while let Some(request) = self.ledger.poll() {
+        while let Some(request) = self.ledger.requests.pop_front() {
             self.vacate(request.tag);
         }
         self.waiting.clear();

@@ -232,7 +232,7 @@ impl Rig {
     /// Takes every request; true if there was one.
     pub fn serve(&mut self, session: &mut Session) -> bool {
         let mut any = false;
-        while let Some(request) = session.poll() {
+        while let Some(request) = session.asks().requests.pop_front() {
             any = true;
             assert!(request.range.is_empty() || request.range.end() <= DISK_BYTES as u64);
             self.seen.push((

@@ -210,7 +210,7 @@ impl Server {
     /// Takes every event; true if there was one.
     fn serve(&mut self) -> bool {
         let mut any = false;
-        while let Some(request) = self.session.poll() {
+        while let Some(request) = self.session.asks().requests.pop_front() {
             any = true;
             self.seen.push((
                 request.op,

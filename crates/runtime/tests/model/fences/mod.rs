@@ -164,7 +164,7 @@ impl Wire {
             let taken = self.session.receive(now, &self.to_session);
             self.to_session.drain(..taken);
             let mut has_moved = count > 0 || taken > 0;
-            while let Some(request) = self.session.poll() {
+            while let Some(request) = self.session.asks().requests.pop_front() {
                 has_moved = true;
                 volume(request);
             }

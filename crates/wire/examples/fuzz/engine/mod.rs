@@ -217,7 +217,7 @@ impl Fuzzer {
                 "what is not taken waits for room"
             );
             at += taken;
-            while let Some(request) = session.poll() {
+            while let Some(request) = session.asks().requests.pop_front() {
                 gateway.take(request, &self.exports, session.request_bytes_max());
             }
             assert!(session.state().in_flight <= limits.requests_max);

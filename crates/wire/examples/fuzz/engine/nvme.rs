@@ -317,7 +317,7 @@ impl Talk<'_> {
 
     fn take_requests(&mut self) -> bool {
         let mut any = false;
-        while let Some(request) = self.session.poll() {
+        while let Some(request) = self.session.asks().requests.pop_front() {
             check_request(&request, self.session.request_bytes_max());
             self.held.push(request);
             any = true;
