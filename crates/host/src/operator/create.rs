@@ -14,7 +14,7 @@ use rack::registry::{Snapshot, VolumeRecord};
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A volume that is being created.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Create {
     /// Volume to create; an earlier start has begun a volume without it.
     new: Option<NewVolume>,
@@ -32,27 +32,19 @@ pub(super) struct Create {
 impl Create {
     /// A new volume.
     pub fn new(new: NewVolume) -> Self {
+        let new = Some(new);
         Self {
-            new: Some(new),
-            census: Census::default(),
-            nodes: None,
-            place_by: None,
-            planned: None,
-            id: None,
-            ready_by: None,
+            new,
+            ..Self::default()
         }
     }
 
     /// A volume that an earlier start has begun to create.
     pub fn resume(id: VolumeId) -> Self {
+        let id = Some(id);
         Self {
-            new: None,
-            census: Census::default(),
-            nodes: None,
-            place_by: None,
-            planned: None,
-            id: Some(id),
-            ready_by: None,
+            id,
+            ..Self::default()
         }
     }
 

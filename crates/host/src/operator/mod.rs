@@ -276,10 +276,8 @@ impl Operator {
                 continue;
             }
             busy |= work.takes_turns();
-            self.jobs.push(Job {
-                command: Some(id),
-                work,
-            });
+            let command = Some(id);
+            self.jobs.push(Job { command, work });
         }
         self.waiting = later;
     }
@@ -306,7 +304,12 @@ impl Operator {
             return;
         };
         self.out.push_back(Output::Failed(error.clone()));
-        self.admit_all();
+        // What has not begun is answered, too.
+        for (id, command) in core::mem::take(&mut self.waiting) {
+            let work = Work::new(command, &self.config);
+            let command = Some(id);
+            self.jobs.push(Job { command, work });
+        }
         for at in 0..self.jobs.len() {
             if let Some(id) = self.jobs[at].command.take() {
                 let answer = match &self.jobs[at].work {
@@ -317,17 +320,6 @@ impl Operator {
             }
         }
         self.jobs.retain(|job| job.work.changes());
-    }
-
-    /// Answers what has not begun, too.
-    fn admit_all(&mut self) {
-        for (id, command) in core::mem::take(&mut self.waiting) {
-            let work = Work::new(command, &self.config);
-            self.jobs.push(Job {
-                command: Some(id),
-                work,
-            });
-        }
     }
 
     /// Goes on as far as it can without another answer.
