@@ -2,7 +2,7 @@
 
 use super::merge::Part;
 use base::{Instant, Page, Slab, VssdId};
-use core::ops::{Index, IndexMut};
+use core::ops::{Deref, DerefMut};
 
 /// An operation slot's generation starts at this bit of a read's or flush's number.
 const GENERATION_SHIFT: u32 = 24;
@@ -96,36 +96,19 @@ impl Operations {
         let generation = self.generations[slot as usize];
         SLOT_BIT | u64::from(generation) << GENERATION_SHIFT | u64::from(slot)
     }
+}
 
-    pub fn get(&self, slot: u32) -> Option<&Operation> {
-        self.slots.get(slot)
-    }
+impl Deref for Operations {
+    type Target = Slab<Operation>;
 
-    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Operation> {
-        self.slots.get_mut(slot)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Operation> + Clone {
-        self.slots.iter().map(|(_, operation)| operation)
-    }
-
-    /// Every slot is below this.
-    pub fn bound(&self) -> u32 {
-        self.slots.bound()
+    fn deref(&self) -> &Slab<Operation> {
+        &self.slots
     }
 }
 
-impl Index<u32> for Operations {
-    type Output = Operation;
-
-    fn index(&self, slot: u32) -> &Operation {
-        &self.slots[slot]
-    }
-}
-
-impl IndexMut<u32> for Operations {
-    fn index_mut(&mut self, slot: u32) -> &mut Operation {
-        &mut self.slots[slot]
+impl DerefMut for Operations {
+    fn deref_mut(&mut self) -> &mut Slab<Operation> {
+        &mut self.slots
     }
 }
 

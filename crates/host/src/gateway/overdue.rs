@@ -21,7 +21,7 @@ impl Traffic {
     /// Tells of requests that wait for long: how many, the oldest of them, and what that one waits for.
     #[cold]
     fn tell_overdue(&mut self, now: Instant) {
-        let requests = self.requests.iter();
+        let requests = self.requests.iter().map(|(_, request)| request);
         let late = requests.filter(|request| now.since(request.arrived) >= OVERDUE_AFTER);
         let late = late.map(|request| (request.arrived, request.volume));
         let requests = late.clone().count() as u32;
@@ -42,11 +42,8 @@ impl Traffic {
 
     /// What a request of a volume (by index) waits for, and the vSSD, if it is one.
     fn waits_for(&self, volume: u32) -> (Wait, VssdId) {
-        let mut of_volume = self
-            .flight
-            .operations
-            .iter()
-            .filter(|operation| operation.volume == volume);
+        let operations = self.flight.operations.iter().map(|(_, operation)| operation);
+        let mut of_volume = operations.filter(|operation| operation.volume == volume);
         let sent = of_volume.clone().filter(|operation| operation.number != 0);
         match (sent.min_by_key(|operation| operation.sent_at), of_volume.next()) {
             (Some(sent), _) => (Wait::Answer, sent.vssd),

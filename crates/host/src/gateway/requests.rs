@@ -1,7 +1,7 @@
 //! The clients' requests under way in a gateway, and the flushes among them.
 
 use base::{BlockError, BlockOp, Instant, Map, Page, Slab};
-use core::ops::{Index, IndexMut};
+use core::ops::{Deref, DerefMut};
 
 /// One request.
 #[derive(Debug)]
@@ -35,10 +35,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub fn insert(&mut self, request: Request) -> u32 {
-        self.slots.insert(request)
-    }
-
     /// A flush is of these sets.
     pub fn flush(&mut self, slot: u32, sets: Vec<Flushing>) {
         self.flushing.insert(slot, sets);
@@ -65,35 +61,18 @@ impl Requests {
         let flushed = self.flushing.remove(&slot).unwrap_or_default();
         (self.slots.remove(slot), flushed)
     }
+}
 
-    pub fn get(&self, slot: u32) -> Option<&Request> {
-        self.slots.get(slot)
-    }
+impl Deref for Requests {
+    type Target = Slab<Request>;
 
-    /// Every slot is below this.
-    pub fn bound(&self) -> u32 {
-        self.slots.bound()
-    }
-
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Request> + Clone {
-        self.slots.iter().map(|(_, request)| request)
+    fn deref(&self) -> &Slab<Request> {
+        &self.slots
     }
 }
 
-impl Index<u32> for Requests {
-    type Output = Request;
-
-    fn index(&self, slot: u32) -> &Request {
-        &self.slots[slot]
-    }
-}
-
-impl IndexMut<u32> for Requests {
-    fn index_mut(&mut self, slot: u32) -> &mut Request {
-        &mut self.slots[slot]
+impl DerefMut for Requests {
+    fn deref_mut(&mut self) -> &mut Slab<Request> {
+        &mut self.slots
     }
 }

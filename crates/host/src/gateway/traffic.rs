@@ -322,7 +322,7 @@ impl Traffic {
     }
 
     fn drop_if_unused(&mut self, volume: u32) {
-        if !self.requests.iter().any(|request| request.volume == volume) {
+        if !self.requests.iter().any(|(_, request)| request.volume == volume) {
             self.flight.drop_volume(volume);
         }
     }
