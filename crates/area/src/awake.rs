@@ -1,18 +1,17 @@
-//! Durable writes whose writer stays awake, where that is faster: it gives the processor to whoever wants it, but does not
+//! Durable writes whose writer stays awake, if that is faster. The writer yields the processor to others, but does not
 //! sleep.
 //!
-//! To sleep until a write is done and to be woken can cost as much as a fast device takes. So a thread has a ring of the
-//! kernel's of its own, and looks for the completion between calls of `sched_yield`. Where others want the processor that
-//! is a loss, as who yields is not woken for what it waits for: then, or when a write does not end within [`WATCH`], the
-//! rest of it is slept for.
+//! To sleep and to be woken can cost as much time as the write of a fast device. So a thread has its own ring of the
+//! kernel, and looks for the completion between calls of `sched_yield`. The kernel does not wake a thread that yields
+//! when its write ends. So the thread sleeps for the rest of a write if others want the processor, or after [`WATCH`].
 //!
-//! Which way is faster is measured: a thread goes the faster one, and tries the other now and then, the less often the more
-//! often that has lost. But where a thread answers somebody after each write, who asks anew at once, the scheduler brings the two
-//! together on a processor if the thread sleeps, and keeps them apart if it does not: they have to wake each other's processors.
-//! That costs more than staying awake gains, unless the device is fast.
+//! A thread measures both ways and takes the faster one. It tries the slower way now and then, less often after each
+//! loss. Some threads answer a client after each write, and the client asks again at once. The scheduler puts such a
+//! thread and its client on one processor if the thread sleeps, and on two if the thread stays awake. Two processors
+//! have to wake each other. That costs more than staying awake gains, unless the device is fast.
 //!
-//! A program that is killed leaves such a write to the kernel, which keeps the file open until it has ended. So whoever
-//! takes a medium over has to go by who has it open, and by no other file.
+//! A killed program leaves such a write to the kernel, and the kernel keeps the file open until the write ends. So the
+//! next owner of a medium must ask whether the medium is open, and must rely on no other file.
 
 use crate::sync::{AtomicU32, Once, Ordering};
 use base::Duration;

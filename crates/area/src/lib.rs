@@ -15,9 +15,8 @@
 //! # }
 //! ```
 //!
-//! What the engine decides is in the crate `store`; here are threads and system calls: who writes what (`shared`), and to
-//! what (`backend`). An area has one thread of its own, which sleeps unless there is something to reclaim, or something
-//! that was submitted and is awaited by nobody.
+//! The engine in the crate `store` decides. This crate has the threads (`shared`) and the system calls (`backend`). An area
+//! has one thread of its own. The thread wakes to reclaim segments, and to write records that nobody waits for.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod area;

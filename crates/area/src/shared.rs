@@ -1,9 +1,9 @@
-//! Many threads, one engine: whoever waits for a record writes it, if nobody else does.
+//! Many threads, one engine: a thread that waits for a record writes the record, if no other thread does.
 //!
 //! A thread that submits takes the next write, if there is room for one, makes it, and returns with no other thread
-//! involved. While writes are under way others only add to the next record and sleep; who ends a write wakes those whose
-//! records are durable, all by one system call, and they return without taking the lock. Whether the next write is begun
-//! at once is for [`GroupCommit`] to say.
+//! involved. While writes are under way, other threads add to the next record and sleep. The thread that ends a write
+//! wakes the threads whose records are durable, all by one system call. They return without taking the lock.
+//! [`GroupCommit`] decides if the next write begins at once.
 //!
 //! # Who wakes whom
 //!
@@ -43,8 +43,8 @@ use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Ticket, Write};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
-/// A segment that is cleaned is read by so much at a time, a multiple of any block: as a whole (4 MiB, say) it kept a virtual disk
-/// busy for 4 ms.
+/// The cleaner reads a segment in pieces of so many bytes, a multiple of any block. A whole segment of 4 MiB kept a
+/// virtual disk busy for 4 ms.
 const CLEAN_READ_BYTES: usize = 128 << 10;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// What became of `ticket`, as far as it is known without the lock.
+    /// The outcome of `ticket`, if it is known without the lock.
     fn outcome(&self, ticket: Ticket) -> Option<Result<(), AreaError>> {
         if self.durable.load(Ordering::Acquire) >= ticket.0 {
             return Some(Ok(()));
@@ -347,7 +347,8 @@ impl Shared {
     }
 }
 
-/// Dropped while its thread panics; who ends its work forgets it. What the thread was to do would be waited for for ever.
+/// Dropped while its thread panics, because others would wait for ever for the work of the thread. A thread that ends its
+/// work forgets the alarm.
 struct Alarm<'a>(&'a Shared);
 
 impl Drop for Alarm<'_> {

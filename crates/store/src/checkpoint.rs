@@ -1,9 +1,10 @@
 //! The index on the medium, so that opening need not read the whole log (docs/format/store.md, "Checkpoint").
 //!
-//! A checkpoint is written a piece at a time beside the log, in segments of its own, while operations go on: each entry is
-//! written as it is when the walk comes by. It begins with the last durable record, from which replay goes on, so what
-//! changes during the walk is set right by the log. It ends only when everything that the walk may have seen is durable.
-//! Nothing depends on it: one that is not whole, or whose beginning the log does not reach back to, is not used.
+//! A checkpoint is written a piece at a time beside the log, in segments of its own, while operations go on. Each entry is
+//! written as it is when the walk comes by. A checkpoint begins with the last durable record. Replay goes on from that
+//! record, so the log corrects all entries that change during the walk. A checkpoint ends only when everything that the
+//! walk may have seen is durable. Nothing depends on a checkpoint. Recovery ignores a checkpoint that is not whole, or
+//! that begins before the log does.
 
 use crate::buffer::Buffer;
 use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};

@@ -53,7 +53,7 @@ pub enum Op<'a> {
     Append {
         /// A log.
         log: StructureId,
-        /// What.
+        /// The value.
         data: &'a [u8],
     },
     /// Forgets the positions of a log below `floor`.
@@ -67,7 +67,7 @@ pub enum Op<'a> {
     Push {
         /// A queue.
         queue: StructureId,
-        /// What.
+        /// The value.
         data: &'a [u8],
     },
     /// Takes a position out of a queue for good.

@@ -42,8 +42,8 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`: about 64 segments, of 1 to
-    /// 16 MiB, and records up to a quarter of one, at most 1 MiB.
+    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 64 segments,
+    /// of 1 to 16 MiB. A record takes at most a quarter of a segment, and at most 1 MiB.
     pub fn for_capacity(capacity_bytes: u64, block_bytes: u32) -> Result<Self, LayoutError> {
         let room = capacity_bytes.saturating_sub(2 * SUPERBLOCK_BYTES);
         let segment_bytes = (room / 64).next_power_of_two().clamp(1 << 20, 16 << 20) as u32;

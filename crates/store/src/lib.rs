@@ -1,8 +1,8 @@
 //! Application storage: logs, queues, maps and trees of one program in a storage area of its own, durable when the call
 //! returns (Arrakis, OSDI'14; TenaciousD).
 //!
-//! All structures of an area share one log on its medium, and an index of where their entries are in memory; the format,
-//! and why it is safe, is on the page `docs/format/store.md`. This crate decides and does no I/O:
+//! All structures of an area share one log on its medium. An index in memory has the places of their entries. The page
+//! `docs/format/store.md` has the format, and says why it is safe. This crate decides and does no I/O:
 //!
 //! ```text
 //!  submit ─► draft ─► next_write ─► [medium] ─► written ─► durable, applied to the index

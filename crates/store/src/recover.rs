@@ -339,8 +339,8 @@ impl Survey {
         }
     }
 
-    /// The structures from a checkpoint and the log behind it, if there is one. Whatever is wrong, the whole log is to be
-    /// read.
+    /// The structures from a checkpoint and the log behind it. `None` if there is no checkpoint, or any damage: the caller
+    /// reads the whole log then.
     fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();

@@ -91,8 +91,8 @@ pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
 }
 
 /// Cuts the log off where it is damaged: the damaged record and everything after it are gone. Returns how many segments
-/// were given up wholly. Does nothing to a sound area. What lies before the damage is kept, unless it is of no use without
-/// what lies behind ([`OpenError::SegmentMissing`] stays).
+/// were given up wholly. Does nothing to a sound area. Keeps the log before the damage, unless that part is of no use without
+/// the part behind ([`OpenError::SegmentMissing`] stays).
 pub fn repair(medium: &mut dyn Device) -> Result<u32, OpenError> {
     let mut given_up = 0;
     loop {
@@ -151,7 +151,7 @@ pub fn repair(medium: &mut dyn Device) -> Result<u32, OpenError> {
     }
 }
 
-/// What is cut off must not come back from a checkpoint once the log is as long again.
+/// Entries that were cut off must not come back from a checkpoint once the log is as long again.
 fn forget_checkpoints(medium: &mut dyn Device, layout: &Layout) -> Result<(), OpenError> {
     for slot in 0..layout.segments {
         let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;

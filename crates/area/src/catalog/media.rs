@@ -77,7 +77,7 @@ impl From<io::Error> for WorkError {
 /// The grant to a program.
 #[derive(Debug)]
 pub struct HandedOut {
-    /// The area. Whoever has it open for writing keeps others from that.
+    /// The area. A program that has the area open for writing keeps other writers out.
     pub file: File,
     /// It is persistent memory, to be mapped.
     pub is_mapped: bool,
@@ -263,7 +263,7 @@ impl CatalogMedia {
         }
     }
 
-    /// Gives the area's device the area's rate, if it has a device now. Whoever has it open notices at once.
+    /// Gives the area's device the area's rate, if it has a device now. The area's users notice at once.
     pub fn limit(&self, id: AreaId, area: &CatalogArea) -> Result<(), WorkError> {
         if !self.has_loop(area) {
             return Ok(());
@@ -369,9 +369,8 @@ impl CatalogMedia {
         state.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
     }
 
-    /// Puts an area right that its holder may have changed: a file that was extended is cut to its size, one that was cut is
-    /// extended, and space that was given back is taken again; after a reboot a partition is made anew. True if a holder gave
-    /// cause.
+    /// Mends an area that its holder may have changed. A file of another size gets its size back, with all of its space.
+    /// After a reboot a partition is made anew. True if a holder changed the area.
     pub fn tend(&self, id: AreaId, extent: Extent) -> io::Result<bool> {
         let dir = match &self.kind {
             Kind::Directory(dir) => dir,

@@ -52,7 +52,7 @@ pub enum Done {
     Failed,
 }
 
-/// What the medium says of areas at this moment.
+/// The state of areas on the medium at this moment.
 pub trait Facts {
     /// Somebody has it open, or may have.
     fn is_open(&self, id: AreaId, area: &CatalogArea) -> bool;
@@ -62,14 +62,14 @@ pub trait Facts {
     fn can_limit(&self) -> bool;
 }
 
-/// What was asked for.
+/// A change that somebody asks for.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The change.
     pub change: Change,
     /// By whom.
     pub who: Who,
-    /// What the owner may have.
+    /// Limit of all areas of the owner.
     pub quota: Quota,
     /// Delete an area that somebody has open, too.
     pub force: bool,

@@ -92,7 +92,7 @@ pub struct CatalogArea {
     pub mode: u16,
     /// How far it is.
     pub state: AreaState,
-    /// Where it is.
+    /// Its place on the medium.
     pub extent: Extent,
     /// How fast it may be read and written.
     pub rate: Rate,
@@ -461,8 +461,8 @@ impl Catalog {
         Ok(work)
     }
 
-    /// The rate that an area of `owner`, or `mine`, gets when it asks for `rate`. Where the owner has a quota, no limit means
-    /// all that its other areas have left of it.
+    /// The rate that an area of `owner`, or `mine`, gets when it asks for `rate`. If the owner has a quota, no limit means
+    /// the part of the quota that the owner's other areas leave.
     fn grant(
         &self,
         rate: Rate,

@@ -1,7 +1,7 @@
 //! Files of unmodified programs: which of their changes the log has, and what a sync of one takes (docs/format/files.md).
 //!
-//! [`Files`] decides and does no I/O: whoever owns the descriptors makes a change, logs what [`Files`] says, and carries a
-//! sync or a checkpoint out (`area::files`). [`Description`] and [`Change`] are what is in the area.
+//! [`Files`] decides and does no I/O. The owner of the descriptors (`area::files`) makes a change, logs the entries that
+//! [`Files`] names, and carries out syncs and checkpoints. An area holds [`Description`]s and [`Change`]s.
 //!
 //! # Invariants
 //! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.
@@ -54,7 +54,7 @@ pub struct Identity {
 /// A file as the area describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// Where it is: an absolute path.
+    /// Absolute.
     pub path: Vec<u8>,
     /// Which it is.
     pub identity: Identity,

@@ -38,8 +38,8 @@ pub enum Fate {
 pub struct Malformed(pub u64);
 
 impl Description {
-    /// What becomes of the file, given what is at its path and which page cache that is in (that of its directory, if
-    /// nothing is there).
+    /// The fate of the file: `present` is at its path. `cache` is the page cache of the file there, or of the directory if
+    /// there is no file.
     pub fn fate(&self, present: Present, cache: Option<u64>) -> Fate {
         let wanted = self.identity;
         let same = |it: Identity| (it.inode, it.born_ns) == (wanted.inode, wanted.born_ns);
