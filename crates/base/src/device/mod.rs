@@ -234,8 +234,8 @@ pub trait Queue {
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// Passes the calls of a wrapper, or of an enum of media, on to what is inside: those of a [`Queue`], those of a
-/// [`Device`], or only those of a device that change nothing (`reads`).
+/// Passes the calls of a wrapper, or of an enum of media, on to the medium inside. The calls are those of a [`Queue`], those
+/// of a [`Device`], or only those of a device that change nothing (`reads`).
 #[macro_export]
 macro_rules! pass_on {
     (queue $($of:pat => $inner:ident),+) => {

@@ -85,7 +85,7 @@ impl Control {
         }
     }
 
-    /// Where a node is; nowhere if it is not known, so that what is asked of it waits.
+    /// Address of a node; nowhere if the node is not known, so that its requests wait.
     fn addr(&self, node: NodeId) -> Addr {
         let known = self.nodes.iter().find(|answer| answer.node == node);
         known.map_or(Addr::NONE, |answer| answer.addr)

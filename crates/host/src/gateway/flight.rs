@@ -1,6 +1,6 @@
-//! What a gateway has sent and waits for: operations of one page or one replica, and its control work. Operations are
-//! numbered, bounded, and sent again until they are answered ([`set`](super::set)). The requests behind them are not
-//! known here.
+//! The unanswered work of a gateway: operations of one page or one replica, and control work. Operations are numbered,
+//! bounded, and sent again until they are answered ([`set`](super::set)). This file does not know the requests behind
+//! them.
 
 use super::control::Control;
 use super::locks::Locks;
@@ -19,13 +19,13 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
-/// What is unanswered is looked through at most this often.
+/// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
 /// How a gateway is set up.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Where it listens for answers.
+    /// The gateway's own address, for answers.
     pub addr: Addr,
     /// The ToR.
     pub tor: Addr,
@@ -46,7 +46,7 @@ pub struct GatewayConfig {
 pub struct GatewayStats {
     /// Client requests answered.
     pub requests: u64,
-    /// Of these with an error.
+    /// Requests answered with an error.
     pub errors: u64,
     /// Packets sent again.
     pub retransmissions: u64,
@@ -312,7 +312,7 @@ impl Flight {
         }
     }
 
-    /// What waited for the set may go out.
+    /// Operations that waited for the set may go out.
     pub fn launch_waiting(&mut self, now: Instant, volume: u32, set: usize) {
         let set = self.set(volume, set);
         let mut waiting = core::mem::take(&mut set.waiting_reads);
@@ -344,7 +344,7 @@ impl Flight {
         true
     }
 
-    /// A server that collects has named a replica: the page is read there. What names none is sent again in its time.
+    /// A server that collects has named a replica: the page is read there. An operation whose answer names none is sent again in its time.
     fn follow(&mut self, now: Instant, slot: u32, header: &Header) {
         let operation = &mut self.operations[slot];
         let replica = u32::try_from(header.lba).ok().filter(|&vssd| vssd != 0);
@@ -405,8 +405,8 @@ impl Flight {
         self.operations.remove(slot);
     }
 
-    /// Takes out a volume of which nothing is asked any more. What is left of its operations was given up, and awaits an
-    /// answer that nobody needs.
+    /// Takes out a volume of which nothing is asked any more. Its last operations were given up, and nobody needs their
+    /// answers.
     #[cold]
     pub fn drop_volume(&mut self, volume: u32) {
         for slot in 0..self.operations.bound() {

@@ -13,7 +13,7 @@ use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, 
 use rack::registry::Durability;
 use wire::rack::Packet;
 
-/// What a page holds, and the epoch in which that was read.
+/// Content of a page, and the epoch in which it was read.
 #[derive(Debug)]
 pub(super) struct Base {
     page: Option<Page>,

@@ -25,7 +25,7 @@ pub(super) struct Slot {
 pub(super) struct Units {
     pub(super) slots: Vec<Option<Slot>>,
     pub(super) index: Map<u32, u32>,
-    /// What the node is to do: the vSSDs add to it.
+    /// Outputs of the node, to which the vSSDs add.
     pub(super) out: VecDeque<Output>,
     groups: Vec<Group>,
     gc: rack::gc::Config,

@@ -29,7 +29,7 @@ pub(crate) enum Endpoint {
     Local,
 }
 
-/// Where a request comes from and whom it is for.
+/// The port where a request came in, and its executor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub port: u16,
@@ -38,7 +38,7 @@ pub(crate) struct Origin {
 
 /// A connection between two cores.
 pub(crate) struct Traveller {
-    /// Where it was, and where it came in.
+    /// As on the core that it left.
     origin: Origin,
     stream: Box<dyn Stream>,
     session: Box<dyn Parked>,
@@ -46,7 +46,7 @@ pub(crate) struct Traveller {
 }
 
 pub(super) struct Connection {
-    /// Who executes its requests, and where it came in.
+    /// The port where it came in, and the executor of its requests.
     pub origin: Origin,
     pub client: u32,
     pub stream: Box<dyn Stream>,

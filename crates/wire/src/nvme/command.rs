@@ -41,12 +41,7 @@ impl Session {
 
     /// The queue's state and the form of a command are such that it may be looked at.
     pub(super) fn judge_form(&self, sqe: &Sqe) -> Result<&View, Status> {
-        let view = &self
-            .link
-            .queue
-            .as_ref()
-            .expect("commands come after Connect")
-            .view;
+        let view = self.view();
         if self.link.stopping {
             return Err(Status::PATH);
         }
@@ -191,13 +186,7 @@ impl Session {
     /// Queues the next part of a command for the volume. Trims and zeroes may be longer than volumes take: they are
     /// asked for part by part, each ending on a multiple of the largest request.
     pub(super) fn ask(&mut self, tag: u64) {
-        let view = &self
-            .link
-            .queue
-            .as_ref()
-            .expect("commands come after Connect")
-            .view;
-        let volume = view.namespace.expect("the command was judged").volume;
+        let volume = self.view().namespace.expect("the command was judged").volume;
         let client = self.ledger.client;
         let work = self.ledger.work(tag);
         let plan = &mut work.plan;

@@ -101,13 +101,7 @@ impl Session {
 
     /// The ranges of Dataset Management are there. Only "deallocate" is more than advice (NVM §3.2.3).
     pub(super) fn dataset_arrived(&mut self, tag: u64) {
-        let view = &self
-            .link
-            .queue
-            .as_ref()
-            .expect("commands come after Connect")
-            .view;
-        let namespace = view.namespace;
+        let namespace = self.view().namespace;
         let work = self.ledger.work(tag);
         let extra = work.extra.as_mut().expect("its ranges are there");
         let count = (extra.sqe.dword(10) as usize & 0xff) + 1;

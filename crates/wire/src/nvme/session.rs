@@ -274,9 +274,18 @@ impl Session {
     }
 
     /// The queue that this connection is.
-    pub(super) fn connected(&self) -> &Connected {
+    fn queue(&self) -> &Queue {
         let queue = self.link.queue.as_ref();
-        &queue.expect("commands come after Connect").connected
+        queue.expect("commands come after Connect")
+    }
+
+    pub(super) fn connected(&self) -> &Connected {
+        &self.queue().connected
+    }
+
+    /// What this connection sees of its target.
+    pub(super) fn view(&self) -> &View {
+        &self.queue().view
     }
 
     /// What was agreed on for this direction; nothing is sent before that but `ICResp`.
