@@ -19,7 +19,7 @@ pub trait RackHost: Machine<Input = host::Input, Output = host::Output> + 'stati
         Source::Core(0)
     }
 
-    /// What clients can attach to. Asked once per connection.
+    /// Exports that clients can open. Asked once per connection.
     fn exports(&self) -> Vec<Export> {
         Vec::new()
     }

@@ -67,7 +67,7 @@ pub(crate) struct Share {
     pub volumes: Arc<[Volume]>,
     /// Where clients connect: with one core only, which shares them out.
     pub listen: Vec<Listen>,
-    /// What clients of the target speak, on whatever core they are.
+    /// Protocols of the target's clients, on all cores.
     pub protocols: Vec<Arc<dyn Protocol>>,
     /// All cores, this one included.
     pub siblings: Vec<Address<Command>>,

@@ -44,7 +44,7 @@ pub trait Listener: Send {
     fn address(&self) -> io::Result<SocketAddr>;
 }
 
-/// What a listener is made of.
+/// Parts of a listener.
 pub enum Door {
     /// TCP at this address; port 0 takes any free one.
     Tcp(SocketAddr),
@@ -54,9 +54,9 @@ pub enum Door {
 
 /// A listener, and what its clients speak.
 pub struct Listen {
-    /// Where they connect.
+    /// Address where clients connect.
     pub door: Door,
-    /// What they speak.
+    /// Protocol of these clients.
     pub protocol: Arc<dyn Protocol>,
 }
 
@@ -70,7 +70,7 @@ impl Listen {
     }
 }
 
-/// What the clients of these listeners speak.
+/// Protocols of these listeners.
 pub(crate) fn protocols(listen: &[Listen]) -> Vec<Arc<dyn Protocol>> {
     listen.iter().map(|listen| Arc::clone(&listen.protocol)).collect()
 }

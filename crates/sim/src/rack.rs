@@ -714,7 +714,7 @@ fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What the flashes of all nodes that are up have programmed, checkpointed and borrowed.
+/// Programs, checkpoints and loans of the flashes of all nodes that are up.
 pub fn flash_totals<'a>(hosts: impl Iterator<Item = &'a RackHost>) -> VssdStats {
     let mut total = VssdStats::default();
     for host in hosts {

@@ -1,5 +1,5 @@
-//! What a session has under way, whatever it speaks: a tag and a payload for each request, the connection's share, and the
-//! line to the volumes.
+//! The requests of a session of any protocol: a tag and a payload for each, the connection's share, and the line to the
+//! volumes.
 //!
 //! Invariants: a tag is not used again before 2^32 more requests had one, so an answer ends the request that was asked. The
 //! pages of a write are taken all at once or not at all, so two half-received writes never wait for each other.
@@ -94,8 +94,8 @@ impl<W> Ledger<W> {
         self.works.bound()
     }
 
-    /// True if there is room for so much payload more: within `bytes_max` and, unless `is_exempt`, within the share. What
-    /// has no payload needs no share, and says nothing of what waits for one.
+    /// True if there is room for so much payload more: within `bytes_max` and, unless `is_exempt`, within the share. A
+    /// request without payload needs no share, and tells nothing of requests that wait for one.
     #[inline]
     pub fn admits(&mut self, payload_bytes: u64, bytes_max: u64, is_exempt: bool) -> bool {
         let wanted = self.bytes + payload_bytes;

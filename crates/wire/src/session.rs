@@ -1,5 +1,4 @@
-//! What every protocol is to the world that carries its connections: a [`Protocol`] opens a [`Session`] for each
-//! connection.
+//! Protocols and sessions: a [`Protocol`] opens a [`Session`] for each connection, and the world carries the bytes.
 //!
 //! How a world drives a session:
 //! 1. give what the connection brought to [`Session::receive`], and keep the bytes that the session does not take;
@@ -54,7 +53,7 @@ pub struct Limits {
     pub pages_reserve: usize,
 }
 
-/// What a connection is opened with.
+/// The makings of a session.
 #[derive(Debug)]
 pub struct Opening {
     /// Given back in every request.

@@ -184,7 +184,7 @@ pub(super) fn create_demo(part: &Part, size_bytes: u64, says: &Says) -> anyhow::
     }
 }
 
-/// What a gateway begins with.
+/// The start of a gateway.
 struct Records {
     registry: Box<dyn Registry + Send>,
     snapshot: Snapshot,

@@ -30,7 +30,7 @@ fn reachable(flag: &str, address: SocketAddrV4) -> anyhow::Result<Addr> {
     Ok(Addr::new(address.ip().octets(), address.port()))
 }
 
-/// What a process says of itself.
+/// Description of a process.
 fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
     About {
         role,

@@ -1,4 +1,4 @@
-//! What NBD clients may do with a volume that NVMe hosts can reserve.
+//! Rights of NBD clients at a volume that NVMe hosts can reserve.
 
 use std::sync::Arc;
 

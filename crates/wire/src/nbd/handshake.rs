@@ -39,7 +39,7 @@ enum Phase {
     },
 }
 
-/// What was agreed on so far, and the option that comes in.
+/// The agreement so far, and the option that comes in.
 pub(super) struct Handshake {
     /// As they were when the connection came.
     exports: Vec<Export>,
@@ -54,7 +54,7 @@ pub(super) struct Handshake {
     context: Option<VolumeId>,
     /// The server stops.
     pub stopping: bool,
-    /// What the client opened: the handshake is over, requests follow.
+    /// The export that the client opened: the handshake is over, requests follow.
     pub opened: Option<Opened>,
 }
 

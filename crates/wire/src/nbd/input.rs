@@ -1,4 +1,4 @@
-//! What the parts of a session say of the bytes that come in, and how they gather headers.
+//! Verdicts of a session's parts on the bytes that come in, and the gathering of headers.
 
 use base::VolumeId;
 use thiserror::Error;

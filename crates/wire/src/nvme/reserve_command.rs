@@ -171,8 +171,8 @@ impl Session {
         }
     }
 
-    /// Passes the fences before which everything that was under way is answered. What came later is not waited for: hosts
-    /// that preempt this one again and again would keep the first of them waiting.
+    /// Passes the fences before which everything that was under way is answered. Later commands are not waited for:
+    /// hosts that preempt this one again and again would keep the first of them waiting.
     pub(super) fn pass_fences(&mut self) {
         if self.passed == self.link.fence {
             return;

@@ -1,4 +1,4 @@
-//! What a world does with a session, and a session on its way to another core.
+//! The calls of a world to a session, and a session on its way to another core.
 //!
 //! Data that the host was asked for may come behind commands of which nobody knows yet. So a paused session takes
 //! commands as long as it waits for such data, and leaves them waiting: they move along.

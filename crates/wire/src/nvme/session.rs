@@ -96,7 +96,7 @@ pub enum CloseReason {
     ControllerReset,
 }
 
-/// What a session knows of its host and its target: it moves along to another core.
+/// Knowledge of a session about its host and its target, which moves along to another core.
 pub(super) struct Link {
     pub target: Arc<dyn Access>,
     pub limits: SessionLimits,
@@ -283,7 +283,7 @@ impl Session {
         &self.queue().connected
     }
 
-    /// What this connection sees of its target.
+    /// The target as this connection sees it.
     pub(super) fn view(&self) -> &View {
         &self.queue().view
     }

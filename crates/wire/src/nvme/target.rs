@@ -703,8 +703,7 @@ impl Target {
         reservations.map_or(Rights::ALL, |reservations| reservations.rights(host))
     }
 
-    /// What a client may do with a volume that comes to it without a host identifier, as those of NBD do: it is no
-    /// registrant.
+    /// Rights at a volume of a client without a host identifier, such as one of NBD: the client is no registrant.
     pub fn rights_of_others(&self, volume: VolumeId) -> Rights {
         let subsystem = self
             .subsystems

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use wire::nvme::{Access, Target};
 
-/// What happens on another core: after so many locked steps, or before the next one.
+/// An act of another core: after so many locked steps, or before the next one.
 struct Other {
     after: Option<u32>,
     happens: Box<dyn FnOnce()>,
