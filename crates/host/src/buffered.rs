@@ -471,16 +471,16 @@ impl<J> Buffered<J> {
     /// Carries a clean stop on, unless the owner is `busy` with what it will put. Data that is put after the checkpoint
     /// starts the stop again. True if there was something to do.
     pub fn step_stop(&mut self, now: Instant, busy: bool) -> bool {
-        let is_written_back = !busy && self.is_written_back();
+        let is_written_back = || !busy && self.is_written_back();
         match self.stop {
             _ if self.latched => false,
-            Stop::WriteBack if is_written_back => {
+            Stop::WriteBack if is_written_back() => {
                 self.stop = Stop::Flush;
                 let tag = tag(STOP_FLUSH, 0);
                 self.flash.submit(now, Request::Flush { tag });
                 true
             }
-            Stop::Done if !is_written_back => {
+            Stop::Done if !is_written_back() => {
                 self.stop = Stop::WriteBack;
                 true
             }

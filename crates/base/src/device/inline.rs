@@ -40,11 +40,13 @@ impl<D> Inline<D> {
 }
 
 impl<D: Device> Queue for Inline<D> {
+    #[inline(always)]
     fn submit(&mut self, _now: Instant, op: MediaOp) {
         let done = execute(&mut self.inner, op);
         self.done.push_back(done);
     }
 
+    #[inline(always)]
     fn poll(&mut self, _now: Instant) -> Option<MediaDone> {
         self.done.pop_front()
     }

@@ -52,7 +52,7 @@ impl<D> Latency<D> {
 }
 
 impl<D: Queue> Latency<D> {
-    #[inline]
+    #[inline(always)]
     fn take_in(&mut self, now: Instant) {
         while let Some(done) = self.inner.poll(now) {
             if done.kind == MediaKind::Flush {
@@ -67,11 +67,13 @@ impl<D: Queue> Latency<D> {
 }
 
 impl<D: Queue> Queue for Latency<D> {
+    #[inline(always)]
     fn submit(&mut self, now: Instant, op: MediaOp) {
         self.inner.submit(now, op);
         self.take_in(now);
     }
 
+    #[inline(always)]
     fn poll(&mut self, now: Instant) -> Option<MediaDone> {
         self.take_in(now);
         let at = |queue: &VecDeque<(Instant, MediaDone)>| queue.front().map(|(at, _)| *at);

@@ -239,9 +239,11 @@ pub trait Queue {
 #[macro_export]
 macro_rules! pass_on {
     (queue $($of:pat => $inner:ident),+) => {
+        #[inline(always)]
         fn submit(&mut self, now: $crate::Instant, op: $crate::MediaOp) {
             match self { $($of => $inner.submit(now, op)),+ }
         }
+        #[inline(always)]
         fn poll(&mut self, now: $crate::Instant) -> Option<$crate::MediaDone> {
             match self { $($of => $inner.poll(now)),+ }
         }
