@@ -1,7 +1,7 @@
 //! The simulator's medium: memory, under the wrappers that ship ([`base::device`]) and a write cache that a power cut
 //! empties ([`volatile`]).
 //!
-//! From the host down: the deadline of the product; the cache; the time that operations take; the faults; memory. A
+//! From the host down: the deadline of the product; the cache; the faults; the time that operations take; memory. A
 //! medium whose model is not volatile leaves the cache out: every write is durable at once, and a run needs half the
 //! memory.
 
@@ -9,7 +9,7 @@ mod volatile;
 
 pub use volatile::CutFate;
 
-use base::device::{Deadline, Faults, Inline, Latency, LatencyModel, pass_on};
+use base::device::{Deadline, Faults, Latency, LatencyModel, pass_on};
 use base::{Device, Duration, Instant, MediaDone, MediaError, MediaKind, MediaOp, Queue, Rng};
 use volatile::{Keeps, Volatile};
 
@@ -30,7 +30,7 @@ pub struct MediaModel {
     pub loses_flushes: bool,
 }
 
-type Drive = Latency<Faults<Inline<Vec<u8>>>>;
+type Drive = Faults<Latency<Vec<u8>>>;
 
 /// With the cache or without.
 #[derive(Debug)]
@@ -64,8 +64,7 @@ impl SimMedium {
     /// A medium of zeros. The seed draws which failing writes take effect.
     pub fn new(capacity_bytes: u64, model: MediaModel, seed: u64) -> Self {
         let capacity = usize::try_from(capacity_bytes).expect("a simulated medium fits memory");
-        let faults = Faults::new(Inline::new(vec![0; capacity]), Rng::new(seed));
-        let drive = Latency::new(faults, model.latency);
+        let drive = Faults::new(Latency::new(vec![0; capacity], model.latency), Rng::new(seed));
         let keeps = Keeps {
             page_bytes: model.page_bytes,
             sector_bytes: model.sector_bytes,
@@ -93,16 +92,12 @@ impl SimMedium {
         }
     }
 
-    fn drive(&mut self) -> &mut Drive {
+    /// Its failures, to cause some.
+    pub fn faults(&mut self) -> &mut Drive {
         match self.stack.inner_mut() {
             Cached::Volatile(volatile) => volatile.inner_mut(),
             Cached::Durable(drive) => drive,
         }
-    }
-
-    /// Its failures, to cause some.
-    pub fn faults(&mut self) -> &mut Faults<Inline<Vec<u8>>> {
-        self.drive().inner_mut()
     }
 
     /// Takes an operation. Says when to [`poll`](Queue::poll) for its end; how it ends then is told by that call.
@@ -142,8 +137,8 @@ impl SimMedium {
     /// Power is lost: what is in flight is never answered, and what is not durable persists, vanishes or is torn.
     pub fn crash(&mut self, rng: &mut Rng) {
         self.stack.reset();
-        self.drive().reset();
         self.faults().restart();
+        self.faults().inner_mut().reset();
         if let Cached::Volatile(volatile) = self.stack.inner_mut() {
             volatile.crash(rng);
         }
@@ -162,7 +157,7 @@ impl SimMedium {
             }
             let (byte, bit) = (rng.below(page as u64) as usize, rng.below(8));
             bytes[byte] ^= 1 << bit;
-            self.drive().write_at(start, &bytes).expect("inside");
+            self.faults().write_at(start, &bytes).expect("inside");
             if let Cached::Volatile(volatile) = self.stack.inner_mut() {
                 volatile.corrupt(start as usize + byte, bit);
             }

@@ -279,6 +279,9 @@ impl Timers {
         while node > 1 {
             node /= 2;
             let winner = self.tree[2 * node].min(self.tree[2 * node + 1]);
+            if self.tree[node] == winner {
+                return;
+            }
             self.tree[node] = winner;
         }
     }

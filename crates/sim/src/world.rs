@@ -495,11 +495,10 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             match output {
                 Output::Send { to, packet } => self.core.send(index, to, packet),
                 Output::Media(op) => {
-                    if let Some(op) = self.core.cut_power(index, op) {
-                        self.core.issue(index, op);
-                    } else {
+                    if self.core.cuts_power(index, &op) {
                         break;
                     }
+                    self.core.issue(index, op);
                 }
                 Output::Reply(reply) => {
                     self.core.fold(
@@ -645,22 +644,28 @@ impl Core {
         Some(packet)
     }
 
-    /// Counts the boundary that a write or flush is; gives the operation back unless power is cut there.
-    fn cut_power(&mut self, host: usize, op: MediaOp) -> Option<MediaOp> {
+    /// Counts the boundary that a write or flush is; true if power is cut there.
+    #[inline(always)]
+    fn cuts_power(&mut self, host: usize, op: &MediaOp) -> bool {
         if op.kind == MediaKind::Read {
-            return Some(op);
+            return false;
         }
         let boundary = self.stats.boundaries;
         self.stats.boundaries += 1;
-        let Some(cut) = self.cut.filter(|cut| cut.boundary == boundary) else {
-            return Some(op);
-        };
-        let place = &mut self.places[host];
-        let medium = place.medium.as_mut().expect("only a host with a medium asks it");
-        medium.cut(&op, cut.fate, &mut self.rng);
-        self.fold(host as u64, 0xc07, boundary);
+        match self.cut {
+            Some(cut) if cut.boundary == boundary => self.cut_power(host, op, cut),
+            _ => return false,
+        }
+        true
+    }
+
+    #[cold]
+    fn cut_power(&mut self, host: usize, op: &MediaOp, cut: Cut) {
+        let medium = self.places[host].medium.as_mut();
+        let medium = medium.expect("only a host with a medium asks it");
+        medium.cut(op, cut.fate, &mut self.rng);
+        self.fold(host as u64, 0xc07, cut.boundary);
         self.happenings.push_back(Happening::Cut { host });
-        None
     }
 
     fn issue(&mut self, host: usize, op: MediaOp) {

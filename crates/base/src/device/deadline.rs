@@ -164,14 +164,14 @@ impl<D: Device> Device for Deadline<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Faults, Inline, Latch, suite};
+    use crate::device::{Faults, Latch, Latency, suite};
     use crate::{Pool, Rng};
     use std::sync::Arc;
 
-    type Stalled = Deadline<Faults<Inline<Vec<u8>>>>;
+    type Stalled = Deadline<Faults<Latency<Vec<u8>>>>;
 
     fn stalled() -> Stalled {
-        let faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(1));
+        let faults = Faults::new(Latency::none(vec![0; 1 << 13]), Rng::new(1));
         Deadline::new(faults, Duration::from_nanos(100))
     }
 

@@ -88,20 +88,9 @@ impl<D: Queue> Faults<D> {
         }
     }
 
-    fn fails(&mut self, kind: MediaKind) -> bool {
-        let left = match kind {
-            MediaKind::Read => return false,
-            MediaKind::Flush => &mut self.flushes,
-            _ => &mut self.writes,
-        };
-        let fails = *left > 0;
-        *left -= u32::from(fails);
-        fails
-    }
-}
-
-impl<D: Queue> Queue for Faults<D> {
-    fn submit(&mut self, now: Instant, op: MediaOp) {
+    /// Takes an operation while failures are due.
+    #[cold]
+    fn interfere(&mut self, now: Instant, op: MediaOp) {
         if self.hangs {
             return self.held.push_back(op);
         }
@@ -115,14 +104,46 @@ impl<D: Queue> Queue for Faults<D> {
         self.failed.push_back(op.done(Err(MediaError::Io)));
     }
 
+    /// Calls a write failed that took effect.
+    #[cold]
+    fn belie(&mut self, id: u64, result: Result<(), MediaError>) -> Result<(), MediaError> {
+        let Some(at) = self.lied.iter().position(|&lied| lied == id) else {
+            return result;
+        };
+        self.lied.swap_remove(at);
+        Err(MediaError::Io)
+    }
+
+    fn fails(&mut self, kind: MediaKind) -> bool {
+        let left = match kind {
+            MediaKind::Read => return false,
+            MediaKind::Flush => &mut self.flushes,
+            _ => &mut self.writes,
+        };
+        let fails = *left > 0;
+        *left -= u32::from(fails);
+        fails
+    }
+}
+
+impl<D: Queue> Queue for Faults<D> {
+    #[inline(always)]
+    fn submit(&mut self, now: Instant, op: MediaOp) {
+        if self.hangs || self.writes + self.flushes > 0 {
+            self.interfere(now, op);
+        } else {
+            self.inner.submit(now, op);
+        }
+    }
+
+    #[inline(always)]
     fn poll(&mut self, now: Instant) -> Option<MediaDone> {
-        if let Some(failed) = self.failed.pop_front() {
-            return Some(failed);
+        if !self.failed.is_empty() {
+            return self.failed.pop_front();
         }
         let mut done = self.inner.poll(now)?;
-        if let Some(at) = self.lied.iter().position(|&id| id == done.id) {
-            self.lied.swap_remove(at);
-            done.result = Err(MediaError::Io);
+        if !self.lied.is_empty() {
+            done.result = self.belie(done.id, done.result);
         }
         Some(done)
     }
@@ -143,13 +164,13 @@ impl<D: Device> Device for Faults<D> {
 mod tests {
     use super::*;
     use crate::Pool;
-    use crate::device::{Inline, suite};
+    use crate::device::{Latency, suite};
 
     const NOW: Instant = Instant::ZERO;
 
     #[test]
     fn without_a_fault_nothing_is_changed() {
-        let mut faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(3));
+        let mut faults = Faults::new(Latency::none(vec![0; 1 << 13]), Rng::new(3));
         suite::queue(&mut faults, 16, |_| NOW);
         suite::device(&mut faults);
     }
@@ -159,7 +180,7 @@ mod tests {
         let pool = Pool::new(4, 16);
         let mut seen = [false; 2];
         for seed in 0..32 {
-            let mut faults = Faults::new(Inline::new(vec![0; 1 << 10]), Rng::new(seed));
+            let mut faults = Faults::new(Latency::none(vec![0; 1 << 10]), Rng::new(seed));
             faults.fail_writes(1);
             let page = pool.alloc().expect("a page is left");
             page.with_mut(|bytes| bytes.fill(7));
@@ -178,7 +199,7 @@ mod tests {
     #[test]
     fn a_device_that_hangs_answers_when_it_resumes() {
         let pool = Pool::new(4, 16);
-        let mut faults = Faults::new(Inline::new(vec![0; 1 << 10]), Rng::new(0));
+        let mut faults = Faults::new(Latency::none(vec![0; 1 << 10]), Rng::new(0));
         faults.hang();
         faults.submit(NOW, MediaOp::read(1, 0, pool.alloc().expect("a page is left")));
         faults.submit(NOW, MediaOp::flush(2));

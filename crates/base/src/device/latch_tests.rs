@@ -2,14 +2,14 @@
 
 use super::sync::AtomicBool;
 use super::*;
-use crate::device::{Faults, Inline, suite};
+use crate::device::{Faults, Latency, suite};
 use crate::{Pool, Rng};
 use std::sync::Arc;
 
 const NOW: Instant = Instant::ZERO;
 
-fn latch(failed: &Arc<AtomicBool>) -> Latch<Faults<Inline<Vec<u8>>>> {
-    let faults = Faults::new(Inline::new(vec![0; 1 << 13]), Rng::new(1));
+fn latch(failed: &Arc<AtomicBool>) -> Latch<Faults<Latency<Vec<u8>>>> {
+    let faults = Faults::new(Latency::none(vec![0; 1 << 13]), Rng::new(1));
     Latch::new(faults, Arc::clone(failed))
 }
 

@@ -1,6 +1,6 @@
-//! A device that takes time: an operation has its effect when it is submitted, and is done later.
+//! A queue over a device that answers at once: an operation has its effect when it is submitted, and is done later.
 
-use super::{Device, MediaDone, MediaKind, MediaOp, Queue, pass_on};
+use super::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue, pass_on};
 use crate::time::{Duration, Instant, earliest};
 use std::collections::VecDeque;
 
@@ -13,14 +13,38 @@ pub struct LatencyModel {
     pub flush_ns: u64,
 }
 
-/// Delays the completions of a queue by constant times.
+/// Carries an operation out at once.
+pub fn execute<D: Device + ?Sized>(device: &mut D, op: MediaOp) -> MediaDone {
+    let result = effect(device, &op);
+    op.done(result)
+}
+
+fn effect<D: Device + ?Sized>(device: &mut D, op: &MediaOp) -> Result<(), MediaError> {
+    match op.kind {
+        MediaKind::Read => op
+            .parts()
+            .try_for_each(|(at, page, part)| page.with_mut(|bytes| device.read_at(at, &mut bytes[part]))),
+        MediaKind::Write | MediaKind::WriteThrough => op.parts().try_for_each(|(at, page, part)| {
+            page.with(|bytes| match op.kind {
+                MediaKind::WriteThrough => device.write_through(at, &bytes[part]),
+                _ => device.write_at(at, &bytes[part]),
+            })
+        }),
+        MediaKind::Flush => device.flush(),
+        MediaKind::Discard | MediaKind::Zero => device.discard(op.offset, u64::from(op.length)),
+    }
+}
+
+type Ends = VecDeque<(Instant, MediaDone)>;
+
+/// A device as a queue: operations take constant times.
 #[derive(Debug)]
 pub struct Latency<D> {
     inner: D,
     model: LatencyModel,
     /// Completions by time: a class of constant latency keeps the order of submission.
-    io: VecDeque<(Instant, MediaDone)>,
-    flushes: VecDeque<(Instant, MediaDone)>,
+    io: Ends,
+    flushes: Ends,
 }
 
 impl<D> Latency<D> {
@@ -29,9 +53,14 @@ impl<D> Latency<D> {
         Self {
             inner,
             model,
-            io: VecDeque::new(),
-            flushes: VecDeque::new(),
+            io: Ends::new(),
+            flushes: Ends::new(),
         }
+    }
+
+    /// `inner`: an operation is done when it is submitted.
+    pub fn none(inner: D) -> Self {
+        Self::new(inner, LatencyModel::default())
     }
 
     /// Forgets what is in flight.
@@ -39,57 +68,35 @@ impl<D> Latency<D> {
         self.io.clear();
         self.flushes.clear();
     }
-
-    /// What is delayed.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    /// What is delayed.
-    pub fn inner_mut(&mut self) -> &mut D {
-        &mut self.inner
-    }
 }
 
-impl<D: Queue> Latency<D> {
-    #[inline(always)]
-    fn take_in(&mut self, now: Instant) {
-        while let Some(done) = self.inner.poll(now) {
-            if done.kind == MediaKind::Flush {
-                self.flushes
-                    .push_back((now + Duration::from_nanos(self.model.flush_ns), done));
-            } else {
-                self.io
-                    .push_back((now + Duration::from_nanos(self.model.io_ns), done));
-            }
-        }
-    }
-}
-
-impl<D: Queue> Queue for Latency<D> {
+impl<D: Device> Queue for Latency<D> {
     #[inline(always)]
     fn submit(&mut self, now: Instant, op: MediaOp) {
-        self.inner.submit(now, op);
-        self.take_in(now);
+        let result = effect(&mut self.inner, &op);
+        let (ends, takes_ns) = match op.kind {
+            MediaKind::Flush => (&mut self.flushes, self.model.flush_ns),
+            _ => (&mut self.io, self.model.io_ns),
+        };
+        ends.push_back((now + Duration::from_nanos(takes_ns), op.done(result)));
     }
 
     #[inline(always)]
     fn poll(&mut self, now: Instant) -> Option<MediaDone> {
-        self.take_in(now);
-        let at = |queue: &VecDeque<(Instant, MediaDone)>| queue.front().map(|(at, _)| *at);
+        let at = |ends: &Ends| ends.front().map(|(at, _)| *at);
         let (io, flush) = (at(&self.io), at(&self.flushes));
         let first = earliest(io, flush).filter(|&at| at <= now)?;
-        let queue = if io == Some(first) {
+        let ends = if io == Some(first) {
             &mut self.io
         } else {
             &mut self.flushes
         };
-        queue.pop_front().map(|(_, done)| done)
+        ends.pop_front().map(|(_, done)| done)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let at = |queue: &VecDeque<(Instant, MediaDone)>| queue.front().map(|(at, _)| *at);
-        earliest(earliest(at(&self.io), at(&self.flushes)), self.inner.deadline())
+        let at = |ends: &Ends| ends.front().map(|(at, _)| *at);
+        earliest(at(&self.io), at(&self.flushes))
     }
 }
 
@@ -101,7 +108,7 @@ impl<D: Device> Device for Latency<D> {
 mod tests {
     use super::*;
     use crate::Pool;
-    use crate::device::{Inline, suite};
+    use crate::device::suite;
 
     const MODEL: LatencyModel = LatencyModel {
         io_ns: 10,
@@ -109,8 +116,15 @@ mod tests {
     };
 
     #[test]
+    fn memory_is_a_medium() {
+        suite::device(&mut vec![0; 1 << 16]);
+        suite::queue(&mut Latency::none(vec![0; 1 << 18]), 512, |_| Instant::ZERO);
+        suite::queue(&mut Latency::none(vec![0; 1 << 13]), 16, |_| Instant::ZERO);
+    }
+
+    #[test]
     fn a_slow_medium_is_a_medium() {
-        let mut latency = Latency::new(Inline::new(vec![0; 1 << 13]), MODEL);
+        let mut latency = Latency::new(vec![0; 1 << 13], MODEL);
         let at = |latency: &mut Latency<_>| latency.deadline().unwrap_or_default();
         suite::queue(&mut latency, 16, at);
     }
@@ -118,7 +132,7 @@ mod tests {
     #[test]
     fn operations_end_in_their_time_and_not_before() {
         let pool = Pool::new(4, 16);
-        let mut latency = Latency::new(Inline::new(vec![0; 1 << 10]), MODEL);
+        let mut latency = Latency::new(vec![0; 1 << 10], MODEL);
         let at = Instant::from_nanos;
         latency.submit(at(0), MediaOp::flush(1));
         latency.submit(at(5), MediaOp::read(2, 0, pool.alloc().expect("a page is left")));

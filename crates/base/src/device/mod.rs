@@ -4,10 +4,10 @@
 //! bytes are read and written at once, for formatting, recovery and verification. The data path does not wait. It
 //! gives a [`Queue`] operations ([`MediaOp`]) and takes their completions ([`MediaDone`]) later.
 //!
-//! Wrappers stack: each is a [`Queue`] over a [`Queue`], and a [`Device`] over a [`Device`]. [`Latch`] refuses writes
-//! after a failed one, [`Deadline`] gives up operations that do not come back, [`Faults`] injects failures, and
-//! [`Latency`] takes time. [`Inline`] makes a queue of a device that answers at once. `docs/media.md` tells how to add
-//! a medium, and `suite` tests it.
+//! [`Latency`] makes a queue of a device that answers at once, with the time that operations take. Wrappers stack on a
+//! queue: each is a [`Queue`] over a [`Queue`], and a [`Device`] over a [`Device`]. [`Latch`] refuses writes after a
+//! failed one, [`Deadline`] gives up operations that do not come back, and [`Faults`] injects failures. `docs/media.md`
+//! tells how to add a medium, and `suite` tests it.
 //!
 //! # What a medium promises
 //! - A read sees every write that was done before the read was submitted.
@@ -18,7 +18,6 @@
 
 mod deadline;
 mod faults;
-mod inline;
 mod latch;
 #[cfg(test)]
 mod latch_tests;
@@ -27,9 +26,8 @@ pub mod suite;
 
 pub use deadline::{Deadline, LIMIT, Silence};
 pub use faults::Faults;
-pub use inline::{Inline, execute};
 pub use latch::Latch;
-pub use latency::{Latency, LatencyModel};
+pub use latency::{Latency, LatencyModel, execute};
 
 use crate::limits::SECTOR_BYTES;
 use crate::page::{Page, Pages};
