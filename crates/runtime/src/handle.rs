@@ -195,11 +195,6 @@ impl CoreHandle {
         addresses(&self.target_listening, protocol)
     }
 
-    /// Hosts of the core.
-    pub fn host_count(&self) -> usize {
-        self.addresses.len()
-    }
-
     /// Runs `f` on the core, between events, with host `host` and the time; then the host's outputs are carried out
     /// and its result is returned. Waits for it: do not call from the core itself.
     ///
