@@ -14,7 +14,7 @@ use super::sync::{Arc, AtomicU64, Mutex, PoisonError, Wake};
 use std::mem::replace;
 use std::net::SocketAddr;
 use wire::Protocol;
-use wire::nvme::{Access, Address, Family, Target};
+use wire::nvme::{Access, Address, Target};
 
 /// A target behind a lock that is taken for control only: connecting, admin commands, and changes of what is offered.
 pub struct NvmeTarget {
@@ -89,12 +89,5 @@ impl Offers {
 
 /// An address as the discovery log says it.
 pub fn nvme_address(address: SocketAddr) -> Address {
-    Address {
-        family: match address {
-            SocketAddr::V4(_) => Family::V4,
-            SocketAddr::V6(_) => Family::V6,
-        },
-        host: address.ip().to_string(),
-        port: address.port(),
-    }
+    Address::new(address.ip(), address.port())
 }

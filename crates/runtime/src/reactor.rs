@@ -508,7 +508,7 @@ impl Reactor {
             }
             app => app.flatten(),
         };
-        match self.frontend.open(client, exports, &self.poller) {
+        match self.frontend.open(now(), client, exports, &self.poller) {
             Ok((slot, number)) => {
                 self.counters.clients_accepted.bump();
                 let client = peer;

@@ -30,6 +30,11 @@ pub trait Stream: Send {
 
     /// Sends as much of `from` as there is room for, `WouldBlock` if there is none.
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// The address of this machine by which the peer came, if the transport has one.
+    fn via(&self) -> Option<IpAddr> {
+        None
+    }
 }
 
 /// Where clients connect.
@@ -158,6 +163,11 @@ impl Stream for Tcp {
         // SAFETY: an `IoSlice` is an `iovec`, and `from` borrows what each points at. The kernel only reads.
         let result = unsafe { libc::sendmsg(self.fd(), &message, flags) };
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn via(&self) -> Option<IpAddr> {
+        let local = self.stream.local_addr().ok()?;
+        Some(local.ip().to_canonical())
     }
 }
 

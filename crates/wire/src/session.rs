@@ -18,6 +18,7 @@
 //! A world that reads into several buffers at once may put the pages that [`Session::payload_room`] shows in front of its
 //! own: the payload of large writes is then not copied at all.
 
+use core::net::IpAddr;
 use core::ops::Range;
 use std::collections::VecDeque;
 
@@ -64,6 +65,10 @@ pub struct Opening {
     pub limits: Limits,
     /// The volumes behind the listener, as they are now.
     pub exports: Vec<Export>,
+    /// The address by which the client came, if the transport has one.
+    pub via: Option<IpAddr>,
+    /// When the client came.
+    pub now: Instant,
 }
 
 /// A protocol that clients of a listener speak.

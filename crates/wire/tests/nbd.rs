@@ -2,7 +2,7 @@
 
 mod support;
 
-use base::{BlockError, BlockOp, BlockReply, Instant, Pages, Pool};
+use base::{BlockError, BlockOp, BlockReply, Duration, Instant, Pages, Pool};
 use proptest::prelude::*;
 use support::*;
 use wire::nbd::proto::{
@@ -199,6 +199,21 @@ fn unknown_options_are_unsupported_and_big_ones_too_big() {
         [rep::ERR_INVALID]
     );
     assert_eq!(kinds(&server.ask(opt::STRUCTURED_REPLY, b"")), [rep::ACK]);
+}
+
+#[test]
+fn a_client_that_opens_nothing_in_time_is_closed() {
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let mut silent = Server::new(limits());
+    assert_eq!(silent.session.deadline(), Some(at(30)));
+    silent.session.tick(at(29));
+    assert_eq!(silent.session.closed(), None);
+    silent.session.tick(at(30));
+    assert_eq!(silent.session.closed(), Some(CloseReason::Idle));
+    let mut busy = Server::started("disk", true);
+    assert_eq!(busy.session.deadline(), None);
+    busy.session.tick(at(1000));
+    assert_eq!(busy.session.closed(), None);
 }
 
 #[test]
@@ -631,6 +646,8 @@ fn a_small_pool_lowers_the_announced_maximum() {
             client: 0,
             pool,
             limits,
+            via: None,
+            now: Instant::ZERO,
             exports,
         })
     };

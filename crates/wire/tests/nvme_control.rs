@@ -41,7 +41,7 @@ fn tick(rig: &mut Rig, wire: &mut Wire) {
 #[test]
 fn connect_is_refused_with_the_place_of_the_mistake() {
     type Spoil = fn(&mut HostOptions);
-    let cases: [(&str, Spoil, Status, u32); 7] = [
+    let cases: [(&str, Spoil, Status, u32); 8] = [
         (
             "too many entries",
             |o| o.entries = 17,
@@ -54,9 +54,10 @@ fn connect_is_refused_with_the_place_of_the_mistake() {
             Status::CONNECT_PARAMETERS,
             1 << 16 | 256,
         ),
+        ("no host name", |o| o.host_nqn.clear(), Status::CONNECT_HOST, 0),
         (
-            "no host name",
-            |o| o.host_nqn.clear(),
+            "no name of a host",
+            |o| o.host_nqn = "nqn.a b".to_string(),
             Status::CONNECT_PARAMETERS,
             1 << 16 | 512,
         ),
@@ -730,6 +731,41 @@ fn address(host: &str, port: u16) -> Address {
         host: host.to_string(),
         port,
     }
+}
+
+#[test]
+fn a_wildcard_is_told_as_the_address_by_which_the_host_came() {
+    for (via, family, told) in [("10.0.0.7", 1, "10.0.0.7 "), ("fd00::7", 2, "fd00::7 ")] {
+        let mut rig = Rig::new();
+        rig.via = Some(via.parse().expect("an address"));
+        rig.target.borrow_mut().set_addresses(vec![
+            address("0.0.0.0", 4420),
+            address("::", 4421),
+            address("10.0.0.2", 4422),
+        ]);
+        let mut wire = rig.admin(discovery());
+        let log = Sqe::log_page(log::DISCOVERY, 0, 4096, false);
+        let page = rig.run(&mut wire, log, &[]).data;
+        let entry = |index: usize| &page[1024 * (index + 1)..][..1024];
+        for (index, family, port, host) in [
+            (0, family, "4420 ", told),
+            (1, family, "4421 ", told),
+            (2, 1, "4422 ", "10.0.0.2 "),
+        ] {
+            assert_eq!(entry(index)[1], family);
+            assert!(entry(index)[32..].starts_with(port.as_bytes()));
+            assert!(entry(index)[512..].starts_with(host.as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn a_host_needs_no_name_where_any_host_may_connect() {
+    let mut rig = Rig::new();
+    let mut options = Rig::options();
+    options.host_nqn.clear();
+    let mut admin = rig.admin(options);
+    rig.run(&mut admin, Sqe::identify(cns::CONTROLLER, 0), &[]);
 }
 
 #[test]

@@ -158,6 +158,7 @@ impl Frontend {
     /// Sets up a new connection, and tells its slot and number; one that cannot be set up is closed by dropping it.
     pub fn open(
         &mut self,
+        now: Instant,
         client: Client,
         exports: Vec<Export>,
         poller: &Poller,
@@ -177,6 +178,8 @@ impl Frontend {
             pool: self.pool.clone(),
             limits: self.limits,
             exports,
+            via: stream.via(),
+            now,
         });
         self.tick_at = earliest(self.tick_at, session.deadline());
         self.slots[slot] = Some(Connection::new(origin, client, stream, session));

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use base::{BlockError, BlockReply, BlockRequest, Instant, Page, Pool, VolumeId};
+use base::{BlockError, BlockReply, BlockRequest, Duration, Instant, Page, Pool, VolumeId};
 
 use super::guard::Guard;
 use super::handshake::Handshake;
@@ -13,6 +13,9 @@ use super::transmission::{Terms, Transmission};
 use crate::nvme::{Access, Rights};
 use crate::segment::Outgoing;
 use crate::session::{self, Asks, Opening, Protocol, State};
+
+/// A connection that has opened no export after this long is closed.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 
 /// Stable name of the protocol.
 pub const NAME: &str = "nbd";
@@ -53,6 +56,8 @@ pub struct Session {
     guard: Option<Guard>,
     output: Output,
     closing: Option<CloseReason>,
+    /// The client is to have opened an export by then.
+    handshake_until: Instant,
     blocked: bool,
     paused: bool,
 }
@@ -66,18 +71,24 @@ impl Session {
         let terms = Terms::new(opening.limits, opening.pool.capacity());
         let handshake = Handshake::new(opening.exports, terms.request_bytes_max);
         let transmission = Transmission::new(terms, opening.client, opening.pool);
-        let mut session = Self::with(handshake, transmission, None);
+        let mut session = Self::with(handshake, transmission, None, opening.now + HANDSHAKE_TIME);
         session.output.greet();
         session
     }
 
-    fn with(handshake: Handshake, transmission: Transmission, guard: Option<Guard>) -> Self {
+    fn with(
+        handshake: Handshake,
+        transmission: Transmission,
+        guard: Option<Guard>,
+        handshake_until: Instant,
+    ) -> Self {
         Self {
             output: Output::new(transmission.requests_max()),
             handshake,
             transmission,
             guard,
             closing: None,
+            handshake_until,
             blocked: false,
             paused: false,
         }
@@ -107,6 +118,7 @@ impl Session {
             handshake: self.handshake,
             terms: self.transmission.terms,
             guard: self.guard,
+            handshake_until: self.handshake_until,
         }
     }
 
@@ -115,7 +127,12 @@ impl Session {
         let transmission = Transmission::new(parked.terms, client, pool);
         Self {
             blocked: true,
-            ..Self::with(parked.handshake, transmission, parked.guard)
+            ..Self::with(
+                parked.handshake,
+                transmission,
+                parked.guard,
+                parked.handshake_until,
+            )
         }
     }
 
@@ -163,6 +180,10 @@ impl Session {
             let result = Err(BlockError::Reserved);
             session::Session::complete(self, BlockReply { client, tag, result });
         }
+    }
+
+    fn is_negotiating(&self) -> bool {
+        self.transmission.terms.opened.is_none() && self.closing.is_none()
     }
 
     /// True if the connection ended in disorder: nothing more is sent.
@@ -242,6 +263,16 @@ impl session::Session for Session {
         self.transmission.ledger.share_bytes = bytes;
     }
 
+    fn deadline(&self) -> Option<Instant> {
+        self.is_negotiating().then_some(self.handshake_until)
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.is_negotiating() && now >= self.handshake_until {
+            self.close(CloseReason::Idle);
+        }
+    }
+
     fn shut_down(&mut self) {
         self.handshake.stopping = true;
         self.transmission.terms.stopping = true;
@@ -272,6 +303,7 @@ pub struct Parked {
     handshake: Handshake,
     terms: Terms,
     guard: Option<Guard>,
+    handshake_until: Instant,
 }
 
 impl session::Parked for Parked {

@@ -1,6 +1,8 @@
 //! The control path of a session: Connect, and the commands of an admin queue (Base §5, Fabrics §3). It may allocate,
 //! within bounds, and it goes to the target for every command.
 
+use core::net::IpAddr;
+
 use super::command::CONTROL_BYTES_MAX;
 use super::fabrics::{Connected, Refused};
 use super::limits::{IN_CAPSULE_BYTES_MIN, Shape};
@@ -134,11 +136,11 @@ impl Session {
             admin::ABORT => return self.abort(sqe),
             _ => {}
         }
-        let (shape, handle) = (self.link.shape, queue.connected.handle);
+        let (shape, handle, via) = (self.link.shape, queue.connected.handle, self.link.via);
         let mut outcome = Outcome::of(Err(Status::INTERNAL));
         let mut view = None;
         self.link.target.with(&mut |target| {
-            outcome = run(target, handle, sqe, &shape);
+            outcome = run(target, handle, sqe, &shape, via);
             view = target.view(handle);
         });
         if let Some(view) = view {
@@ -299,7 +301,7 @@ fn returns_data(sqe: &Sqe) -> bool {
 }
 
 /// Work of the target for a command.
-fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape) -> Outcome {
+fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape, via: Option<IpAddr>) -> Outcome {
     match (sqe.opcode(), sqe.fabrics_type()) {
         (fabrics::OPCODE, fabrics::PROPERTY_GET) => Outcome::of(target.property(handle, sqe, shape)),
         (fabrics::OPCODE, _) => Outcome::of(target.set_property(handle, sqe).map(|()| 0)),
@@ -308,7 +310,7 @@ fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape) -> Outcome
             Outcome::with_data(data.map(|data| (0, data)))
         }
         (admin::GET_LOG_PAGE, _) => {
-            let data = target.log_page(handle, sqe);
+            let data = target.log_page(handle, sqe, via);
             Outcome::with_data(data.map(|data| (0, data)))
         }
         (admin::GET_FEATURES, _) => {

@@ -67,7 +67,11 @@ impl Target {
             return Err(bad_command(SQSIZE_OFFSET));
         }
         let subnqn = name(&data[SUBNQN_AT..][..NQN_BYTES]).ok_or(bad_data(SUBNQN_AT))?;
-        let host_nqn = name(&data[HOSTNQN_AT..][..NQN_BYTES]).ok_or(bad_data(HOSTNQN_AT))?;
+        // SPDK's tools have no name unless they are given one.
+        let host_nqn = match data[HOSTNQN_AT] {
+            0 => "",
+            _ => name(&data[HOSTNQN_AT..][..NQN_BYTES]).ok_or(bad_data(HOSTNQN_AT))?,
+        };
         let discovery = subnqn == DISCOVERY_NQN;
         if !discovery {
             let subsystem = self.subsystems.get(subnqn).ok_or(bad_data(SUBNQN_AT))?;

@@ -1,5 +1,7 @@
 //! Get Log Page (Base §5.16) and the discovery log (Fabrics §5.3).
 
+use core::net::IpAddr;
+
 use super::identify::text;
 use super::proto::{CNTLID_DYNAMIC, NSID, NSID_ALL, Sqe, Status, admin, event, fabrics, io, log, put};
 use super::target::{Address, Controller, Handle, TEMPERATURE_KELVIN, Target};
@@ -27,7 +29,12 @@ const DATA_UNIT_BYTES: u64 = 512_000;
 
 impl Target {
     /// The data of Get Log Page: what there is from the offset on, at most as much as was asked for.
-    pub(super) fn log_page(&mut self, handle: Handle, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+    pub(super) fn log_page(
+        &mut self,
+        handle: Handle,
+        sqe: &Sqe,
+        via: Option<IpAddr>,
+    ) -> Result<Vec<u8>, Status> {
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let discovery = controller.is_discovery();
         let subsystem = self.subsystems.get(&controller.nqn);
@@ -42,7 +49,7 @@ impl Target {
         let csi = sqe.dword(14) >> 24;
         let page = match dw10 as u8 {
             log::SUPPORTED => supported(discovery, reservable),
-            log::DISCOVERY if discovery => self.discovery_log(&controller.host_nqn),
+            log::DISCOVERY if discovery => self.discovery_log(&controller.host_nqn, via),
             _ if discovery => return Err(Status::INVALID_LOG_PAGE.dnr()),
             log::ERROR => errors(controller),
             log::SMART if matches!(sqe.nsid(), 0 | NSID | NSID_ALL) => self.health(controller),
@@ -156,20 +163,22 @@ impl Target {
         page
     }
 
-    /// Every subsystem that the host may connect to, at every address, then the referrals.
-    fn discovery_log(&self, host_nqn: &str) -> Vec<u8> {
+    /// Every subsystem that the host may connect to, at every address, then the referrals. A wildcard is no address to
+    /// connect to: the host gets the one by which it came.
+    fn discovery_log(&self, host_nqn: &str, via: Option<IpAddr>) -> Vec<u8> {
+        let addresses: Vec<Address> = self.addresses.iter().map(|address| address.seen(via)).collect();
         let mut page = vec![0; DISCOVERY_BYTES];
         let visible = self
             .subsystems
             .values()
             .filter(|subsystem| Self::allows(subsystem, host_nqn));
         for subsystem in visible {
-            for (port, address) in self.addresses.iter().enumerate() {
+            for (port, address) in addresses.iter().enumerate() {
                 page.extend(entry(NVM, &subsystem.nqn, port as u16, address));
             }
         }
         for (index, address) in self.referrals.iter().enumerate() {
-            let port = (self.addresses.len() + index) as u16;
+            let port = (addresses.len() + index) as u16;
             page.extend(entry(REFERRAL, super::proto::DISCOVERY_NQN, port, address));
         }
         let records = (page.len() / DISCOVERY_BYTES - 1) as u64;

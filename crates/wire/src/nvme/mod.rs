@@ -41,6 +41,7 @@ mod target;
 mod work;
 
 pub use limits::{IN_CAPSULE_BYTES_MIN, SessionLimits, TRANSFER_BYTES_MAX};
+pub use proto::is_nqn;
 pub use reservation::Rights;
 pub use server::{NAME, Nvme, Parked};
 pub use session::{CloseReason, Session};

@@ -32,6 +32,13 @@ pub const CONNECT_DATA_BYTES: usize = 1024;
 pub const NQN_BYTES: usize = 256;
 /// Longest qualified name (Base §4.5).
 pub const NQN_BYTES_MAX: usize = 223;
+
+/// True if `text` has the form of a qualified name (Base §4.5).
+pub fn is_nqn(text: &str) -> bool {
+    text.len() <= NQN_BYTES_MAX
+        && text.starts_with("nqn.")
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
 /// Bytes of the data of Identify (Base §5.17).
 pub const IDENTIFY_BYTES: usize = 4096;
 /// The smallest `MAXH2CDATA` that may be announced (TCP §3.6.2.3).

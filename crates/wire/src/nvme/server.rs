@@ -49,7 +49,8 @@ impl Protocol for Nvme {
             ..SessionLimits::default()
         };
         let target = Arc::clone(&self.0);
-        Box::new(Session::new(opening.client, opening.pool, limits, target))
+        let session = Session::new(opening.client, opening.pool, limits, target);
+        Box::new(session.via(opening.via))
     }
 
     fn generation(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! One connection, target side: its state, its answers and its end. How bytes become commands is in `receive`, what commands
 //! do in `io` and `control`, and what a world does with it in `server`.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -111,6 +112,8 @@ pub(super) struct Link {
     pub queue: Option<Queue>,
     /// Name of the host, once a queue is connected.
     pub host_nqn: String,
+    /// The address by which the host came.
+    pub via: Option<IpAddr>,
     pub stopping: bool,
     /// Asynchronous Event Requests.
     pub event_requests: Vec<u16>,
@@ -166,6 +169,7 @@ impl Session {
             framing: None,
             queue: None,
             host_nqn: String::new(),
+            via: None,
             stopping: false,
             event_requests: Vec::with_capacity(EVENT_REQUESTS_MAX),
             generation: None,
@@ -177,6 +181,13 @@ impl Session {
             alive: Instant::ZERO,
         };
         Self::with(link, client, pool)
+    }
+
+    /// The same session for a host that came by this address. Discovery tells the address instead of a wildcard.
+    #[must_use]
+    pub fn via(mut self, address: Option<IpAddr>) -> Self {
+        self.link.via = address;
+        self
     }
 
     /// A session with nothing under way.

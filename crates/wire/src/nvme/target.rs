@@ -10,6 +10,7 @@
 //! - A queue id of a controller belongs to one connection at a time.
 //! - An event that was reported is not reported again before the host has read its log page (Base §5.2).
 
+use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -167,6 +168,29 @@ pub struct Address {
     pub host: String,
     /// The TCP port.
     pub port: u16,
+}
+
+impl Address {
+    /// The address of an IP and a port.
+    pub fn new(ip: IpAddr, port: u16) -> Self {
+        Self {
+            family: match ip {
+                IpAddr::V4(_) => Family::V4,
+                IpAddr::V6(_) => Family::V6,
+            },
+            host: ip.to_string(),
+            port,
+        }
+    }
+
+    /// The address for a host that came by `via`: a wildcard stands for it.
+    pub(super) fn seen(&self, via: Option<IpAddr>) -> Self {
+        let is_wildcard = self.host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
+        match via.filter(|_| is_wildcard) {
+            Some(ip) => Self::new(ip, self.port),
+            None => self.clone(),
+        }
+    }
 }
 
 /// Parameters of a target.

@@ -4,6 +4,7 @@
 mod offer;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::limits::PAGE_BYTES;
@@ -78,6 +79,8 @@ pub struct Rig {
     pub now: Instant,
     /// Requests that wait for [`Rig::answer_all`], if `hold` is set.
     pub held: Vec<BlockRequest>,
+    /// The address by which hosts come.
+    pub via: Option<IpAddr>,
     pub hold: bool,
     /// Answer every request with this.
     pub fail: Option<BlockError>,
@@ -128,6 +131,7 @@ impl Rig {
             now: Instant::from_nanos(1),
             held: Vec::new(),
             hold: false,
+            via: None,
             fail: None,
             seen: Vec::new(),
         }
@@ -136,7 +140,7 @@ impl Rig {
     pub fn wire(&self, options: HostOptions) -> Wire {
         Wire {
             host: Host::new(options),
-            session: Session::new(3, self.pool.clone(), self.limits, self.target.clone()),
+            session: Session::new(3, self.pool.clone(), self.limits, self.target.clone()).via(self.via),
             mail: Mail::default(),
             done: 0,
             to_session: Vec::new(),

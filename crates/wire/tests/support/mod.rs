@@ -182,6 +182,8 @@ impl Server {
                 client: 3,
                 pool: pool.clone(),
                 limits,
+                via: None,
+                now: Instant::ZERO,
                 exports: exports(disk.len() as u64),
             }),
             pool,

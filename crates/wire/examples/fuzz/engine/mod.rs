@@ -148,6 +148,8 @@ impl Fuzzer {
             client: 5,
             pool: self.pool.clone(),
             limits,
+            via: None,
+            now: Instant::ZERO,
             exports: self.exports.clone(),
         });
         let mut gateway = Gateway::default();
