@@ -93,7 +93,23 @@ expect_text "in use"
 stop_rack
 expect_code 1 serve --media "$work/none.img" --nbd 127.0.0.1:0
 expect_text "name a size to create it"
-expect_code 1 serve --media "$work/killed.img:1TiB" --nbd 127.0.0.1:0
+expect_code 2 serve --media "$work/killed.img:1TiB" --nbd 127.0.0.1:0
+expect_text "truncate -s"
+expect_code 2 serve --media "$work/killed.img:16MiB" --nbd 127.0.0.1:0
+expect_text "omit the size"
+[[ $(stat -c %s "$work/killed.img") == $(( 32 << 20 )) ]] || fail "a refused size changed the file"
+expect_code 2 serve --media "$work/odd.img:1000" --nbd 127.0.0.1:0
+expect_text "multiple of 4 KiB"
+for bytes in 0 511; do
+    truncate -s "$bytes" "$work/tiny.img"
+    expect_code 2 serve --media "$work/tiny.img" --nbd 127.0.0.1:0
+    expect_text "at least one block of 512"
+done
+for flags in "--connections 0" "--connections 1000000" "--requests 0" "--allow bogus" "--pool 1TiB" "--media mem:100TiB"; do
+    # shellcheck disable=SC2086
+    expect_code 2 serve --media mem:1MiB --nbd 127.0.0.1:0 $flags
+    expect_text "${flags%% *}"
+done
 expect_code 2 serve --media mem:0 --nbd 127.0.0.1:0
 expect_code 2 serve --media mem:lots
 expect_code 2 serve --media mem:1MiB --name 'a b'

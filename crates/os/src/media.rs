@@ -6,14 +6,15 @@
 //! the file system refuses O_DIRECT the medium is buffered, and says so ([`MediaFile::warning`]).
 //!
 //! A medium has one owner: an exclusive `flock` is held as long as it is open, and block devices are opened with
-//! O_EXCL, which a mounted or otherwise claimed device refuses. Both belong to the open file, which a write that the kernel
+//! O_EXCL, which a mounted or otherwise claimed device refuses. Readers share a medium that nobody owns. Both belong to the open file, which a write that the kernel
 //! still makes for a killed program keeps open: a new owner waits for it.
 //!
 //! All paths see the same bytes. [`Device`] goes through an aligned bounce buffer, because O_DIRECT asks for aligned
 //! memory, offsets and lengths.
 
 use crate::clock::now;
-use base::{Device, Duration, MediaError, limits::PAGE_BYTES};
+use base::limits::{PAGE_BYTES, SECTOR_BYTES};
+use base::{Device, Duration, MediaError};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -106,7 +107,16 @@ pub enum MediaWarning {
 pub struct MediaFile {
     opened: Arc<Opened>,
     capacity_bytes: u64,
+    rest_bytes: u64,
     warning: Option<MediaWarning>,
+}
+
+/// Rights to a medium, and what may be done to its file to have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Read,
+    Write,
+    Create,
 }
 
 #[derive(Debug)]
@@ -136,6 +146,17 @@ impl MediaFile {
     /// file is created, and a shorter one extended, only with `create`; their space is reserved, so that a full file
     /// system shows now and not as a failed write later.
     pub fn open(path: &Path, bytes: u64, create: bool) -> Result<Self, MediaOpenError> {
+        Self::open_as(path, bytes, if create { Mode::Create } else { Mode::Write })
+    }
+
+    /// Opens the file or block device at `path` to read it, together with other readers. It may be immutable, mounted, or
+    /// on a read-only file system.
+    pub fn open_to_read(path: &Path) -> Result<Self, MediaOpenError> {
+        Self::open_as(path, 0, Mode::Read)
+    }
+
+    fn open_as(path: &Path, bytes: u64, mode: Mode) -> Result<Self, MediaOpenError> {
+        let create = mode == Mode::Create;
         let os = |source| MediaOpenError::Os {
             path: path.into(),
             source,
@@ -151,7 +172,7 @@ impl MediaFile {
             Err(error) => return Err(os(error)),
         };
         let is_taken = |error: &MediaOpenError| matches!(error, MediaOpenError::InUse(_));
-        let (file, direct) = after_last_write(|| open_exclusive(path, create, is_device), is_taken)?;
+        let (file, direct) = after_last_write(|| open_locked(path, mode, is_device), is_taken)?;
         let have_bytes = size_of_file(&file).map_err(os)?;
         let need_bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         if have_bytes < need_bytes {
@@ -188,6 +209,7 @@ impl MediaFile {
         Ok(Self {
             opened: Arc::new(Opened::new(file)),
             capacity_bytes,
+            rest_bytes: 0,
             warning,
         })
     }
@@ -198,25 +220,45 @@ impl MediaFile {
     /// # Errors
     /// When it cannot be opened a second time.
     pub fn with_cache(mut self, path: &Path) -> Result<Self, MediaOpenError> {
-        let cached = OpenOptions::new().read(true).write(true).open(path);
-        let cached = cached.map_err(|source| MediaOpenError::Os {
+        let opened = Arc::get_mut(&mut self.opened).expect("nobody shares it yet");
+        let cached = OpenOptions::new()
+            .read(true)
+            .write(is_writable(&opened.direct))
+            .open(path);
+        opened.cached = Some(cached.map_err(|source| MediaOpenError::Os {
             path: path.into(),
             source,
-        })?;
-        let opened = Arc::get_mut(&mut self.opened).expect("nobody shares it yet");
-        opened.cached = Some(cached);
+        })?);
         Ok(self)
+    }
+
+    /// All whole sectors of the file, not only its whole pages: what lies behind those passes through the page cache.
+    ///
+    /// # Errors
+    /// When the file does not tell its size.
+    ///
+    /// # Panics
+    /// If the file has no cache ([`MediaFile::with_cache`]).
+    pub fn with_tail(mut self) -> io::Result<Self> {
+        assert!(self.opened.cached.is_some(), "O_DIRECT does not take a tail");
+        let bytes = size_of_file(&self.opened.direct)?;
+        self.rest_bytes = bytes % SECTOR_BYTES as u64;
+        self.capacity_bytes = bytes - self.rest_bytes;
+        Ok(self)
+    }
+
+    /// Bytes behind the last whole sector of a medium with its tail.
+    pub fn rest_bytes(&self) -> u64 {
+        self.rest_bytes
     }
 
     /// A file or block device that somebody opened, and keeps others from.
     pub fn from_file(file: File) -> io::Result<Self> {
-        // SAFETY: no pointers.
-        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
         let is_device = file.metadata()?.file_type().is_block_device();
         let warning = if !is_device && is_in_memory(&file) {
             Some(MediaWarning::Volatile)
         } else {
-            (flags & libc::O_DIRECT == 0).then_some(MediaWarning::Buffered)
+            (flags(&file) & libc::O_DIRECT == 0).then_some(MediaWarning::Buffered)
         };
         let capacity_bytes = size_of_file(&file)? / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         Ok(Self {
@@ -230,6 +272,7 @@ impl MediaFile {
         Self {
             opened: Arc::new(Opened::new(file)),
             capacity_bytes,
+            rest_bytes: 0,
             warning: None,
         }
     }
@@ -259,14 +302,18 @@ impl MediaFile {
 
     /// The descriptor for a transfer: by O_DIRECT, unless it is of parts of the device's blocks.
     pub fn descriptor(&self, offset: u64, length: u32) -> RawFd {
+        self.file_for(offset, u64::from(length)).as_raw_fd()
+    }
+
+    fn file_for(&self, offset: u64, length: u64) -> &File {
         let Opened {
             direct,
             cached,
             align,
         } = &*self.opened;
-        let is_aligned = offset.is_multiple_of(*align) && u64::from(length).is_multiple_of(*align);
+        let is_aligned = offset.is_multiple_of(*align) && length.is_multiple_of(*align);
         let cached = cached.as_ref().filter(|_| !is_aligned);
-        cached.unwrap_or(direct).as_raw_fd()
+        cached.unwrap_or(direct)
     }
 
     fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
@@ -281,9 +328,9 @@ impl Device for MediaFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
         BOUNCE.with_borrow_mut(|bounce| {
-            for part in parts(offset, bytes.len()) {
+            for part in parts(offset, bytes.len(), self.capacity_bytes) {
                 let blocks = bounce.bytes(part.block_bytes);
-                self.as_file()
+                self.file_for(part.block_offset, part.block_bytes as u64)
                     .read_exact_at(blocks, part.block_offset)
                     .map_err(|_| MediaError::Io)?;
                 bytes[part.within.clone()].copy_from_slice(&blocks[part.skip_bytes..][..part.within.len()]);
@@ -295,16 +342,15 @@ impl Device for MediaFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
         BOUNCE.with_borrow_mut(|bounce| {
-            for part in parts(offset, bytes.len()) {
+            for part in parts(offset, bytes.len(), self.capacity_bytes) {
                 let blocks = bounce.bytes(part.block_bytes);
+                let file = self.file_for(part.block_offset, part.block_bytes as u64);
                 if part.within.len() != part.block_bytes {
-                    self.as_file()
-                        .read_exact_at(blocks, part.block_offset)
+                    file.read_exact_at(blocks, part.block_offset)
                         .map_err(|_| MediaError::Io)?;
                 }
                 blocks[part.skip_bytes..][..part.within.len()].copy_from_slice(&bytes[part.within.clone()]);
-                self.as_file()
-                    .write_all_at(blocks, part.block_offset)
+                file.write_all_at(blocks, part.block_offset)
                     .map_err(|_| MediaError::Io)?;
             }
             Ok(())
@@ -328,9 +374,8 @@ struct Part {
     within: std::ops::Range<usize>,
 }
 
-/// Splits `length` bytes from `offset` into parts that fit the bounce buffer. The capacity is a whole number of
-/// blocks, so a part never leaves the medium.
-fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
+/// Splits `length` bytes from `offset` into parts that fit the bounce buffer and never leave the medium.
+fn parts(offset: u64, length: usize, capacity: u64) -> impl Iterator<Item = Part> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == length {
@@ -339,9 +384,11 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
         let at = offset + done as u64;
         let skip_bytes = (at % BLOCK_BYTES as u64) as usize;
         let count = (length - done).min(BOUNCE_BLOCKS * BLOCK_BYTES - skip_bytes);
+        let block_offset = at - skip_bytes as u64;
+        let left = usize::try_from(capacity - block_offset).unwrap_or(usize::MAX);
         let part = Part {
-            block_offset: at - skip_bytes as u64,
-            block_bytes: (skip_bytes + count).next_multiple_of(BLOCK_BYTES),
+            block_offset,
+            block_bytes: (skip_bytes + count).next_multiple_of(BLOCK_BYTES).min(left),
             skip_bytes,
             within: done..done + count,
         };
@@ -374,17 +421,21 @@ impl Bounce {
 }
 
 /// Opens and locks; the flag says whether O_DIRECT was taken.
-fn open_exclusive(path: &Path, create: bool, is_device: bool) -> Result<(File, bool), MediaOpenError> {
+fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool), MediaOpenError> {
     let os = |source| MediaOpenError::Os {
         path: path.into(),
         source,
     };
-    let exclusive = if is_device { libc::O_EXCL } else { 0 };
+    let (exclusive, lock) = match mode {
+        Mode::Read => (0, libc::LOCK_SH),
+        Mode::Write | Mode::Create if is_device => (libc::O_EXCL, libc::LOCK_EX),
+        Mode::Write | Mode::Create => (0, libc::LOCK_EX),
+    };
     let open = |flags| {
         OpenOptions::new()
             .read(true)
-            .write(true)
-            .create(create && !is_device)
+            .write(mode != Mode::Read)
+            .create(mode == Mode::Create && !is_device)
             .truncate(false)
             .custom_flags(flags | exclusive)
             .open(path)
@@ -398,7 +449,7 @@ fn open_exclusive(path: &Path, create: bool, is_device: bool) -> Result<(File, b
         Err(error) => return Err(os(error)),
     };
     // SAFETY: no pointers.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+    match unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) } {
         0 => Ok((file, direct)),
         _ => match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::WouldBlock => Err(MediaOpenError::InUse(path.into())),
@@ -428,6 +479,16 @@ fn direct_align(file: &File) -> u64 {
     } else {
         PAGE_BYTES as u64
     }
+}
+
+/// Flags that a file was opened with.
+fn flags(file: &File) -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
+}
+
+fn is_writable(file: &File) -> bool {
+    flags(file) & libc::O_ACCMODE != libc::O_RDONLY
 }
 
 /// Bytes of a file or block device: where its end is.
@@ -549,6 +610,49 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut file = MediaFile::open(&path_in(&directory), 1 << 18, true).expect("a new file");
         base::device::suite::device(&mut file);
+    }
+
+    #[test]
+    fn a_file_with_a_tail_is_a_medium_to_its_last_sector() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        let bytes = (1 << 18) + 3 * 512 + 100;
+        std::fs::write(&path, vec![7; bytes]).expect("a new file");
+        let file = MediaFile::open(&path, 0, false).expect("a file");
+        assert_eq!(file.capacity_bytes(), 1 << 18);
+        let mut file = file
+            .with_cache(&path)
+            .and_then(|file| file.with_tail().map_err(|_| MediaOpenError::Kind(path.clone())))
+            .expect("a file");
+        assert_eq!(file.capacity_bytes(), (1 << 18) + 3 * 512);
+        base::device::suite::device(&mut file);
+        file.write_at((1 << 18) + 1000, &[9; 536]).expect("inside");
+        let mut read = [0; 600];
+        file.read_at((1 << 18) + 936, &mut read).expect("inside");
+        assert_eq!((read[64], read[599]), (9, 9));
+        assert!(file.write_at((1 << 18) + 1536, &[9; 1]).is_err());
+        let held = std::fs::read(&path).expect("the file is there");
+        assert_eq!((held.len(), &held[bytes - 100..]), (bytes, &[7; 100][..]));
+    }
+
+    #[test]
+    fn readers_share_a_file_that_nobody_writes() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        let owner = MediaFile::open(&path, 1 << 16, true).expect("a new file");
+        assert!(matches!(
+            MediaFile::open_to_read(&path),
+            Err(MediaOpenError::InUse(_))
+        ));
+        drop(owner);
+        let open = || MediaFile::open_to_read(&path).and_then(|file| file.with_cache(&path));
+        let (mut first, second) = (open().expect("readable"), open().expect("readable"));
+        second.read_at(5, &mut [0; 9]).expect("inside");
+        assert_eq!(first.write_at(0, &[0; 512]), Err(MediaError::Io));
+        assert!(matches!(
+            MediaFile::open(&path, 0, false),
+            Err(MediaOpenError::InUse(_))
+        ));
     }
 
     #[test]

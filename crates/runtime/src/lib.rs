@@ -55,7 +55,7 @@ pub use handle::{CoreHandle, Stopped, TargetSpec, start_core, start_target};
 pub use host::NOBODY;
 pub use hosts::{BoxError, Build, HostSpec, RackHost, Site};
 pub use local::LocalVolume;
-pub use medium::{Medium, Memory};
+pub use medium::{ImageOpen, Medium, Memory};
 pub use nvme::{NvmeTarget, nvme_address};
 pub use os::{MediaFile, MediaOpenError, MediaWarning, now, seed};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};

@@ -25,7 +25,7 @@ use wire::Export;
 use crate::counters::Counters;
 use crate::medium::{Media, VolumeQueue, count, count_end};
 use crate::sync::{Arc, AtomicBool, Ordering::Relaxed};
-use crate::{HostSpec, MediaOpenError, MediaWarning, Medium};
+use crate::{HostSpec, ImageOpen, MediaOpenError, MediaWarning, Medium};
 use host::{Disk, DiskConfig, DiskEntry};
 
 /// A volume, before it is served.
@@ -65,14 +65,16 @@ impl LocalVolume {
         Ok(Self::new(name, "memory", Medium::memory(bytes)?))
     }
 
-    /// A volume on the file or block device at `path`, taken for this process alone; `bytes` and `create` as in
-    /// [`Medium::open`].
+    /// A volume on the file or block device at `path`. Clients learn nothing of the path.
     ///
     /// # Errors
-    /// When it cannot be opened, or is too small.
-    pub fn file(name: &str, path: &Path, bytes: u64, create: bool) -> Result<Self, MediaOpenError> {
-        let medium = Medium::open(path, bytes, create)?;
-        Ok(Self::new(name, &path.display().to_string(), medium))
+    /// When it cannot be opened.
+    pub fn image(name: &str, path: &Path, open: ImageOpen) -> Result<Self, MediaOpenError> {
+        let volume = Self::new(name, "image", Medium::open_image(path, open)?);
+        Ok(match open {
+            ImageOpen::ToRead => volume.read_only(),
+            ImageOpen::Existing | ImageOpen::Create { .. } => volume,
+        })
     }
 
     /// A volume on `medium`, all of it.
@@ -101,6 +103,14 @@ impl LocalVolume {
     /// As clients see it.
     pub fn export(&self) -> &Export {
         &self.export
+    }
+
+    /// Bytes of an image behind its last whole sector, which nobody is served.
+    pub fn rest_bytes(&self) -> u64 {
+        match &self.source {
+            Source::Shared(Medium::File(file)) => file.rest_bytes(),
+            Source::Shared(Medium::Memory(_)) | Source::Disk(_) => 0,
+        }
     }
 
     /// What a user should know about its medium.
@@ -365,18 +375,20 @@ mod tests {
     fn any_range_of_sectors_is_written_zeroed_and_read_back() {
         const BYTES: usize = 64 * PAGE_BYTES;
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let file =
-            LocalVolume::file("f", &directory.path().join("v"), BYTES as u64, true).expect("a new file");
+        let image = vec![0; BYTES + 5 * SECTOR_BYTES + 99];
+        std::fs::write(directory.path().join("v"), image).expect("a new file");
+        let file = LocalVolume::image("f", &directory.path().join("v"), ImageOpen::Existing).expect("a file");
         let memory = LocalVolume::memory("m", BYTES as u64).expect("memory");
         for volume in [file, memory] {
+            let bytes = volume.export().size_bytes as usize;
             let pool = Pool::new(256, SECTOR_BYTES);
             let mut media = Media::new(&pool, true, base::device::LIMIT).expect("a ring");
             let mut local = Local::new(numbered(vec![volume]).0, &media);
-            let mut model = vec![0u8; BYTES];
+            let mut model = vec![0u8; bytes];
             let mut random = base::Rng::new(7);
             for round in 1..400u32 {
-                let first = random.below(BYTES as u64 / 512) as usize * 512;
-                let length = (random.between(1, 40) as usize * 512).min(BYTES - first);
+                let first = random.below(bytes as u64 / 512) as usize * 512;
+                let length = (random.between(1, 40) as usize * 512).min(bytes - first);
                 let op = match random.below(4) {
                     0 => BlockOp::Trim,
                     1 => BlockOp::WriteZeroes,
@@ -406,13 +418,14 @@ mod tests {
             let pages = run(
                 &mut media,
                 &mut local,
-                request(BlockOp::Read, 512, BYTES as u64 - 512, Pages::new()),
+                request(BlockOp::Read, 512, bytes as u64 - 512, Pages::new()),
             );
             for (index, page) in pages.iter().enumerate() {
                 let skip = if index == 0 { 512 } else { 0 };
                 page.with(|bytes| {
-                    let expected = &model[index * PAGE_BYTES..][..PAGE_BYTES];
-                    assert!(bytes[skip..] == expected[skip..], "page {index}");
+                    let expected = &model[index * PAGE_BYTES..];
+                    let end = expected.len().min(PAGE_BYTES);
+                    assert!(bytes[skip..end] == expected[skip..end], "page {index}");
                 });
             }
         }

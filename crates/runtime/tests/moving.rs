@@ -10,7 +10,9 @@ use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{ANY_TCP, memory_and_file, small};
 use host::target::Config;
-use runtime::{CoreConfig, CoreHandle, Listen, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target};
+use runtime::{
+    CoreConfig, CoreHandle, ImageOpen, Listen, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target,
+};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
@@ -712,7 +714,8 @@ fn a_stop_in_the_middle_of_moves_loses_nothing_that_was_answered() {
     for round in 0..12 {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("v");
-        let volume = LocalVolume::file("data", &path, BYTES, true).expect("a new file");
+        let volume =
+            LocalVolume::image("data", &path, ImageOpen::Create { bytes: BYTES }).expect("a new file");
         let rig = Rig::start(vec![volume], 3);
         let done = AtomicBool::new(false);
         let answered = [const { AtomicU64::new(0) }; 4];

@@ -10,6 +10,7 @@ use crate::size::Size;
 use anyhow::{Context, bail};
 use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, Medium, StartError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,6 +44,26 @@ impl Says {
 pub struct Signals {
     serves: Arc<AtomicBool>,
     received: Receiver<()>,
+}
+
+/// Lets this process have `wanted` open files, or as many as it may; tells how many it may have then.
+pub fn allow_files(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let (soft, hard) = (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    );
+    if soft >= wanted {
+        return soft;
+    }
+    let raised = Rlimit {
+        current: Some(wanted.min(hard)),
+        ..limit
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => wanted.min(hard),
+        Err(_) => soft,
+    }
 }
 
 /// Handles signals from now on.

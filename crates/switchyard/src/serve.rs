@@ -15,9 +15,12 @@ use blockswitch::{Class, Policy};
 use clap::Args;
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry, DiskError};
-use runtime::{CoreConfig, CoreHandle, Listen, LocalVolume, NvmeTarget, StartError, TargetSpec};
+use runtime::{
+    CoreConfig, CoreHandle, ImageOpen, Listen, LocalVolume, MediaOpenError, NvmeTarget, StartError,
+    TargetSpec,
+};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +52,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "IP:PORT")]
     pub nvme: Vec<SocketAddr>,
     /// NQN of an NVMe host that may connect; repeat it for several [default: any]
-    #[arg(long, value_name = "NQN")]
+    #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
     pub allow: Vec<String>,
     /// Another discovery service to send hosts to
     #[arg(long, value_name = "IP:PORT")]
@@ -74,11 +77,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub pool: Size,
     /// Connections per core; the core closes any more at once
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    pub connections: usize,
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
     /// Requests in flight per connection; a client that sends more waits
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub requests: usize,
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+    pub requests: u16,
     /// Time that an idle core polls after work before it sleeps, in µs
     #[arg(long, value_name = "US", default_value_t = 50)]
     pub spin_us: u64,
@@ -113,8 +116,8 @@ impl ServeArgs {
             )));
         }
         let mut config = Config {
-            connections_max: self.connections,
-            requests_max: self.requests,
+            connections_max: self.connections.into(),
+            requests_max: self.requests.into(),
             pool_pages,
             spin: base::Duration::from_micros(self.spin_us),
             ..Config::of(self.policy)
@@ -146,6 +149,8 @@ pub struct VssdArg {
     channels: Option<u32>,
 }
 
+const NQN_FORM: &str = "the name of a host begins with `nqn.` and has up to 223 bytes: copy it from the host's \
+                        /etc/nvme/hostnqn";
 /// Channels of a software-defined SSD.
 const CHANNELS: u32 = 8;
 
@@ -246,6 +251,13 @@ impl FromStr for CpuList {
     }
 }
 
+fn parse_nqn(text: &str) -> Result<String, String> {
+    match wire::nvme::is_nqn(text) {
+        true => Ok(text.to_owned()),
+        false => Err(NQN_FORM.into()),
+    }
+}
+
 fn parse_class(text: &str) -> Result<(String, Class), String> {
     // The name of a host may have an equals sign of its own.
     match text.rsplit_once('=') {
@@ -270,7 +282,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         .iter()
         .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
         .collect();
-    let cores = Arc::new(start(&args, volumes)?);
+    let cores = Arc::new(start(&args, volumes, &says)?);
     let control = args.control.map(|address| target::tell(address, &cores, &lines));
     let control = control.transpose()?;
     let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
@@ -305,7 +317,38 @@ fn show_config(config: &Config, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses what this machine could not keep: clients that fill such a volume would end the process, and all volumes with it.
+fn check_memory(args: &ServeArgs) -> anyhow::Result<()> {
+    let cores = args.cores.as_ref().map_or(1, |cpus| cpus.0.len()) as u64;
+    let of_media = args.media.iter().map(|media| match media {
+        MediaArg::Memory(size) => size.0,
+        MediaArg::Vssd(vssd) if vssd.path.is_none() => vssd.size.map_or(0, |size| size.0),
+        MediaArg::File(..) | MediaArg::Vssd(_) => 0,
+    });
+    let media = of_media.fold(0, u64::saturating_add);
+    let pools = cores.saturating_mul(args.pool.0);
+    let asked = pools.saturating_add(media);
+    let Some(have) = memory_bytes().filter(|&have| have < asked) else {
+        return Ok(());
+    };
+    bail!(Failure::Usage(format!(
+        "--pool on each core takes {}, and --media in memory takes {}, but this machine has {}: ask for less",
+        Size(pools),
+        Size(media),
+        Size(have)
+    )));
+}
+
+/// Memory of this machine, as the kernel tells it.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume>> {
+    check_memory(args)?;
     if args.name.len() > args.media.len() {
         bail!(Failure::Usage(format!(
             "--name {} has no --media: name one --media for each --name",
@@ -325,23 +368,8 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
             )));
         }
         let volume = match media {
-            MediaArg::Memory(size) if size.0 < base::limits::PAGE_BYTES as u64 => {
-                bail!(Failure::Usage(format!(
-                    "--media mem:{size}: a volume takes at least 4 KiB"
-                )));
-            }
-            MediaArg::Memory(size) => LocalVolume::memory(&name, size.0)
-                .map_err(|error| anyhow::anyhow!("--media mem:{size}: {error}"))?,
-            MediaArg::File(path, size) => {
-                let bytes = size.map_or(0, |size| size.0);
-                LocalVolume::file(&name, path, bytes, size.is_some()).map_err(|error| match error {
-                    runtime::MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
-                    runtime::MediaOpenError::Missing(_) => {
-                        anyhow::anyhow!("{error}: name a size to create it, as in {}:1GiB", path.display())
-                    }
-                    error => anyhow::Error::from(error),
-                })?
-            }
+            MediaArg::Memory(size) => open_memory(&name, *size)?,
+            MediaArg::File(path, size) => open_image(&name, path, *size, args.read_only, says)?,
             MediaArg::Vssd(vssd) => open_vssd(&name, vssd, args, says)?,
         };
         if let Some(warning) = volume.warning() {
@@ -354,6 +382,66 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
         });
     }
     Ok(volumes)
+}
+
+fn open_memory(name: &str, size: Size) -> anyhow::Result<LocalVolume> {
+    if size.0 < PAGE_BYTES as u64 {
+        bail!(Failure::Usage(format!(
+            "--media mem:{size}: a volume takes at least 4 KiB"
+        )));
+    }
+    LocalVolume::memory(name, size.0).map_err(|error| anyhow::anyhow!("--media mem:{size}: {error}"))
+}
+
+/// Opens an image as it is. A size makes a missing file, and must be the size of a file that exists.
+fn open_image(
+    name: &str,
+    path: &Path,
+    size: Option<Size>,
+    read_only: bool,
+    says: &Says,
+) -> anyhow::Result<LocalVolume> {
+    let shown = path.display();
+    let is_missing = !path.exists();
+    let open = match size {
+        _ if read_only => ImageOpen::ToRead,
+        Some(Size(bytes)) if is_missing && (bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64)) => {
+            bail!(Failure::Usage(format!(
+                "--media {shown}: a new file has a multiple of 4 KiB, not {bytes} bytes"
+            )));
+        }
+        Some(Size(bytes)) if is_missing => ImageOpen::Create { bytes },
+        Some(_) | None => ImageOpen::Existing,
+    };
+    let volume = LocalVolume::image(name, path, open).map_err(|error| match error {
+        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
+        MediaOpenError::Missing(_) if read_only => anyhow::Error::from(error),
+        MediaOpenError::Missing(_) => {
+            anyhow::anyhow!("{error}: name a size to create it, as in {shown}:1GiB")
+        }
+        error => error.into(),
+    })?;
+    let (have, rest) = (volume.export().size_bytes, volume.rest_bytes());
+    if let Some(size) = size.filter(|size| size.0 != have + rest) {
+        bail!(Failure::Usage(format!(
+            "--media {shown}:{size}: it exists and has {} bytes: omit the size to serve it as it is, or change it first, \
+             as by `truncate -s {} {shown}`",
+            have + rest,
+            size.0
+        )));
+    }
+    if have == 0 {
+        bail!(Failure::Usage(format!(
+            "--media {shown}: it has {rest} bytes, and a volume has at least one block of 512: enlarge it first, as by \
+             `truncate -s 1G {shown}`"
+        )));
+    }
+    if rest > 0 {
+        says.note(&format!(
+            "{name}: the last {rest} bytes of {shown} are not served, because a volume has whole blocks of 512 bytes"
+        ));
+    }
+    Ok(volume)
 }
 
 /// The write caches of all vSSDs leave most of the pool to requests.
@@ -386,7 +474,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
     let (mut medium, description) = match &vssd.path {
         None => {
             let medium = datadir::open_memory(media_bytes, datadir::Shape::channels(channels))?;
-            (medium, "vSSD in memory".to_owned())
+            (medium, "a vSSD in memory".to_owned())
         }
         Some(path) => {
             if size_bytes.is_none() && !path.exists() {
@@ -418,7 +506,7 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
         cache_pages: cache_pages(args),
         ..DiskConfig::new(timing, entry.channels())
     };
-    Ok(LocalVolume::disk(name, &description, medium, entry, config))
+    Ok(LocalVolume::disk(name, "vSSD", medium, entry, config))
 }
 
 /// Tells what the recovery of the vSSDs found, if anything.
@@ -483,8 +571,39 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
     Ok(target)
 }
 
-fn start(args: &ServeArgs, volumes: Vec<LocalVolume>) -> anyhow::Result<Vec<CoreHandle>> {
-    let target = args.target()?;
+/// Connections per core, as far as this process may have open files for them.
+fn connections(args: &ServeArgs, says: &Says) -> anyhow::Result<usize> {
+    /// Of a core: its ring, its poller, its mailbox, and the spare. Of a medium: two ways to it.
+    const FILES_OF_CORE: u64 = 8;
+    const FILES_OF_MEDIUM: u64 = 2;
+    const FILES_OF_PROCESS: u64 = 64;
+    let cores = args.cores.as_ref().map_or(1, |cpus| cpus.0.len()) as u64;
+    let listeners = (args.nbd.len() + args.nvme.len() + 1) as u64;
+    let others =
+        FILES_OF_PROCESS + FILES_OF_CORE * cores + FILES_OF_MEDIUM * args.media.len() as u64 + listeners;
+    let wanted = u64::from(args.connections);
+    let allowed = launch::allow_files(others + cores * wanted);
+    let connections = wanted.min(allowed.saturating_sub(others) / cores);
+    if connections == 0 {
+        bail!(
+            "this process may have {allowed} open files, and needs {}: raise `ulimit -n`",
+            others + cores
+        );
+    }
+    if connections < wanted {
+        says.note(&format!(
+            "--connections is {connections}, not {wanted}: this process may have {allowed} open files. Raise `ulimit -Hn` \
+             for more"
+        ));
+    }
+    Ok(connections as usize)
+}
+
+fn start(args: &ServeArgs, volumes: Vec<LocalVolume>, says: &Says) -> anyhow::Result<Vec<CoreHandle>> {
+    let target = Config {
+        connections_max: connections(args, says)?,
+        ..args.target()?
+    };
     let classes = class_rules(args, &volumes)?;
     let media_limit = config::media_timeout(args.media_timeout_s)?;
     let config = |cpu| CoreConfig {
@@ -540,10 +659,8 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
     let mut rules = ClassRules::default();
     for (whom, class) in &args.classes {
         if let Some(nqn) = whom.strip_prefix("host:") {
-            if !nqn.starts_with("nqn.") {
-                bail!(Failure::Usage(format!(
-                    "--class {whom}: the name of a host begins with `nqn.`: copy it from the host's /etc/nvme/hostnqn"
-                )));
+            if !wire::nvme::is_nqn(nqn) {
+                bail!(Failure::Usage(format!("--class {whom}: {NQN_FORM}")));
             }
             rules.hosts.push((nqn.to_owned(), *class));
             continue;

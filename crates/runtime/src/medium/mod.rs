@@ -33,6 +33,20 @@ pub enum Medium {
     File(MediaFile),
 }
 
+/// How an image is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageOpen {
+    /// To read it, together with other readers. It may be immutable, or mounted.
+    ToRead,
+    /// For this process alone.
+    Existing,
+    /// For this process alone. A missing image is created, and a shorter one extended.
+    Create {
+        /// Its size, in whole pages.
+        bytes: u64,
+    },
+}
+
 impl Medium {
     /// Memory of `bytes` zeros, rounded down to whole pages.
     ///
@@ -50,6 +64,22 @@ impl Medium {
         MediaFile::open(path, bytes, create)?
             .with_cache(path)
             .map(Self::File)
+    }
+
+    /// A file or block device as an image: all its whole sectors.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open_image(path: &Path, open: ImageOpen) -> Result<Self, MediaOpenError> {
+        let file = match open {
+            ImageOpen::ToRead => MediaFile::open_to_read(path)?,
+            ImageOpen::Existing => MediaFile::open(path, 0, false)?,
+            ImageOpen::Create { bytes } => MediaFile::open(path, bytes, true)?,
+        };
+        let file = file.with_cache(path)?.with_tail();
+        let path = path.into();
+        file.map(Self::File)
+            .map_err(|source| MediaOpenError::Os { path, source })
     }
 
     /// True if a core reaches it through its ring.

@@ -8,7 +8,9 @@ use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
 use host::target::Config;
 use host::{Input, Output};
-use runtime::{CoreConfig, CoreHandle, HostSpec, Listen, LocalVolume, Medium, RackHost, Site, start_core};
+use runtime::{
+    CoreConfig, CoreHandle, HostSpec, ImageOpen, Listen, LocalVolume, Medium, RackHost, Site, start_core,
+};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -23,7 +25,7 @@ pub const ANY_TCP: SocketAddr = SocketAddr::V4(ANY);
 pub fn memory_and_file(directory: &Path, bytes: u64) -> Vec<LocalVolume> {
     vec![
         LocalVolume::memory("memory", bytes).expect("memory"),
-        LocalVolume::file("file", &directory.join("v"), bytes, true).expect("a new file"),
+        LocalVolume::image("file", &directory.join("v"), ImageOpen::Create { bytes }).expect("a new file"),
     ]
 }
 

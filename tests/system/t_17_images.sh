@@ -1,0 +1,86 @@
+#!/bin/bash
+# Images as they are: served to their last block, shared by readers, unchanged by a start, and by no path told to clients. More clients than
+# files may be open are refused, and the others served.
+source "$(dirname "$0")/lib.sh"
+need nbdinfo nbdcopy qemu-img python3 jq
+
+uri=nbd://127.0.0.1:$nbd_port/disk
+
+# start_target FLAG…: starts a target and waits until it is ready.
+start_target() {
+    : >"$work/rack.json"
+    : >"$work/rack.err"
+    "$SWITCHYARD" serve --json --nbd "127.0.0.1:$nbd_port" --name disk "$@" >"$work/rack.json" 2>"$work/rack.err" &
+    rack_pid=$!
+    await_line "$work/rack.json" "$rack_pid" || fail "the target did not become ready"
+}
+
+echo "· every whole block of an image is served, and what is left is told"
+head -c $(( (1 << 20) + 3 * 512 + 100 )) /dev/urandom >"$work/odd.img"
+cp "$work/odd.img" "$work/was.img"
+start_target --media "$work/odd.img"
+[[ $(nbdinfo --size "$uri") == $(( (1 << 20) + 3 * 512 )) ]] || fail "the tail of the image is not served"
+grep -q "the last 100 bytes" "$work/rack.err" || fail "nothing tells of the rest"
+[[ $(nbdinfo --json "$uri" | jq -r '.exports[0].description') != *"$work"* ]] || fail "clients see the path"
+nbdcopy "$uri" "$work/read.img"
+cmp -n $(( (1 << 20) + 3 * 512 )) "$work/read.img" "$work/was.img" || fail "the image reads otherwise"
+head -c $(( (1 << 20) + 3 * 512 )) /dev/urandom >"$work/new.img"
+nbdcopy --flush "$work/new.img" "$uri"
+kill_rack
+cat "$work/new.img" <(tail -c 100 "$work/was.img") | cmp - "$work/odd.img" || fail "the image holds something else"
+
+echo "· a partition table at the end of an image arrives"
+truncate -s $(( (4 << 20) + 512 )) "$work/gpt.img"
+printf 'EFI PART' | dd of="$work/gpt.img" bs=1 seek=$(( 4 << 20 )) conv=notrunc status=none
+start_target --media "$work/gpt.img"
+nbdcopy "$uri" - | tail -c 512 | grep -q 'EFI PART' || fail "the backup of the partition table is gone"
+stop_rack
+
+echo "· readers share an image that may not be written"
+chmod a-w "$work/odd.img"
+at_end "chattr -i '$work/odd.img' 2>/dev/null || true"
+chattr +i "$work/odd.img" 2>/dev/null || echo "  (not immutable: the file system does not know how)"
+start_target --media "$work/odd.img" --read-only
+[[ $(nbdinfo --json "$uri" | jq '.exports[0].is_read_only') == true ]] || fail "clients are not told"
+expect_code 4 "$SWITCHYARD" serve --media "$work/odd.img" --read-only --nbd "127.0.0.1:$nbd_port"
+expect_text "stop its user"
+"$SWITCHYARD" serve --json --media "$work/odd.img" --read-only --nbd 127.0.0.1:0 >"$work/second.json" 2>"$work/second.err" &
+second=$!
+await_line "$work/second.json" "$second" || fail "a second reader was refused"
+nbdcopy "$(jq -r '.volumes[0].nbd[0]' "$work/second.json")" "$work/read.img"
+kill -TERM "$second"
+wait "$second" || fail "the second reader did not end well"
+cat "$work/read.img" <(tail -c 100 "$work/was.img") | cmp - "$work/odd.img" || fail "a reader read something else"
+stop_rack
+chattr -i "$work/odd.img" 2>/dev/null || true
+
+echo "· more clients than files may be open"
+(
+    ulimit -n 300
+    start_target --media mem:16MiB
+    grep -q -- "--connections is [0-9]*, not 1024" "$work/rack.err" || fail "nothing tells of fewer connections"
+    python3 - "$nbd_port" <<'PY'
+import resource, socket, sys, time
+port = int(sys.argv[1])
+idle = []
+for _ in range(290):
+    s = socket.create_connection(("127.0.0.1", port))
+    s.settimeout(0.01)
+    idle.append(s)
+time.sleep(0.5)
+served = 0
+for s in idle:
+    s.settimeout(5)
+    try:
+        served += s.recv(8) == b"NBDMAGIC"
+    except ConnectionError:
+        pass
+assert 100 < served < 290, served
+for s in idle:
+    s.close()
+PY
+    for (( i = 0; i < 50; i++ )); do nbdinfo --size "$uri" >/dev/null 2>&1 && break; sleep 0.1; done
+    nbdinfo --size "$uri" >/dev/null || fail "the target did not recover"
+    stop_rack
+)
+echo "done"
