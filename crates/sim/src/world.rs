@@ -155,7 +155,8 @@ struct Core {
     ready: VecDeque<Event>,
     net: Network,
     places: Vec<Place>,
-    by_addr: Map<Addr, u16>,
+    /// Of the places, which are few: looking through them is faster than a hash.
+    addrs: Vec<Addr>,
     /// Events of hosts, also of hosts that are down by now.
     events: Events,
     happenings: VecDeque<Happening>,
@@ -203,10 +204,10 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         let mut rng = Rng::new(options.seed);
         let mut media = options.media;
         media.loses_flushes |= options.canary == Canary::LoseFlush;
-        let mut by_addr = Map::with_capacity(sites.len());
+        let addrs: Vec<Addr> = sites.iter().map(|site| site.addr).collect();
         let place = |(index, site): (usize, &Site)| {
-            let earlier = by_addr.insert(site.addr, index as u16);
-            assert!(earlier.is_none(), "two hosts do not share {}", site.addr);
+            let is_new = !addrs[..index].contains(&site.addr);
+            assert!(is_new, "two hosts do not share {}", site.addr);
             Place {
                 addr: site.addr,
                 source: site.source,
@@ -230,7 +231,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 ready: VecDeque::new(),
                 net: Network::new(sites.len(), options.link, rng.fork()),
                 places,
-                by_addr,
+                addrs,
                 events,
                 happenings: VecDeque::new(),
                 hash: options.seed,
@@ -574,7 +575,7 @@ impl Core {
         if self.wire_check {
             check_on_the_wire(&packet);
         }
-        let Some(&to) = self.by_addr.get(&to) else {
+        let Some(to) = self.addrs.iter().position(|&addr| addr == to) else {
             self.stats.packets_astray += 1;
             return;
         };
@@ -582,18 +583,15 @@ impl Core {
             self.happenings.push_back(Happening::Gc {
                 header: packet.header,
                 from,
-                to: to as usize,
+                to,
                 arrives: false,
             });
         }
         let bytes = HEADER_BYTES as u32 + packet.header.length;
-        match self
-            .net
-            .carry(self.now, from, to as usize, bytes, packet.header.request)
-        {
+        match self.net.carry(self.now, from, to, bytes, packet.header.request) {
             Fate::Lost => self.stats.packets_lost += 1,
             Fate::Arrives { at, corrupt, again } => {
-                let from = from as u16;
+                let (from, to) = (from as u16, to as u16);
                 let lat_ns = packet.header.lat_ns;
                 // In-band telemetry: every hop adds its time (RackBlox §3.4).
                 let plus = |until: Instant| {
@@ -605,43 +603,40 @@ impl Core {
                     self.queue.push(again, Event::Packet { from, to, packet });
                 }
                 packet.header.lat_ns = plus(at);
-                let packet = if corrupt {
-                    self.damage(packet)
+                if corrupt && !self.damage(&mut packet) {
+                    self.stats.packets_lost += 1;
+                } else if at == self.now {
+                    self.ready.push_back(Event::Packet { from, to, packet });
                 } else {
-                    Some(packet)
-                };
-                match packet {
-                    None => self.stats.packets_lost += 1,
-                    Some(packet) if at == self.now => {
-                        self.ready.push_back(Event::Packet { from, to, packet })
-                    }
-                    Some(packet) => self.queue.push(at, Event::Packet { from, to, packet }),
+                    self.queue.push(at, Event::Packet { from, to, packet });
                 }
             }
         }
     }
 
-    /// Flips a bit of the payload. Without a payload the header's checksum fails, and the packet is gone.
+    /// Flips a bit of the payload. False without a payload: the header's checksum fails, and the packet is gone.
     #[cold]
-    fn damage(&mut self, mut packet: Packet) -> Option<Packet> {
+    fn damage(&mut self, packet: &mut Packet) -> bool {
         match &mut packet.payload {
-            Payload::None => return None,
+            Payload::None => return false,
             Payload::Record(record) => {
                 if record.is_empty() {
-                    return None;
+                    return false;
                 }
                 let bit = self.rng.below(record.len() as u64 * 8);
                 record[bit as usize / 8] ^= 1 << (bit % 8);
             }
             Payload::Page(page) => {
-                let damaged = self.pool.alloc()?;
+                let Some(damaged) = self.pool.alloc() else {
+                    return false;
+                };
                 let bit = self.rng.below(page.len() as u64 * 8);
                 damaged.copy_sectors(page, 0, base::limits::SECTORS_PER_PAGE);
                 damaged.with_mut(|bytes| bytes[bit as usize / 8] ^= 1 << (bit % 8));
                 packet.payload = Payload::Page(damaged);
             }
         }
-        Some(packet)
+        true
     }
 
     /// Counts the boundary that a write or flush is; true if power is cut there.

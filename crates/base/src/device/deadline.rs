@@ -131,7 +131,7 @@ impl<D: Queue> Queue for Deadline<D> {
     }
 
     fn poll(&mut self, now: Instant) -> Option<MediaDone> {
-        while let Some(mut done) = self.inner.poll(now) {
+        while let Some(done) = self.inner.poll(now) {
             let flight = self.flights.remove(done.id as u32);
             if flight.is_given_up {
                 self.overdue -= 1;
@@ -140,8 +140,10 @@ impl<D: Queue> Queue for Deadline<D> {
             if self.flights.is_empty() {
                 self.look_at = None;
             }
-            done.id = flight.id;
-            return Some(done);
+            return Some(MediaDone {
+                id: flight.id,
+                ..done
+            });
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look(now);
