@@ -135,7 +135,7 @@ impl<E> Queue<E> {
     }
 
     /// The earliest event.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<(Instant, E)> {
         let list = match self.first_list() {
             Some(list) => list,

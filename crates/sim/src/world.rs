@@ -473,6 +473,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         self.dispatch(host as usize, input);
     }
 
+    #[inline(always)]
     fn dispatch(&mut self, index: usize, input: Input) {
         self.core.stats.events += 1;
         if self.instant != self.core.now {
@@ -663,6 +664,7 @@ impl Core {
         self.happenings.push_back(Happening::Cut { host });
     }
 
+    #[inline(always)]
     fn issue(&mut self, host: usize, op: MediaOp) {
         let place = &mut self.places[host];
         let medium = place
@@ -690,6 +692,7 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn poll_medium(&mut self, host: usize) -> Option<MediaDone> {
         let place = &mut self.places[host];
         let medium = place.medium.as_mut().expect("only a host with a medium asks it");
@@ -701,6 +704,7 @@ impl Core {
     }
 
     /// A packet at its next hop: logged, and shown to the driver if it is about garbage collection.
+    #[inline(always)]
     fn arrive(&mut self, from: usize, to: usize, header: &Header) {
         self.fold(
             to as u64,
