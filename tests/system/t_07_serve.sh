@@ -105,7 +105,8 @@ for bytes in 0 511; do
     expect_code 2 serve --media "$work/tiny.img" --nbd 127.0.0.1:0
     expect_text "at least one block of 512"
 done
-for flags in "--connections 0" "--connections 1000000" "--requests 0" "--allow bogus" "--pool 1TiB" "--media mem:100TiB"; do
+for flags in "--connections 0" "--connections 1000000" "--requests 0" \
+    "--connections 65535 --requests 65535" "--allow bogus" "--pool 1TiB" "--media mem:100TiB"; do
     # shellcheck disable=SC2086
     expect_code 2 serve --media mem:1MiB --nbd 127.0.0.1:0 $flags
     expect_text "${flags%% *}"

@@ -99,6 +99,9 @@ pub struct ServeArgs {
     pub json: bool,
 }
 
+/// Requests of all connections of a core, each of which has its place from the start.
+const REQUESTS_MAX: u32 = 1 << 24;
+
 impl ServeArgs {
     /// What ships, with what the command line says.
     fn target(&self) -> anyhow::Result<Config> {
@@ -113,6 +116,13 @@ impl ServeArgs {
             bail!(Failure::Usage(format!(
                 "--slice takes 4KiB to 16MiB, not {}",
                 self.slice
+            )));
+        }
+        let requests = u32::from(self.connections) * u32::from(self.requests);
+        if requests > REQUESTS_MAX {
+            bail!(Failure::Usage(format!(
+                "--connections {} with --requests {} are {requests} requests on a core: it takes up to {REQUESTS_MAX}",
+                self.connections, self.requests
             )));
         }
         let mut config = Config {
