@@ -4,10 +4,13 @@
 //! bytes are read and written at once, for formatting, recovery and verification. The data path does not wait. It
 //! gives a [`Queue`] operations ([`MediaOp`]) and takes their completions ([`MediaDone`]) later.
 //!
-//! [`Latency`] makes a queue of a device that answers at once, with the time that operations take. Wrappers stack on a
-//! queue: each is a [`Queue`] over a [`Queue`], and a [`Device`] over a [`Device`]. [`Latch`] refuses writes after a
-//! failed one, [`Deadline`] gives up operations that do not come back, and [`Faults`] injects failures. `docs/media.md`
-//! tells how to add a medium, and `suite` tests it.
+//! [`Latency`] makes a queue of a device that answers at once, with the time that operations take. Wrappers stack on it:
+//! each is a [`Queue`] over a [`Queue`], and a [`Device`] over a [`Device`].
+//! - [`Latch`] refuses writes after a failed one.
+//! - [`Deadline`] gives up operations that do not come back.
+//! - [`Faults`] injects failures.
+//!
+//! `docs/media.md` tells how to add a medium, and `suite` tests it.
 //!
 //! # What a medium promises
 //! - A read sees every write that was done before the read was submitted.
