@@ -153,15 +153,15 @@ impl Reactor {
             hosts.iter().any(needs_ring) || target.as_ref().is_some_and(|share| need_ring(&share.volumes));
         let media = Media::new(&pool, files, config.media_limit).map_err(StartError::Ring)?;
         let poller = Poller::new().map_err(StartError::Poller)?;
-        let (place, loads) = match &target {
-            Some(share) => (share.core, Arc::clone(&share.loads)),
-            None => (0, Arc::new(Loads::new(1, &config.target.switch))),
+        let (place, cores, loads) = match &target {
+            Some(share) => (share.core, share.siblings.len(), Arc::clone(&share.loads)),
+            None => (0, 1, Arc::new(Loads::new(1, &config.target.switch))),
         };
         let requests_max = config.target.connections_max * config.target.session_requests_max();
         let mut core = Self {
             media,
             local: None,
-            frontend: Frontend::new(&config.target, pool.clone()),
+            frontend: Frontend::new(&config.target, pool.clone(), cores),
             dispatcher: Dispatcher::new(now(), &config.target, loads, place),
             pending: Vec::with_capacity(requests_max),
             classes: config.classes,

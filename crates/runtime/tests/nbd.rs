@@ -302,6 +302,36 @@ fn one_connection_too_many_is_closed_and_a_closed_one_makes_room() {
     Client::new(address);
 }
 
+// Bug: silent clients of one listener kept new clients of every listener out. Cause: one limit, first come, first served.
+// Fix: each listener has a part of it for itself.
+#[test]
+fn silent_clients_of_one_listener_leave_the_other_its_part() {
+    let gateway = spec(None, &[ANY_TCP, ANY_TCP], |site| {
+        MemoryGateway::new(site.pool, VOLUME_BYTES)
+    });
+    let config = CoreConfig {
+        target: Config {
+            connections_max: 32,
+            ..small().target
+        },
+        ..small()
+    };
+    let core = start_core(config, vec![gateway]).expect("loopback is there");
+    let [crowded, other] = core.listening(0, wire::nbd::NAME)[..] else {
+        panic!("two listeners were asked for");
+    };
+    let silent: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(crowded).expect("the backlog takes it"))
+        .collect();
+    while core.stats().clients_accepted + core.stats().clients_refused < 40 {
+        std::thread::yield_now();
+    }
+    let mut client = Client::new(other);
+    client.request(READ, 7, 0, 512);
+    assert_eq!(client.reply(), (0, 7));
+    drop(silent);
+}
+
 #[test]
 fn a_client_that_vanishes_gives_back_every_page() {
     let (core, address) = start(small());

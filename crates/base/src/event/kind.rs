@@ -127,6 +127,8 @@ reasons! {
     Refusal {
         /// As many connections as there may be are open.
         Limit "limit",
+        /// Other listeners, or addresses with fewer connections, are to have what is left.
+        Share "share",
         /// The process may open no more files (EMFILE, ENFILE).
         Descriptors "descriptors",
         /// The connection cannot be set up.

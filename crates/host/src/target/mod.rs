@@ -26,9 +26,11 @@ mod config;
 mod dispatcher;
 mod homes;
 mod lines;
+mod seats;
 mod spin;
 
 pub use config::{ClassRules, Config, READ_BYTES};
 pub use dispatcher::{Act, Ask, Dispatcher, Passage, Step, Wait};
 pub use homes::{Homes, Relocation, Report};
 pub use lines::{Moving, Rested, Standing};
+pub use seats::{Seat, Seats};

@@ -3,6 +3,7 @@
 //! The stream is watched edge-triggered, so the connection remembers itself whether it can be read or written: until a
 //! read brings less than was asked for, a write takes less than was offered.
 
+use super::place::Place;
 use crate::counters::Counters;
 use crate::stream::Stream;
 use base::{BlockReply, Instant, Pool};
@@ -43,6 +44,7 @@ pub(crate) struct Traveller {
     stream: Box<dyn Stream>,
     session: Box<dyn Parked>,
     held: Vec<u8>,
+    place: Place,
 }
 
 pub(super) struct Connection {
@@ -69,10 +71,18 @@ pub(super) struct Connection {
     pub is_broken: bool,
     /// Its last read was for the payload of a large write: another one may follow.
     writes_bulk: bool,
+    /// Held until it ends.
+    place: Place,
 }
 
 impl Connection {
-    pub fn new(origin: Origin, client: u32, stream: Box<dyn Stream>, session: Box<dyn Session>) -> Self {
+    pub fn new(
+        origin: Origin,
+        client: u32,
+        stream: Box<dyn Stream>,
+        session: Box<dyn Session>,
+        place: Place,
+    ) -> Self {
         Self {
             origin,
             client,
@@ -89,6 +99,7 @@ impl Connection {
             is_ending: false,
             is_broken: false,
             writes_bulk: false,
+            place,
         }
     }
 
@@ -277,6 +288,7 @@ impl Connection {
             stream: self.stream,
             session: self.session.park(),
             held: self.held[self.held_from..].to_vec(),
+            place: self.place,
         }
     }
 
@@ -285,7 +297,13 @@ impl Connection {
         let session = traveller.session.unpark(client, pool.clone());
         Self {
             held: traveller.held,
-            ..Self::new(traveller.origin, client, traveller.stream, session)
+            ..Self::new(
+                traveller.origin,
+                client,
+                traveller.stream,
+                session,
+                traveller.place,
+            )
         }
     }
 

@@ -14,6 +14,7 @@
 //! for a closed connection are dropped, told apart by the generation in the client number.
 
 mod connection;
+mod place;
 
 use crate::counters::Counters;
 use crate::poller::{Interest, Poller, Ready, connection_token};
@@ -26,6 +27,7 @@ use base::{BlockReply, Instant, Pool};
 use connection::{Connection, SEGMENTS_MAX};
 pub(crate) use connection::{Endpoint, Origin, Traveller};
 use host::target::{Config, READ_BYTES, Standing};
+use place::{Place, Places};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +43,7 @@ pub(crate) struct Client {
     pub protocol: Arc<dyn Protocol>,
     pub stream: Box<dyn Stream>,
     pub peer: IpAddr,
+    pub place: Place,
 }
 
 /// A listener, and whom its clients ask, in which protocol.
@@ -53,6 +56,8 @@ struct Entry {
 /// The clients' side of one core.
 pub(crate) struct Frontend {
     listeners: Vec<Entry>,
+    /// The connections of all listeners here.
+    places: Places,
     slots: Vec<Option<Connection>>,
     generations: Vec<u16>,
     free: Vec<usize>,
@@ -71,7 +76,8 @@ pub(crate) struct Frontend {
 }
 
 impl Frontend {
-    pub fn new(config: &Config, pool: Pool) -> Self {
+    /// Of a core of `cores` among which its listeners' clients are shared out.
+    pub fn new(config: &Config, pool: Pool, cores: usize) -> Self {
         let connections_max = config.connections_max;
         assert!(
             connections_max < 1 << SLOT_BITS,
@@ -87,6 +93,7 @@ impl Frontend {
         };
         Self {
             listeners: Vec::new(),
+            places: Places::new(cores * connections_max),
             slots: (0..connections_max).map(|_| None).collect(),
             generations: vec![0; connections_max],
             free: (0..connections_max).rev().collect(),
@@ -111,6 +118,8 @@ impl Frontend {
         let listener = door.open()?;
         let bound = listener.address()?;
         poller.add(listener.fd(), token, Interest::Read)?;
+        let number = self.places.listen();
+        assert_eq!(number, self.listeners.len(), "listeners are counted alike");
         self.listeners.push(Entry {
             origin: Origin {
                 endpoint,
@@ -130,11 +139,18 @@ impl Frontend {
             counters.syscalls.bump();
             match entry.listener.accept() {
                 Ok((stream, peer)) => {
+                    let Some(place) = self.places.take(index, peer) else {
+                        counters.clients_refused.bump();
+                        let (client, why) = (peer, Refusal::Share);
+                        tell(Kind::ClientRefused { client, why });
+                        continue;
+                    };
                     return Some(Client {
                         origin: entry.origin,
                         protocol: Arc::clone(&entry.protocol),
                         stream,
                         peer,
+                        place,
                     });
                 }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
@@ -168,6 +184,7 @@ impl Frontend {
             origin,
             protocol,
             mut stream,
+            place,
             ..
         } = client;
         stream.set_up()?;
@@ -182,7 +199,7 @@ impl Frontend {
             now,
         });
         self.tick_at = earliest(self.tick_at, session.deadline());
-        self.slots[slot] = Some(Connection::new(origin, client, stream, session));
+        self.slots[slot] = Some(Connection::new(origin, client, stream, session, place));
         self.free.pop();
         Ok((slot, client))
     }

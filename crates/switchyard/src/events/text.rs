@@ -330,6 +330,9 @@ fn client(kind: &Kind) -> Option<String> {
         Kind::ClientRefused { client, why } => {
             let why = match why {
                 Refusal::Limit => "as many connections as there may be are open",
+                Refusal::Share => {
+                    "what is left is for other listeners, or for addresses with fewer connections"
+                }
                 Refusal::Descriptors => "the process may open no more files",
                 Refusal::Setup => "the connection could not be set up",
             };
