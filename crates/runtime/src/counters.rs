@@ -163,8 +163,10 @@ counters! {
     media_submissions,
     /// Connections of clients taken.
     clients_accepted,
-    /// Connections of clients closed at once because the limit was reached.
+    /// Connections of clients closed at once: no connection is left for them.
     clients_refused,
+    /// Connections of clients cut off: they kept memory for which others waited.
+    clients_cut,
     /// Connections of clients that have ended.
     clients_closed,
     /// Connections of clients that moved to another core.

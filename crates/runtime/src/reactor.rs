@@ -273,6 +273,7 @@ impl Reactor {
     /// Ends a turn, and takes in what came for the next one.
     fn look(&mut self, now: Instant, asks: bool) {
         self.steer(now);
+        self.cut_idle(now);
         self.flush();
         match self.phase {
             Phase::Draining(until) => self.drained(until),
@@ -581,6 +582,20 @@ impl Reactor {
         let pages_free = self.pool.available();
         self.dispatcher
             .sent(slot, sent, was_blocked, standing, pages_free);
+    }
+
+    /// Cuts off clients that keep memory for which others wait.
+    fn cut_idle(&mut self, now: Instant) {
+        while let Some(slot) = self.dispatcher.next_idle(now) {
+            let (client, held) = self.frontend.cut(slot);
+            Self::tell(
+                self.events.as_ref(),
+                self.number(),
+                Kind::ClientCut { client, held },
+            );
+            self.counters.clients_cut.bump();
+            self.stand(slot);
+        }
     }
 
     fn close(&mut self, slot: usize) {

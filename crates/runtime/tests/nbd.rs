@@ -248,6 +248,50 @@ fn clients_that_never_read_do_not_keep_others_from_being_served() {
     assert_eq!(good.reply(), (0, 1), "what was shared is free again");
 }
 
+// Bug: two clients that sent the header of a long write and no more, or did not read, kept everybody's large requests
+// waiting for ever. Cause: the memory of both was theirs until they went. Fix: who stands still while others wait is cut.
+#[test]
+fn clients_that_stand_still_lose_what_others_wait_for() {
+    let (core, address) = start(CoreConfig {
+        target: Config {
+            pool_pages: 4096,
+            connections_max: 50,
+            ..small().target
+        },
+        ..small()
+    });
+    for is_writer in [true, false] {
+        let idle: Vec<Client> = (0..2)
+            .map(|_| {
+                let mut client = Client::new(address);
+                if is_writer {
+                    client.request(WRITE, 1, 0, 4 << 20);
+                    client.give(&[1; 4096]);
+                }
+                for cookie in 0..100 {
+                    client.request(READ, cookie, 0, 1 << 20);
+                }
+                client
+            })
+            .collect();
+        let closed = core.stats().clients_closed;
+        let mut good = Client::new(address);
+        good.request(WRITE, 1, 0, 4 << 20);
+        good.give(&vec![7; 4 << 20]);
+        assert_eq!(good.reply(), (0, 1));
+        drop(idle);
+        drop(good);
+        while core.stats().clients_closed < closed + 3 {
+            std::thread::yield_now();
+        }
+        all_pages_come_back(&core);
+    }
+    assert!(
+        core.stats().clients_cut >= 2,
+        "somebody was in the way in both rounds"
+    );
+}
+
 #[test]
 fn more_clients_than_pages_all_get_their_turn() {
     // Twenty requests of 512 KiB at once do not fit 1000 pages: each waits until there is room.

@@ -97,6 +97,8 @@ pub struct State {
     pub is_waiting: bool,
     /// [`Session::asks`] has something: after bytes came, and after an answer to a part of a long request.
     pub has_requests: bool,
+    /// The client has been given room for data that it has not sent yet.
+    pub is_receiving: bool,
     /// The connection is to be closed now.
     pub is_over: bool,
     /// Bytes waiting to be sent.

@@ -359,6 +359,8 @@ kinds! {
     "client-connected" Debug ClientConnected { client: IpAddr, protocol: &'static str, }
     /// A client was not taken.
     "client-refused" Warn ClientRefused { client: IpAddr, why: Refusal, }
+    /// A client was cut off: it held so many bytes of payload for which others waited, and did nothing about it.
+    "client-cut" Warn ClientCut { client: IpAddr, held: u64, }
     /// A connection went to another core.
     "client-moved" Debug ClientMoved { to: u16, }
 }

@@ -23,7 +23,8 @@ impl Budget {
         }
     }
 
-    fn excess(&self, bytes: u64) -> u64 {
+    /// The part of a connection's bytes that is beyond its reserve.
+    pub fn excess(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(self.reserve)
     }
 

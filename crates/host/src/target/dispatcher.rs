@@ -454,7 +454,10 @@ impl Dispatcher {
         }
         match self.spin.polls_until(now) {
             Some(until) => Wait::Poll(batch.map_or(until, |at| at.min(until))),
-            None => Wait::Sleep(earliest(batch, self.lines.rest_deadline())),
+            None => {
+                let moves = earliest(self.lines.rest_deadline(), self.lines.idle_deadline());
+                Wait::Sleep(earliest(batch, moves))
+            }
         }
     }
 
@@ -473,7 +476,13 @@ impl Dispatcher {
 
     /// Something happened at a connection, or it was told something: where it stands now.
     pub fn stand(&mut self, slot: usize, standing: Standing) {
-        self.lines.stand(slot, standing);
+        self.lines.stand(self.act_at, slot, standing);
+    }
+
+    /// A connection that is to be cut: its client keeps memory that others wait for, and neither sends what it announced nor
+    /// reads what it asked for.
+    pub fn next_idle(&mut self, now: Instant) -> Option<usize> {
+        self.lines.next_idle(now)
     }
 
     /// A request of the connection that is taken in. Returns its tag.
@@ -578,7 +587,7 @@ impl Dispatcher {
             true => usize::MAX,
             false => requests,
         };
-        self.lines.note_turn(slot, reads, told, standing);
+        self.lines.note_turn(self.act_at, slot, reads, told, standing);
         // What waits is sent with its slices.
         let waits = self.waiting_of(slot) > 0;
         self.send_next = Some((slot, if waits { 0 } else { self.config.send_bytes() }));
@@ -603,7 +612,7 @@ impl Dispatcher {
             self.bulk_sent_bytes += bytes;
         }
         let has_room = was_blocked && bytes > 0;
-        self.lines.sent(slot, standing, has_room, pages_free);
+        self.lines.sent(self.act_at, slot, standing, has_room, pages_free);
     }
 
     /// A request is answered.

@@ -5,6 +5,7 @@
 
 use super::budget::Budget;
 use super::config::{Config, PASSES_MAX, REST_TIME, SPARSE_REQUESTS};
+use super::holders::Holders;
 use base::Instant;
 use blockswitch::balance::work_of;
 use blockswitch::{AppId, Class, Classifier};
@@ -37,6 +38,10 @@ pub struct Standing {
     pub in_flight: usize,
     /// Payload of its requests under way.
     pub in_flight_bytes: u64,
+    /// Its memory comes back when its client sends more, or reads.
+    pub awaits_client: bool,
+    /// Bytes that its client has sent and received, on this core.
+    pub moved_bytes: u64,
 }
 
 /// Where a connection is to go, and until when it may try.
@@ -147,6 +152,8 @@ pub(super) struct Lines {
     blocked_at: usize,
     /// Payload of all requests under way.
     budget: Budget,
+    /// Those that hold more than their reserve and wait for their clients.
+    holders: Holders,
     /// What was shared of it when those of `blocked` that want more were looked at last.
     shared_at: u64,
     /// Connections that are paused to move to another core.
@@ -164,6 +171,7 @@ impl Lines {
             blocked: Vec::with_capacity(connections_max),
             blocked_at: usize::MAX,
             budget: Budget::new(config.payload_bytes_max(), connections_max),
+            holders: Holders::new(connections_max),
             shared_at: 0,
             departing: Vec::with_capacity(connections_max),
             sending: None,
@@ -215,6 +223,7 @@ impl Lines {
             self.departing.retain(|&departing| departing != slot);
         }
         self.budget.recount(connection.last.in_flight_bytes, 0);
+        self.holders.forget(slot);
         let Connection {
             client,
             app,
@@ -233,17 +242,19 @@ impl Lines {
     }
 
     /// Notes how a connection stands, and puts it in line if it can go on.
-    pub fn stand(&mut self, slot: usize, standing: Standing) {
-        self.note(slot, standing);
+    pub fn stand(&mut self, now: Instant, slot: usize, standing: Standing) {
+        self.note(now, slot, standing);
         if standing.can_go_on && self.sending != Some(slot) {
             self.push(slot);
         }
     }
 
-    fn note(&mut self, slot: usize, standing: Standing) {
+    fn note(&mut self, now: Instant, slot: usize, standing: Standing) {
         if let Some(connection) = &mut self.connections[slot] {
             let before = connection.last.in_flight_bytes;
             self.budget.recount(before, standing.in_flight_bytes);
+            let holds = standing.awaits_client && self.budget.excess(standing.in_flight_bytes) > 0;
+            self.holders.note(now, slot, holds, standing.moved_bytes);
             connection.last = standing;
         }
     }
@@ -300,8 +311,8 @@ impl Lines {
     }
 
     /// A connection's turn brought so many requests, and bytes if it `reads`.
-    pub fn note_turn(&mut self, slot: usize, reads: bool, requests: usize, standing: Standing) {
-        self.note(slot, standing);
+    pub fn note_turn(&mut self, now: Instant, slot: usize, reads: bool, requests: usize, standing: Standing) {
+        self.note(now, slot, standing);
         let Some(connection) = &mut self.connections[slot] else {
             return;
         };
@@ -328,8 +339,8 @@ impl Lines {
     }
 
     /// A connection has sent what it could. `has_room` says that a session that was blocked has sent something.
-    pub fn sent(&mut self, slot: usize, standing: Standing, has_room: bool, pages_free: usize) {
-        self.note(slot, standing);
+    pub fn sent(&mut self, now: Instant, slot: usize, standing: Standing, has_room: bool, pages_free: usize) {
+        self.note(now, slot, standing);
         let Some(connection) = &mut self.connections[slot] else {
             return;
         };
@@ -378,6 +389,30 @@ impl Lines {
             stays
         });
         self.blocked = blocked;
+    }
+
+    /// A connection whose client keeps what others wait for, and does too little about it: it is to be cut.
+    pub fn next_idle(&mut self, now: Instant) -> Option<usize> {
+        if !self.wants_share() {
+            return None;
+        }
+        let (budget, connections) = (&self.budget, &self.connections);
+        self.holders.next_idle(now, |slot| {
+            let connection = connections[slot].as_ref().expect("a holder is open");
+            let last = &connection.last;
+            (budget.excess(last.in_flight_bytes), last.moved_bytes)
+        })
+    }
+
+    /// When [`Lines::next_idle`] is due.
+    pub fn idle_deadline(&self) -> Option<Instant> {
+        self.holders.deadline().filter(|_| self.wants_share())
+    }
+
+    /// True if a connection waits for a share.
+    fn wants_share(&self) -> bool {
+        let mut blocked = self.blocked.iter().filter_map(|&slot| self.get(slot));
+        blocked.any(|connection| connection.last.share_wanted > 0)
     }
 
     /// Payload that a connection may have under way.

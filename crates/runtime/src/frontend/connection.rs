@@ -71,8 +71,10 @@ pub(super) struct Connection {
     pub is_broken: bool,
     /// Its last read was for the payload of a large write: another one may follow.
     writes_bulk: bool,
+    /// Bytes read and sent.
+    moved_bytes: u64,
     /// Held until it ends.
-    place: Place,
+    pub place: Place,
 }
 
 impl Connection {
@@ -99,6 +101,7 @@ impl Connection {
             is_ending: false,
             is_broken: false,
             writes_bulk: false,
+            moved_bytes: 0,
             place,
         }
     }
@@ -134,6 +137,8 @@ impl Connection {
             share_wanted: state.share_wanted,
             in_flight: state.in_flight,
             in_flight_bytes: state.in_flight_bytes,
+            awaits_client: state.is_receiving || state.pending_bytes > 0 && !self.can_write,
+            moved_bytes: self.moved_bytes,
         }
     }
 
@@ -232,6 +237,7 @@ impl Connection {
         };
         self.can_read = count == room + behind_bytes || self.is_ending;
         counters.client_bytes_in.add(count as u64);
+        self.moved_bytes += count as u64;
         let placed = count.min(room);
         let rest = &scratch[..count - placed];
         let session = self.session();
@@ -336,6 +342,7 @@ impl Connection {
                 }
             };
             counters.client_bytes_out.add(sent as u64);
+            self.moved_bytes += sent as u64;
             self.session().sent(sent);
             total += sent;
             self.can_write = sent == bytes;

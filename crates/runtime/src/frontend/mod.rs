@@ -318,6 +318,13 @@ impl Frontend {
         }
     }
 
+    /// Cuts a connection off; tells whose it was, and how much payload it held.
+    pub fn cut(&mut self, slot: usize) -> (IpAddr, u64) {
+        let connection = self.slots[slot].as_mut().expect("an open connection");
+        connection.ended = true;
+        (connection.place.client(), connection.standing().in_flight_bytes)
+    }
+
     /// Closes a connection; tells its number.
     pub fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) -> u32 {
         let mut connection = self.vacate(slot, poller);

@@ -12,6 +12,7 @@ pub(super) struct Places(Arc<Mutex<Seats>>);
 pub(crate) struct Place {
     seats: Arc<Mutex<Seats>>,
     seat: Seat,
+    client: IpAddr,
 }
 
 impl Places {
@@ -29,7 +30,14 @@ impl Places {
     pub fn take(&self, listener: usize, client: IpAddr) -> Option<Place> {
         let seat = hold(&self.0).take(listener, client)?;
         let seats = Arc::clone(&self.0);
-        Some(Place { seats, seat })
+        Some(Place { seats, seat, client })
+    }
+}
+
+impl Place {
+    /// Whose it is.
+    pub fn client(&self) -> IpAddr {
+        self.client
     }
 }
 

@@ -162,6 +162,9 @@ impl Connection {
             share_wanted: if waits && wanted > room.1 { wanted } else { 0 },
             in_flight: self.in_flight,
             in_flight_bytes: self.in_flight_bytes,
+            // The model's clients always read, and send what they announced.
+            awaits_client: false,
+            moved_bytes: 0,
         }
     }
 

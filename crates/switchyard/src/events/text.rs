@@ -331,12 +331,17 @@ fn client(kind: &Kind) -> Option<String> {
             let why = match why {
                 Refusal::Limit => "as many connections as there may be are open",
                 Refusal::Share => {
-                    "what is left is for other listeners, or for addresses with fewer connections"
+                    "other listeners, or addresses with fewer connections, are to have what is left"
                 }
                 Refusal::Descriptors => "the process may open no more files",
                 Refusal::Setup => "the connection could not be set up",
             };
             format!("{client} was refused: {why}.")
+        }
+        Kind::ClientCut { client, held } => {
+            format!(
+                "{client} was cut off: it stood still with {held} bytes of payload while others waited for memory."
+            )
         }
         Kind::ClientMoved { to } => format!("A connection came to core {to} from another core."),
         _ => return None,

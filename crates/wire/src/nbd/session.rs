@@ -250,6 +250,7 @@ impl session::Session for Session {
         State {
             is_blocked: self.blocked,
             is_waiting: false,
+            is_receiving: self.transmission.is_receiving(),
             has_requests: !ledger.requests.is_empty(),
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),

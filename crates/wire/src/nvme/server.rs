@@ -190,6 +190,7 @@ impl session::Session for Session {
         State {
             is_blocked: self.blocked,
             is_waiting,
+            is_receiving: self.is_receiving(),
             has_requests: !self.ledger.requests.is_empty(),
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),
