@@ -104,7 +104,21 @@ impl SectorRange {
 
     /// Takes the next part off its front: all of it, or up to a multiple of the largest request.
     pub fn take_part(&mut self) -> Self {
-        let largest = u64::from(REQUEST_BYTES_MAX);
+        self.take_front(u64::from(REQUEST_BYTES_MAX))
+    }
+
+    /// The range with the one behind it.
+    ///
+    /// # Panics
+    /// If that is not the next one.
+    pub fn joined(self, next: Self) -> Self {
+        assert_eq!(self.end(), next.offset, "parts follow each other");
+        let length = self.length + next.length;
+        Self { length, ..self }
+    }
+
+    /// Takes a part of so many bytes at most off its front: all of it, or up to a multiple of `largest`.
+    pub fn take_front(&mut self, largest: u64) -> Self {
         let length = self.length.min(largest - self.offset % largest);
         let part = Self { length, ..*self };
         self.offset += length;

@@ -50,6 +50,9 @@ pub struct Limits {
     pub queue_entries: usize,
     /// Payload bytes of those requests. They also bound the largest request announced.
     pub bytes_max: u64,
+    /// A request that is beyond the connection's share is done in parts of so much, where the protocol has a way; a multiple
+    /// of a page.
+    pub part_bytes: u64,
     /// Free pages of the pool that a write leaves to others (reads and packets under way).
     pub pages_reserve: usize,
 }

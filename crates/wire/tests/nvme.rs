@@ -10,7 +10,7 @@ use wire::nvme::proto::{
     DataHeader, Fatal, Initialize, Sgl, Sqe, Status, TERM_BYTES_MAX, Termination, admin, cns, feature, log,
     pdu, property, sgl,
 };
-use wire::nvme::{AnaState, CloseReason, Session};
+use wire::nvme::{AnaState, CloseReason, Session, SessionLimits};
 
 fn bytes(seed: u8, count: usize) -> Vec<u8> {
     (0..count)
@@ -103,6 +103,63 @@ fn payload_may_be_put_straight_into_its_pages() {
             assert_eq!(rig.disk[offset as usize..][..length as usize], data);
             assert!(straight > length as usize / 2, "{straight} of {length}");
         }
+    }
+}
+
+#[test]
+fn reads_and_writes_beyond_the_share_are_done_in_parts() {
+    for (header_digest, data_digest) in [(false, false), (true, true)] {
+        let mut rig = Rig::with(
+            SessionLimits {
+                part_bytes: 8 << 10,
+                ..limits()
+            },
+            POOL_PAGES,
+        );
+        let options = HostOptions {
+            header_digest,
+            data_digest,
+            ..Rig::options()
+        };
+        let (_admin, mut io) = rig.io(options);
+        io.session.set_share(16 << 10);
+        // From the middle of a page to the middle of another.
+        let (offset, length) = (512, 64 << 10);
+        let data: Vec<u8> = (0..length).map(|at| (at / 512 * 3 + at % 251) as u8).collect();
+        rig.seen.clear();
+        let ended = rig.run(&mut io, Sqe::write(offset, length, true), &data);
+        assert_eq!(ended.status, Status::SUCCESS);
+        let fits = |&(_, _, bytes, _): &(BlockOp, u64, u32, bool)| bytes <= 16 << 10;
+        assert!(rig.seen.len() >= 5 && rig.seen.iter().all(fits), "{:?}", rig.seen);
+        assert!(
+            rig.seen
+                .iter()
+                .all(|&(op, _, _, fua)| op == BlockOp::Write && fua)
+        );
+        let ended = rig.run(&mut io, Sqe::read(offset, length), &[]);
+        assert_eq!(ended.status, Status::SUCCESS);
+        assert_eq!(ended.data, data);
+        assert!(rig.seen.iter().all(fits), "{:?}", rig.seen);
+        assert_eq!(io.session.state().in_flight_bytes, 0);
+
+        // A part that fails ends the command, with what came before it sent or written.
+        rig.hold = true;
+        let read = rig.submit(&mut io, Sqe::read(0, 32 << 10), &[]);
+        let write = rig.submit(&mut io, Sqe::write(64 << 10, 32 << 10, false), &data[..32 << 10]);
+        rig.pump(&mut io);
+        for _ in 0..2 {
+            rig.answer_all(&mut io.session);
+            rig.pump(&mut io);
+        }
+        rig.fail = Some(BlockError::Io);
+        while !rig.held.is_empty() {
+            rig.answer_all(&mut io.session);
+            rig.pump(&mut io);
+        }
+        assert_eq!(io.mail.ended[&read].status, Status::READ_ERROR.dnr());
+        assert_eq!(io.mail.ended[&write].status, Status::WRITE_FAULT.dnr());
+        assert_eq!(io.session.state().in_flight_bytes, 0);
+        assert_eq!(rig.pool.available(), POOL_PAGES);
     }
 }
 

@@ -84,6 +84,17 @@ impl Config {
         (self.pool_pages / 2 * PAGE_BYTES) as u64
     }
 
+    /// Payload that each connection has under way whatever the others do.
+    pub const fn reserve_bytes(&self) -> u64 {
+        self.payload_bytes_max() / 2 / self.connections_max as u64
+    }
+
+    /// A request beyond its connection's share is done in parts of so much: two of them fit the reserve.
+    pub fn part_bytes(&self) -> u64 {
+        let page = PAGE_BYTES as u64;
+        (self.reserve_bytes() / 2 / page * page).max(page)
+    }
+
     /// True if latency-bound work goes before bulk work that has begun: a core looks for it between any two slices.
     pub const fn prioritises(&self) -> bool {
         matches!(self.switch.order, Order::Strict | Order::Sliced)

@@ -88,6 +88,7 @@ impl Frontend {
         let limits = Limits {
             requests_max: config.requests_max.max(1),
             queue_entries: config.session_requests_max(),
+            part_bytes: config.part_bytes(),
             bytes_max: quarter.min(2 * u64::from(REQUEST_BYTES_MAX)),
             pages_reserve: BATCH.min(pool.capacity() / 4),
         };

@@ -57,7 +57,9 @@ impl Session {
     /// Takes a valid command; one with data in its capsule only if there is room for that.
     pub(super) fn accept(&mut self, plan: Plan, capsule_bytes: u32, sqe: &Sqe) -> Flow {
         if capsule_bytes > 0 {
-            let Some(pages) = self.room(&plan, self.link.limits.pages_reserve, 0) else {
+            // What comes before data that was asked for has to be taken, or that would never come.
+            let is_exempt = self.receiving > 0;
+            let Some(pages) = self.room(&plan, self.link.limits.pages_reserve, 0, is_exempt) else {
                 return Flow::Blocked;
             };
             self.advance();
@@ -71,7 +73,7 @@ impl Session {
         if !self.paused
             && plan.data_bytes == 0
             && (plan.kind != Kind::Read || self.waiting.is_empty())
-            && let Some(pages) = self.room(&plan, 0, 0)
+            && let Some(pages) = self.room(&plan, 0, 0, false)
         {
             let tag = self.occupy(plan, Stage::Asked, pages, sqe);
             self.ask(tag);
@@ -84,10 +86,14 @@ impl Session {
     }
 
     /// The pages of a command, none for most, if its payload fits.
-    fn room(&mut self, plan: &Plan, pages_reserve: usize, bytes_reserve: u64) -> Option<Pages> {
+    fn room(
+        &mut self,
+        plan: &Plan,
+        pages_reserve: usize,
+        bytes_reserve: u64,
+        is_exempt: bool,
+    ) -> Option<Pages> {
         let bytes_max = self.link.limits.in_flight_bytes_max.saturating_sub(bytes_reserve);
-        // What comes before data that was asked for has to be taken, or that would never come.
-        let is_exempt = self.receiving > 0;
         if !self
             .ledger
             .admits(u64::from(plan.payload_bytes()), bytes_max, is_exempt)
@@ -115,38 +121,51 @@ impl Session {
         self.ledger.insert(work)
     }
 
-    /// Lets commands that wait go on, in order, as far as there is room.
+    /// Lets commands that wait go on, in order, as far as there is room. Reads and writes that are beyond the connection's
+    /// share go on in parts.
     pub(super) fn grant(&mut self) {
         while !self.paused
             && let Some(&tag) = self.waiting.front()
         {
-            let plan = self.ledger.work(tag).plan;
-            // Data that is asked for comes behind whatever the host sends until then: capsules with data have to
-            // find room meanwhile, or both would wait for ever.
-            let (pages_reserve, bytes_reserve) = if plan.data_bytes > 0 {
-                let pages = self.link.limits.pages_reserve + self.link.limits.capsule_pages();
-                (pages, self.link.limits.capsule_bytes())
-            } else {
-                (0, 0)
-            };
-            let Some(pages) = self.room(&plan, pages_reserve, bytes_reserve) else {
-                break;
-            };
-            self.waiting.pop_front();
-            self.ledger.bytes += u64::from(plan.payload_bytes());
-            let work = self.ledger.work(tag);
-            work.pages = pages;
-            work.counted_bytes = plan.payload_bytes();
-            if plan.data_bytes == 0 {
-                work.stage = Stage::Asked;
-                self.ask(tag);
-                continue;
+            if !self.grant_front(tag) {
+                let part_bytes = self.link.limits.part_bytes;
+                let is_over = self.ledger.share_wanted() > 0;
+                if !is_over || !self.ledger.work(tag).shorten(part_bytes) || !self.grant_front(tag) {
+                    break;
+                }
             }
-            work.stage = Stage::Granted;
-            self.receiving += 1;
-            self.granted.push_back(tag);
         }
         self.ask_for_data();
+    }
+
+    /// The first command that waits goes on, if there is room.
+    fn grant_front(&mut self, tag: u64) -> bool {
+        let plan = self.ledger.work(tag).plan;
+        // Data that is asked for comes behind whatever the host sends until then: capsules with data have to
+        // find room meanwhile, or both would wait for ever.
+        let (pages_reserve, bytes_reserve) = if plan.data_bytes > 0 {
+            let pages = self.link.limits.pages_reserve + self.link.limits.capsule_pages();
+            (pages, self.link.limits.capsule_bytes())
+        } else {
+            (0, 0)
+        };
+        let Some(pages) = self.room(&plan, pages_reserve, bytes_reserve, false) else {
+            return false;
+        };
+        self.waiting.pop_front();
+        self.ledger.bytes += u64::from(plan.payload_bytes());
+        let work = self.ledger.work(tag);
+        work.pages = pages;
+        work.counted_bytes = plan.payload_bytes();
+        if plan.data_bytes == 0 {
+            work.stage = Stage::Asked;
+            self.ask(tag);
+            return true;
+        }
+        work.stage = Stage::Granted;
+        self.receiving += 1;
+        self.granted.push_back(tag);
+        true
     }
 
     /// Asks the host for data of commands that have room, in order, as much as is to be on its way at once.
@@ -160,12 +179,13 @@ impl Session {
             }
             work.stage = Stage::Receiving;
             work.asked_bytes = plan.data_bytes;
+            let offset = work.done_bytes;
             self.asked_bytes = asked;
             self.granted.pop_front();
             let header = DataHeader {
                 cid: plan.cid,
                 tag: tag as u16,
-                offset: 0,
+                offset,
                 length: plan.data_bytes,
             };
             self.output.push(Reply::ready(self.framing(), &header));

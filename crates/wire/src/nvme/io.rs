@@ -155,12 +155,17 @@ impl Session {
             self.fail(&plan, Status::PREEMPTED.dnr());
             return self.pass_fences();
         }
+        let reply = match self.take_part(tag, reply) {
+            Some(reply) => reply,
+            None => return,
+        };
         let work = self.ledger.work(tag);
         let sent = core::mem::take(&mut work.pages);
         if reply.result.is_ok() && work.plan.kind == Kind::Read {
             // It counts until it is sent.
             work.counted_bytes = 0;
         }
+        let done_bytes = work.done_bytes;
         let plan = self.vacate(tag);
         self.link.usage_since.get_or_insert(self.link.now);
         match (plan.kind, reply.result) {
@@ -169,7 +174,8 @@ impl Session {
                 self.link.usage.read_bytes += plan.range.length();
                 let cqe = self.cqe(plan.cid, Status::SUCCESS, 0);
                 let (framing, sq_flow) = (self.framing(), self.sq_flow());
-                let reply = Reply::pages(framing, plan.range, pages, &cqe, sq_flow);
+                let place = (plan.range, done_bytes);
+                let reply = Reply::pages(framing, place, pages, &cqe, Some(sq_flow));
                 self.output.push(reply);
             }
             (Kind::Compare, Ok(pages)) => {
@@ -195,6 +201,40 @@ impl Session {
         }
         self.pass_fences();
         self.grant();
+    }
+
+    /// Takes the answer to a part of a read or a write. Returns the answer if the command ends with it.
+    fn take_part(&mut self, tag: u64, reply: BlockReply) -> Option<BlockReply> {
+        let work = self.ledger.work(tag);
+        let (plan, done_bytes, counted_bytes) = (work.plan, work.done_bytes, work.counted_bytes);
+        if reply.result.is_err() || work.rest.is_empty() {
+            return Some(reply);
+        }
+        if work.preempted.is_some() {
+            self.vacate(tag);
+            self.fail(&plan, Status::PREEMPTED.dnr());
+            self.pass_fences();
+            return None;
+        }
+        work.go_on();
+        match reply.result {
+            Ok(pages) if plan.kind == Kind::Read => {
+                // It counts until it is sent.
+                self.link.usage.read_bytes += plan.range.length();
+                let cqe = self.cqe(plan.cid, Status::SUCCESS, 0);
+                let place = (plan.range, done_bytes);
+                let reply = Reply::pages(self.framing(), place, pages, &cqe, None);
+                self.output.push(reply);
+            }
+            _ => {
+                self.link.usage.written_bytes += plan.range.length();
+                self.ledger.bytes -= u64::from(counted_bytes);
+            }
+        }
+        self.waiting.push_front(tag);
+        self.pass_fences();
+        self.grant();
+        None
     }
 
     /// True if there is more of the command to ask for.

@@ -16,6 +16,8 @@ pub struct SessionLimits {
     /// Payload bytes of those commands; at the limit reads wait, and data is not asked for. Also bounds the largest
     /// transfer announced.
     pub in_flight_bytes_max: u64,
+    /// A read or a write that is beyond the connection's share goes on in parts of so much; a multiple of a page.
+    pub part_bytes: u64,
     /// Data that is asked for at once (R2T), if more than one command's: what lies in the socket for long has left the
     /// processor's caches, and comes before other commands.
     pub asked_bytes_max: u32,
@@ -33,6 +35,7 @@ impl Default for SessionLimits {
         Self {
             in_flight_max: 128,
             in_flight_bytes_max: 8 << 20,
+            part_bytes: 32 << 10,
             asked_bytes_max: 512 << 10,
             pages_reserve: 64,
             in_capsule_bytes: IN_CAPSULE_BYTES_MIN,

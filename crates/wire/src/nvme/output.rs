@@ -124,15 +124,16 @@ impl Reply {
         reply
     }
 
-    /// Data of a read, the pages of its range, and the response to it.
+    /// Data of a read, the pages of a range and the bytes before it, and the response, unless more data follow:
+    /// `sq_flow` is `None` then.
     pub(super) fn pages(
         framing: Framing,
-        range: SectorRange,
+        (range, done_bytes): (SectorRange, u32),
         pages: Pages,
         cqe: &Cqe,
-        sq_flow: bool,
+        sq_flow: Option<bool>,
     ) -> Self {
-        let mut reply = Self::new(true);
+        let mut reply = Self::new(sq_flow.is_some());
         let length = range.length() as u32;
         reply.skip = range.skip() as u16;
         let due = (usize::from(reply.skip) + length as usize).div_ceil(PAGE_BYTES);
@@ -143,7 +144,7 @@ impl Reply {
         );
         reply.body = Body::Pages(pages);
         reply.credit_bytes = length;
-        reply.finish(framing, length, cqe, sq_flow);
+        reply.finish(framing, (done_bytes, length), cqe, sq_flow);
         reply
     }
 
@@ -152,19 +153,22 @@ impl Reply {
         let mut reply = Self::new(true);
         bytes.truncate(length as usize);
         reply.body = Body::Bytes(bytes.into_boxed_slice());
-        reply.finish(framing, length, cqe, sq_flow);
+        reply.finish(framing, (0, length), cqe, Some(sq_flow));
         reply
     }
 
     /// Puts `C2HData`'s header in front of the body (TCP §3.6.2.9), its digest behind it, and then the response,
-    /// unless the success flag stands for it: that takes a queue without flow control, and a plain success.
-    fn finish(&mut self, framing: Framing, length: u32, cqe: &Cqe, sq_flow: bool) {
+    /// unless the success flag stands for it: that takes a queue without flow control, and a plain success. `sq_flow` is
+    /// `None` if more data follow.
+    fn finish(&mut self, framing: Framing, (offset, length): (u32, u32), cqe: &Cqe, sq_flow: Option<bool>) {
         self.body_bytes = length;
-        let silent = !sq_flow && cqe.status.0 == 0 && cqe.result == 0;
+        let is_last = sq_flow.is_some();
+        let silent = sq_flow == Some(false) && cqe.status.0 == 0 && cqe.result == 0;
         let head_bytes = DATA_PDU_BYTES + framing.header_digest_bytes();
         let data_offset = head_bytes.next_multiple_of(usize::from(framing.alignment));
-        let mut flags = pdu_flag::LAST;
+        let mut flags = 0;
         for (set, flag) in [
+            (is_last, pdu_flag::LAST),
             (silent, pdu_flag::SUCCESS),
             (framing.header_digest, pdu_flag::HEADER_DIGEST),
             (framing.data_digest, pdu_flag::DATA_DIGEST),
@@ -182,7 +186,7 @@ impl Reply {
         let header = DataHeader {
             cid: cqe.cid,
             tag: 0,
-            offset: 0,
+            offset,
             length,
         };
         header.emit(&mut self.head);
@@ -203,7 +207,7 @@ impl Reply {
             put(&mut self.tail, 0, &digest.to_le_bytes());
             tail_bytes = DIGEST_BYTES;
         }
-        if !silent {
+        if is_last && !silent {
             tail_bytes += emit_response(framing, cqe, &mut self.tail[tail_bytes..]);
         }
         self.tail_bytes = tail_bytes as u8;

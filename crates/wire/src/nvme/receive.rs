@@ -259,7 +259,7 @@ impl Session {
             Some((tag, work)) => {
                 let left = work.plan.data_bytes - work.filled;
                 let last = common.flags & pdu_flag::LAST != 0;
-                if data.offset != work.filled || data.length > left {
+                if data.offset != work.done_bytes + work.filled || data.length > left {
                     Err((Fatal::OutOfRange, 0))
                 } else if last != (data.length == left) {
                     Err((Fatal::HeaderField, FLAGS_AT))

@@ -45,6 +45,7 @@ impl Protocol for Nvme {
         let limits = SessionLimits {
             in_flight_max: opening.limits.queue_entries,
             in_flight_bytes_max: opening.limits.bytes_max,
+            part_bytes: opening.limits.part_bytes,
             pages_reserve: opening.limits.pages_reserve,
             ..SessionLimits::default()
         };
@@ -89,8 +90,9 @@ impl Session {
             "nothing under way is waited for"
         );
         let waiting = self.waiting.iter().map(|&tag| {
-            let Work { plan, extra, .. } = self.ledger.remove(tag);
-            (plan, extra)
+            let mut work = self.ledger.remove(tag);
+            work.lengthen();
+            (work.plan, work.done_bytes, work.extra)
         });
         Parked {
             waiting: waiting.collect(),
@@ -102,8 +104,11 @@ impl Session {
     pub fn unpark(parked: Parked, client: u32, pool: Pool) -> Self {
         let mut session = Self::with(parked.link, client, pool);
         session.blocked = true;
-        for (plan, extra) in parked.waiting {
-            let work = Work::new(plan, Stage::Waiting, Pages::new(), extra);
+        for (plan, done_bytes, extra) in parked.waiting {
+            let work = Work {
+                done_bytes,
+                ..Work::new(plan, Stage::Waiting, Pages::new(), extra)
+            };
             session.waiting.push_back(session.ledger.insert(work));
         }
         session
@@ -297,7 +302,7 @@ impl session::Session for Session {
 /// A session without requests under way and without its pool: what it knows, and the commands that have no room yet.
 pub struct Parked {
     link: Link,
-    waiting: Vec<(Plan, Option<Box<Extra>>)>,
+    waiting: Vec<(Plan, u32, Option<Box<Extra>>)>,
 }
 
 impl session::Parked for Parked {

@@ -45,7 +45,8 @@ pub(super) struct Plan {
     pub fua: bool,
     /// Bytes of data that the host sends.
     pub data_bytes: u32,
-    /// The command's range; of trims and zeroes, the part that the volume has not been asked about.
+    /// The command's range; of trims and zeroes, the part that the volume has not been asked about; of reads and writes in
+    /// parts, the part under way.
     pub range: SectorRange,
 }
 
@@ -53,6 +54,9 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct Work {
     pub plan: Plan,
+    /// Of a read or a write in parts: the bytes before the part under way, and what is behind that part.
+    pub done_bytes: u32,
+    pub rest: SectorRange,
     pub stage: Stage,
     /// A data digest did not match.
     pub damaged: bool,
@@ -121,6 +125,8 @@ impl Work {
     pub fn new(plan: Plan, stage: Stage, pages: Pages, extra: Option<Box<Extra>>) -> Self {
         Self {
             plan,
+            done_bytes: 0,
+            rest: SectorRange::EMPTY,
             stage,
             damaged: false,
             preempted: None,
@@ -133,6 +139,46 @@ impl Work {
             pages,
             extra,
         }
+    }
+
+    /// Cuts a read or a write to a part of so many bytes at most; false if that makes it no shorter.
+    pub fn shorten(&mut self, bytes: u64) -> bool {
+        let Plan { kind, range, .. } = &mut self.plan;
+        if !matches!(kind, Kind::Read | Kind::Write) || range.length() <= bytes {
+            return false;
+        }
+        assert!(self.rest.is_empty(), "a part is cut off from the whole rest");
+        let part = range.take_front(bytes);
+        self.rest = core::mem::replace(range, part);
+        if *kind == Kind::Write {
+            self.plan.data_bytes = part.length() as u32;
+        }
+        true
+    }
+
+    /// Undoes [`Work::shorten`] for a part that has not begun.
+    pub fn lengthen(&mut self) {
+        if self.rest.is_empty() {
+            return;
+        }
+        self.plan.range = self
+            .plan
+            .range
+            .joined(core::mem::replace(&mut self.rest, SectorRange::EMPTY));
+        if self.plan.kind == Kind::Write {
+            self.plan.data_bytes = self.plan.range.length() as u32;
+        }
+    }
+
+    /// The part under way is done: what is behind it waits for room.
+    pub fn go_on(&mut self) {
+        self.done_bytes += self.plan.range.length() as u32;
+        self.plan.range = core::mem::replace(&mut self.rest, SectorRange::EMPTY);
+        if self.plan.kind == Kind::Write {
+            self.plan.data_bytes = self.plan.range.length() as u32;
+        }
+        (self.filled, self.asked_bytes, self.counted_bytes) = (0, 0, 0);
+        self.stage = Stage::Waiting;
     }
 
     /// Puts data in its place.

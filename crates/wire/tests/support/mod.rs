@@ -344,6 +344,7 @@ pub fn limits() -> Limits {
         requests_max: 16,
         queue_entries: 16,
         bytes_max: 64 << 10,
+        part_bytes: 4 << 10,
         pages_reserve: 1,
     }
 }

@@ -142,6 +142,7 @@ impl Fuzzer {
             requests_max: rng.between(1, 6) as usize,
             queue_entries: 0,
             bytes_max: rng.between(1, 8) * PAGE_BYTES as u64,
+            part_bytes: rng.between(1, 2) * PAGE_BYTES as u64,
             pages_reserve: rng.below(4) as usize,
         };
         let mut session = Session::new(Opening {

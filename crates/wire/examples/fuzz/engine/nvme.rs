@@ -139,6 +139,7 @@ impl Nvme {
         let limits = SessionLimits {
             in_flight_max: rng.between(2, ENTRIES_MAX as u64) as usize,
             in_flight_bytes_max: rng.between(24, 56) << 10,
+            part_bytes: rng.between(1, 2) * PAGE_BYTES as u64,
             pages_reserve: rng.below(4) as usize,
             ..SessionLimits::default()
         };
@@ -260,6 +261,12 @@ impl Talk<'_> {
                 chunk.append(&mut fresh);
             }
             rounds += 1;
+            if idle > 0 {
+                // A compare is not done in parts.
+                self.session.set_share(u64::MAX);
+            } else if rng.chance(0.1) {
+                self.session.set_share(rng.between(1, 12) * PAGE_BYTES as u64);
+            }
             let piece = chunk.len().min(piece_max.max(chunk.len() / 20));
             let taken = self.session.receive(now, &chunk[..piece]);
             assert!(
