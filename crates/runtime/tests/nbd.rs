@@ -274,11 +274,20 @@ fn clients_that_stand_still_lose_what_others_wait_for() {
                 client
             })
             .collect();
-        let closed = core.stats().clients_closed;
+        let (closed, cut) = (core.stats().clients_closed, core.stats().clients_cut);
         let mut good = Client::new(address);
-        good.request(WRITE, 1, 0, 4 << 20);
-        good.give(&vec![7; 4 << 20]);
-        assert_eq!(good.reply(), (0, 1));
+        let data: Vec<u8> = (0..4 << 20).map(|at: u32| (at / 512 * 7 + at) as u8).collect();
+        let mut read = vec![0; data.len()];
+        // In parts at first, and then with what the idle ones had.
+        while core.stats().clients_cut == cut {
+            good.request(WRITE, 1, 0, data.len() as u32);
+            good.give(&data);
+            assert_eq!(good.reply(), (0, 1));
+            good.request(READ, 2, 0, data.len() as u32);
+            assert_eq!(good.reply(), (0, 2));
+            good.0.read_exact(&mut read).expect("the data follows");
+            assert!(read == data);
+        }
         drop(idle);
         drop(good);
         while core.stats().clients_closed < closed + 3 {

@@ -581,6 +581,19 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Targe
     Ok(target)
 }
 
+/// Connections per core, as far as the pool has room for each to have a page under way and another one to come.
+fn connections_of_pool(args: &ServeArgs, says: &Says) -> u64 {
+    let room = args.pool.0 / 4 / (2 * PAGE_BYTES as u64);
+    let wanted = u64::from(args.connections);
+    if room < wanted {
+        says.note(&format!(
+            "--connections is {room}, not {wanted}: --pool {} has room for no more",
+            args.pool
+        ));
+    }
+    room.min(wanted)
+}
+
 /// Connections per core, as far as this process may have open files for them.
 fn connections(args: &ServeArgs, says: &Says) -> anyhow::Result<usize> {
     /// Of a core: its ring, its poller, its mailbox, and the spare. Of a medium: two ways to it.
@@ -591,7 +604,7 @@ fn connections(args: &ServeArgs, says: &Says) -> anyhow::Result<usize> {
     let listeners = (args.nbd.len() + args.nvme.len() + 1) as u64;
     let others =
         FILES_OF_PROCESS + FILES_OF_CORE * cores + FILES_OF_MEDIUM * args.media.len() as u64 + listeners;
-    let wanted = u64::from(args.connections);
+    let wanted = u64::from(args.connections).min(connections_of_pool(args, says));
     let allowed = launch::allow_files(others + cores * wanted);
     let connections = wanted.min(allowed.saturating_sub(others) / cores);
     if connections == 0 {

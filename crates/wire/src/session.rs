@@ -108,6 +108,8 @@ pub struct State {
     pub pending_bytes: u64,
     /// The share with which the request would go on that is held up for want of it; 0 if none is.
     pub share_wanted: u64,
+    /// A request is done in parts, since there is no share for the whole.
+    pub is_short: bool,
     /// Requests accepted and not yet completely answered, queued replies included.
     pub in_flight: usize,
     /// Payload bytes of the requests under way and of the reads not yet sent.

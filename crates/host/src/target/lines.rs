@@ -34,6 +34,8 @@ pub struct Standing {
     pub waits: bool,
     /// The share that its next request needs and does not have, or 0.
     pub share_wanted: u64,
+    /// It does a request in parts for want of a share.
+    pub is_short: bool,
     /// Requests under way.
     pub in_flight: usize,
     /// Payload of its requests under way.
@@ -154,6 +156,8 @@ pub(super) struct Lines {
     budget: Budget,
     /// Those that hold more than their reserve and wait for their clients.
     holders: Holders,
+    /// Connections that are short of a share.
+    short: usize,
     /// What was shared of it when those of `blocked` that want more were looked at last.
     shared_at: u64,
     /// Connections that are paused to move to another core.
@@ -172,6 +176,7 @@ impl Lines {
             blocked_at: usize::MAX,
             budget: Budget::new(config.payload_bytes_max(), connections_max),
             holders: Holders::new(connections_max),
+            short: 0,
             shared_at: 0,
             departing: Vec::with_capacity(connections_max),
             sending: None,
@@ -224,6 +229,7 @@ impl Lines {
         }
         self.budget.recount(connection.last.in_flight_bytes, 0);
         self.holders.forget(slot);
+        self.short -= usize::from(connection.last.is_short);
         let Connection {
             client,
             app,
@@ -255,6 +261,7 @@ impl Lines {
             self.budget.recount(before, standing.in_flight_bytes);
             let holds = standing.awaits_client && self.budget.excess(standing.in_flight_bytes) > 0;
             self.holders.note(now, slot, holds, standing.moved_bytes);
+            self.short = self.short + usize::from(standing.is_short) - usize::from(connection.last.is_short);
             connection.last = standing;
         }
     }
@@ -409,8 +416,11 @@ impl Lines {
         self.holders.deadline().filter(|_| self.wants_share())
     }
 
-    /// True if a connection waits for a share.
+    /// True if a connection waits for a share, or would have a larger one.
     fn wants_share(&self) -> bool {
+        if self.short > 0 {
+            return true;
+        }
         let mut blocked = self.blocked.iter().filter_map(|&slot| self.get(slot));
         blocked.any(|connection| connection.last.share_wanted > 0)
     }

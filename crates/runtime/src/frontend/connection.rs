@@ -135,6 +135,7 @@ impl Connection {
             is_over,
             waits: state.is_blocked || state.is_waiting,
             share_wanted: state.share_wanted,
+            is_short: state.is_short,
             in_flight: state.in_flight,
             in_flight_bytes: state.in_flight_bytes,
             awaits_client: state.is_receiving || state.pending_bytes > 0 && !self.can_write,

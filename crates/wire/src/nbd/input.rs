@@ -21,6 +21,9 @@ pub enum CloseReason {
     /// `NBD_OPT_EXPORT_NAME` for an export that does not exist or may not be used now; the option has no other no.
     #[error("the client chose an export that does not exist")]
     UnknownExport,
+    /// The volume failed in the middle of a read whose first part was sent: a simple reply has no way to say so.
+    #[error("a read failed after its first part was sent")]
+    ReadFailed,
     /// The client chose no export in time.
     #[error("the client did not complete the negotiation in time")]
     Idle,

@@ -19,6 +19,13 @@ const ERROR_TEXT_BYTES_MAX: usize = 54;
 /// Largest head: an error chunk with its text.
 const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
 
+/// Which part of a read's answer it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
 /// A reply on its way out.
 pub(super) struct Reply {
     head: [u8; HEAD_BYTES_MAX],
@@ -49,8 +56,12 @@ impl Reply {
     }
 
     fn put_chunk(&mut self, kind: u16, cookie: u64, length: u32) {
+        self.put_chunk_of(chunk::DONE, kind, cookie, length);
+    }
+
+    fn put_chunk_of(&mut self, flags: u16, kind: u16, cookie: u64, length: u32) {
         self.put(&proto::STRUCTURED_REPLY_MAGIC.to_be_bytes());
-        self.put(&chunk::DONE.to_be_bytes());
+        self.put(&flags.to_be_bytes());
         self.put(&kind.to_be_bytes());
         self.put(&cookie.to_be_bytes());
         self.put(&length.to_be_bytes());
@@ -88,13 +99,28 @@ impl Reply {
     /// The data of a read: one content chunk if `structured`, so that "don't fragment" always holds, else a simple
     /// reply. `pages` are those of the range.
     pub(super) fn data(cookie: u64, range: SectorRange, pages: Pages, structured: bool) -> Self {
+        let (is_first, is_last) = (true, true);
+        Self::part(cookie, range, pages, structured, Place { is_first, is_last })
+    }
+
+    /// The data of a part of a read. Only the first part of a simple reply has a header.
+    pub(super) fn part(
+        cookie: u64,
+        range: SectorRange,
+        pages: Pages,
+        structured: bool,
+        place: Place,
+    ) -> Self {
         let mut reply = if structured {
             let mut reply = Self::new();
-            reply.put_chunk(chunk::OFFSET_DATA, cookie, 8 + range.length() as u32);
+            let flags = if place.is_last { chunk::DONE } else { 0 };
+            reply.put_chunk_of(flags, chunk::OFFSET_DATA, cookie, 8 + range.length() as u32);
             reply.put(&range.offset().to_be_bytes());
             reply
-        } else {
+        } else if place.is_first {
             Self::simple(cookie, None)
+        } else {
+            Self::new()
         };
         reply.skip = range.skip() as u16;
         reply.body_bytes = range.length() as u32;

@@ -137,7 +137,10 @@ impl Session {
     }
 
     fn in_flight(&self) -> usize {
-        self.transmission.ledger.len() + self.output.replies()
+        let under_way = self.transmission.ledger.len();
+        // A request in parts is one also while none of them is under way.
+        let is_parted = under_way == 0 && self.transmission.is_parted();
+        under_way + usize::from(is_parted) + self.output.replies()
     }
 
     /// One step with the bytes at hand: how many it took and how to go on.
@@ -182,6 +185,11 @@ impl Session {
         }
     }
 
+    /// True while the payload of a write is on its way, or a request is done in parts.
+    fn is_busy(&self) -> bool {
+        self.transmission.is_receiving() || self.transmission.is_parted()
+    }
+
     fn is_negotiating(&self) -> bool {
         self.transmission.terms.opened.is_none() && self.closing.is_none()
     }
@@ -196,7 +204,7 @@ impl session::Session for Session {
     fn receive(&mut self, _now: Instant, bytes: &[u8]) -> usize {
         let mut taken = 0;
         loop {
-            if self.paused && self.closing.is_none() && !self.transmission.is_receiving() {
+            if self.paused && self.closing.is_none() && !self.is_busy() {
                 self.blocked = true;
                 return taken;
             }
@@ -251,7 +259,8 @@ impl session::Session for Session {
             is_blocked: self.blocked,
             is_waiting: false,
             is_receiving: self.transmission.is_receiving(),
-            has_requests: !ledger.requests.is_empty(),
+            has_requests: !ledger.requests.is_empty() || self.blocked && self.transmission.may_go_on(),
+            is_short: self.transmission.is_short(),
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),
             share_wanted: if self.blocked { ledger.share_wanted() } else { 0 },
@@ -281,7 +290,7 @@ impl session::Session for Session {
 
     fn pause(&mut self) {
         self.paused = true;
-        self.blocked |= !self.transmission.is_receiving();
+        self.blocked |= !self.is_busy();
     }
 
     fn resume(&mut self) {
@@ -289,7 +298,7 @@ impl session::Session for Session {
     }
 
     fn is_at_rest(&self) -> bool {
-        let open = self.closing.is_none() && !self.transmission.is_receiving();
+        let open = self.closing.is_none() && !self.is_busy();
         let is_quiet = self.in_flight() == 0 && self.output.pending_bytes() == 0;
         self.paused && open && is_quiet && self.transmission.ledger.requests.is_empty()
     }

@@ -3,10 +3,10 @@
 use core::ops::Range;
 
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
-use base::{BadRange, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange};
+use base::{BadRange, BlockError, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange};
 
 use super::input::{CloseReason, Flow, Gather, Opened};
-use super::output::{Output, Reply};
+use super::output::{Output, Place, Reply};
 use super::proto::{Errno, REQUEST_BYTES, RequestHeader, command, command_flags as flag};
 use crate::ledger::Ledger;
 use crate::segment::{copy_in, visit_places};
@@ -20,6 +20,26 @@ pub(super) struct Work {
     /// The client's range; of trims and zeroes, the part that the volume has not been asked about.
     range: SectorRange,
     fua: bool,
+    /// It is a part of [`Transmission::parted`].
+    is_part: bool,
+}
+
+/// A read or a write that is done in parts. No other request is taken meanwhile.
+#[derive(Debug)]
+struct Parted {
+    cookie: u64,
+    kind: Kind,
+    fua: bool,
+    /// Bytes of which no part has begun.
+    rest: SectorRange,
+    /// There was no share for a longer part.
+    is_short: bool,
+    /// Parts under way.
+    parts: u32,
+    /// The first part of a read is answered.
+    is_answering: bool,
+    /// A part failed: no more are begun.
+    errno: Option<Errno>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +117,15 @@ pub(super) struct Terms {
     pub stopping: bool,
 }
 
+/// Pages of a longer write are taken as its payload arrives, so much at a time.
+const WRITE_PART_BYTES: u64 = 1 << 20;
+
 impl Terms {
+    /// The longest part of a write whose pages are taken at once.
+    fn write_part_bytes(&self) -> u64 {
+        WRITE_PART_BYTES.max(self.limits.part_bytes)
+    }
+
     /// # Panics
     /// If the limits do not admit a single request of one page.
     pub fn new(limits: Limits, pool_pages: usize) -> Self {
@@ -131,6 +159,9 @@ pub(super) struct Transmission {
     pub ledger: Ledger<Work>,
     /// The write whose payload is being received.
     write: Option<WritePayload>,
+    parted: Option<Parted>,
+    /// A part was answered since the last step.
+    may_go_on: bool,
 }
 
 impl Transmission {
@@ -142,6 +173,8 @@ impl Transmission {
             ledger: Ledger::new(client, pool, terms.limits.requests_max),
             terms,
             write: None,
+            parted: None,
+            may_go_on: false,
         }
     }
 
@@ -155,9 +188,26 @@ impl Transmission {
         matches!(self.terms.phase, Phase::Payload)
     }
 
+    /// True while a request is done in parts: it ends before anything else begins.
+    pub fn is_parted(&self) -> bool {
+        self.parted.is_some()
+    }
+
+    /// True if such a request would be done in longer parts with a larger share.
+    pub fn is_short(&self) -> bool {
+        self.parted.as_ref().is_some_and(|parted| parted.is_short)
+    }
+
+    /// True if a step without new bytes may get on with such a request.
+    pub fn may_go_on(&self) -> bool {
+        self.may_go_on
+    }
+
     /// One step with the bytes at hand: how many it took and how to go on.
     pub fn step(&mut self, bytes: &[u8], output: &mut Output) -> (usize, Flow) {
+        self.may_go_on = false;
         match self.terms.phase {
+            Phase::Header if self.parted.is_some() => (0, self.go_on(output)),
             Phase::Header => {
                 // A header that is there as a whole is looked at in place.
                 if self.terms.header.is_empty()
@@ -188,7 +238,9 @@ impl Transmission {
                     return (step, Flow::Starved);
                 }
                 self.terms.phase = Phase::Header;
-                output.push(Reply::simple(cookie, Some(errno)));
+                if self.parted.is_none() {
+                    output.push(Reply::simple(cookie, Some(errno)));
+                }
                 (step, Flow::Again)
             }
         }
@@ -208,7 +260,7 @@ impl Transmission {
         let opened = self.terms.opened();
         match self.judge(&header, opened) {
             Ok((Kind::Status, _)) => output.push(Reply::allocated(header.cookie, header.length)),
-            Ok((kind, range)) => return self.accept(&header, kind, range),
+            Ok((kind, range)) => return self.accept(&header, kind, range, output),
             Err(errno) if header.command == command::WRITE => {
                 self.terms.phase = Phase::Skip {
                     cookie: header.cookie,
@@ -272,17 +324,44 @@ impl Transmission {
     }
 
     /// Takes a valid request, if there is room for its payload.
-    fn accept(&mut self, header: &RequestHeader, kind: Kind, range: SectorRange) -> Flow {
+    fn accept(
+        &mut self,
+        header: &RequestHeader,
+        kind: Kind,
+        range: SectorRange,
+        output: &mut Output,
+    ) -> Flow {
         let payload_bytes = kind.payload_bytes(range.length());
         let limits = &self.terms.limits;
-        if !self.ledger.admits(payload_bytes, limits.bytes_max, false) {
+        let fua = header.flags & flag::FUA != 0 && kind.changes_data();
+        let is_long = kind == Kind::Write && payload_bytes > self.terms.write_part_bytes();
+        let is_admitted = self.ledger.admits(payload_bytes, limits.bytes_max, false);
+        if is_long || !is_admitted && self.ledger.share_wanted() > 0 && self.can_part(header, kind, range) {
+            self.parted = Some(Parted {
+                cookie: header.cookie,
+                kind,
+                fua,
+                rest: range,
+                is_short: false,
+                parts: 0,
+                is_answering: false,
+                errno: None,
+            });
+            return match self.go_on(output) {
+                // The header is taken: what waits for room is the first part.
+                Flow::Blocked => Flow::Again,
+                flow => flow,
+            };
+        }
+        if !is_admitted {
             return Flow::Blocked;
         }
         let work = Work {
             cookie: header.cookie,
             kind,
             range,
-            fua: header.flags & flag::FUA != 0 && kind.changes_data(),
+            fua,
+            is_part: false,
         };
         if kind == Kind::Write {
             let Some(pages) = self.ledger.take_pages(range, limits.pages_reserve) else {
@@ -297,6 +376,123 @@ impl Transmission {
         }
         self.ledger.bytes += payload_bytes;
         Flow::Again
+    }
+
+    /// True if a request without room for its whole payload may be done in parts. An answer that may not be cut cannot; nor
+    /// can a simple reply while others may come between its parts.
+    fn can_part(&self, header: &RequestHeader, kind: Kind, range: SectorRange) -> bool {
+        let is_longer = range.length() > self.terms.limits.part_bytes;
+        is_longer
+            && match kind {
+                Kind::Write => true,
+                Kind::Read if self.terms.opened().structured => header.flags & flag::DF == 0,
+                Kind::Read => self.ledger.len() == 0,
+                _ => false,
+            }
+    }
+
+    /// Gets on with the request that is done in parts.
+    fn go_on(&mut self, output: &mut Output) -> Flow {
+        let limits = self.terms.limits;
+        let parted = self.parted.as_mut().expect("a request is done in parts");
+        if let Some(errno) = parted.errno {
+            if parted.kind == Kind::Read {
+                return Flow::Close(CloseReason::ReadFailed);
+            }
+            if !parted.rest.is_empty() {
+                self.terms.phase = Phase::Skip {
+                    cookie: parted.cookie,
+                    errno,
+                    left: parted.rest.length() as u32,
+                };
+                parted.rest = SectorRange::EMPTY;
+                return Flow::Again;
+            }
+        }
+        if parted.rest.is_empty() {
+            if parted.parts > 0 {
+                return Flow::Blocked;
+            }
+            output.push(Reply::simple(parted.cookie, parted.errno));
+            self.parted = None;
+            return Flow::Again;
+        }
+        // The parts of a read are answered in order.
+        let is_busy = parted.kind == Kind::Read && parted.parts > 0;
+        if is_busy || self.ledger.len() + output.replies() >= limits.requests_max {
+            return Flow::Blocked;
+        }
+        let longest = match parted.kind {
+            Kind::Write => self.terms.write_part_bytes(),
+            _ => u64::MAX,
+        };
+        let mut rest = parted.rest;
+        let mut range = rest.take_front(longest);
+        parted.is_short = !self.ledger.admits(range.length(), limits.bytes_max, false);
+        if parted.is_short {
+            rest = parted.rest;
+            range = rest.take_front(limits.part_bytes);
+            if !self.ledger.admits(range.length(), limits.bytes_max, false) {
+                return Flow::Blocked;
+            }
+        }
+        let work = Work {
+            cookie: parted.cookie,
+            kind: parted.kind,
+            range,
+            fua: parted.fua,
+            is_part: true,
+        };
+        let mut pages = Pages::new();
+        if parted.kind == Kind::Write {
+            let Some(taken) = self.ledger.take_pages(range, limits.pages_reserve) else {
+                return Flow::Blocked;
+            };
+            pages = taken;
+        }
+        (parted.rest, parted.parts) = (rest, parted.parts + 1);
+        let request = self.part(work, pages);
+        self.ledger.bytes += range.length();
+        if work.kind == Kind::Write {
+            self.terms.phase = Phase::Payload;
+            self.write = Some(WritePayload { request, filled: 0 });
+            return Flow::Again;
+        }
+        self.ledger.requests.push_back(request);
+        Flow::Blocked
+    }
+
+    /// A part is answered.
+    fn complete_part(&mut self, work: Work, result: Result<Pages, BlockError>, output: &mut Output) {
+        let structured = self.terms.opened().structured;
+        let parted = self.parted.as_mut().expect("a request is done in parts");
+        self.may_go_on = true;
+        parted.parts -= 1;
+        match (work.kind, result) {
+            (Kind::Read, Ok(pages)) => {
+                // Its bytes count until they are sent.
+                let is_last = parted.rest.is_empty();
+                let place = Place {
+                    is_first: !parted.is_answering,
+                    is_last,
+                };
+                parted.is_answering = true;
+                output.push(Reply::part(work.cookie, work.range, pages, structured, place));
+                if is_last {
+                    self.parted = None;
+                }
+                return;
+            }
+            (Kind::Read, Err(error)) if structured || !parted.is_answering => {
+                output.push(Reply::error(work.cookie, error.into(), structured));
+                self.parted = None;
+            }
+            (_, Err(error)) => {
+                parted.errno.get_or_insert(error.into());
+            }
+            (_, Ok(_)) => {}
+        }
+        self.ledger.bytes -= work.range.length();
     }
 
     /// The next part of a request for the volume, of which the rest is under way from here on. Trims and zeroes may be longer
@@ -373,6 +569,9 @@ impl Transmission {
         let work = self.ledger.remove(reply.tag);
         if is_cut {
             return;
+        }
+        if work.is_part {
+            return self.complete_part(work, reply.result, output);
         }
         if work.kind.is_parted() && !work.range.is_empty() && reply.result.is_ok() {
             let request = self.part(work, Pages::new());

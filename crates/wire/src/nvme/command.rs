@@ -130,7 +130,11 @@ impl Session {
             if !self.grant_front(tag) {
                 let part_bytes = self.link.limits.part_bytes;
                 let is_over = self.ledger.share_wanted() > 0;
-                if !is_over || !self.ledger.work(tag).shorten(part_bytes) || !self.grant_front(tag) {
+                if !is_over || !self.ledger.work(tag).shorten(part_bytes) {
+                    break;
+                }
+                self.short += 1;
+                if !self.grant_front(tag) {
                     break;
                 }
             }

@@ -217,6 +217,7 @@ impl Session {
             return None;
         }
         work.go_on();
+        self.short -= 1;
         match reply.result {
             Ok(pages) if plan.kind == Kind::Read => {
                 // It counts until it is sent.

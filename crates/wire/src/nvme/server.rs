@@ -197,6 +197,7 @@ impl session::Session for Session {
             is_waiting,
             is_receiving: self.is_receiving(),
             has_requests: !self.ledger.requests.is_empty(),
+            is_short: self.short > 0,
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),
             share_wanted: if is_held_up { self.ledger.share_wanted() } else { 0 },

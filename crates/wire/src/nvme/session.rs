@@ -136,6 +136,8 @@ pub struct Session {
     pub(super) ledger: Ledger<Work>,
     /// Tags of commands whose payload does not fit yet, in order.
     pub(super) waiting: VecDeque<u64>,
+    /// Commands of which only a part has room.
+    pub(super) short: usize,
     /// Commands that have room and whose data has not come.
     pub(super) receiving: usize,
     /// Tags of those of them whose data is still to be asked for.
@@ -200,6 +202,7 @@ impl Session {
         Self {
             ledger: Ledger::new(client, pool, entries),
             waiting: VecDeque::with_capacity(entries),
+            short: 0,
             receiving: 0,
             granted: VecDeque::new(),
             asked_bytes: 0,
@@ -394,6 +397,7 @@ impl Session {
     pub(super) fn vacate(&mut self, tag: u64) -> Plan {
         let work = self.ledger.remove(tag);
         self.ledger.bytes -= u64::from(work.counted_bytes);
+        self.short -= usize::from(!work.rest.is_empty());
         work.plan
     }
 }

@@ -213,6 +213,11 @@ impl Fuzzer {
         let mut at = 0;
         let mut idle = 0;
         loop {
+            if idle > 0 {
+                session.set_share(u64::MAX);
+            } else if rng.chance(0.1) {
+                session.set_share(rng.between(1, 8) * PAGE_BYTES as u64);
+            }
             let end = self.input.len().min(at + rng.between(1, piece_max) as usize);
             let taken = session.receive(Instant::ZERO, &self.input[at..end]);
             assert!(

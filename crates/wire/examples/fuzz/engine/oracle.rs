@@ -50,13 +50,22 @@ struct Asked<'v> {
     header: RequestHeader,
     payload: &'v [u8],
     answered: bool,
+    /// Data of a read that came.
+    data_bytes: u32,
+    /// Its payload is there.
+    is_whole: bool,
 }
 
 /// Panics if the output is not right.
 pub fn check(view: &View<'_>, tally: &mut Tally) {
     let cut = matches!(
         view.closed,
-        Some(CloseReason::Magic | CloseReason::ClientFlags | CloseReason::UnknownExport)
+        Some(
+            CloseReason::Magic
+                | CloseReason::ClientFlags
+                | CloseReason::UnknownExport
+                | CloseReason::ReadFailed
+        )
     );
     tally.cut += u64::from(cut);
     let (mut input, mut output) = (view.input, view.output);
@@ -252,19 +261,32 @@ fn transmission(
     let accepted = asked
         .iter()
         .filter(|one| one.header.command == command::WRITE && judge.error(&one.header).is_none());
-    let mut expected =
-        accepted.map(|one| (one.header.offset, one.header.length, crc32c::crc32c(one.payload)));
-    for write in view.writes {
-        assert_eq!(
-            Some(*write),
-            expected.next(),
-            "writes reach the gateway whole and in order"
+    let mut writes = view.writes.iter().peekable();
+    for one in accepted {
+        // Whole, or in parts: the next ones do not come after one failed.
+        let mut at = 0;
+        while let Some(&(offset, length, crc)) = writes.next_if(|&&(offset, length, crc)| {
+            let end = at + length as usize;
+            let is_next = offset == one.header.offset + at as u64 && length > 0;
+            is_next
+                && one
+                    .payload
+                    .get(at..end)
+                    .is_some_and(|part| crc == crc32c::crc32c(part))
+        }) {
+            let _ = (offset, crc);
+            at += length as usize;
+        }
+        assert!(
+            at > 0 || cut || !one.is_whole,
+            "every good write reaches the gateway"
         );
     }
     assert!(
-        cut || expected.next().is_none(),
-        "every good write reaches the gateway"
+        writes.next().is_none(),
+        "writes reach the gateway as they are and in order"
     );
+    asked.retain(|one| one.is_whole);
     while !output.is_empty() {
         let Some(reply) = parse_reply(&mut output) else {
             return assert!(cut, "the output is made of replies");
@@ -280,8 +302,11 @@ fn transmission(
             // The client gave one cookie to two different requests: which one this answers cannot be told.
             return;
         }
-        one.answered = true;
-        if !answer(&one.header, &reply, judge, &mut output, tally) {
+        one.answered = match &reply {
+            Reply::Simple { .. } => true,
+            Reply::Chunk { flags, .. } => *flags == chunk::DONE,
+        };
+        if !answer(one, &reply, judge, &mut output, tally) {
             return assert!(cut, "the data of a read is whole");
         }
     }
@@ -293,15 +318,17 @@ fn transmission(
 
 /// The whole requests of the input, up to a disconnect or a wrong magic.
 fn requests<'v>(view: &View<'_>, mut input: &'v [u8]) -> Vec<Asked<'v>> {
+    // A read that fails in the middle ends the connection before what comes behind it.
+    let ends_with = |reason| view.closed == Some(reason) || view.closed == Some(CloseReason::ReadFailed);
     let mut asked = Vec::new();
     while let Some(header) = input.split_off(..REQUEST_BYTES) {
         let header = header.first_chunk().expect("a header's bytes were taken");
         let Some(header) = RequestHeader::parse(header) else {
-            assert_eq!(view.closed, Some(CloseReason::Magic));
+            assert!(ends_with(CloseReason::Magic));
             break;
         };
         if header.command == command::DISC {
-            assert_eq!(view.closed, Some(CloseReason::Disconnected));
+            assert!(ends_with(CloseReason::Disconnected));
             break;
         }
         let payload_bytes = if header.command == command::WRITE {
@@ -309,27 +336,33 @@ fn requests<'v>(view: &View<'_>, mut input: &'v [u8]) -> Vec<Asked<'v>> {
         } else {
             0
         };
-        let Some(payload) = input.split_off(..payload_bytes) else {
-            break;
-        };
+        let is_whole = input.len() >= payload_bytes;
+        let payload = input.split_off(..payload_bytes.min(input.len()));
         asked.push(Asked {
             header,
-            payload,
+            payload: payload.expect("there are so many bytes"),
+            is_whole,
             answered: false,
+            data_bytes: 0,
         });
+        if !is_whole {
+            break;
+        }
     }
     asked
 }
 
+const EIO: u32 = 5;
+
 /// Checks one reply; false if its data is cut off.
 fn answer(
-    asked: &RequestHeader,
+    one: &mut Asked<'_>,
     reply: &Reply,
     judge: &Judge<'_>,
     output: &mut &[u8],
     tally: &mut Tally,
 ) -> bool {
-    const EIO: u32 = 5;
+    let asked = &one.header;
     let chunked = judge.structured && matches!(asked.command, command::READ | command::BLOCK_STATUS);
     let error = match reply {
         Reply::Simple { error, .. } => {
@@ -339,7 +372,7 @@ fn answer(
         Reply::Chunk {
             flags, kind, data, ..
         } => {
-            assert!(chunked && *flags == chunk::DONE);
+            assert!(chunked && (*flags == chunk::DONE || *flags == 0 && *kind == chunk::OFFSET_DATA));
             match *kind {
                 chunk::ERROR => {
                     assert_eq!(data.len(), 6 + number(&data[4..6]) as usize);
@@ -347,8 +380,21 @@ fn answer(
                 }
                 chunk::OFFSET_DATA => {
                     assert_eq!(asked.command, command::READ);
-                    assert_eq!(data[..8], asked.offset.to_be_bytes());
-                    check_data(asked, &data[8..]);
+                    let offset = asked.offset + u64::from(one.data_bytes);
+                    assert_eq!(data[..8], offset.to_be_bytes());
+                    check_data(offset, &data[8..]);
+                    one.data_bytes += data.len() as u32 - 8;
+                    assert!(
+                        one.data_bytes <= asked.length && (one.data_bytes == asked.length) == one.answered,
+                        "the parts of a read are its data"
+                    );
+                    assert!(
+                        one.answered || asked.flags & 4 == 0,
+                        "nor are there parts with DF"
+                    );
+                    if !one.answered {
+                        return true;
+                    }
                     0
                 }
                 _ => {
@@ -375,17 +421,16 @@ fn answer(
         let Some(data) = output.split_off(..asked.length as usize) else {
             return false;
         };
-        check_data(asked, data);
+        check_data(asked.offset, data);
     }
     true
 }
 
-fn check_data(asked: &RequestHeader, data: &[u8]) {
-    assert_eq!(data.len(), asked.length as usize);
+fn check_data(from: u64, data: &[u8]) {
     for (sector, bytes) in data.chunks_exact(512).enumerate() {
         assert_eq!(
             bytes[..8],
-            stamp(asked.offset + sector as u64 * 512),
+            stamp(from + sector as u64 * 512),
             "data comes from its place"
         );
     }
