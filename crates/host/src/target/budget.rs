@@ -28,6 +28,11 @@ impl Budget {
         bytes.saturating_sub(self.reserve)
     }
 
+    /// Bytes that every connection may have.
+    pub fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     /// Bytes that a connection with `own` bytes under way may have.
     pub fn share_of(&self, own: u64) -> u64 {
         let others = self.shared - self.excess(own);

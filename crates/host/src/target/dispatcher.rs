@@ -447,7 +447,7 @@ impl Dispatcher {
     /// How long the core may wait before it asks who is ready, with so many pages of its pool free. The core calls it for
     /// every look that asks.
     pub fn wait(&mut self, now: Instant, pages_free: usize, is_busy: bool) -> Wait {
-        self.lines.unblock(pages_free);
+        self.lines.unblock(now, pages_free);
         let batch = self.egress.deadline();
         if is_busy || self.lines.any() || !self.egress.is_empty() && batch.is_none() {
             return Wait::No;
@@ -651,7 +651,7 @@ impl Dispatcher {
 
     /// Payload that a connection may have under way.
     pub fn share_of(&self, slot: usize) -> u64 {
-        self.lines.share_of(slot)
+        self.lines.share_of(self.act_at, slot)
     }
 
     /// Requests of a connection that wait, those under way in slices included.

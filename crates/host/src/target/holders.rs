@@ -1,14 +1,20 @@
-//! Connections that hold payload beyond their reserve and wait for their own client: for the rest of a write, or until the
-//! client reads its answers. Such a client may be stopped, and what its connection holds would never come back. While
-//! others wait for a share, a client that moves less than a quarter of it in [`HOLD_TIME`] is cut off.
+//! Connections that hold payload and wait for their own client: for the rest of a write, or until the client reads its
+//! answers. If the client is stopped, that payload never comes back.
+//!
+//! - A connection whose client has moved nothing for [`STILL_TIME`] gets no more than its reserve.
+//! - While others are short of memory, the target cuts off clients that move less than a quarter of what their connections
+//!   hold in [`HOLD_TIME`]. It spares those that keep to their reserve.
 //!
 //! A connection that waits for its medium waits for nobody's sake but its own client's: it is no holder.
 
-use base::time::earliest;
 use base::{Duration, Instant};
 
-/// A client has so long to move a quarter of what its connection holds beyond its reserve.
+/// A client has so long to move a quarter of what its connection holds.
 pub const HOLD_TIME: Duration = Duration::from_secs(5);
+/// A client that moves nothing for so long stands still.
+pub const STILL_TIME: Duration = Duration::from_millis(100);
+/// While memory is short, holders are looked at so often.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Since when a connection holds what it holds.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +22,8 @@ struct Hold {
     since: Instant,
     /// Bytes that the client had sent and received until then.
     moved_bytes: u64,
+    /// The same of the last time that it moved any.
+    last: (Instant, u64),
 }
 
 /// See the [module](self).
@@ -23,8 +31,7 @@ struct Hold {
 pub(super) struct Holders {
     holds: Vec<Option<Hold>>,
     count: usize,
-    /// No hold is due before.
-    check_at: Option<Instant>,
+    check_at: Instant,
 }
 
 impl Holders {
@@ -32,22 +39,25 @@ impl Holders {
         Self {
             holds: vec![None; connections_max],
             count: 0,
-            check_at: None,
+            check_at: Instant::ZERO,
         }
     }
 
     /// A connection, whose client has moved so many bytes in all, holds something, or holds nothing any more.
     pub fn note(&mut self, now: Instant, slot: usize, holds: bool, moved_bytes: u64) {
-        let hold = &mut self.holds[slot];
-        match (hold.is_some(), holds) {
-            (false, true) => {
-                let since = now;
-                *hold = Some(Hold { since, moved_bytes });
+        match &mut self.holds[slot] {
+            Some(_) if !holds => self.forget(slot),
+            Some(hold) if hold.last.1 != moved_bytes => hold.last = (now, moved_bytes),
+            Some(_) => {}
+            hold @ None if holds => {
+                *hold = Some(Hold {
+                    since: now,
+                    moved_bytes,
+                    last: (now, moved_bytes),
+                });
                 self.count += 1;
-                self.check_at = earliest(self.check_at, Some(now + HOLD_TIME));
             }
-            (true, false) => self.forget(slot),
-            _ => {}
+            None => {}
         }
     }
 
@@ -56,33 +66,39 @@ impl Holders {
         self.count -= usize::from(self.holds[slot].take().is_some());
     }
 
-    /// When a hold is looked at next, if there is one.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.check_at.filter(|_| self.count > 0)
+    /// True if a connection's client stands still.
+    pub fn is_still(&self, now: Instant, slot: usize) -> bool {
+        self.holds[slot].is_some_and(|hold| now.since(hold.last.0) >= STILL_TIME)
     }
 
-    /// The first holder whose time is over and whose client did too little. `of` tells what a connection holds beyond its
-    /// reserve now, and how many bytes its client has moved in all. Holders whose clients did enough begin anew.
-    pub fn next_idle(&mut self, now: Instant, of: impl Fn(usize) -> (u64, u64)) -> Option<usize> {
-        if self.deadline().is_none_or(|at| now < at) {
+    /// When holders are looked at next, if there is one.
+    pub fn deadline(&self) -> Option<Instant> {
+        (self.count > 0).then_some(self.check_at)
+    }
+
+    /// The next holder whose time is over and whose client did too little. `of` tells what a connection holds now, and how
+    /// many bytes its client has moved in all, if others want what it holds. For a client that did enough the time begins anew.
+    pub fn next_idle(&mut self, now: Instant, of: impl Fn(usize) -> Option<(u64, u64)>) -> Option<usize> {
+        if self.count == 0 || now < self.check_at {
             return None;
         }
-        self.check_at = None;
         for slot in 0..self.holds.len() {
             let Some(hold) = &mut self.holds[slot] else {
                 continue;
             };
-            if now >= hold.since + HOLD_TIME {
-                let (held_bytes, moved_bytes) = of(slot);
-                if moved_bytes - hold.moved_bytes < held_bytes / 4 {
-                    self.check_at = Some(now);
-                    self.forget(slot);
-                    return Some(slot);
-                }
-                (hold.since, hold.moved_bytes) = (now, moved_bytes);
+            if now.since(hold.since) < HOLD_TIME {
+                continue;
             }
-            self.check_at = earliest(self.check_at, Some(hold.since + HOLD_TIME));
+            let Some((held_bytes, moved_bytes)) = of(slot) else {
+                continue;
+            };
+            if moved_bytes - hold.moved_bytes < held_bytes / 4 {
+                self.forget(slot);
+                return Some(slot);
+            }
+            (hold.since, hold.moved_bytes) = (now, moved_bytes);
         }
+        self.check_at = now + CHECK_INTERVAL;
         None
     }
 }
@@ -99,21 +115,26 @@ mod tests {
 
     #[test]
     fn who_does_nothing_is_found_and_who_moves_begins_anew() {
-        let mut holders = Holders::new(3);
-        for slot in 0..3 {
+        let mut holders = Holders::new(4);
+        for slot in 0..4 {
             holders.note(at(0), slot, true, 100);
         }
-        assert_eq!(holders.next_idle(at(4), |_| (HELD, 100)), None, "not yet");
-        let moved = |slot| (HELD, if slot == 1 { 1100 } else { 1099 });
+        let moved = |slot| (slot != 3).then_some((HELD, if slot == 1 { 1100 } else { 1099 }));
+        assert_eq!(holders.next_idle(at(4), moved), None, "not yet");
         assert_eq!(holders.next_idle(at(5), moved), Some(0));
         assert_eq!(holders.next_idle(at(5), moved), Some(2));
-        assert_eq!(holders.next_idle(at(5), moved), None);
         assert_eq!(
-            holders.deadline(),
-            Some(at(10)),
+            holders.next_idle(at(5), moved),
+            None,
+            "nobody wants what the fourth has"
+        );
+        assert_eq!(
+            holders.next_idle(at(9), moved),
+            None,
             "a quarter is enough for five seconds more"
         );
         assert_eq!(holders.next_idle(at(10), moved), Some(1));
+        assert_eq!(holders.next_idle(at(11), |_| Some((HELD, 100))), Some(3));
         assert_eq!(holders.deadline(), None);
     }
 
@@ -124,7 +145,22 @@ mod tests {
         holders.note(at(4), 0, false, 0);
         assert_eq!(holders.deadline(), None);
         holders.note(at(4), 0, true, 0);
-        assert_eq!(holders.next_idle(at(5), |_| (HELD, 0)), None);
-        assert_eq!(holders.next_idle(at(9), |_| (HELD, 0)), Some(0));
+        assert_eq!(holders.next_idle(at(5), |_| Some((HELD, 0))), None);
+        assert_eq!(holders.next_idle(at(9), |_| Some((HELD, 0))), Some(0));
+    }
+
+    #[test]
+    fn who_moves_nothing_stands_still() {
+        let mut holders = Holders::new(1);
+        holders.note(at(0), 0, true, 5);
+        assert!(!holders.is_still(at(0), 0));
+        assert!(holders.is_still(at(1), 0));
+        holders.note(at(1), 0, true, 5);
+        assert!(
+            holders.is_still(at(1), 0),
+            "it is looked at, and has moved nothing"
+        );
+        holders.note(at(1), 0, true, 6);
+        assert!(!holders.is_still(at(1), 0));
     }
 }

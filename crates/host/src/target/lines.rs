@@ -259,7 +259,7 @@ impl Lines {
         if let Some(connection) = &mut self.connections[slot] {
             let before = connection.last.in_flight_bytes;
             self.budget.recount(before, standing.in_flight_bytes);
-            let holds = standing.awaits_client && self.budget.excess(standing.in_flight_bytes) > 0;
+            let holds = standing.awaits_client && standing.in_flight_bytes > 0;
             self.holders.note(now, slot, holds, standing.moved_bytes);
             self.short = self.short + usize::from(standing.is_short) - usize::from(connection.last.is_short);
             connection.last = standing;
@@ -371,7 +371,7 @@ impl Lines {
     }
 
     /// Puts those in line that wait for pages or for their share when there is more than before.
-    pub fn unblock(&mut self, pages_free: usize) {
+    pub fn unblock(&mut self, now: Instant, pages_free: usize) {
         let has_pages = !self.blocked.is_empty() && pages_free > self.blocked_at;
         if !has_pages && self.budget.shared() >= self.shared_at {
             return;
@@ -382,14 +382,15 @@ impl Lines {
         }
         let mut blocked = core::mem::take(&mut self.blocked);
         blocked.retain(|&slot| {
-            let Some(connection) = &mut self.connections[slot] else {
+            let Some(last) = self.get(slot).map(|connection| connection.last) else {
                 return false;
             };
-            connection.is_blocked = match connection.last.share_wanted {
+            let stays = match last.share_wanted {
                 0 => !has_pages,
-                wanted => wanted > self.budget.share_of(connection.last.in_flight_bytes),
+                wanted => wanted > self.share(now, slot, last.in_flight_bytes),
             };
-            let stays = connection.is_blocked;
+            let connection = self.get_mut(slot).expect("it was there a moment ago");
+            connection.is_blocked = stays;
             if !stays {
                 self.push(slot);
             }
@@ -407,7 +408,9 @@ impl Lines {
         self.holders.next_idle(now, |slot| {
             let connection = connections[slot].as_ref().expect("a holder is open");
             let last = &connection.last;
-            (budget.excess(last.in_flight_bytes), last.moved_bytes)
+            let is_beyond = budget.excess(last.in_flight_bytes) > 0;
+            let would_be = last.share_wanted > 0 || last.is_short;
+            (is_beyond || would_be).then_some((last.in_flight_bytes, last.moved_bytes))
         })
     }
 
@@ -426,11 +429,18 @@ impl Lines {
     }
 
     /// Payload that a connection may have under way.
-    pub fn share_of(&self, slot: usize) -> u64 {
-        let own = self.connections[slot]
-            .as_ref()
-            .map_or(0, |connection| connection.last.in_flight_bytes);
-        self.budget.share_of(own)
+    pub fn share_of(&self, now: Instant, slot: usize) -> u64 {
+        let own = self.get(slot);
+        let own = own.map_or(0, |connection| connection.last.in_flight_bytes);
+        self.share(now, slot, own)
+    }
+
+    /// The same for a connection with `own` bytes under way.
+    fn share(&self, now: Instant, slot: usize, own: u64) -> u64 {
+        match self.holders.is_still(now, slot) {
+            true => self.budget.reserve(),
+            false => self.budget.share_of(own),
+        }
     }
 
     /// A connection is to leave for core `to`; false if it already is.

@@ -32,7 +32,7 @@ mod spin;
 
 pub use config::{ClassRules, Config, READ_BYTES};
 pub use dispatcher::{Act, Ask, Dispatcher, Passage, Step, Wait};
-pub use holders::HOLD_TIME;
+pub use holders::{HOLD_TIME, STILL_TIME};
 pub use homes::{Homes, Relocation, Report};
 pub use lines::{Moving, Rested, Standing};
 pub use seats::{Seat, Seats};

@@ -192,6 +192,11 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The socket of its I/O queue.
+    pub fn stream(&self) -> &TcpStream {
+        &self.io.stream
+    }
+
     /// Connects to a subsystem.
     pub fn open(address: &Address, polls: bool) -> anyhow::Result<Self> {
         let server = &address.server;

@@ -78,6 +78,8 @@ pub struct Server {
     child: Child,
     /// Where its volume is.
     pub uri: String,
+    /// The place of its volume for clients of our target's other protocol.
+    pub other_uri: Option<String>,
     /// Place of its volume on flash, if any.
     pub flash_uri: Option<String>,
     /// Files to delete.
@@ -88,7 +90,7 @@ impl Server {
     /// Starts a system on `bytes` of memory, ours with a volume on flash beside it if wanted, and waits until it answers.
     pub fn start(system: System, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
         match system {
-            System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, flash, cpu),
+            System::Ours(policy, protocol) => Self::ours(policy, protocol, bytes, flash, cpu, &[]),
             System::Spdk => {
                 let port = free_port()?;
                 let path = |what: &str| {
@@ -144,7 +146,20 @@ impl Server {
         }
     }
 
-    fn ours(policy: Policy, protocol: Protocol, bytes: u64, flash: bool, cpu: usize) -> anyhow::Result<Self> {
+    /// Our target on `bytes` of memory, for so many connections.
+    pub fn crowded(bytes: u64, cpu: usize, connections: usize) -> anyhow::Result<Self> {
+        let more = ["--connections".into(), connections.to_string()];
+        Self::ours(Policy::Switchyard, Protocol::Nbd, bytes, false, cpu, &more)
+    }
+
+    fn ours(
+        policy: Policy,
+        protocol: Protocol,
+        bytes: u64,
+        flash: bool,
+        cpu: usize,
+        more: &[String],
+    ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command.args([
@@ -158,7 +173,7 @@ impl Server {
             "127.0.0.1:0",
         ]);
         command.args(["--media", &format!("mem:{bytes}"), "--cores", &cpu.to_string()]);
-        command.args(["--policy", policy.name()]);
+        command.args(["--policy", policy.name()]).args(more);
         if flash {
             command.args(["--media", FLASH, "--name", "flash"]);
         }
@@ -170,7 +185,7 @@ impl Server {
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
         let ready: serde_json::Value = serde_json::from_str(&line)
             .context("`switchyard serve` did not become ready: see its message above")?;
-        let uri = |index: usize, name: &str| {
+        let uri_of = |protocol: Protocol, index: usize, name: &str| {
             let volume = &ready["volumes"][index];
             match protocol {
                 Protocol::Nbd => volume["nbd"][0].as_str().map(str::to_owned),
@@ -179,12 +194,15 @@ impl Server {
                     .map(|address| format!("nvme://{address}/{name}")),
             }
         };
-        let flash_uri = uri(1, "flash");
-        let uri = uri(0, "disk").context("`switchyard serve` named no address")?;
+        let other = match protocol {
+            Protocol::Nbd => Protocol::Nvme,
+            Protocol::Nvme => Protocol::Nbd,
+        };
         Ok(Self {
             child,
-            uri,
-            flash_uri,
+            uri: uri_of(protocol, 0, "disk").context("`switchyard serve` named no address")?,
+            other_uri: uri_of(other, 0, "disk"),
+            flash_uri: uri_of(protocol, 1, "flash"),
             files: Vec::new(),
         })
     }
@@ -197,6 +215,7 @@ impl Server {
         let mut server = Self {
             child,
             uri,
+            other_uri: None,
             flash_uri: None,
             files,
         };
