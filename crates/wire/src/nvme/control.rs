@@ -140,7 +140,7 @@ impl Session {
         let mut outcome = Outcome::of(Err(Status::INTERNAL));
         let mut view = None;
         self.link.target.with(&mut |target| {
-            outcome = run(target, handle, sqe, &shape, via);
+            outcome = run(target, handle, (sqe, data), &shape, via);
             view = target.view(handle);
         });
         if let Some(view) = view {
@@ -301,7 +301,13 @@ fn returns_data(sqe: &Sqe) -> bool {
 }
 
 /// Work of the target for a command.
-fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape, via: Option<IpAddr>) -> Outcome {
+fn run(
+    target: &mut Target,
+    handle: Handle,
+    (sqe, data): (&Sqe, &[u8]),
+    shape: &Shape,
+    via: Option<IpAddr>,
+) -> Outcome {
     match (sqe.opcode(), sqe.fabrics_type()) {
         (fabrics::OPCODE, fabrics::PROPERTY_GET) => Outcome::of(target.property(handle, sqe, shape)),
         (fabrics::OPCODE, _) => Outcome::of(target.set_property(handle, sqe).map(|()| 0)),
@@ -317,6 +323,6 @@ fn run(target: &mut Target, handle: Handle, sqe: &Sqe, shape: &Shape, via: Optio
             let feature = target.get_feature(handle, sqe);
             Outcome::with_data(feature.map(|(value, data)| (u64::from(value), data)))
         }
-        _ => Outcome::of(target.set_feature(handle, sqe).map(u64::from)),
+        _ => Outcome::of(target.set_feature(handle, sqe, data).map(u64::from)),
     }
 }

@@ -6,7 +6,7 @@ use super::proto::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, DISCOVERY_NQN, NQN_BYTES, NQN_BYTES_MAX, Sqe, Status, VERSION,
     fabrics, property, u16_at,
 };
-use super::target::{Controller, Handle, Target};
+use super::target::{Controller, HOST_BEHAVIOR_BYTES, Handle, Target};
 
 /// Offsets of the fields of Connect's data (Fabrics §3.3, figure 20).
 const CNTLID_AT: usize = 16;
@@ -140,13 +140,14 @@ impl Target {
         match (wide, sqe.dword(11)) {
             (1, property::CAP) => {
                 let last = u64::from(shape.entries_max) - 1;
-                // MQES, contiguous queues, timeout, the NVM command set.
-                Ok(last | 1 << 16 | TIMEOUT_UNITS << 24 | 1 << 37)
+                // MQES, contiguous queues, timeout, the NVM command set, ready with media only (CRWMS).
+                Ok(last | 1 << 16 | TIMEOUT_UNITS << 24 | 1 << 37 | 1 << 59)
             }
             (0, property::VS) => Ok(u64::from(VERSION)),
             (0, property::CC) => Ok(u64::from(controller.cc)),
             (0, property::CSTS) => Ok(u64::from(controller.csts)),
             (0, property::NSSR) => Ok(0),
+            (0, property::CRTO) => Ok(TIMEOUT_UNITS),
             _ => Err(Status::INVALID_FIELD.dnr()),
         }
     }
@@ -189,6 +190,7 @@ fn reset(controller: &mut Controller) {
     controller.unread = 0;
     controller.notices = Notices::default();
     controller.write_cache = true;
+    controller.host_behavior = [0; HOST_BEHAVIOR_BYTES];
 }
 
 /// Adds an I/O queue to a controller.

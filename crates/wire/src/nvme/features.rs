@@ -1,7 +1,7 @@
 //! Get and Set Features (Base §5.15, §5.27).
 
-use super::proto::{NSID, NSID_ALL, Sqe, Status, event, feature};
-use super::target::{Controller, Handle, Target};
+use super::proto::{NSID, NSID_ALL, Sqe, Status, event, feature, put};
+use super::target::{Controller, HOST_BEHAVIOR_BYTES, Handle, Target, WARNING_KELVIN};
 
 /// The value asked for (`SEL`, Base §5.15).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,40 @@ const NOTICES: u32 = 0b1110;
 const QUEUES_FORBIDDEN: u32 = 0xffff;
 /// Temperature sensors: only the composite one has thresholds (Base §5.27.1.3).
 const COMPOSITE_SENSOR: u32 = 0;
+
+/// Data of Host Behavior Support (Base §5.27.1.18).
+const HOST_BEHAVIOR_DATA_BYTES: usize = 512;
+/// Features that every controller has.
+const ALL: [u8; 3] = [feature::ASYNC_EVENTS, feature::KEEP_ALIVE, feature::HOST_ID];
+/// Features that a controller with a namespace has besides.
+const IO: [u8; 8] = [
+    feature::ARBITRATION,
+    feature::POWER,
+    feature::TEMPERATURE,
+    feature::ERROR_RECOVERY,
+    feature::WRITE_CACHE,
+    feature::QUEUES,
+    feature::WRITE_ATOMICITY,
+    feature::HOST_BEHAVIOR,
+];
+/// Features of a namespace that can be reserved.
+const RESERVATIONS: [u8; 2] = [feature::RESERVATION_MASK, feature::RESERVATION_PERSISTENCE];
+/// Feature Identifiers Supported and Effects (Base §5.16.1.17): there is such a feature; its scope.
+const SUPPORTED: u32 = 1;
+const NAMESPACE_SCOPE: u32 = 1 << 20;
+const CONTROLLER_SCOPE: u32 = 1 << 21;
+
+/// The log of the features that there are.
+pub(super) fn log_page(is_discovery: bool, reservable: bool) -> Vec<u8> {
+    let mut page = vec![0; 1024];
+    let io = IO.iter().filter(|_| !is_discovery);
+    let own = ALL.iter().chain(io).map(|&id| (id, CONTROLLER_SCOPE));
+    let reservations = RESERVATIONS.iter().filter(|_| reservable);
+    for (id, scope) in own.chain(reservations.map(|&id| (id, NAMESPACE_SCOPE))) {
+        put(&mut page, 4 * usize::from(id), &(SUPPORTED | scope).to_le_bytes());
+    }
+    page
+}
 
 impl Target {
     /// Get Features: the result and the data.
@@ -62,6 +96,13 @@ impl Target {
             feature::ASYNC_EVENTS => stored(controller.event_mask),
             feature::KEEP_ALIVE => stored(controller.kato_ms),
             feature::HOST_ID => return host_id(controller, dw11),
+            feature::HOST_BEHAVIOR => {
+                let mut data = vec![0; HOST_BEHAVIOR_DATA_BYTES];
+                if now {
+                    data[..HOST_BEHAVIOR_BYTES].copy_from_slice(&controller.host_behavior);
+                }
+                return Ok((0, data));
+            }
             feature::RESERVATION_MASK => {
                 let reservations = self.reservations.get(&controller.nqn);
                 stored(reservations.map_or(0, |reservations| reservations.mask))
@@ -76,13 +117,13 @@ impl Target {
     /// namespace's that may be reserved, which only `sets` may call by the id of all (Base §5.27.1.26).
     fn known(&self, controller: &Controller, id: u8, nsid: u32, sets: bool) -> Result<u8, Status> {
         let is_known = match id {
-            feature::ASYNC_EVENTS | feature::KEEP_ALIVE | feature::HOST_ID => true,
-            feature::RESERVATION_MASK | feature::RESERVATION_PERSISTENCE => {
+            _ if ALL.contains(&id) => true,
+            _ if RESERVATIONS.contains(&id) => {
                 let subsystem = self.subsystems.get(&controller.nqn);
                 let named = nsid == NSID || sets && nsid == NSID_ALL;
                 named && subsystem.is_some_and(|subsystem| subsystem.reservable)
             }
-            _ => !controller.is_discovery(),
+            _ => IO.contains(&id) && !controller.is_discovery(),
         };
         is_known.then_some(id).ok_or(Status::INVALID_FIELD.dnr())
     }
@@ -92,13 +133,13 @@ impl Target {
         let value = if now {
             controller.temperature[kind]
         } else {
-            [u16::MAX, 0][kind]
+            [WARNING_KELVIN, 0][kind]
         };
         Ok(u32::from(value))
     }
 
     /// Set Features: the result.
-    pub(super) fn set_feature(&mut self, handle: Handle, sqe: &Sqe) -> Result<u32, Status> {
+    pub(super) fn set_feature(&mut self, handle: Handle, sqe: &Sqe, data: &[u8]) -> Result<u32, Status> {
         let granted = self.options.io_queues_max;
         let controller = self.held(handle).ok_or(Status::INTERNAL)?;
         let (dw10, dw11) = (sqe.dword(10), sqe.dword(11));
@@ -146,6 +187,7 @@ impl Target {
             feature::KEEP_ALIVE => controller.kato_ms = dw11,
             // It came with Connect and stays (Base §5.27.1.25).
             feature::HOST_ID => return Err(Status::SEQUENCE.dnr()),
+            feature::HOST_BEHAVIOR => controller.host_behavior = host_behavior(data)?,
             feature::RESERVATION_MASK if dw11 & !NOTICES == 0 => {
                 let nqn = controller.nqn.clone();
                 self.reservations.entry(nqn).or_default().mask = dw11;
@@ -176,4 +218,17 @@ fn host_id(controller: &Controller, dw11: u32) -> Result<(u32, Vec<u8>), Status>
         return Err(Status::INVALID_FIELD.dnr());
     }
     Ok((0, controller.host_id.to_vec()))
+}
+
+/// Reads a host's behavior. The host may understand delays before a retry, of which the target asks for none. There are neither
+/// telemetry areas nor formats that a host would have to know.
+fn host_behavior(data: &[u8]) -> Result<[u8; HOST_BEHAVIOR_BYTES], Status> {
+    if data.len() != HOST_BEHAVIOR_DATA_BYTES {
+        return Err(Status::SGL_LENGTH.dnr());
+    }
+    let [delays, telemetry, formats] = [data[0], data[1], data[2]];
+    if delays > 1 || telemetry != 0 || formats != 0 {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    Ok([delays, telemetry, formats])
 }

@@ -5,7 +5,9 @@ use super::proto::{
     self, BLOCK_SHIFT, IDENTIFY_BYTES, NSID, NSID_ALL, Sqe, Status, VERSION, cns, event, put,
 };
 use super::reservation;
-use super::target::{Controller, ERRORS_MAX, EVENT_REQUESTS_MAX, Handle, Subsystem, Target};
+use super::target::{
+    CRITICAL_KELVIN, Controller, ERRORS_MAX, EVENT_REQUESTS_MAX, Handle, Subsystem, Target, WARNING_KELVIN,
+};
 
 /// Keep-alive granularity in units of 100 ms (`KAS`): a second.
 const KEEP_ALIVE_GRANULARITY: u16 = 10;
@@ -104,8 +106,8 @@ impl Target {
             None => {
                 data[111] = 2;
                 put(data, 92, &event::MASK_DISCOVERY.to_le_bytes());
-                // LPA: offsets into log pages.
-                data[261] = 0x04;
+                // LPA: effects log, offsets into log pages, the logs of supported pages and features.
+                data[261] = 0x26;
             }
         }
     }
@@ -116,8 +118,10 @@ impl Target {
         data[76] = 0x0b;
         put(data, 92, &(event::MASK_NAMESPACE | event::MASK_ANA).to_le_bytes());
         data[111] = 1; // CNTRLTYPE: I/O
-        // LPA: effects log, offsets into log pages.
-        data[261] = 0x06;
+        // LPA: SMART of a namespace, effects log, offsets into log pages, the logs of supported pages and features.
+        data[261] = 0x27;
+        put(data, 266, &WARNING_KELVIN.to_le_bytes()); // WCTEMP
+        put(data, 268, &CRITICAL_KELVIN.to_le_bytes()); // CCTEMP
         data[342] = ANA_TRANSITION_SECONDS;
         // ANACAP: every state is reported, groups do not change while attached.
         data[343] = 0x5f;

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use super::features;
 use super::identify::text;
 use super::proto::{CNTLID_DYNAMIC, NSID, NSID_ALL, Sqe, Status, admin, event, fabrics, io, log, put};
 use super::target::{Address, Controller, Handle, TEMPERATURE_KELVIN, Target};
@@ -19,6 +20,8 @@ const NVM: u8 = 2;
 /// A command is supported, and the one that changes data says so (Base §5.16.1.6, figure 211).
 const SUPPORTED: u32 = 1;
 const CHANGES_DATA: u32 = 1 << 1;
+/// Scope of a command: the controller. I/O commands have none here: Linux (6.1) warns of each scope as an unusual effect.
+const CONTROLLER_SCOPE: u32 = 1 << 21;
 /// An admin queue that the discovery log tells hosts to make (`ASQSZ`): the least that is allowed.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// Bytes of the ANA log's header, and of a group's descriptor without namespaces (Base §5.16.1.13, figures 221 and 222).
@@ -49,17 +52,20 @@ impl Target {
         let csi = sqe.dword(14) >> 24;
         let page = match dw10 as u8 {
             log::SUPPORTED => supported(discovery, reservable),
+            log::ERROR => errors(controller),
+            log::FEATURES => features::log_page(discovery, reservable),
+            // There is no management interface: no command of it is supported.
+            log::MANAGEMENT => vec![0; 4096],
+            log::EFFECTS if csi == 0 => effects(discovery, reservable),
+            log::EFFECTS => return Err(Status::INVALID_FIELD.dnr()),
             log::DISCOVERY if discovery => self.discovery_log(&controller.host_nqn, via),
             _ if discovery => return Err(Status::INVALID_LOG_PAGE.dnr()),
-            log::ERROR => errors(controller),
             log::SMART if matches!(sqe.nsid(), 0 | NSID | NSID_ALL) => self.health(controller),
             log::SMART => return Err(Status::INVALID_NAMESPACE.dnr()),
             log::FIRMWARE => self.firmware(),
             log::CHANGED_NAMESPACES => changed_namespaces(controller),
-            log::EFFECTS if csi == 0 => effects(reservable),
             log::RESERVATION if reservable => controller.notices.page(),
             log::ANA => self.ana_log(controller, specific & 1 != 0),
-            log::EFFECTS => return Err(Status::INVALID_FIELD.dnr()),
             _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
         };
         let offset = sqe.qword(12);
@@ -208,20 +214,18 @@ fn entry(kind: u8, nqn: &str, port: u16, address: &Address) -> [u8; DISCOVERY_BY
 /// Which log pages there are (Base §5.16.1.1).
 fn supported(discovery: bool, reservable: bool) -> Vec<u8> {
     let mut page = vec![0; 1024];
-    let pages: &[u8] = if discovery {
-        &[log::SUPPORTED, log::DISCOVERY]
-    } else {
-        &[
-            log::SUPPORTED,
-            log::ERROR,
-            log::SMART,
-            log::FIRMWARE,
-            log::CHANGED_NAMESPACES,
-            log::EFFECTS,
-            log::ANA,
-        ]
+    let all = [
+        log::SUPPORTED,
+        log::ERROR,
+        log::EFFECTS,
+        log::FEATURES,
+        log::MANAGEMENT,
+    ];
+    let others: &[u8] = match discovery {
+        true => &[log::DISCOVERY],
+        false => &[log::SMART, log::FIRMWARE, log::CHANGED_NAMESPACES, log::ANA],
     };
-    for &id in pages {
+    for &id in all.iter().chain(others) {
         page[4 * usize::from(id)] = 1;
     }
     page[4 * usize::from(log::RESERVATION)] = u8::from(reservable);
@@ -257,44 +261,43 @@ fn changed_namespaces(controller: &Controller) -> Vec<u8> {
 }
 
 /// Commands supported and effects (Base §5.16.1.6).
-fn effects(reservable: bool) -> Vec<u8> {
+fn effects(discovery: bool, reservable: bool) -> Vec<u8> {
     let mut page = vec![0; 4096];
     let admins = [
         admin::GET_LOG_PAGE,
         admin::IDENTIFY,
-        admin::ABORT,
         admin::SET_FEATURES,
         admin::GET_FEATURES,
         admin::ASYNC_EVENT,
         admin::KEEP_ALIVE,
         fabrics::OPCODE,
     ];
-    for opcode in admins {
-        put(&mut page, 4 * usize::from(opcode), &SUPPORTED.to_le_bytes());
+    let abort = (!discovery).then_some(admin::ABORT);
+    for opcode in admins.into_iter().chain(abort) {
+        let effect = SUPPORTED | CONTROLLER_SCOPE;
+        put(&mut page, 4 * usize::from(opcode), &effect.to_le_bytes());
+    }
+    if discovery {
+        return page;
     }
     let ios = [
-        (io::FLUSH, SUPPORTED),
-        (io::READ, SUPPORTED),
-        (io::COMPARE, SUPPORTED),
-        (io::WRITE, SUPPORTED | CHANGES_DATA),
-        (io::WRITE_ZEROES, SUPPORTED | CHANGES_DATA),
-        (io::DATASET, SUPPORTED | CHANGES_DATA),
+        (io::FLUSH, 0),
+        (io::READ, 0),
+        (io::COMPARE, 0),
+        (io::WRITE, CHANGES_DATA),
+        (io::WRITE_ZEROES, CHANGES_DATA),
+        (io::DATASET, CHANGES_DATA),
     ];
-    for (opcode, effect) in ios {
-        put(&mut page, 1024 + 4 * usize::from(opcode), &effect.to_le_bytes());
-    }
     let reservations = [
         io::RESERVATION_REGISTER,
         io::RESERVATION_REPORT,
         io::RESERVATION_ACQUIRE,
         io::RESERVATION_RELEASE,
     ];
-    for opcode in reservations.into_iter().filter(|_| reservable) {
-        put(
-            &mut page,
-            1024 + 4 * usize::from(opcode),
-            &SUPPORTED.to_le_bytes(),
-        );
+    let reservations = reservations.into_iter().filter(|_| reservable);
+    for (opcode, effect) in ios.into_iter().chain(reservations.map(|opcode| (opcode, 0))) {
+        let effect = SUPPORTED | effect;
+        put(&mut page, 1024 + 4 * usize::from(opcode), &effect.to_le_bytes());
     }
     page
 }

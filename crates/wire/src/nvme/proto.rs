@@ -217,6 +217,8 @@ pub mod property {
     pub const CSTS: u32 = 0x1c;
     /// NVM subsystem reset.
     pub const NSSR: u32 = 0x20;
+    /// Controller ready timeouts.
+    pub const CRTO: u32 = 0x68;
     /// `CC.EN`.
     pub const CC_ENABLE: u32 = 1;
     /// `CC.SHN`.
@@ -291,6 +293,8 @@ pub mod feature {
     pub const ASYNC_EVENTS: u8 = 0x0b;
     /// Keep Alive Timer.
     pub const KEEP_ALIVE: u8 = 0x0f;
+    /// Host Behavior Support.
+    pub const HOST_BEHAVIOR: u8 = 0x16;
     /// Host Identifier.
     pub const HOST_ID: u8 = 0x81;
     /// Reservation Notification Mask.
@@ -315,6 +319,10 @@ pub mod log {
     pub const EFFECTS: u8 = 0x05;
     /// Asymmetric namespace access.
     pub const ANA: u8 = 0x0c;
+    /// Feature identifiers supported and effects.
+    pub const FEATURES: u8 = 0x12;
+    /// Management interface commands supported and effects.
+    pub const MANAGEMENT: u8 = 0x13;
     /// Discovery (Fabrics §5.3).
     pub const DISCOVERY: u8 = 0x70;
     /// Reservation Notification.

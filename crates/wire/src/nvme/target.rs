@@ -27,6 +27,11 @@ pub const ERRORS_MAX: usize = 16;
 /// The composite temperature that is reported (Base §5.16.1.3): 27 °C. Software has none, and what lies below 0 °C or
 /// beyond a drive's range alarms monitors.
 pub(super) const TEMPERATURE_KELVIN: u16 = 300;
+/// Temperatures that would be too high (`WCTEMP`, `CCTEMP`): 70 and 80 °C, as drives have them.
+pub(super) const WARNING_KELVIN: u16 = 343;
+pub(super) const CRITICAL_KELVIN: u16 = 353;
+/// Bytes of Host Behavior Support that mean something (Base §5.27.1.18).
+pub(super) const HOST_BEHAVIOR_BYTES: usize = 3;
 /// Asynchronous Event Requests that a controller may hold (`AERL` + 1).
 pub const EVENT_REQUESTS_MAX: usize = 4;
 
@@ -345,6 +350,7 @@ pub(super) struct Controller {
     pub error_recovery: u32,
     pub write_atomicity: u32,
     pub temperature: [u16; 2],
+    pub host_behavior: [u8; HOST_BEHAVIOR_BYTES],
     /// I/O queues that the host may create.
     pub io_queues: u16,
     /// Those that are connected.
@@ -669,7 +675,8 @@ impl Target {
             arbitration: 0,
             error_recovery: 0,
             write_atomicity: 0,
-            temperature: [u16::MAX, 0],
+            temperature: [WARNING_KELVIN, 0],
+            host_behavior: [0; HOST_BEHAVIOR_BYTES],
             io_queues: self.options.io_queues_max,
             connected: Vec::new(),
             errors: VecDeque::new(),
