@@ -7,32 +7,44 @@ need qemu-system-x86_64 jq
 source "$here/guest/lib.sh"
 
 nvme_port=$(( port_base + 8 )) second_port=$(( port_base + 9 )) kept_port=$(( port_base + 10 ))
-# serve NAME FLAG…: a target of its own; its pid is in ${pids[NAME]}.
+stranger_port=$(( port_base + 11 ))
+# serve WHO FLAG…: a target of its own; its pid is in ${pids[WHO]}.
 declare -A pids
 serve() {
-    local name=$1
+    local who=$1
     shift
-    : >"$work/$name.json"
-    "$SWITCHYARD" serve --name "$name" --json "$@" >"$work/$name.json" 2>>"$work/rack.err" &
-    pids[$name]=$!
+    : >"$work/$who.json"
+    "$SWITCHYARD" serve --json "$@" >"$work/$who.json" 2>>"$work/rack.err" &
+    pids[$who]=$!
     at_end "kill -9 $! 2>/dev/null"
-    await_line "$work/$name.json" "${pids[$name]}" || fail "the target of $name did not become ready"
+    await_line "$work/$who.json" "${pids[$who]}" || fail "the target $who did not become ready"
 }
-serve_kept() { serve kept --media "$work/kept.medium:256MiB" --nvme "127.0.0.1:$kept_port"; }
+kill_target() {
+    kill -9 "${pids[$1]}"
+    wait "${pids[$1]}" 2>/dev/null || true
+}
+serve_stranger() { serve stranger --name disk --media mem:640MiB --nvme "127.0.0.1:$stranger_port"; }
+serve_kept() { serve kept --name kept --media "$work/kept.medium:256MiB" --nvme "127.0.0.1:$kept_port"; }
 
-serve disk --media mem:640MiB --nvme "127.0.0.1:$nvme_port" --nvme "127.0.0.1:$second_port" --referral "127.0.0.1:$kept_port"
+serve disk --name disk --media mem:640MiB --nvme "127.0.0.1:$nvme_port" --nvme "127.0.0.1:$second_port" --referral "127.0.0.1:$kept_port"
 serve_kept
-start_guest "PORT=$nvme_port SECOND=$second_port KEPT=$kept_port"
+serve_stranger
+start_guest "PORT=$nvme_port SECOND=$second_port KEPT=$kept_port STRANGER=$stranger_port"
+
+await_guest "DO rebirth"
+echo "· the target of a mounted volume in memory is killed, and another one is started"
+kill_target stranger
+sleep 2
+serve_stranger
 
 await_guest "DO kill"
 echo "· the target of a mounted volume is killed, and started again"
-kill -9 "${pids[kept]}"
-wait "${pids[kept]}" 2>/dev/null || true
+kill_target kept
 await_guest "DO start"
 # The host tries every second: at least once in vain.
 sleep 2
 serve_kept
-end_guest 35
+end_guest 40
 
 echo "· what it was told"
 judge discover '[.records[] | select(.subnqn == $nqn + ":disk") | .trsvcid] | length == 2'

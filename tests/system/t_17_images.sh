@@ -1,6 +1,6 @@
 #!/bin/bash
-# Images as they are: served to their last block, shared by readers, unchanged by a start, and by no path told to clients. More clients than
-# files may be open are refused, and the others served.
+# Images as they are: served to their last block, shared by readers, unchanged by a start, known by their UUIDs, and by no path
+# told to clients. More clients than files may be open are refused, and the others served.
 source "$(dirname "$0")/lib.sh"
 need nbdinfo nbdcopy qemu-img python3 jq
 
@@ -53,6 +53,49 @@ wait "$second" || fail "the second reader did not end well"
 cat "$work/read.img" <(tail -c 100 "$work/was.img") | cmp - "$work/odd.img" || fail "a reader read something else"
 stop_rack
 chattr -i "$work/odd.img" 2>/dev/null || true
+
+echo "· a volume keeps its UUID, and shares it with no other"
+# uuid_of FLAG…: the UUID of the volume that these serve goes to $work/uuid.
+uuid_of() {
+    start_target --nvme "127.0.0.1:$(( nbd_port + 3 ))" "$@"
+    jq -r '.volumes[0].uuid' "$work/rack.json" >"$work/uuid"
+    kill_rack
+}
+# differs FLAG…: this target's volume has another UUID than that of the file.
+differs() {
+    uuid_of "$@"
+    [[ $(<"$work/uuid") != "$first" ]] || fail "two volumes have the UUID $first: $*"
+}
+truncate -s 16M "$work/a.img"
+uuid_of --media "$work/a.img"
+first=$(<"$work/uuid")
+# stays PATH: the volume there still has the UUID of the file.
+stays() {
+    uuid_of --media "$1"
+    [[ $(<"$work/uuid") == "$first" ]] || fail "the volume in $1 became another"
+}
+stays "$work/a.img"
+mv "$work/a.img" "$work/b.img"
+stays "$work/b.img"
+cp -a "$work/b.img" "$work/a.img"
+differs --media "$work/a.img"
+differs --media mem:16MiB
+differs --media "vssd:$work/v.img,size=16MiB"
+vssd=$(<"$work/uuid")
+uuid_of --media "vssd:$work/v.img"
+[[ $(<"$work/uuid") == "$vssd" ]] || fail "the vSSD became another volume"
+uuid_of --media mem:16MiB
+second=$(<"$work/uuid")
+uuid_of --media mem:16MiB
+[[ $(<"$work/uuid") != "$second" ]] || fail "two volumes in memory have one UUID"
+given=9f0c1d52-4b0e-4d6c-8f7e-2a91c35be604
+uuid_of --media mem:16MiB --uuid "disk=$given"
+[[ $(<"$work/uuid") == "$given" ]] || fail "the UUID is not as given"
+expect_code 2 "$SWITCHYARD" serve --media mem:16MiB --uuid "other=$given"
+expect_text "no volume has this name"
+expect_code 2 "$SWITCHYARD" serve --media mem:16MiB --media mem:16MiB --uuid "disk=$given" --uuid "disk2=$given" \
+    --nvme "127.0.0.1:$(( nbd_port + 3 ))"
+expect_text "would take them for one disk"
 
 echo "· more clients than files may be open"
 (

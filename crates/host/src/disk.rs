@@ -124,6 +124,11 @@ impl DiskEntry {
         u64::from(self.0.vssds()[0].logical_pages) * PAGE_BYTES as u64
     }
 
+    /// The id of the medium's format, of no other medium but a copy.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.0.uuid()
+    }
+
     /// Channels of its flash.
     pub fn channels(&self) -> u32 {
         self.0.geometry().channels

@@ -6,6 +6,7 @@
 use base::{Addr, NodeId, VolumeId, VssdId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use uuid::Uuid;
 
 /// When a write of a volume is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,6 +175,9 @@ pub struct GatewayRecord {
 pub struct Snapshot {
     /// Grows with each change.
     pub epoch: u64,
+    /// The rack's own id, of no other rack.
+    #[serde(default, skip_serializing_if = "Uuid::is_nil")]
+    pub rack: Uuid,
     /// The next vSSD number.
     pub next_vssd: u32,
     /// The next volume number.
@@ -222,6 +226,11 @@ impl Snapshot {
     /// True for a volume that is being deleted.
     pub fn is_deleting(&self, id: VolumeId) -> bool {
         self.deleting.contains(&id.0)
+    }
+
+    /// A volume's UUID, which no other volume of this or any other rack has.
+    pub fn uuid_of(&self, volume: &VolumeRecord) -> Uuid {
+        Uuid::new_v5(&self.rack, &volume.id.to_be_bytes())
     }
 
     /// The volumes that clients see.

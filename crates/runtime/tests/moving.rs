@@ -46,7 +46,7 @@ impl Rig {
             let export = volume.export();
             let subsystem = Subsystem {
                 reservable: true,
-                ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+                ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes, [id as u8 + 1; 16])
             };
             target.add(subsystem).expect("a good name");
         }

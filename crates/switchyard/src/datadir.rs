@@ -208,9 +208,7 @@ fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
             shape.chips
         )));
     };
-    let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());
-    uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
+    let uuid = uuid::Uuid::new_v4().into_bytes();
     match Ssd::format(medium, geometry, PAGE_BYTES, uuid) {
         Ok(()) => Ok(()),
         Err(error) => Err(error).context("cannot format the medium"),

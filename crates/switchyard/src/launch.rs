@@ -213,7 +213,7 @@ pub fn print_ready_json(volumes: &[api::Volume], control: &str) {
         .map(|volume| {
             serde_json::json!({
                 "name": volume.name, "uri": volume.uri, "size_bytes": volume.size_bytes, "state": volume.state,
-                "nqn": volume.nqn,
+                "uuid": volume.uuid, "nqn": volume.nqn,
             })
         })
         .collect();

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use thiserror::Error;
+use uuid::Uuid;
 
 /// The file's name in a rack's directory.
 pub const FILE_NAME: &str = "registry.json";
@@ -82,18 +83,28 @@ pub struct FileRegistry {
 }
 
 impl FileRegistry {
-    /// The registry of a rack's directory; an empty one is made if there is none.
+    /// The registry of a rack's directory; an empty one is made if there is none. One of an earlier program, without the
+    /// rack's id, gets it.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let registry = Self {
             path: dir.join(FILE_NAME),
         };
         let _lock = registry.lock()?;
-        if !registry.path.exists() {
-            write_durably(&registry.path, &emit(&Snapshot::default()))
-                .map_err(|error| registry.fail(error))?;
+        let stored = match registry.path.exists() {
+            true => registry.load()?,
+            false => Snapshot::default(),
+        };
+        if stored.rack.is_nil() {
+            registry.replace(&Snapshot {
+                rack: Uuid::new_v4(),
+                ..stored
+            })?;
         }
-        registry.load()?;
         Ok(registry)
+    }
+
+    fn replace(&self, snapshot: &Snapshot) -> Result<(), RegistryError> {
+        write_durably(&self.path, &emit(snapshot)).map_err(|error| self.fail(error))
     }
 
     /// Keeps other processes from storing until the file is closed.
@@ -127,13 +138,23 @@ impl Registry for FileRegistry {
             epoch: snapshot.epoch + 1,
             ..snapshot.clone()
         };
-        write_durably(&self.path, &emit(&next)).map_err(|error| self.fail(error))
+        self.replace(&next)
     }
 }
 
 /// A registry that ends with the process, for racks whose media do so too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryRegistry(Mutex<Snapshot>);
+
+impl MemoryRegistry {
+    /// Of a new rack.
+    pub fn new() -> Self {
+        Self(Mutex::new(Snapshot {
+            rack: Uuid::new_v4(),
+            ..Snapshot::default()
+        }))
+    }
+}
 
 impl Registry for MemoryRegistry {
     fn load(&self) -> Result<Snapshot, RegistryError> {
@@ -194,7 +215,7 @@ mod tests {
     fn a_store_on_an_old_epoch_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = FileRegistry::open(dir.path()).unwrap();
-        for registry in [&mut { file } as &mut dyn Registry, &mut MemoryRegistry::default()] {
+        for registry in [&mut { file } as &mut dyn Registry, &mut MemoryRegistry::new()] {
             let mut first = registry.load().unwrap();
             let second = first.clone();
             first.next_volume = 7;
@@ -203,6 +224,27 @@ mod tests {
             assert_eq!(registry.load().unwrap().epoch, second.epoch + 1);
             assert!(matches!(registry.store(&second), Err(RegistryError::Conflict)));
         }
+    }
+
+    #[test]
+    fn a_rack_gets_an_id_of_its_own_and_keeps_it() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let rack_of = |dir: &Path| FileRegistry::open(dir).unwrap().load().unwrap().rack;
+        // As an earlier program left it.
+        std::fs::write(dirs[1].path().join(FILE_NAME), emit(&sample())).unwrap();
+        let [first, second] = dirs.each_ref().map(|dir| rack_of(dir.path()));
+        let memory = MemoryRegistry::new().load().unwrap().rack;
+        assert!([first, second, memory].iter().all(|rack| !rack.is_nil()));
+        assert!(first != second && second != memory && memory != first);
+        assert_eq!(rack_of(dirs[1].path()), second);
+        let kept = FileRegistry::open(dirs[1].path()).unwrap().load().unwrap();
+        assert_eq!(
+            Snapshot {
+                rack: Uuid::nil(),
+                ..kept
+            },
+            sample()
+        );
     }
 
     #[test]

@@ -5,9 +5,10 @@ use crate::control::server::Server;
 use crate::datadir;
 use crate::events;
 use crate::failure::Failure;
+use crate::identity::{Found, Machine};
 use crate::launch::{self, Says};
 use crate::size::Size;
-use crate::target;
+use crate::target::{self, Served};
 use anyhow::bail;
 use base::VolumeId;
 use base::limits::{CHANNELS_MAX, PAGE_BYTES};
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 use wire::nbd::{self, Nbd};
 use wire::nvme::{self, Access, Nvme, Subsystem, Target, TargetOptions};
 
@@ -45,6 +47,10 @@ pub struct ServeArgs {
     /// Names of the volumes, in the order of the media [default: disk, disk2, disk3, …]
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
+    /// UUID of a volume for NVMe hosts, instead of the medium's own: for a disk that several machines reach, or a copy that
+    /// takes the place of its original
+    #[arg(long = "uuid", value_name = "NAME=UUID", value_parser = parse_uuid)]
+    pub uuids: Vec<(String, Uuid)>,
     /// Address for NBD clients [default: 127.0.0.1:10809 without --nvme, else none]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Vec<SocketAddr>,
@@ -280,6 +286,17 @@ fn parse_class(text: &str) -> Result<(String, Class), String> {
     }
 }
 
+fn parse_uuid(text: &str) -> Result<(String, Uuid), String> {
+    let parsed = text.rsplit_once('=').and_then(|(name, uuid)| {
+        let uuid = Uuid::try_parse(uuid).ok().filter(|uuid| !uuid.is_nil())?;
+        Some((name.to_owned(), uuid))
+    });
+    parsed.ok_or_else(|| {
+        "--uuid takes NAME=UUID, such as disk=9f0c1d52-4b0e-4d6c-8f7e-2a91c35be604, which `uuidgen` makes"
+            .into()
+    })
+}
+
 /// Runs until a signal.
 pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     if args.show_config {
@@ -287,18 +304,22 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     }
     let says = Says { json: args.json };
     let signals = launch::signals()?;
-    let volumes = open_volumes(&args, &says)?;
-    let lines: Vec<(String, u64)> = volumes
-        .iter()
-        .map(|volume| (volume.export().name.clone(), volume.export().size_bytes))
+    let (volumes, uuids) = open_volumes(&args, &says)?;
+    let exports = volumes.iter().map(LocalVolume::export);
+    let served: Vec<Served> = exports
+        .zip(&uuids)
+        .map(|(export, &uuid)| Served {
+            name: export.name.clone(),
+            size_bytes: export.size_bytes,
+            uuid,
+        })
         .collect();
-    let cores = Arc::new(start(&args, volumes, &says)?);
-    let control = args.control.map(|address| target::tell(address, &cores, &lines));
+    let cores = Arc::new(start(&args, volumes, &uuids, &says)?);
+    let control = args.control.map(|address| target::tell(address, &cores, &served));
     let control = control.transpose()?;
-    let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
-    print_recovery(&cores[0], &args, &names, &says)?;
+    print_recovery(&cores[0], &args, &served, &says)?;
     signals.serving();
-    ready(&cores[0], &lines, control.as_ref(), &says);
+    ready(&cores[0], &served, control.as_ref(), &says);
     while !signals.wait(Duration::from_secs(1))? {
         if !cores.iter().all(CoreHandle::is_running) {
             bail!("a core stopped because of a bug: see its message above");
@@ -357,7 +378,8 @@ fn memory_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume>> {
+/// The volumes, and their UUIDs.
+fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<(Vec<LocalVolume>, Vec<Uuid>)> {
     check_memory(args)?;
     if args.name.len() > args.media.len() {
         bail!(Failure::Usage(format!(
@@ -365,7 +387,9 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
             args.name[args.media.len()]
         )));
     }
+    let machine = Machine::here()?;
     let mut volumes: Vec<LocalVolume> = Vec::new();
+    let mut uuids = Vec::new();
     for (index, media) in args.media.iter().enumerate() {
         let name = args.name.get(index).cloned().unwrap_or_else(|| match index {
             0 => "disk".into(),
@@ -377,11 +401,18 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
                 "--name {name} names two volumes: choose different names"
             )));
         }
-        let volume = match media {
-            MediaArg::Memory(size) => open_memory(&name, *size)?,
-            MediaArg::File(path, size) => open_image(&name, path, *size, args.read_only, says)?,
-            MediaArg::Vssd(vssd) => open_vssd(&name, vssd, args, says)?,
+        let (volume, found) = match media {
+            MediaArg::Memory(size) => (open_memory(&name, *size)?, Found::random()),
+            MediaArg::File(path, size) => {
+                let volume = open_image(&name, path, *size, args.read_only, says)?;
+                let found = machine.volume_at(path)?;
+                note_passing(path, &name, found, args, says);
+                (volume, found)
+            }
+            MediaArg::Vssd(vssd) => open_vssd(&name, vssd, args, &machine, says)?,
         };
+        let given = args.uuids.iter().rfind(|(whose, _)| *whose == name);
+        uuids.push(given.map_or(found.uuid, |(_, uuid)| *uuid));
         if let Some(warning) = volume.warning() {
             says.note(&format!("{name}: {warning}"));
         }
@@ -391,7 +422,41 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<Vec<LocalVolume
             volume
         });
     }
-    Ok(volumes)
+    check_uuids(args, &volumes, &uuids)?;
+    Ok((volumes, uuids))
+}
+
+/// Each is of a volume, and for NVMe hosts of one.
+fn check_uuids(args: &ServeArgs, volumes: &[LocalVolume], uuids: &[Uuid]) -> anyhow::Result<()> {
+    let is_known = |name: &String| volumes.iter().any(|volume| volume.export().name == *name);
+    if let Some((name, uuid)) = args.uuids.iter().find(|(name, _)| !is_known(name)) {
+        bail!(Failure::Usage(format!(
+            "--uuid {name}={uuid}: no volume has this name: write one of --name"
+        )));
+    }
+    for (index, uuid) in uuids.iter().enumerate().filter(|_| !args.nvme.is_empty()) {
+        if let Some(other) = uuids[..index].iter().position(|other| other == uuid) {
+            bail!(Failure::Usage(format!(
+                "volumes {} and {} have one UUID, {uuid}: NVMe hosts would take them for one disk. Give one of them another \
+                 by --uuid",
+                volumes[other].export().name,
+                volumes[index].export().name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Warns of a volume that NVMe hosts would not know again.
+fn note_passing(path: &Path, name: &str, found: Found, args: &ServeArgs, says: &Says) {
+    let is_given = args.uuids.iter().any(|(whose, _)| whose == name);
+    if !found.lasts && !is_given && !args.nvme.is_empty() {
+        says.note(&format!(
+            "{name}: nothing names {} for good (a machine id, a WWID or a serial number): NVMe hosts may take it for another \
+             disk after a restart, unless --uuid {name}=UUID gives it a UUID",
+            path.display()
+        ));
+    }
 }
 
 fn open_memory(name: &str, size: Size) -> anyhow::Result<LocalVolume> {
@@ -464,7 +529,13 @@ fn cache_pages(args: &ServeArgs) -> usize {
     (pool_pages / 8 / vssds.count().max(1)).clamp(16, 2048)
 }
 
-fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyhow::Result<LocalVolume> {
+fn open_vssd(
+    name: &str,
+    vssd: &VssdArg,
+    args: &ServeArgs,
+    machine: &Machine,
+    says: &Says,
+) -> anyhow::Result<(LocalVolume, Found)> {
     if args.cores.as_ref().is_some_and(|cpus| cpus.0.len() > 1) {
         bail!(Failure::Usage(
             "--cores: one core serves a vSSD: name one processor, or serve the vSSD by a process of its own"
@@ -516,17 +587,25 @@ fn open_vssd(name: &str, vssd: &VssdArg, args: &ServeArgs, says: &Says) -> anyho
         cache_pages: cache_pages(args),
         ..DiskConfig::new(timing, entry.channels())
     };
-    Ok(LocalVolume::disk(name, "vSSD", medium, entry, config))
+    let found = match &vssd.path {
+        None => Found::random(),
+        Some(path) => {
+            let found = machine.volume_at(path)?.of_content(entry.uuid());
+            note_passing(path, name, found, args, says);
+            found
+        }
+    };
+    Ok((LocalVolume::disk(name, "vSSD", medium, entry, config), found))
 }
 
 /// Tells what the recovery of the vSSDs found, if anything.
-fn print_recovery(core: &CoreHandle, args: &ServeArgs, names: &[String], says: &Says) -> anyhow::Result<()> {
+fn print_recovery(core: &CoreHandle, args: &ServeArgs, served: &[Served], says: &Says) -> anyhow::Result<()> {
     let vssds = args
         .media
         .iter()
-        .zip(names)
+        .zip(served)
         .filter(|(media, _)| matches!(media, MediaArg::Vssd(_)));
-    for (host, (_, name)) in vssds.enumerate() {
+    for (host, (_, Served { name, .. })) in vssds.enumerate() {
         let report = core.call(host, |host, _| {
             host.as_any_mut()
                 .downcast_ref::<Disk>()
@@ -561,17 +640,17 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 }
 
 /// The volumes as NVMe subsystems.
-fn subsystems(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Target> {
+fn subsystems(args: &ServeArgs, volumes: &[LocalVolume], uuids: &[Uuid]) -> anyhow::Result<Target> {
     let mut target = Target::new(TargetOptions::default());
     let allowed = (!args.allow.is_empty()).then(|| args.allow.clone());
-    for (volume, id) in volumes.iter().zip(0..) {
+    for ((volume, uuid), id) in volumes.iter().zip(uuids).zip(0..) {
         let export = volume.export();
         let subsystem = Subsystem {
             read_only: export.read_only,
             hosts: allowed.clone(),
             // Whoever uses the volume passes this process.
             reservable: true,
-            ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes)
+            ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes, uuid.into_bytes())
         };
         target
             .add(subsystem)
@@ -622,7 +701,12 @@ fn connections(args: &ServeArgs, says: &Says) -> anyhow::Result<usize> {
     Ok(connections as usize)
 }
 
-fn start(args: &ServeArgs, volumes: Vec<LocalVolume>, says: &Says) -> anyhow::Result<Vec<CoreHandle>> {
+fn start(
+    args: &ServeArgs,
+    volumes: Vec<LocalVolume>,
+    uuids: &[Uuid],
+    says: &Says,
+) -> anyhow::Result<Vec<CoreHandle>> {
     let target = Config {
         connections_max: connections(args, says)?,
         ..args.target()?
@@ -646,7 +730,7 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>, says: &Says) -> anyhow::Re
         (true, true) => vec![SocketAddr::from(([127, 0, 0, 1], 10_809))],
         _ => args.nbd.clone(),
     };
-    let subsystems = NvmeTarget::new(subsystems(args, &volumes)?);
+    let subsystems = NvmeTarget::new(subsystems(args, &volumes, uuids)?);
     let nbd = nbd.into_iter().map(|address| {
         let protocol = Nbd::beside(subsystems.clone());
         Listen::tcp(address, protocol)
@@ -674,10 +758,6 @@ fn start(args: &ServeArgs, volumes: Vec<LocalVolume>, says: &Says) -> anyhow::Re
     Ok(cores)
 }
 
-fn nqn(name: &str) -> String {
-    Subsystem::new(name, VolumeId(0), 0).nqn
-}
-
 fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<ClassRules> {
     let mut rules = ClassRules::default();
     for (whom, class) in &args.classes {
@@ -700,7 +780,7 @@ fn class_rules(args: &ServeArgs, volumes: &[LocalVolume]) -> anyhow::Result<Clas
     Ok(rules)
 }
 
-fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>, says: &Says) {
+fn ready(first: &CoreHandle, volumes: &[Served], control: Option<&Server>, says: &Says) {
     let control = control.map(|server| format!("http://{}", server.address()));
     let (nbd, nvme) = (
         first.target_listening(nbd::NAME),
@@ -709,14 +789,16 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>
     if says.json {
         let volumes: Vec<_> = volumes
             .iter()
-            .map(|(name, size_bytes)| {
+            .map(|volume| {
+                let name = &volume.name;
                 let uris: Vec<String> = nbd
                     .iter()
                     .map(|address| format!("nbd://{address}/{name}"))
                     .collect();
                 let addresses: Vec<String> = nvme.iter().map(SocketAddr::to_string).collect();
                 serde_json::json!({
-                    "name": name, "size_bytes": size_bytes, "nbd": uris, "nqn": nqn(name), "nvme": addresses,
+                    "name": name, "size_bytes": volume.size_bytes, "uuid": volume.uuid, "nbd": uris,
+                    "nqn": nvme::nqn_of(name), "nvme": addresses,
                 })
             })
             .collect();
@@ -730,16 +812,13 @@ fn ready(first: &CoreHandle, volumes: &[(String, u64)], control: Option<&Server>
         if let Some(control) = control {
             println!("control {control}");
         }
-        for (name, size_bytes) in volumes {
+        for Served { name, size_bytes, .. } in volumes {
+            let size = Size(*size_bytes);
             for address in &nbd {
-                println!("volume {name}  nbd://{address}/{name}  {}", Size(*size_bytes));
+                println!("volume {name}  nbd://{address}/{name}  {size}");
             }
             for address in &nvme {
-                println!(
-                    "volume {name}  {} at {address}/tcp  {}",
-                    nqn(name),
-                    Size(*size_bytes)
-                );
+                println!("volume {name}  {} at {address}/tcp  {size}", nvme::nqn_of(name));
             }
         }
     }
@@ -806,6 +885,20 @@ mod tests {
             assert_eq!(parse_class(text), Ok((whom.to_owned(), class)));
         }
         assert!(parse_class("host:nqn.a").is_err() && parse_class("disk=fast").is_err());
+    }
+
+    #[test]
+    fn a_uuid_is_given_to_a_volume() {
+        let uuid = "9f0c1d52-4b0e-4d6c-8f7e-2a91c35be604";
+        let parsed = parse_uuid(&format!("disk={uuid}")).expect("a UUID");
+        assert_eq!(
+            (parsed.0.as_str(), parsed.1.to_string()),
+            ("disk", uuid.to_owned())
+        );
+        let nil = Uuid::nil();
+        for bad in ["disk", "disk=", "disk=1", uuid, &format!("disk={nil}")] {
+            assert!(parse_uuid(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

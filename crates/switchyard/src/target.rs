@@ -11,16 +11,24 @@ use runtime::{CoreHandle, SPAN_LAYERS, SpanRow};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use uuid::Uuid;
 
 /// The [`Status::role`] of a target.
 pub const ROLE: &str = "target";
 
+/// A volume as a target tells of it.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its UUID, by which NVMe hosts know it.
+    pub uuid: Uuid,
+}
+
 /// Serves the status of a target at `address`.
-pub fn tell(
-    address: SocketAddr,
-    cores: &Arc<Vec<CoreHandle>>,
-    volumes: &[(String, u64)],
-) -> anyhow::Result<Server> {
+pub fn tell(address: SocketAddr, cores: &Arc<Vec<CoreHandle>>, volumes: &[Served]) -> anyhow::Result<Server> {
     let listener = bind(address)?;
     let (cores, volumes, start) = (Arc::clone(cores), volumes.to_vec(), Instant::now());
     // Nothing of it waits for a core.
@@ -35,11 +43,12 @@ pub fn tell(
     Server::with(listener, routes)
 }
 
-fn status(cores: &[CoreHandle], volumes: &[(String, u64)], start: Instant) -> Status {
-    let volumes = volumes.iter().zip(0..).map(|((name, size_bytes), id)| Volume {
-        name: name.clone(),
+fn status(cores: &[CoreHandle], volumes: &[Served], start: Instant) -> Status {
+    let volumes = volumes.iter().zip(0..).map(|(volume, id)| Volume {
+        name: volume.name.clone(),
         id,
-        size_bytes: *size_bytes,
+        size_bytes: volume.size_bytes,
+        uuid: Some(volume.uuid),
         state: "ready".to_owned(),
         ..Volume::default()
     });

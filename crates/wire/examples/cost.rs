@@ -134,7 +134,7 @@ impl Bench {
 fn main() {
     let mut target = Target::new(TargetOptions::default());
     target
-        .add(Subsystem::new("disk", VolumeId(1), 1 << 30))
+        .add(Subsystem::new("disk", VolumeId(1), 1 << 30, [1; 16]))
         .expect("the first volume");
     let batches = std::env::args().nth(1).and_then(|count| count.parse().ok());
     let bench = Bench {

@@ -156,7 +156,7 @@ fn controllers_are_bounded_and_their_ids_go_round() {
         cntlids: 7..=8,
         ..TargetOptions::default()
     });
-    let disk = Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64);
+    let disk = Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64, [7; 16]);
     assert_eq!(target.add(disk.clone()), Ok(()));
     assert_eq!(target.add(disk), Err(TargetError::Exists));
     *rig.target.borrow_mut() = target;
@@ -858,7 +858,7 @@ fn discovery_lists_what_a_host_may_see_at_every_address() {
     let mut rig = Rig::new();
     {
         let mut target = rig.target.borrow_mut();
-        let mut hidden = Subsystem::new("hidden", VolumeId(8), 4096);
+        let mut hidden = Subsystem::new("hidden", VolumeId(8), 4096, [8; 16]);
         hidden.hosts = Some(vec!["nqn.other".to_string()]);
         target.add(hidden).expect("a second volume");
         target.set_addresses(vec![address("10.0.0.1", 4420), address("10.0.0.2", 4421)]);

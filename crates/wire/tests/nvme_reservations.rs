@@ -30,7 +30,7 @@ fn rig() -> Rig {
     let mut target = Target::new(TargetOptions::default());
     let disk = Subsystem {
         reservable: true,
-        ..Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64)
+        ..Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64, [7; 16])
     };
     target.add(disk).expect("the first volume");
     *rig.target.borrow_mut() = target;
@@ -368,7 +368,7 @@ fn registrations_are_the_hosts_not_its_controllers() {
     rig.target.borrow_mut().remove(NQN).expect("the volume");
     let disk = Subsystem {
         reservable: true,
-        ..Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64)
+        ..Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64, [7; 16])
     };
     rig.target.borrow_mut().add(disk).expect("its name is free");
     assert_eq!(Member::new(&mut rig, 3).report(&mut rig), (0, vec![]));

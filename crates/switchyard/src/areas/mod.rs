@@ -419,9 +419,7 @@ fn format(
             "{path} is a new catalog: name its size with --size"
         )));
     };
-    let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(&runtime::seed().to_le_bytes());
-    uuid[8..].copy_from_slice(&runtime::seed().to_le_bytes());
+    let uuid = uuid::Uuid::new_v4().into_bytes();
     let mut catalog = Catalog::new(uuid, media.is_placed(), size);
     catalog.format(table)?;
     Ok(catalog)

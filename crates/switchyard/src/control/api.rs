@@ -3,6 +3,7 @@
 use crate::size::Size;
 use rack::control::NodeStatus;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// Everything there is to see of a running part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -106,6 +107,9 @@ pub struct Volume {
     pub id: u32,
     /// Its size.
     pub size_bytes: u64,
+    /// Its UUID, by which NVMe hosts know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<Uuid>,
     /// Where clients find it.
     pub uri: String,
     /// Name among NVMe subsystems, if the gateway serves NVMe/TCP.

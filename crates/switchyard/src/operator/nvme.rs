@@ -5,7 +5,7 @@ use runtime::{Listen, NvmeTarget};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::nbd::Nbd;
-use wire::nvme::{Access, AnaState, Nvme, Subsystem, Target, TargetOptions};
+use wire::nvme::{self, Access, AnaState, Nvme, Subsystem, Target, TargetOptions};
 
 /// What a gateway offers to NVMe/TCP hosts, and where, if it does.
 #[derive(Clone, Debug, Default)]
@@ -15,11 +15,12 @@ pub struct Offer(Option<(SocketAddr, Arc<NvmeTarget>)>);
 const GROUP: u32 = 1;
 
 /// A volume's subsystem.
-fn subsystem(record: &VolumeRecord) -> Subsystem {
+fn subsystem(snapshot: &Snapshot, record: &VolumeRecord) -> Subsystem {
+    let identity = snapshot.uuid_of(record).into_bytes();
     Subsystem {
         read_only: record.read_only,
         ana_group: GROUP,
-        ..Subsystem::new(&record.name, record.volume(), record.size_bytes)
+        ..Subsystem::new(&record.name, record.volume(), record.size_bytes, identity)
     }
 }
 
@@ -48,7 +49,7 @@ impl Offer {
             for record in ready().filter(|record| offered.iter().all(|old| old.volume != record.volume())) {
                 let _ = target.add(Subsystem {
                     ana_state: state,
-                    ..subsystem(record)
+                    ..subsystem(snapshot, record)
                 });
             }
             if target.referrals() != referrals {
@@ -88,6 +89,6 @@ impl Offer {
 
     /// A volume's name among NVMe subsystems, if it is offered.
     pub fn nqn(&self, record: &VolumeRecord) -> Option<String> {
-        self.0.as_ref().map(|_| subsystem(record).nqn)
+        self.0.as_ref().map(|_| nvme::nqn_of(&record.name))
     }
 }

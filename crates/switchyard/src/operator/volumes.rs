@@ -47,6 +47,7 @@ impl Part {
             name: record.name.clone(),
             id: record.id,
             size_bytes: record.size_bytes,
+            uuid: Some(records.uuid_of(record)),
             uri: self.uri(&record.name),
             nqn: self.nvme.nqn(record),
             state: state.to_owned(),

@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn nodes_of_the_command_line_replace_known_ones() {
-        let mut registry = MemoryRegistry::default();
+        let mut registry = MemoryRegistry::new();
         assert!(note_nodes(&mut registry, &[]).is_err());
         let node = |id, port| (NodeId(id), Addr::new([10, 0, 0, 1], port));
         note_nodes(&mut registry, &[node(1, 1), node(2, 2)]).unwrap();

@@ -78,7 +78,7 @@ pub fn run(args: UpArgs) -> anyhow::Result<()> {
 fn storage(config: &Config) -> anyhow::Result<(Option<DataDir>, Box<dyn Registry + Send>, u32)> {
     if config.media == MediaKind::Memory {
         let session = datadir::next_session(0).context("the clock is beyond the year 2106")?;
-        return Ok((None, Box::new(MemoryRegistry::default()), session));
+        return Ok((None, Box::new(MemoryRegistry::new()), session));
     }
     let dir = DataDir::lock(&config.dir)?;
     let registry = FileRegistry::open(dir.path())?;

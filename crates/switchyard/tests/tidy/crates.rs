@@ -17,6 +17,7 @@ const PURE_FOREIGN: &[&str] = &[
     "smallvec",
     "thiserror",
     "toml",
+    "uuid",
 ];
 
 #[test]

@@ -65,7 +65,7 @@ impl HostOptions {
         Self {
             subsystem_nqn: subsystem_nqn.to_string(),
             host_nqn: host_nqn.to_string(),
-            host_id: super::identity_of(host_nqn.as_bytes()),
+            host_id: identity_of(host_nqn.as_bytes()),
             queue_id: 0,
             cntlid: CNTLID_DYNAMIC,
             entries: 32,
@@ -691,6 +691,22 @@ impl Host {
             self.outgoing.extend(digest.to_le_bytes());
         }
     }
+}
+
+/// Sixteen bytes that depend on all of `seed` and are not zero: FNV-1a from two starting points. Not for secrets.
+fn identity_of(seed: &[u8]) -> [u8; 16] {
+    let fold = |start: u64| {
+        seed.iter().fold(start, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    };
+    let mut identity = [0; 16];
+    identity[..8].copy_from_slice(&fold(0xcbf2_9ce4_8422_2325).to_be_bytes());
+    identity[8..].copy_from_slice(&fold(0x6c62_272e_07bb_0142).to_be_bytes());
+    // The marks of a UUID, version 8 (RFC 9562 §5.8), so that the very same bytes serve as UUID and NGUID.
+    identity[6] = identity[6] & 0x0f | 0x80;
+    identity[8] = identity[8] & 0x3f | 0x80;
+    identity
 }
 
 /// Bytes of the header, digest included, whose first eight are there; those eight if it is nonsense, which is found out

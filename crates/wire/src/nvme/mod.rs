@@ -47,5 +47,5 @@ pub use server::{NAME, Nvme, Parked};
 pub use session::{CloseReason, Session};
 pub use target::{
     Access, Address, AnaState, ControllerInfo, Family, Subsystem, Target, TargetError, TargetOptions, Usage,
-    identity_of,
+    nqn_of,
 };

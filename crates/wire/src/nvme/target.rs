@@ -93,18 +93,16 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// A writable volume for any host, `nqn.2026-11.io.switchyard:<name>`, with serial and identity from its name. Nobody
-    /// may reserve it.
-    pub fn new(name: &str, volume: VolumeId, size_bytes: u64) -> Self {
-        let nqn = format!("nqn.2026-11.io.switchyard:{name}");
-        let identity = identity_of(nqn.as_bytes());
+    /// A writable volume for any host, named as [`nqn_of`] says, with the serial number from its identity. Nobody may
+    /// reserve it.
+    pub fn new(name: &str, volume: VolumeId, size_bytes: u64, identity: [u8; 16]) -> Self {
         let serial = identity
             .iter()
             .take(8)
             .map(|byte| format!("{byte:02x}"))
             .collect();
         Self {
-            nqn,
+            nqn: nqn_of(name),
             serial,
             model: "Switchyard".to_string(),
             volume,
@@ -138,20 +136,9 @@ impl Subsystem {
     }
 }
 
-/// Sixteen bytes that depend on all of `seed` and are not zero: FNV-1a from two starting points. Not for secrets.
-pub fn identity_of(seed: &[u8]) -> [u8; 16] {
-    let fold = |start: u64| {
-        seed.iter().fold(start, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
-    };
-    let mut identity = [0; 16];
-    identity[..8].copy_from_slice(&fold(0xcbf2_9ce4_8422_2325).to_be_bytes());
-    identity[8..].copy_from_slice(&fold(0x6c62_272e_07bb_0142).to_be_bytes());
-    // The marks of a UUID, version 8 (RFC 9562 §5.8), so that the very same bytes serve as UUID and NGUID.
-    identity[6] = identity[6] & 0x0f | 0x80;
-    identity[8] = identity[8] & 0x3f | 0x80;
-    identity
+/// Qualified name of the subsystem of a volume.
+pub fn nqn_of(name: &str) -> String {
+    format!("nqn.2026-11.io.switchyard:{name}")
 }
 
 /// Family of an address (Fabrics §5.3, `ADRFAM`).

@@ -121,7 +121,7 @@ impl Rig {
     pub fn with(limits: SessionLimits, pool_pages: usize) -> Self {
         let mut target = Target::new(TargetOptions::default());
         target
-            .add(Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64))
+            .add(Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64, [7; 16]))
             .expect("the first volume");
         Self {
             target: Offer::new(target),

@@ -97,7 +97,7 @@ fn target() -> Target {
     let mut target = Target::new(TargetOptions::default());
     let disk = Subsystem {
         reservable: true,
-        ..Subsystem::new("disk", VolumeId(7), 1 << 20)
+        ..Subsystem::new("disk", VolumeId(7), 1 << 20, [7; 16])
     };
     target.add(disk).expect("the first volume");
     target

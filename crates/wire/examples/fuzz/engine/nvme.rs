@@ -41,7 +41,7 @@ impl Default for Nvme {
     fn default() -> Self {
         let disk = Subsystem {
             reservable: true,
-            ..Subsystem::new("disk", VolumeId(7), DISK_BYTES)
+            ..Subsystem::new("disk", VolumeId(7), DISK_BYTES, [7; 16])
         };
         Self {
             host: HostOptions::admin(&disk.nqn, "nqn.2026-11.io.switchyard:fuzz"),
