@@ -13,6 +13,10 @@ use wire::Protocol;
 const KEEPALIVE_SECONDS: libc::c_int = 30;
 /// A peer that acknowledges nothing for this long is gone; also one that does not read for so long.
 const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
+/// Bytes that the kernel takes of us and has not sent. What a peer does not read would otherwise fill a send buffer, which
+/// grows to megabytes; a few hundred of those are all that the kernel has for TCP (`tcp_mem`), and every connection of the
+/// machine is slow then.
+const UNSENT_BYTES_MAX: libc::c_int = 256 << 10;
 
 /// The bytes of a connection, both ways.
 pub trait Stream: Send {
@@ -144,6 +148,12 @@ impl Stream for Tcp {
         self.stream.set_nonblocking(true)?;
         self.stream.set_nodelay(true)?;
         give_up_on_the_dead(self.fd())?;
+        set_option(
+            self.fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            UNSENT_BYTES_MAX,
+        )?;
         if self.is_loopback {
             choose_congestion_control(self.fd());
         }
