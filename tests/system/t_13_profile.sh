@@ -331,7 +331,9 @@ fi
 rmdir "$other"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --again --systems ext4 --sizes 4KiB --seconds 60 >/dev/null 2>&1 &
 killed=$!
-for (( i = 0; i < 1200; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
+# The matrix first fills a gibibyte, which takes minutes on a busy disk.
+for (( i = 0; i < 6000; i++ )); do [[ -e $work/matrix/mount/file ]] && break; sleep 0.05; done
+[[ -e $work/matrix/mount/file ]] || fail "the matrix does not begin"
 (( $(stat -c %b "$work/matrix/matrix.img") * 512 >= 1 << 30 )) || fail "the file system has discarded what is to be read of the device later"
 "$SWITCHYARD" profile matrix --out "$work/matrix" --systems raw >"$work/out" 2>&1 && fail "two at one place"
 expect_text "in use by another matrix"
