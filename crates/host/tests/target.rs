@@ -614,6 +614,18 @@ fn clients_come_to_the_cores_in_turn() {
     assert_eq!([(); 4].map(|()| homes.next_place()), [0, 1, 0, 1]);
 }
 
+// Bug: every other client was refused, although half of the connections were free. Cause: clients came to the cores in
+// turn, to full ones too, and a client can fill one core: it closes its connections to the others. Fix: a full core has
+// no turn.
+#[test]
+fn no_client_comes_to_a_full_core_while_another_has_room() {
+    let mut homes = homes();
+    let apps = [0, 0].map(|core| homes.join(core).expect("there is room"));
+    assert_eq!([(); 3].map(|()| homes.next_place()), [1, 1, 1]);
+    homes.leave(0, apps[0]);
+    assert_eq!([(); 3].map(|()| homes.next_place()), [0, 1, 0]);
+}
+
 /// Reports of two connections on core 0 and one on core 1, of equal work, every 10 ms for `intervals`.
 fn balance(homes: &mut Homes, apps: &[AppId], intervals: std::ops::Range<u64>) -> Vec<Relocation> {
     let mut orders = Vec::new();

@@ -97,10 +97,13 @@ impl Homes {
         Arc::clone(&self.loads)
     }
 
-    /// The core of a client that has just come: the cores take turns.
+    /// The core of a client that has just come: the cores with room take turns.
     pub fn next_place(&mut self) -> usize {
-        let place = self.next_place;
-        self.next_place = (place + 1) % self.places.len();
+        let count = self.places.len();
+        let mut turns = (0..count).map(|turn| (self.next_place + turn) % count);
+        let has_room = |&place: &usize| self.places[place].connections < self.connections_max;
+        let place = turns.find(has_room).unwrap_or(self.next_place);
+        self.next_place = (place + 1) % count;
         place
     }
 
