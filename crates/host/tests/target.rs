@@ -435,6 +435,47 @@ fn who_holds_much_payload_leaves_every_other_its_reserve_and_is_read_again_when_
     assert_eq!(taken_in(&core.turn()), [1]);
 }
 
+/// A client that reads no answer to requests for so much payload.
+fn deaf(in_flight_bytes: u64) -> Standing {
+    Standing {
+        in_flight: 1,
+        in_flight_bytes,
+        awaits_client: true,
+        ..Standing::default()
+    }
+}
+
+// Bug: a client alone on the target was cut. It had not read for a while, and then asked for more than its reserve. Cause:
+// clients that stand still get no more than their reserve, and its own want counted as that of others. Fix: only clients
+// that do not stand still count.
+#[test]
+fn a_client_alone_is_not_cut_for_what_it_wants_itself() {
+    let config = Config {
+        connections_max: 4,
+        pool_pages: 64,
+        ..Config::of(Policy::Switchyard)
+    };
+    let mut core = Core::new(&config);
+    [T, T].into_iter().for_each(|hint| core.open(hint));
+    let reserve = config.reserve_bytes();
+    let wants = |standing: Standing| Standing {
+        waits: true,
+        share_wanted: 3 * reserve,
+        ..standing
+    };
+    core.dispatcher.stand(0, deaf(2 * reserve));
+    core.dispatcher.sent(0, 0, true, wants(deaf(2 * reserve)), PAGES);
+    let late = core.now + Duration::from_secs(10);
+    assert_eq!(core.dispatcher.next_idle(late), None);
+    let Wait::Sleep(Some(again)) = core.dispatcher.wait(late, PAGES, false) else {
+        panic!("it is looked at again");
+    };
+    assert!(again > late, "a core that waits for this does not spin");
+    core.dispatcher
+        .sent(1, 0, true, wants(Standing::default()), PAGES);
+    assert_eq!(core.dispatcher.next_idle(again), Some(0));
+}
+
 #[test]
 fn who_waits_for_pages_is_read_again_when_more_are_free_than_when_it_stopped() {
     let mut core = Core::of(Policy::Switchyard, &[T]);

@@ -9,12 +9,14 @@ use base::{BlockOp, BlockRequest, Machine, Pages, VolumeId};
 use common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
 use common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use host::Input;
-use host::target::Config;
+use host::target::{Config, HOLD_TIME};
 use runtime::{CoreConfig, CoreHandle, NOBODY, start_core};
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 const VOLUME_BYTES: usize = 16 << 20;
 
@@ -299,6 +301,47 @@ fn clients_that_stand_still_lose_what_others_wait_for() {
         core.stats().clients_cut >= 2,
         "somebody was in the way in both rounds"
     );
+}
+
+// Bug: a client that read a little now and then kept its memory for ever. Cause: whenever its socket took something again,
+// the client was no holder for a moment, and its time began anew. Fix: its time goes on while it has answers to read.
+#[test]
+fn clients_that_read_too_little_lose_what_others_wait_for() {
+    let (core, address) = start(CoreConfig {
+        target: Config {
+            pool_pages: 1 << 16,
+            connections_max: 50,
+            ..small().target
+        },
+        ..small()
+    });
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut client = Client::new(address);
+            for cookie in 0..100 {
+                client.request(READ, cookie, 0, 1 << 20);
+            }
+            let is_over = &is_over;
+            // A quarter of the 64 MiB that it holds is 3.2 MiB a second.
+            scope.spawn(move || {
+                let mut some = vec![0; 256 << 10];
+                while !is_over.load(Relaxed) && client.0.read_exact(&mut some).is_ok() {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+            });
+        }
+        let mut good = Client::new(address);
+        let mut read = vec![0; 4 << 20];
+        let began = os::now();
+        while core.stats().clients_cut == 0 && os::now().since(began) < 3 * HOLD_TIME {
+            good.request(READ, 1, 0, read.len() as u32);
+            assert_eq!(good.reply(), (0, 1));
+            good.0.read_exact(&mut read).expect("the data follows");
+        }
+        is_over.store(true, Relaxed);
+    });
+    assert!(core.stats().clients_cut > 0);
 }
 
 #[test]

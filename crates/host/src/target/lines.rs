@@ -5,7 +5,7 @@
 
 use super::budget::Budget;
 use super::config::{Config, PASSES_MAX, REST_TIME, SPARSE_REQUESTS};
-use super::holders::Holders;
+use super::holders::{Held, Holders};
 use base::Instant;
 use blockswitch::balance::work_of;
 use blockswitch::{AppId, Class, Classifier};
@@ -42,6 +42,8 @@ pub struct Standing {
     pub in_flight_bytes: u64,
     /// Its memory comes back when its client sends more, or reads.
     pub awaits_client: bool,
+    /// Its client has not been sent all of its answers.
+    pub has_answers: bool,
     /// Bytes that its client has sent and received, on this core.
     pub moved_bytes: u64,
 }
@@ -259,8 +261,14 @@ impl Lines {
         if let Some(connection) = &mut self.connections[slot] {
             let before = connection.last.in_flight_bytes;
             self.budget.recount(before, standing.in_flight_bytes);
-            let holds = standing.awaits_client && standing.in_flight_bytes > 0;
-            self.holders.note(now, slot, holds, standing.moved_bytes);
+            let (awaits_client, bytes) = (standing.awaits_client, standing.in_flight_bytes);
+            let held = match self.budget.excess(bytes) {
+                _ if bytes == 0 || !awaits_client && !standing.has_answers => Held::Nothing,
+                0 => Held::Reserve,
+                _ => Held::Beyond,
+            };
+            self.holders
+                .note(now, slot, held, awaits_client, standing.moved_bytes);
             self.short = self.short + usize::from(standing.is_short) - usize::from(connection.last.is_short);
             connection.last = standing;
         }
@@ -401,7 +409,11 @@ impl Lines {
 
     /// A connection whose client keeps what others wait for, and does too little about it: it is to be cut.
     pub fn next_idle(&mut self, now: Instant) -> Option<usize> {
-        if !self.wants_share() {
+        if !self.holders.is_due(now) || !self.wants_share() {
+            return None;
+        }
+        if !self.others_want_share(now) {
+            self.holders.defer(now);
             return None;
         }
         let (budget, connections) = (&self.budget, &self.connections);
@@ -410,7 +422,8 @@ impl Lines {
             let last = &connection.last;
             let is_beyond = budget.excess(last.in_flight_bytes) > 0;
             let would_be = last.share_wanted > 0 || last.is_short;
-            (is_beyond || would_be).then_some((last.in_flight_bytes, last.moved_bytes))
+            (last.awaits_client && (is_beyond || would_be))
+                .then_some((last.in_flight_bytes, last.moved_bytes))
         })
     }
 
@@ -426,6 +439,16 @@ impl Lines {
         }
         let mut blocked = self.blocked.iter().filter_map(|&slot| self.get(slot));
         blocked.any(|connection| connection.last.share_wanted > 0)
+    }
+
+    /// The same of connections whose clients do not stand still. The others may have no more than their reserve, however
+    /// much memory is free.
+    fn others_want_share(&self, now: Instant) -> bool {
+        let mut wanting = self.all().filter(|(_, connection)| {
+            let waits = connection.is_blocked && connection.last.share_wanted > 0;
+            waits || connection.last.is_short
+        });
+        wanting.any(|(slot, _)| !self.holders.is_still(now, slot))
     }
 
     /// Payload that a connection may have under way.

@@ -164,6 +164,7 @@ impl Connection {
             in_flight_bytes: self.in_flight_bytes,
             // The model's clients always read, and send what they announced.
             awaits_client: false,
+            has_answers: false,
             is_short: false,
             moved_bytes: 0,
         }
