@@ -163,6 +163,39 @@ fn reads_and_writes_beyond_the_share_are_done_in_parts() {
     }
 }
 
+// Bug: a write waited for ever. Cause: one of its parts was answered while the pool had no pages for the next one. There was
+// nothing to send, so the connection had no turn, and was not among those that wait for pages. Fix: it has a turn.
+#[test]
+fn a_write_whose_next_part_has_no_pages_asks_for_a_turn() {
+    let part_bytes = 8 << 10;
+    let mut rig = Rig::with(
+        SessionLimits {
+            part_bytes,
+            ..limits()
+        },
+        POOL_PAGES,
+    );
+    let (_admin, mut io) = rig.io(Rig::options());
+    io.session.set_share(part_bytes);
+    rig.hold = true;
+    let data = bytes(5, 32 << 10);
+    let cid = rig.submit(&mut io, Sqe::write(0, 32 << 10, false), &data);
+    rig.pump(&mut io);
+    let crowd: Vec<_> = core::iter::from_fn(|| rig.pool.alloc()).collect();
+    rig.answer_all(&mut io.session);
+    let state = io.session.state();
+    assert!(state.is_waiting && state.pending_bytes == 0 && rig.pool.available() < 4);
+    assert!(state.has_requests, "a turn tells that it waits");
+    io.session.receive(rig.now, &[]);
+    let state = io.session.state();
+    assert!(state.is_waiting && !state.has_requests, "one turn is enough");
+    drop(crowd);
+    rig.hold = false;
+    rig.pump(&mut io);
+    assert_eq!(io.mail.ended[&cid].status, Status::SUCCESS);
+    assert_eq!(rig.disk[..32 << 10], data);
+}
+
 #[test]
 fn no_more_data_is_asked_for_at_once_than_the_limit() {
     let mut rig = Rig::new();

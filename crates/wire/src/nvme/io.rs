@@ -235,6 +235,7 @@ impl Session {
         self.waiting.push_front(tag);
         self.pass_fences();
         self.grant();
+        self.may_go_on = true;
         None
     }
 

@@ -144,6 +144,7 @@ impl Session {
 impl session::Session for Session {
     fn receive(&mut self, now: Instant, bytes: &[u8]) -> usize {
         self.moment(now);
+        self.may_go_on = false;
         self.grant();
         let mut taken = 0;
         loop {
@@ -196,7 +197,7 @@ impl session::Session for Session {
             is_blocked: self.blocked,
             is_waiting,
             is_receiving: self.is_receiving(),
-            has_requests: !self.ledger.requests.is_empty(),
+            has_requests: !self.ledger.requests.is_empty() || is_waiting && self.may_go_on,
             is_short: self.short > 0,
             is_over: self.closed().is_some(),
             pending_bytes: self.output.pending_bytes(),

@@ -138,6 +138,8 @@ pub struct Session {
     pub(super) waiting: VecDeque<u64>,
     /// Commands of which only a part has room.
     pub(super) short: usize,
+    /// A part was answered since the last step. There may be nothing to send: if the next part waits, its turn is to tell so.
+    pub(super) may_go_on: bool,
     /// Commands that have room and whose data has not come.
     pub(super) receiving: usize,
     /// Tags of those of them whose data is still to be asked for.
@@ -203,6 +205,7 @@ impl Session {
             ledger: Ledger::new(client, pool, entries),
             waiting: VecDeque::with_capacity(entries),
             short: 0,
+            may_go_on: false,
             receiving: 0,
             granted: VecDeque::new(),
             asked_bytes: 0,
