@@ -89,6 +89,12 @@ impl SectorRange {
         self.offset / PAGE_BYTES as u64..self.end().div_ceil(PAGE_BYTES as u64)
     }
 
+    /// Bytes of the pages it touches: the memory that its data take.
+    pub const fn footprint_bytes(&self) -> u64 {
+        let pages = self.pages();
+        (pages.end - pages.start) * PAGE_BYTES as u64
+    }
+
     /// Bytes of a page it touches that are in it.
     pub fn bytes_of(&self, page: u64) -> Range<usize> {
         let start = page * PAGE_BYTES as u64;
@@ -213,10 +219,11 @@ mod tests {
     fn a_range_is_cut_along_pages() {
         let range = SectorRange::new(3584, 5120, 1 << 20).expect("whole sectors");
         assert_eq!((range.skip(), range.pages()), (3584, 0..3));
+        assert_eq!(range.footprint_bytes(), 3 * 4096);
         let bytes: Vec<_> = range.pages().map(|page| range.bytes_of(page)).collect();
         assert_eq!(bytes, [3584..4096, 0..4096, 0..512]);
         assert_eq!(range.sectors_of(0), 7..8);
-        assert!(SectorRange::EMPTY.pages().is_empty());
+        assert!(SectorRange::EMPTY.pages().is_empty() && SectorRange::EMPTY.footprint_bytes() == 0);
     }
 
     #[test]

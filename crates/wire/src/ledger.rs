@@ -94,8 +94,8 @@ impl<W> Ledger<W> {
         self.works.bound()
     }
 
-    /// True if there is room for so much payload more: within `bytes_max` and, unless `is_exempt`, within the share. A
-    /// request without payload needs no share, and tells nothing of requests that wait for one.
+    /// True if there is room for so much payload more: within `bytes_max`, unless there is none yet, and, unless `is_exempt`,
+    /// within the share. A request without payload needs no share, and tells nothing of requests that wait for one.
     #[inline]
     pub fn admits(&mut self, payload_bytes: u64, bytes_max: u64, is_exempt: bool) -> bool {
         let wanted = self.bytes + payload_bytes;
@@ -106,7 +106,7 @@ impl<W> Ledger<W> {
                 return false;
             }
         }
-        wanted <= bytes_max
+        wanted <= bytes_max || self.bytes == 0
     }
 
     /// The share with which the request would go on that was held up last for want of it, or 0.

@@ -112,7 +112,7 @@ pub struct State {
     pub is_short: bool,
     /// Requests accepted and not yet completely answered, queued replies included.
     pub in_flight: usize,
-    /// Payload bytes of the requests under way and of the reads not yet sent.
+    /// Bytes of the pages that hold the payload of the requests under way and of the reads not yet sent.
     pub in_flight_bytes: u64,
 }
 

@@ -617,6 +617,32 @@ fn unsent_reads_count_against_the_byte_limit() {
 }
 
 #[test]
+fn a_request_counts_the_pages_that_it_holds() {
+    let mut server = Server::started("disk", true);
+    server.feed(&request(0, command::WRITE, 1, 512, 512));
+    assert_eq!(server.session.state().in_flight_bytes, 4096);
+    server.feed(&[9; 512]);
+    assert_eq!(server.session.state().in_flight_bytes, 0);
+    server.session.set_share(16 << 10);
+    let bytes = request(0, command::READ, 1, 3584, 1024).repeat(3);
+    server.session.receive(Instant::ZERO, &bytes);
+    for _ in 0..2 {
+        let read = server.session.asks().requests.pop_front().expect("two fit");
+        server.answer(read);
+    }
+    server.session.receive(Instant::ZERO, &[]);
+    assert!(server.session.asks().requests.is_empty());
+    let state = server.session.state();
+    let with_a_part = (16 << 10) + 4096;
+    assert_eq!(
+        (state.in_flight_bytes, state.share_wanted),
+        (16 << 10, with_a_part)
+    );
+    server.feed(&[]);
+    assert_eq!(server.session.state().in_flight_bytes, 0);
+}
+
+#[test]
 fn a_write_waits_for_all_its_pages_and_takes_them_at_once() {
     let mut server = Server::started("disk", true);
     let held: Vec<_> = (0..60)

@@ -124,7 +124,7 @@ impl Reply {
         };
         reply.skip = range.skip() as u16;
         reply.body_bytes = range.length() as u32;
-        reply.credit_bytes = reply.body_bytes;
+        reply.credit_bytes = range.footprint_bytes() as u32;
         let due = (range.skip() + range.length() as usize).div_ceil(PAGE_BYTES);
         assert_eq!(
             pages.len(),

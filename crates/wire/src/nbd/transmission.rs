@@ -71,11 +71,16 @@ impl Kind {
         }
     }
 
-    /// Payload bytes that a request of `length` bytes holds while it is under way.
-    const fn payload_bytes(self, length: u64) -> u64 {
-        match self {
-            Self::Read | Self::Write => length,
-            _ => 0,
+    const fn has_payload(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+
+    /// Memory that a request for a range holds while it is under way: whole pages, since a page holds one request's data.
+    const fn payload_bytes(self, range: &SectorRange) -> u64 {
+        if self.has_payload() {
+            range.footprint_bytes()
+        } else {
+            0
         }
     }
 
@@ -306,7 +311,7 @@ impl Transmission {
             return bare.then_some((kind, SectorRange::EMPTY)).ok_or(Errno::Inval);
         }
         let length = u64::from(header.length);
-        if kind.payload_bytes(length) > u64::from(self.terms.request_bytes_max) {
+        if kind.has_payload() && length > u64::from(self.terms.request_bytes_max) {
             return Err(Errno::Inval);
         }
         let range = SectorRange::new(header.offset, length, opened.size_bytes);
@@ -331,10 +336,10 @@ impl Transmission {
         range: SectorRange,
         output: &mut Output,
     ) -> Flow {
-        let payload_bytes = kind.payload_bytes(range.length());
+        let payload_bytes = kind.payload_bytes(&range);
         let limits = &self.terms.limits;
         let fua = header.flags & flag::FUA != 0 && kind.changes_data();
-        let is_long = kind == Kind::Write && payload_bytes > self.terms.write_part_bytes();
+        let is_long = kind == Kind::Write && range.length() > self.terms.write_part_bytes();
         let is_admitted = self.ledger.admits(payload_bytes, limits.bytes_max, false);
         if is_long || !is_admitted && self.ledger.share_wanted() > 0 && self.can_part(header, kind, range) {
             self.parted = Some(Parted {
@@ -381,7 +386,7 @@ impl Transmission {
     /// True if a request without room for its whole payload may be done in parts. An answer that may not be cut cannot; nor
     /// can a simple reply while others may come between its parts.
     fn can_part(&self, header: &RequestHeader, kind: Kind, range: SectorRange) -> bool {
-        let is_longer = range.length() > self.terms.limits.part_bytes;
+        let is_longer = range.footprint_bytes() > self.terms.limits.part_bytes;
         is_longer
             && match kind {
                 Kind::Write => true,
@@ -428,11 +433,16 @@ impl Transmission {
         };
         let mut rest = parted.rest;
         let mut range = rest.take_front(longest);
-        parted.is_short = !self.ledger.admits(range.length(), limits.bytes_max, false);
+        parted.is_short = !self
+            .ledger
+            .admits(range.footprint_bytes(), limits.bytes_max, false);
         if parted.is_short {
             rest = parted.rest;
             range = rest.take_front(limits.part_bytes);
-            if !self.ledger.admits(range.length(), limits.bytes_max, false) {
+            if !self
+                .ledger
+                .admits(range.footprint_bytes(), limits.bytes_max, false)
+            {
                 return Flow::Blocked;
             }
         }
@@ -452,7 +462,7 @@ impl Transmission {
         }
         (parted.rest, parted.parts) = (rest, parted.parts + 1);
         let request = self.part(work, pages);
-        self.ledger.bytes += range.length();
+        self.ledger.bytes += range.footprint_bytes();
         if work.kind == Kind::Write {
             self.terms.phase = Phase::Payload;
             self.write = Some(WritePayload { request, filled: 0 });
@@ -492,7 +502,7 @@ impl Transmission {
             }
             (_, Ok(_)) => {}
         }
-        self.ledger.bytes -= work.range.length();
+        self.ledger.bytes -= work.range.footprint_bytes();
     }
 
     /// The next part of a request for the volume, of which the rest is under way from here on. Trims and zeroes may be longer
@@ -578,7 +588,7 @@ impl Transmission {
             return self.ledger.requests.push_back(request);
         }
         let structured = self.terms.opened().structured;
-        let payload_bytes = work.kind.payload_bytes(work.range.length());
+        let payload_bytes = work.kind.payload_bytes(&work.range);
         output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.
             (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.range, pages, structured),

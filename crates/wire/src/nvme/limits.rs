@@ -60,9 +60,9 @@ impl SessionLimits {
         self.in_capsule_bytes as usize / PAGE_BYTES + 1
     }
 
-    /// Payload bytes of one capsule: a compare counts twice, for what it was sent and for what is read.
+    /// Footprint of one capsule's data: a compare counts twice, for what it was sent and for what is read.
     pub(super) fn capsule_bytes(&self) -> u64 {
-        2 * u64::from(self.in_capsule_bytes)
+        2 * (self.capsule_pages() * PAGE_BYTES) as u64
     }
 
     /// # Panics
@@ -73,6 +73,7 @@ impl SessionLimits {
         // An unaligned transfer touches one page more than its length says.
         let pages = pool_pages.saturating_sub(self.pages_reserve + self.capsule_pages() + 1);
         let bytes = self.in_flight_bytes_max.saturating_sub(self.capsule_bytes()) / 2;
+        let bytes = bytes.saturating_sub(PAGE_BYTES as u64);
         let bytes = (pages as u64 * PAGE_BYTES as u64)
             .min(bytes)
             .min(u64::from(self.transfer_bytes_max));

@@ -143,7 +143,7 @@ impl Reply {
             "a read is answered with every page of its range"
         );
         reply.body = Body::Pages(pages);
-        reply.credit_bytes = length;
+        reply.credit_bytes = range.footprint_bytes() as u32;
         reply.finish(framing, (done_bytes, length), cqe, sq_flow);
         reply
     }

@@ -96,11 +96,12 @@ impl Plan {
         }
     }
 
-    /// Payload bytes that count while it is under way: a compare holds what it was sent and what is read.
+    /// Memory that counts while it is under way: whole pages, since a page holds one command's data. A compare holds what it
+    /// was sent and what is read.
     pub const fn payload_bytes(&self) -> u32 {
         match self.kind {
-            Kind::Read | Kind::Write => self.range.length() as u32,
-            Kind::Compare => 2 * self.range.length() as u32,
+            Kind::Read | Kind::Write => self.range.footprint_bytes() as u32,
+            Kind::Compare => 2 * self.range.footprint_bytes() as u32,
             _ => 0,
         }
     }
@@ -141,10 +142,11 @@ impl Work {
         }
     }
 
-    /// Cuts a read or a write to a part of so many bytes at most; false if that makes it no shorter.
+    /// Cuts a read or a write to a part with a footprint of so many bytes at most, a multiple of a page; false if that makes it
+    /// no shorter.
     pub fn shorten(&mut self, bytes: u64) -> bool {
         let Plan { kind, range, .. } = &mut self.plan;
-        if !matches!(kind, Kind::Read | Kind::Write) || range.length() <= bytes {
+        if !matches!(kind, Kind::Read | Kind::Write) || range.footprint_bytes() <= bytes {
             return false;
         }
         assert!(self.rest.is_empty(), "a part is cut off from the whole rest");

@@ -138,7 +138,7 @@ impl Nvme {
     pub fn execute(&mut self, rng: &mut Rng, pool: &Pool, tally: &mut Tally) {
         let limits = SessionLimits {
             in_flight_max: rng.between(2, ENTRIES_MAX as u64) as usize,
-            in_flight_bytes_max: rng.between(24, 56) << 10,
+            in_flight_bytes_max: rng.between(40, 72) << 10,
             part_bytes: rng.between(1, 2) * PAGE_BYTES as u64,
             pages_reserve: rng.below(4) as usize,
             ..SessionLimits::default()
