@@ -237,6 +237,31 @@ fn a_command_counts_the_pages_that_it_holds() {
     assert_eq!(io.session.state().in_flight_bytes, 0);
 }
 
+// Bug: a thousand connections made the target keep a gigabyte. Cause: what hosts send with commands of the control path and
+// with Dataset Management counted as nothing, and had its memory before it came. Fix: it counts as payload does.
+#[test]
+fn a_command_counts_the_data_that_it_keeps_outside_the_pool() {
+    let mut rig = Rig::new();
+    let options = HostOptions {
+        in_capsule_bytes: 0,
+        ..Rig::options()
+    };
+    let (_admin, mut io) = rig.io(options);
+    io.session.set_share(8 << 10);
+    let ranges = [0; 255 * 16];
+    for _ in 0..8 {
+        rig.submit(&mut io, Sqe::deallocate(255), &ranges);
+    }
+    let stream = io.host.outgoing().to_vec();
+    io.host.sent(stream.len());
+    assert_eq!(io.session.receive(rig.now, &stream), stream.len());
+    let state = io.session.state();
+    assert_eq!((state.in_flight_bytes, state.is_waiting), (2 * 255 * 16, true));
+    rig.pump(&mut io);
+    assert_eq!(io.mail.ended.len(), 8);
+    assert_eq!(io.session.state().in_flight_bytes, 0);
+}
+
 #[test]
 fn no_more_data_is_asked_for_at_once_than_the_limit() {
     let mut rig = Rig::new();

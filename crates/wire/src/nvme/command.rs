@@ -111,7 +111,7 @@ impl Session {
         let extra = match plan.kind {
             Kind::Control | Kind::Dataset => Some(Box::new(Extra {
                 sqe: *sqe,
-                data: Vec::with_capacity(plan.data_bytes as usize),
+                data: Vec::new(),
                 ranges: Vec::new(),
             })),
             _ => None,

@@ -97,12 +97,13 @@ impl Plan {
     }
 
     /// Memory that counts while it is under way: whole pages, since a page holds one command's data. A compare holds what it
-    /// was sent and what is read.
+    /// was sent and what is read. What a command of the control path is sent is not in pages.
     pub const fn payload_bytes(&self) -> u32 {
         match self.kind {
             Kind::Read | Kind::Write => self.range.footprint_bytes() as u32,
             Kind::Compare => 2 * self.range.footprint_bytes() as u32,
-            _ => 0,
+            Kind::Control | Kind::Dataset => self.data_bytes,
+            Kind::Flush | Kind::Trim | Kind::WriteZeroes => 0,
         }
     }
 
@@ -186,7 +187,11 @@ impl Work {
     /// Puts data in its place.
     pub fn fill(&mut self, from: &[u8]) {
         match &mut self.extra {
-            Some(extra) => extra.data.extend_from_slice(from),
+            Some(extra) => {
+                let left = self.plan.data_bytes - self.filled;
+                extra.data.reserve_exact(left as usize);
+                extra.data.extend_from_slice(from);
+            }
             None => copy_in(
                 &mut self.pages,
                 self.plan.range.skip() + self.filled as usize,
