@@ -237,6 +237,18 @@ fn a_command_counts_the_pages_that_it_holds() {
     assert_eq!(io.session.state().in_flight_bytes, 0);
 }
 
+#[test]
+fn data_in_a_capsule_has_room_in_the_smallest_share() {
+    let mut rig = Rig::new();
+    let (_admin, mut io) = rig.io(Rig::options());
+    io.session.set_share(8 << 10);
+    for command in [Sqe::write(512, 8192, false), Sqe::compare(512, 8192)] {
+        let ended = rig.run(&mut io, command, &[7; 8192]);
+        assert_eq!(ended.status, Status::SUCCESS);
+    }
+    assert_eq!(io.session.state().in_flight_bytes, 0);
+}
+
 // Bug: a thousand connections made the target keep a gigabyte. Cause: what hosts send with commands of the control path and
 // with Dataset Management counted as nothing, and had its memory before it came. Fix: it counts as payload does.
 #[test]

@@ -57,8 +57,9 @@ impl Session {
     /// Takes a valid command; one with data in its capsule only if there is room for that.
     pub(super) fn accept(&mut self, plan: Plan, capsule_bytes: u32, sqe: &Sqe) -> Flow {
         if capsule_bytes > 0 {
-            // What comes before data that was asked for has to be taken, or that would never come.
-            let is_exempt = self.receiving > 0;
+            // What comes before data that was asked for has to be taken, or that would never come. If nothing else is under
+            // way, a larger share may never come: the smallest reserve is two pages, and a capsule's data may touch three.
+            let is_exempt = self.receiving > 0 || self.ledger.bytes == 0;
             let Some(pages) = self.room(&plan, self.link.limits.pages_reserve, 0, is_exempt) else {
                 return Flow::Blocked;
             };
