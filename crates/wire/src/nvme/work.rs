@@ -97,7 +97,7 @@ impl Plan {
     }
 
     /// Memory that counts while it is under way: whole pages, since a page holds one command's data. A compare holds what it
-    /// was sent and what is read. What a command of the control path is sent is not in pages.
+    /// was sent and what is read. Data sent with a command of the control path count as well, though not in pages.
     pub const fn payload_bytes(&self) -> u32 {
         match self.kind {
             Kind::Read | Kind::Write => self.range.footprint_bytes() as u32,
