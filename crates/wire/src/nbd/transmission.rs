@@ -398,7 +398,7 @@ impl Transmission {
 
     /// Gets on with the request that is done in parts.
     fn go_on(&mut self, output: &mut Output) -> Flow {
-        let limits = self.terms.limits;
+        let (limits, ledger) = (self.terms.limits, &mut self.ledger);
         let parted = self.parted.as_mut().expect("a request is done in parts");
         if let Some(errno) = parted.errno {
             if parted.kind == Kind::Read {
@@ -424,7 +424,7 @@ impl Transmission {
         }
         // The parts of a read are answered in order.
         let is_busy = parted.kind == Kind::Read && parted.parts > 0;
-        if is_busy || self.ledger.len() + output.replies() >= limits.requests_max {
+        if is_busy || ledger.len() + output.replies() >= limits.requests_max {
             return Flow::Blocked;
         }
         let longest = match parted.kind {
@@ -433,16 +433,11 @@ impl Transmission {
         };
         let mut rest = parted.rest;
         let mut range = rest.take_front(longest);
-        parted.is_short = !self
-            .ledger
-            .admits(range.footprint_bytes(), limits.bytes_max, false);
+        parted.is_short = !ledger.admits(range.footprint_bytes(), limits.bytes_max, false);
         if parted.is_short {
             rest = parted.rest;
             range = rest.take_front(limits.part_bytes);
-            if !self
-                .ledger
-                .admits(range.footprint_bytes(), limits.bytes_max, false)
-            {
+            if !ledger.admits(range.footprint_bytes(), limits.bytes_max, false) {
                 return Flow::Blocked;
             }
         }
@@ -455,7 +450,7 @@ impl Transmission {
         };
         let mut pages = Pages::new();
         if parted.kind == Kind::Write {
-            let Some(taken) = self.ledger.take_pages(range, limits.pages_reserve) else {
+            let Some(taken) = ledger.take_pages(range, limits.pages_reserve) else {
                 return Flow::Blocked;
             };
             pages = taken;
