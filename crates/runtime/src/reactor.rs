@@ -458,10 +458,11 @@ impl Reactor {
         }
     }
 
-    /// Takes the clients that wait at a listener, and shares them out among the cores of the target.
+    /// Takes a batch of the clients that wait at a listener, and shares them out among the cores of the target. The next look
+    /// hears of those that still wait.
     fn accept(&mut self, index: usize) {
-        let core = self.number();
-        while let Some(client) = self.frontend.accept(index, &self.counters, |kind| {
+        let (core, mut left) = (self.number(), BATCH);
+        while let Some(client) = self.frontend.accept(index, &mut left, &self.counters, |kind| {
             Self::tell(self.events.as_ref(), core, kind);
         }) {
             let sibling = match &self.steering {

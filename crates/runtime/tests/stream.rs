@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use wire::nbd::{NAME, Nbd};
 
@@ -181,6 +182,78 @@ fn a_stream_in_memory_carries_nbd_from_end_to_end() {
     }
     let accepted: u64 = cores.iter().map(|core| core.stats().clients_accepted).sum();
     assert_eq!(accepted, 2);
+    for core in cores {
+        core.stop().expect("a healthy core");
+    }
+}
+
+/// Clients of one machine that connect without end, and of which each goes at once.
+struct Crowd {
+    bell: UnixStream,
+    _rings: UnixStream,
+    left: Arc<AtomicU32>,
+}
+
+/// A client of the crowd.
+struct Gone(UnixStream);
+
+impl Stream for Gone {
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn read(&mut self, _into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn write(&mut self, _from: &[IoSlice<'_>]) -> io::Result<usize> {
+        Err(ErrorKind::BrokenPipe.into())
+    }
+}
+
+impl Listener for Crowd {
+    fn fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    fn accept(&mut self) -> io::Result<(Box<dyn Stream>, IpAddr)> {
+        let left = self.left.load(Relaxed).checked_sub(1);
+        self.left.store(left.ok_or(ErrorKind::WouldBlock)?, Relaxed);
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        Ok((Box::new(Gone(UnixStream::pair()?.0)), address.into()))
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        Ok(ANY_TCP)
+    }
+}
+
+// Bug: clients that connected as fast as the target refused them kept its core from everything else. Cause: a core took
+// clients until nobody waited. Fix: a look takes a batch of them.
+#[test]
+fn a_crowd_that_connects_without_end_does_not_keep_others_from_being_served() {
+    const CROWD: u32 = 200_000;
+    let (ours, mut rings) = bell();
+    rings.write_all(&[0]).expect("its other end is open");
+    let left = Arc::new(AtomicU32::new(CROWD));
+    let crowd = Crowd {
+        bell: ours,
+        _rings: rings,
+        left: Arc::clone(&left),
+    };
+    let listen = vec![
+        Listen::tcp(ANY_TCP, Nbd::new()),
+        Listen {
+            door: Door::Open(Box::new(crowd)),
+            protocol: Nbd::new(),
+        },
+    ];
+    let cores = start(listen, 1);
+    let mut good = Client::new(cores[0].target_listening(NAME)[0]);
+    good.request(READ, 1, 0, 512);
+    assert_eq!(good.reply(), (0, 1));
+    assert!(left.load(Relaxed) > 0, "the crowd is still coming");
+    left.store(0, Relaxed);
     for core in cores {
         core.stop().expect("a healthy core");
     }

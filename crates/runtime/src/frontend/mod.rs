@@ -132,9 +132,16 @@ impl Frontend {
         Ok((bound, self.listeners.len() - 1))
     }
 
-    /// The next connection that waits at a listener, and whom it is for.
-    pub fn accept(&mut self, index: usize, counters: &Counters, tell: impl Fn(Kind)) -> Option<Client> {
+    /// The next connection that waits at a listener, and whom it is for. It and those that are refused count against `left`.
+    pub fn accept(
+        &mut self,
+        index: usize,
+        left: &mut usize,
+        counters: &Counters,
+        tell: impl Fn(Kind),
+    ) -> Option<Client> {
         loop {
+            *left = left.checked_sub(1)?;
             // None if told to stop in this very turn.
             let entry = self.listeners.get_mut(index)?;
             counters.syscalls.bump();
