@@ -642,6 +642,26 @@ fn a_request_counts_the_pages_that_it_holds() {
     assert_eq!(server.session.state().in_flight_bytes, 0);
 }
 
+// Bug: a client made the target cut off others for ever, with nothing of its own to lose. Cause: a long write that had failed
+// still counted as short of memory while its client did not send the rest. Fix: only a request with parts to come counts.
+#[test]
+fn a_failed_write_is_not_short_of_memory() {
+    let mut server = Server::started("disk", true);
+    server.session.set_share(8 << 10);
+    let bytes = write(0, 1, 0, &[9; 32 << 10]);
+    let (first, rest) = bytes.split_at(28 + 6000);
+    server.feed(first);
+    assert!(server.session.state().is_short);
+    server.fail = Some(BlockError::NoSpace);
+    // The rest of the second part, the third, and some of the fourth, for which there is no share.
+    let (second, rest) = rest.split_at(2 * 4096 + 4096 - 6000 + 100);
+    server.feed(second);
+    let state = server.session.state();
+    assert_eq!((state.in_flight, state.in_flight_bytes), (1, 0));
+    assert!(!state.is_short, "the rest is drained");
+    assert_eq!(server.tell(rest), [failed(1, Errno::NoSpace)]);
+}
+
 #[test]
 fn a_write_waits_for_all_its_pages_and_takes_them_at_once() {
     let mut server = Server::started("disk", true);

@@ -198,9 +198,10 @@ impl Transmission {
         self.parted.is_some()
     }
 
-    /// True if such a request would be done in longer parts with a larger share.
+    /// True if the rest of such a request would be done in longer parts with a larger share.
     pub fn is_short(&self) -> bool {
-        self.parted.as_ref().is_some_and(|parted| parted.is_short)
+        let parted = self.parted.as_ref();
+        parted.is_some_and(|parted| parted.is_short && !parted.rest.is_empty())
     }
 
     /// True if a step without new bytes may get on with such a request.
