@@ -19,8 +19,13 @@ use anyhow::{Context, bail};
 use blockswitch::Policy;
 use clap::Args;
 use indicatif::ProgressBar;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// Requests that a paced client has under way at most: many times what a system that keeps up leaves it.
+const PACED_DEPTH: usize = 64;
+/// Rates of `--l-rate`, in requests a second. The fastest is faster than a closed loop over a network.
+const L_RATE: RangeInclusive<f64> = 0.1..=100_000.0;
 /// The seed of the simulator's figures in a report.
 const SIMULATED_SEED: u64 = 1;
 
@@ -28,7 +33,9 @@ const SIMULATED_SEED: u64 = 1;
 #[derive(Args)]
 #[command(
     after_help = "A latency-bound client (L: 4 KiB reads, depth 1, real-time priority) beside bulk clients (T), on real \
-    sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32. One core \
+    sockets. Without --figure: L alone, beside two T readers and beside two T writers of 128 KiB at depth 32, then \
+    the same with L paced. Paced L begins a request at fixed times and sleeps between them. Its latency counts from the \
+    time when the request was to begin, so a late answer or a late client counts. One core \
     can show the figures of the blk-switch artifact that --figure lists. `switchyard sim run switch-fig9` and its \
     siblings show the others, and a report has all figures.\n\nExample:\n  switchyard bench blockswitch --report blockswitch.html"
 )]
@@ -41,6 +48,17 @@ pub struct BlockswitchArgs {
     /// Run only these systems, by name, such as `spdk nvme`
     #[arg(long, value_name = "NAME")]
     pub system: Vec<String>,
+    /// Run only these scenarios, by name, such as `L + 2 T reads`
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Vec<String>,
+    /// Requests a second of a paced latency-bound client
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000.0,
+        allow_negative_numbers = true
+    )]
+    pub l_rate: f64,
 }
 
 /// `switchyard bench peers`.
@@ -61,6 +79,8 @@ pub struct Scenario {
     pub name: String,
     /// Latency-bound clients.
     pub latency_clients: usize,
+    /// They begin requests at `--l-rate`, whatever answers take.
+    is_paced: bool,
     bulk_bytes: usize,
     /// Depths of bulk clients, and how many there are of each.
     bulk_depths: Vec<(usize, usize)>,
@@ -74,6 +94,7 @@ impl Scenario {
         Self {
             name,
             latency_clients,
+            is_paced: false,
             bulk_bytes: 64 << 10,
             bulk_depths: vec![(32, bulk_clients)],
             bulk_write_share: 0.0,
@@ -88,11 +109,17 @@ impl Scenario {
             bulk_write_share: share,
             ..Self::new(name.into(), 1, clients)
         };
-        vec![
+        let closed = [
             with("L alone", 0, 0.0),
             with("L + 2 T reads", 2, 0.0),
             with("L + 2 T writes", 2, 1.0),
-        ]
+        ];
+        let paced = closed.clone().map(|scenario| Self {
+            name: format!("paced {}", scenario.name),
+            is_paced: true,
+            ..scenario
+        });
+        closed.into_iter().chain(paced).collect()
     }
 
     /// A figure of the artifact, as far as one core shows it.
@@ -150,13 +177,13 @@ impl Scenario {
         })
     }
 
-    fn groups(&self, args: &CompareArgs, seed: u64) -> Vec<ClientGroup> {
+    fn groups(&self, args: &CompareArgs, l_rate: f64, seed: u64) -> Vec<ClientGroup> {
         let time = Duration::from_secs_f64(args.seconds);
         let mut groups = vec![ClientGroup {
             case: Case {
                 mode: Mode::Randread,
                 bs: 4096,
-                qd: 1,
+                qd: if self.is_paced { PACED_DEPTH } else { 1 },
                 conns: self.latency_clients,
                 polls: false,
                 write_share: 0.0,
@@ -166,6 +193,7 @@ impl Scenario {
             volume: usize::from(self.on_flash),
             cpu: Some(args.client_cpu),
             realtime: true,
+            interval: self.is_paced.then(|| Duration::from_secs_f64(1.0 / l_rate)),
         }];
         for &(depth, clients) in self.bulk_depths.iter().filter(|(_, clients)| *clients > 0) {
             groups.push(ClientGroup {
@@ -182,6 +210,7 @@ impl Scenario {
                 volume: 0,
                 cpu: Some(args.client_cpu),
                 realtime: false,
+                interval: None,
             });
         }
         groups
@@ -220,10 +249,14 @@ type Scenarios<'a> = Vec<(String, Box<dyn Fn(u64) -> Vec<ClientGroup> + 'a>)>;
 
 /// `switchyard bench blockswitch`.
 pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
-    let chosen = match &args.figure {
+    within("--l-rate", args.l_rate, L_RATE)?;
+    let mut chosen = match &args.figure {
         Some(figure) => Scenario::figure(figure)?,
         None => Scenario::interference(),
     };
+    retain_named("--scenario", &args.scenario, &mut chosen, |scenario| {
+        scenario.name.clone()
+    })?;
     let mut systems: Vec<System> = Policy::ALL
         .into_iter()
         .map(|policy| System::Ours(policy, Protocol::Nvme))
@@ -237,22 +270,11 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
     if chosen.iter().any(|scenario| scenario.on_flash) {
         systems.retain(|system| matches!(system, System::Ours(..)));
     }
-    if !args.system.is_empty() {
-        for name in &args.system {
-            if !systems.iter().any(|system| system.name() == *name) {
-                let known: Vec<String> = systems.iter().map(|system| system.name()).collect();
-                bail!(Failure::Usage(format!(
-                    "--system {name} does not exist: choose {}",
-                    known.join(", ")
-                )));
-            }
-        }
-        systems.retain(|system| args.system.contains(&system.name()));
-    }
+    retain_named("--system", &args.system, &mut systems, |system| system.name())?;
     let scenarios: Scenarios<'_> = chosen
         .iter()
         .map(|scenario| {
-            let groups = move |seed| scenario.groups(&args.compare, seed);
+            let groups = move |seed| scenario.groups(&args.compare, args.l_rate, seed);
             (
                 scenario.name.clone(),
                 Box::new(groups) as Box<dyn Fn(u64) -> Vec<ClientGroup>>,
@@ -267,6 +289,27 @@ pub fn blockswitch(args: &BlockswitchArgs) -> anyhow::Result<()> {
     };
     let title = "L beside T, target on one core";
     report::print(&args.compare, title, "T MiB/s", &rows, &simulated)
+}
+
+/// Keeps what `flag` names, or everything if it names nothing.
+fn retain_named<T>(
+    flag: &str,
+    names: &[String],
+    all: &mut Vec<T>,
+    name_of: impl Fn(&T) -> String,
+) -> anyhow::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let known: Vec<String> = all.iter().map(&name_of).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        let known = known.join(", ");
+        bail!(Failure::Usage(format!(
+            "{flag} {name} does not exist: choose {known}"
+        )));
+    }
+    all.retain(|item| names.contains(&name_of(item)));
+    Ok(())
 }
 
 /// `switchyard bench peers`.
@@ -302,6 +345,7 @@ pub fn peers(args: &PeersArgs) -> anyhow::Result<()> {
                     volume: 0,
                     cpu: Some(compare_args.client_cpu),
                     realtime: false,
+                    interval: None,
                 }]
             };
             (

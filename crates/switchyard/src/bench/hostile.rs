@@ -225,6 +225,7 @@ fn measure(compare: &CompareArgs, targets: &[Target; 2], seed: u64) -> anyhow::R
             volume,
             cpu: Some(compare.client_cpu),
             realtime: true,
+            interval: None,
         };
         let warm_up = Duration::from_secs_f64(compare.seconds / 2.0);
         let outcomes = load::run_groups(targets, &[good], warm_up, &ProgressBar::hidden())?;

@@ -1,7 +1,7 @@
 //! One case of load: threads with a connection each, keeping a number of requests under way.
 
 use super::block::{Aligned, Target, Way};
-use super::socket::{Client, STAMP_BYTES};
+use super::socket::{Client, STAMP_BYTES, sleep_until};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Rng, Slab};
@@ -178,6 +178,9 @@ pub struct ClientGroup {
     pub cpu: Option<usize>,
     /// Their threads go before ordinary ones.
     pub realtime: bool,
+    /// Time between the intended starts of two requests of a connection, from which latency counts. At most `qd` requests
+    /// are under way all the same. `None` begins a request as soon as another one ends, as all clients of files do.
+    pub interval: Option<Duration>,
 }
 
 impl From<Case> for ClientGroup {
@@ -187,6 +190,7 @@ impl From<Case> for ClientGroup {
             volume: 0,
             cpu: None,
             realtime: false,
+            interval: None,
         }
     }
 }
@@ -237,7 +241,7 @@ pub fn run_groups(
                     barrier.wait();
                     placed?;
                     match way {
-                        Way::Client(mut client) => drive_client(&mut *client, places?, phase),
+                        Way::Client(mut client) => drive_client(&mut *client, places?, group.interval, phase),
                         Way::File(file) => drive_file(&file, places?, phase),
                     }
                 });
@@ -320,6 +324,33 @@ impl Phase<'_> {
     }
 }
 
+/// When a connection's requests begin.
+struct Pace {
+    interval: Option<Duration>,
+    due: Instant,
+}
+
+impl Pace {
+    fn new(interval: Option<Duration>) -> Self {
+        Self {
+            interval,
+            due: Instant::now(),
+        }
+    }
+
+    /// The intended start of the next request, if it is not later than `now`.
+    fn start(&mut self, now: Instant) -> Option<Instant> {
+        let Some(interval) = self.interval else {
+            return Some(now);
+        };
+        let due = self.due;
+        (due <= now).then(|| {
+            self.due += interval;
+            due
+        })
+    }
+}
+
 /// A request under way.
 #[derive(Clone, Copy)]
 struct Flying {
@@ -329,10 +360,12 @@ struct Flying {
     is_silent: bool,
 }
 
-/// Keeps `qd` requests under way until told to stop; a flush case alternates a silent write and a measured flush.
+/// Keeps `qd` requests under way, or begins one at every interval, until told to stop. A flush case alternates a silent
+/// write and a measured flush.
 fn drive_client(
     connection: &mut dyn Client,
     mut places: Places,
+    interval: Option<Duration>,
     phase: Phase<'_>,
 ) -> anyhow::Result<Histogram<u64>> {
     let case = places.case;
@@ -342,13 +375,17 @@ fn drive_client(
     let mut latency = histogram();
     let mut flying: Slab<Flying> = Slab::with_capacity(case.qd);
     let mut flush_next = vec![false; case.qd];
+    let mut pace = Pace::new(interval);
     loop {
         let is_stopping = phase.is_over();
         if is_stopping && flying.is_empty() {
             return Ok(latency);
         }
-        let since = Instant::now();
-        while !is_stopping && flying.len() < case.qd {
+        let now = Instant::now();
+        while !is_stopping
+            && flying.len() < case.qd
+            && let Some(since) = pace.start(now)
+        {
             let slot = flying.insert(Flying {
                 since,
                 reads: false,
@@ -370,6 +407,10 @@ fn drive_client(
             }
         }
         connection.send()?;
+        let paces = interval.is_some() && !is_stopping && flying.len() < case.qd;
+        if paces && !sleep_until(connection.socket(), pace.due)? {
+            continue;
+        }
         loop {
             let data_bytes = |cookie: u64| {
                 let known = u32::try_from(cookie).ok().and_then(|slot| flying.get(slot));
@@ -504,6 +545,17 @@ mod tests {
             Places::new(&case(Mode::Read), 100, 0).is_err(),
             "smaller than a request"
         );
+    }
+
+    #[test]
+    fn a_late_client_begins_what_it_missed_at_the_intended_times() {
+        let interval = Duration::from_millis(2);
+        let mut pace = Pace::new(Some(interval));
+        let first = pace.due;
+        let late = first + interval * 5 / 2;
+        let starts: Vec<_> = std::iter::from_fn(|| pace.start(late)).collect();
+        assert_eq!(starts, [first, first + interval, first + interval * 2]);
+        assert_eq!(pace.due, first + interval * 3);
     }
 
     #[test]

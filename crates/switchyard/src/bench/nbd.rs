@@ -248,6 +248,10 @@ impl Client for Connection {
     fn has_reply(&self) -> bool {
         self.reader.buffer().len() >= CHUNK_BYTES
     }
+
+    fn socket(&self) -> &TcpStream {
+        &self.writer
+    }
 }
 
 impl Drop for Connection {

@@ -293,6 +293,10 @@ impl Client for Connection {
     fn has_reply(&self) -> bool {
         !self.work.done.is_empty()
     }
+
+    fn socket(&self) -> &TcpStream {
+        self.stream()
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! on the loopback that makes receivers drop segments.)
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -25,6 +26,21 @@ pub trait Client: Send {
     fn receive(&mut self, data_bytes: &dyn Fn(u64) -> usize) -> anyhow::Result<u64>;
     /// True if another reply is here already.
     fn has_reply(&self) -> bool;
+    /// The socket that replies come from.
+    fn socket(&self) -> &TcpStream;
+}
+
+/// Sleeps until a socket can be read, or until `until`. Returns true if it can be read.
+pub fn sleep_until(stream: &TcpStream, until: Instant) -> io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).expect("no pause is as long as a clock runs");
+        match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&left)) {
+            Ok(count) => return Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// A server that takes no connection for this long is not there.
