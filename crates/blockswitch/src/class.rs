@@ -322,6 +322,37 @@ mod tests {
     }
 
     #[test]
+    fn a_class_does_not_depend_on_how_seldom_a_client_asks() {
+        let (small, bulk) = ((4096, 1), (128 << 10, 32));
+        let shapes = [
+            vec![small],
+            vec![bulk],
+            vec![small, bulk],
+            vec![bulk, small],
+            vec![(16 << 10, 3)],
+        ];
+        let classes = |per_s: u64| {
+            shapes.each_ref().map(|shape| {
+                let (mut app, gap_us, requests) = (auto(), 1_000_000 / per_s, 300);
+                let mut start_us = 0;
+                let mut latency = 0;
+                for &(bytes, depth) in shape {
+                    closed(&mut app, start_us, (bytes, depth, gap_us), requests);
+                    start_us += requests as u64 * gap_us;
+                    // A class once learned serves as many requests as L.
+                    latency = closed(&mut app, start_us, (bytes, depth, gap_us), requests);
+                    start_us += requests as u64 * gap_us;
+                }
+                (app.class(), latency)
+            })
+        };
+        let (l, t) = ((Class::Latency, 300), (Class::Throughput, 0));
+        for per_s in [10, 100, 1_000, 10_000] {
+            assert_eq!(classes(per_s), [l, t, t, l, l], "{per_s} a second");
+        }
+    }
+
+    #[test]
     fn a_class_changes_only_after_it_held_in_count_and_in_time() {
         let config = ClassConfig::DEFAULT;
         let mut app = auto();
