@@ -219,6 +219,26 @@ fn blk_switch_looks_after_every_bulk_request_and_ours_after_every_slice() {
 }
 
 #[test]
+fn a_slice_of_bulk_work_is_one_send() {
+    let slice_bytes = Config::of(Policy::Switchyard).slice_bytes();
+    for bytes in [SMALL, 64 << 10, 128 << 10, LARGE] {
+        let mut core = Core::of(Policy::Switchyard, &[T]);
+        core.ask(0, 120, bytes);
+        core.turn();
+        let sends = core.turn().into_iter().filter_map(|act| match act {
+            Act::Send { bytes_min: 0, .. } => None,
+            Act::Send { bytes_min, .. } => Some(bytes_min),
+            _ => None,
+        });
+        let sends: Vec<usize> = sends.collect();
+        assert!(
+            sends.len() == 1 && sends[0] > slice_bytes / 4,
+            "{bytes}: {sends:?}"
+        );
+    }
+}
+
+#[test]
 fn work_before_a_slice_is_all_latency_bound_work() {
     let mut core = Core::of(Policy::Switchyard, &[T, L]);
     core.ask(0, 4, LARGE);

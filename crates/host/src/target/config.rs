@@ -27,7 +27,7 @@ pub const PASSES_MAX: u8 = 3;
 pub const REQUEST_BYTES: usize = 4 << 10;
 /// What an answer takes besides its data, about.
 pub const ANSWER_BYTES: usize = 64;
-/// Answers of one connection are collected up to this, and then sent at once.
+/// Answers of one connection are collected up to this, and then sent at once, where work is not cut into slices.
 pub const SEND_BYTES_MAX: usize = 256 << 10;
 /// A connection that is to move and is not at rest after this long stays: a client that does not read, or sends the rest
 /// of a payload slowly, would otherwise be kept from going on.
@@ -111,6 +111,16 @@ impl Config {
             Order::Sliced => self.switch.slice_bytes as usize,
             Order::Strict => 1,
             _ => usize::MAX,
+        }
+    }
+
+    /// Answers of one connection are collected up to this, and then sent at once. Ours: a slice of bulk work is one send,
+    /// since every send wakes a client that has gone to sleep after the one before, which costs as much as tens of
+    /// kilobytes.
+    pub const fn batch_bytes(&self) -> usize {
+        match self.switch.order {
+            Order::Sliced => self.slice_bytes(),
+            _ => SEND_BYTES_MAX,
         }
     }
 

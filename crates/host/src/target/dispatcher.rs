@@ -1,7 +1,7 @@
 //! The loop of one core as a state machine. See the module above for the order of a turn.
 
 use super::config::{
-    ANSWER_BYTES, Config, ENOUGH_REQUESTS, GUESSES_MAX, REQUEST_BYTES, SEND_BYTES_MAX, SPARSE_LINGER,
+    ANSWER_BYTES, Config, ENOUGH_REQUESTS, GUESSES_MAX, REQUEST_BYTES, SPARSE_LINGER,
     TURN_REQUESTS_BESIDE_SPARSE, TURN_REQUESTS_MAX,
 };
 use super::homes::Report;
@@ -393,10 +393,8 @@ impl Dispatcher {
                     return None;
                 };
                 self.worked = true;
-                if self
-                    .last
-                    .is_some_and(|(slot, _)| slot != step.slot || self.unsent_bytes >= SEND_BYTES_MAX)
-                {
+                let is_full = self.unsent_bytes >= self.config.batch_bytes();
+                if self.last.is_some_and(|(slot, _)| slot != step.slot || is_full) {
                     self.held = Some(step);
                     return self.send_last();
                 }
