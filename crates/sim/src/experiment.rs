@@ -198,6 +198,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         plan: None,
     },
     Experiment {
+        name: "switch-paced",
+        about: "Host block switch, one core: an L-app at a rate of its own beside two T-apps",
+        run: figures::paced,
+        plan: None,
+    },
+    Experiment {
         name: "switch-order",
         about: "Host block switch, six cores, six L-apps and six T-apps: every step and system",
         run: figures::order,

@@ -1,9 +1,9 @@
 //! The host block switch on modelled cores: what the published systems and ours promise, on fixed seeds.
 
-use blockswitch::Policy;
+use blockswitch::{ClassHint, Policy};
 use host::target::Config;
 use sim::experiment::find;
-use sim::switch::figures::{ORDER_CASES, OrderCase, measure, mixed, order_systems};
+use sim::switch::figures::{ORDER_CASES, OrderCase, PACED_RATES, measure, mixed, order_systems, paced_apps};
 use sim::switch::world::Outcome;
 
 /// P99 of L in µs, and GB/s of T.
@@ -94,6 +94,31 @@ fn sixteen_and_sixteen_on_sixteen_cores_move_as_much_for_each_core_with_half_as_
     let (six, sixteen) = (run("QD32"), run("16C"));
     assert!(sixteen.1 / 16.0 > 0.95 * six.1 / 6.0, "{six:?} {sixteen:?}");
     assert!(sixteen.0 < 1.5 * six.0, "{six:?} {sixteen:?}");
+}
+
+#[test]
+fn beside_l_at_a_rate_of_its_own_ours_moves_97_percent_of_run_to_completion_at_a_tenth_of_its_tail() {
+    for (seed, per_s) in (1..=3).flat_map(|seed| PACED_RATES.map(|per_s| (seed, per_s))) {
+        let [spdk, ours] = [Policy::Spdk, Policy::Switchyard].map(|policy| {
+            let outcome = measure(seed, Config::of(policy), 1, paced_apps(per_s));
+            let p999_us = outcome.latency[0].value_at_quantile(0.999) as f64 / 1e3;
+            (p999_us, figures(&outcome).1)
+        });
+        let told = format!("{per_s}/s, seed {seed}: {spdk:?}, {ours:?}");
+        assert!(ours.1 >= 0.97 * spdk.1 && ours.0 <= 0.1 * spdk.0, "{told}");
+    }
+}
+
+#[test]
+fn l_that_is_not_declared_is_served_alike_at_every_rate() {
+    let tails = PACED_RATES.map(|per_s| {
+        let mut apps = paced_apps(per_s);
+        apps.iter_mut().for_each(|app| app.hint = ClassHint::Auto);
+        let outcome = measure(1, Config::of(Policy::Switchyard), 1, apps);
+        outcome.latency[0].value_at_quantile(0.99) as f64 / 1e3
+    });
+    // A slice is 88 µs. A request that was served as T would wait for two megabytes, which is 500 µs.
+    assert!(tails.iter().all(|&p99_us| p99_us < 200.0), "{tails:?}");
 }
 
 #[test]

@@ -42,6 +42,18 @@ pub fn latency_app(home: usize) -> AppSpec {
     }
 }
 
+/// Places in the queue of a paced application, so that a late answer does not keep back the next request.
+const PACED_DEPTH: u32 = 64;
+
+/// The same at a rate of its own: `per_s` requests a second, whatever answers take.
+pub fn paced_app(home: usize, per_s: u64) -> AppSpec {
+    AppSpec {
+        depth: PACED_DEPTH,
+        gap_ns: u64::from(PACED_DEPTH) * 1_000_000_000 / per_s,
+        ..latency_app(home)
+    }
+}
+
 /// A T application: reads.
 pub fn bulk_app(home: usize, bytes: u32, depth: u32) -> AppSpec {
     AppSpec {
@@ -248,6 +260,21 @@ figure!(
         .to_vec()
 );
 
+/// Rates of L in [`paced`], in requests a second. The second is that of `bench blockswitch`.
+pub const PACED_RATES: [u64; 3] = [100, 1_000, 10_000];
+
+/// One core: an L application at a rate of its own beside two T applications that read 128 KiB.
+pub fn paced_apps(per_s: u64) -> Vec<AppSpec> {
+    let bulk = bulk_app(0, 128 << 10, BULK_DEPTH);
+    vec![paced_app(0, per_s), bulk, bulk]
+}
+
+figure!(
+    /// One core, two T applications, by rate of the L application.
+    paced, "switch-paced", systems(),
+    PACED_RATES.map(|per_s| (format!("{per_s}/s"), 1, paced_apps(per_s))).to_vec()
+);
+
 /// Load of [`order`]: one L and one T application on each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderCase {
@@ -259,8 +286,8 @@ pub struct OrderCase {
     pub gbps: u64,
     /// Depths of the T applications, over and over.
     pub depths: &'static [u32],
-    /// Mean time between two requests of an L application; 0 for closed loops.
-    pub gap_ns: u64,
+    /// Requests a second of an L application at a rate of its own; `None` for closed loops.
+    pub latency_per_s: Option<u64>,
 }
 
 /// - `mixed`: T applications of unequal depths, as Figure 13 has them, with the depths of Figure 8. The steps of the
@@ -275,7 +302,7 @@ pub const ORDER_CASES: [OrderCase; 5] = {
         cores: 6,
         gbps: LINK_GBPS,
         depths: &[BULK_DEPTH],
-        gap_ns: 0,
+        latency_per_s: None,
     };
     [
         OrderCase {
@@ -292,7 +319,7 @@ pub const ORDER_CASES: [OrderCase; 5] = {
         OrderCase {
             label: "QD64-paced",
             depths: &[64],
-            gap_ns: 60_000,
+            latency_per_s: Some(16_000),
             ..equal
         },
         OrderCase {
@@ -309,7 +336,11 @@ impl OrderCase {
     pub fn apps(&self) -> Vec<AppSpec> {
         let mut apps = mixed(self.cores, self.cores, self.cores);
         let (latency, bulk) = apps.split_at_mut(self.cores);
-        latency.iter_mut().for_each(|app| app.gap_ns = self.gap_ns);
+        if let Some(per_s) = self.latency_per_s {
+            latency
+                .iter_mut()
+                .for_each(|app| *app = paced_app(app.home, per_s));
+        }
         let depths = self.depths.iter().cycle();
         bulk.iter_mut()
             .zip(depths)

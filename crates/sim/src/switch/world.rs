@@ -43,8 +43,9 @@ pub struct AppSpec {
     pub medium: Medium,
     /// Its core at first.
     pub home: usize,
-    /// Mean time in ns between two requests of one place in the queue, drawn from an exponential distribution; the next
-    /// waits for the answer to the last all the same. 0: as soon as it is there.
+    /// Mean time in ns between the intended starts of two requests of one place in the queue, drawn from an exponential
+    /// distribution. Latency counts from the intended start, and a request whose place still waits for an answer starts
+    /// late. 0: as soon as the answer is there.
     pub gap_ns: u64,
 }
 
@@ -231,8 +232,7 @@ struct App {
 struct Request {
     app: usize,
     read: bool,
-    issued_at: Instant,
-    /// When a paced application wanted to send it.
+    /// Its intended start, from which its latency counts.
     due_at: Instant,
     /// The core that took it, and the dispatcher's tag at the core that works on it.
     home: usize,
@@ -333,7 +333,6 @@ impl World {
                 self.requests.push(Request {
                     app,
                     read: true,
-                    issued_at: Instant::ZERO,
                     due_at: Instant::ZERO,
                     home: 0,
                     tag: 0,
@@ -415,22 +414,22 @@ impl World {
     /// A client sends its next request.
     fn issue(&mut self, request: u32) {
         let at = &mut self.requests[request as usize];
-        let mut think_ns = self.rng.below(cost::THINK_NS_MAX + 1);
-        if let gap_ns @ 1.. = self.apps[at.app].spec.gap_ns {
-            let due = at.due_at + Duration::from_nanos(self.rng.exponential(gap_ns as f64) as u64);
-            at.due_at = due;
-            think_ns = think_ns.max(due.nanos_since(self.now));
-        }
+        let think_ns = self.rng.below(cost::THINK_NS_MAX + 1);
+        let ready_at = self.now + Duration::from_nanos(think_ns);
+        at.due_at = match self.apps[at.app].spec.gap_ns {
+            0 => ready_at,
+            gap_ns => at.due_at + Duration::from_nanos(self.rng.exponential(gap_ns as f64) as u64),
+        };
+        let think_ns = at.due_at.max(ready_at).nanos_since(self.now);
         at.read = self.rng.below(100) < self.apps[at.app].spec.read_percent;
-        at.issued_at = self.now + Duration::from_nanos(think_ns);
         self.after(think_ns + cost::ONE_WAY_NS, Event::Arrive(request));
     }
 
     fn answered(&mut self, request: u32) {
-        let Request { app, issued_at, .. } = self.requests[request as usize];
+        let Request { app, due_at, .. } = self.requests[request as usize];
         let spec = &self.apps[app].spec;
         let class = spec.class.index();
-        let latency_ns = self.now.nanos_since(issued_at);
+        let latency_ns = self.now.nanos_since(due_at);
         self.outcome.latency[class].saturating_record(latency_ns);
         self.outcome.bytes[class] += u64::from(spec.bytes);
         self.issue(request);
