@@ -7,6 +7,7 @@
 pub mod block;
 pub mod device;
 pub mod event;
+pub mod extent;
 pub mod id;
 pub mod limits;
 pub mod machine;
@@ -22,6 +23,7 @@ pub mod time;
 
 pub use block::{BadRange, BlockError, BlockOp, BlockReply, BlockRequest, SectorRange};
 pub use device::{Device, MediaDone, MediaError, MediaKind, MediaOp, Queue};
+pub use extent::Extent;
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
 pub use map::{ByteMap, Map};

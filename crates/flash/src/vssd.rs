@@ -200,6 +200,15 @@ impl Vssd {
         buffered.map_or(mapped, |op| mapped.max(ops[op].version))
     }
 
+    /// True if a page has no data on the medium, nor on its way there: it was never written, or zeroed last.
+    ///
+    /// # Panics
+    /// If it is not a page of this vSSD.
+    pub fn is_hole(&self, lpn: Lpn) -> bool {
+        let mapping = &self.pages.mapping;
+        mapping.get(lpn.0).ppn == NONE && mapping.buffered(lpn.0).is_none()
+    }
+
     /// Pages users see.
     pub fn logical_pages(&self) -> u32 {
         self.pages.mapping.len()

@@ -14,7 +14,7 @@
 
 use crate::clock::now;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Device, Duration, MediaError};
+use base::{Device, Duration, Extent, MediaError};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -364,6 +364,33 @@ impl Device for MediaFile {
     fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
+
+    /// By `SEEK_DATA` and `SEEK_HOLE` (lseek(2)). A file system that knows no holes, and a block device, have only data.
+    fn extent_at(&self, offset: u64, length: u64) -> Extent {
+        let sector = SECTOR_BYTES as u64;
+        let data = match seek(self.as_file(), offset, libc::SEEK_DATA) {
+            Ok(data) => data,
+            // None from here to the end of the file.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Extent::hole(length),
+            Err(_) => return Extent::data(length),
+        };
+        let hole_bytes = (data / sector * sector).saturating_sub(offset);
+        if hole_bytes > 0 {
+            return Extent::hole(hole_bytes.min(length));
+        }
+        match seek(self.as_file(), data, libc::SEEK_HOLE) {
+            Ok(hole) => Extent::data((hole.next_multiple_of(sector) - offset).min(length)),
+            Err(_) => Extent::data(length),
+        }
+    }
+}
+
+/// Finds where the next data or hole of a file begins, from `offset` on. The file's position moves; no transfer uses it.
+fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
+    let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: no pointers.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
 /// One step of a cold-path transfer: whole blocks of the medium, and which bytes of the caller they cover.
@@ -610,6 +637,43 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut file = MediaFile::open(&path_in(&directory), 1 << 18, true).expect("a new file");
         base::device::suite::device(&mut file);
+    }
+
+    #[test]
+    fn holes_of_a_file_are_told_and_written_sectors_are_data() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        let bytes = (1u64 << 20) + 512;
+        File::create(&path)
+            .and_then(|file| file.set_len(bytes))
+            .expect("a new file");
+        let file = MediaFile::open(&path, 0, false).and_then(|file| file.with_cache(&path));
+        let mut file = file.expect("a file").with_tail().expect("a size");
+        assert_eq!(file.extent_at(512, bytes - 512), Extent::hole(bytes - 512));
+        file.write_at(256 << 10, &[0; 64 << 10]).expect("inside");
+        assert_eq!(file.extent_at(0, bytes), Extent::hole(256 << 10));
+        assert_eq!(
+            file.extent_at(256 << 10, bytes - (256 << 10)),
+            Extent::data(64 << 10)
+        );
+        assert_eq!(file.extent_at((256 << 10) + 512, 1024), Extent::data(1024));
+        assert_eq!(file.extent_at(320 << 10, 4096), Extent::hole(4096));
+        file.write_at(bytes - 512, &[1; 512]).expect("inside");
+        let rest = bytes - (320 << 10);
+        assert_eq!(
+            file.extent_at(320 << 10, rest),
+            Extent::hole((1 << 20) - (320 << 10))
+        );
+        assert_eq!(file.extent_at(1 << 20, 512), Extent::data(512));
+    }
+
+    /// A pipe has no holes to look for.
+    #[test]
+    fn a_medium_that_knows_no_holes_is_all_data() {
+        let (reader, _writer) = io::pipe().expect("a pipe");
+        let file = File::from(std::os::fd::OwnedFd::from(reader));
+        let file = MediaFile::of_capacity(file, 1 << 16);
+        assert_eq!(file.extent_at(512, 4096), Extent::data(4096));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub use faults::Faults;
 pub use latch::Latch;
 pub use latency::{Latency, LatencyModel, execute};
 
+use crate::extent::Extent;
 use crate::limits::SECTOR_BYTES;
 use crate::page::{Page, Pages};
 use crate::sync;
@@ -211,6 +212,12 @@ pub trait Device {
         Ok(())
     }
 
+    /// The extent that begins at `offset`, of at most `length` bytes; both are whole sectors of the medium. Data unless the
+    /// medium knows better. A write that is done is in no hole.
+    fn extent_at(&self, _offset: u64, length: u64) -> Extent {
+        Extent::data(length)
+    }
+
     /// Bytes, aligned to their number, of which a power cut leaves all old or all new.
     fn atomic_bytes(&self) -> u32 {
         SECTOR_BYTES as u32
@@ -258,6 +265,9 @@ macro_rules! pass_on {
         }
         fn capacity_bytes(&self) -> u64 {
             match self { $($of => $inner.capacity_bytes()),+ }
+        }
+        fn extent_at(&self, offset: u64, length: u64) -> $crate::Extent {
+            match self { $($of => $inner.extent_at(offset, length)),+ }
         }
         fn atomic_bytes(&self) -> u32 {
             match self { $($of => $inner.atomic_bytes()),+ }

@@ -3,14 +3,21 @@
 //! Bytes are copied in and out and never borrowed, since other cores may write them at any time. Requests that overlap
 //! while they are under way may see or leave a mixture, as block devices allow; each sees and leaves whole what does not
 //! overlap.
+//!
+//! A bit for each page says whether it was written since it was zeroed: what was not is a hole. A write sets the bits after
+//! its bytes, and a zeroing clears them before its own. With a fence in between on both sides, a page under both at once
+//! either keeps its bit or ends as zeros.
 
 use base::device::{Device, execute};
 use base::limits::PAGE_BYTES;
-use base::{Instant, MediaDone, MediaError, MediaKind, MediaOp, Pages, Pool, Queue, Window};
+use base::{Extent, Instant, MediaDone, MediaError, MediaKind, MediaOp, Pages, Pool, Queue, Window};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{io, ptr};
 
+/// Pages of a word of marks.
+const WORD_BITS: usize = u64::BITS as usize;
 /// Zeros are given back to the system from this size on.
 const RELEASE_BYTES_MIN: usize = 2 << 20;
 
@@ -19,6 +26,8 @@ const RELEASE_BYTES_MIN: usize = 2 << 20;
 struct Region {
     base: *mut u8,
     bytes: usize,
+    /// A bit for each page that may hold something else than zeros.
+    written: Box<[AtomicU64]>,
 }
 
 // SAFETY: the region is only reached by copies through raw pointers (`copy_to`, `write_at`, `zero`) and by the kernel, none
@@ -56,7 +65,49 @@ impl Region {
         Ok(Self {
             base: base.cast(),
             bytes,
+            written: (0..(bytes / PAGE_BYTES).div_ceil(WORD_BITS))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
         })
+    }
+
+    /// Bytes were written there.
+    fn mark(&self, offset: usize, length: usize) {
+        fence(Ordering::SeqCst);
+        for (word, mask) in words(offset / PAGE_BYTES, (offset + length).div_ceil(PAGE_BYTES)) {
+            if self.written[word].load(Ordering::Relaxed) & mask != mask {
+                self.written[word].fetch_or(mask, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The pages that lie there as a whole are to be zeroed.
+    fn unmark(&self, offset: usize, length: usize) {
+        for (word, mask) in words(offset.div_ceil(PAGE_BYTES), (offset + length) / PAGE_BYTES) {
+            if self.written[word].load(Ordering::Relaxed) & mask != 0 {
+                self.written[word].fetch_and(!mask, Ordering::SeqCst);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn extent_at(&self, offset: usize, length: usize) -> Extent {
+        let (first, end) = (offset / PAGE_BYTES, offset + length);
+        let bits = self.written[first / WORD_BITS].load(Ordering::Relaxed);
+        let is_written = bits >> (first % WORD_BITS) & 1 != 0;
+        let mut stop = end;
+        for (word, mask) in words(first, end.div_ceil(PAGE_BYTES)) {
+            let bits = self.written[word].load(Ordering::Relaxed);
+            let others = mask & if is_written { !bits } else { bits };
+            if others != 0 {
+                stop = (word * WORD_BITS + others.trailing_zeros() as usize) * PAGE_BYTES;
+                break;
+            }
+        }
+        Extent {
+            length: (stop - offset) as u64,
+            is_hole: !is_written,
+        }
     }
 
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
@@ -70,6 +121,7 @@ impl Region {
     /// Zeroes `length` bytes from `offset`; large ranges are given back to the system.
     fn zero(&self, offset: usize, length: usize) {
         let to = self.at(offset, length);
+        self.unmark(offset, length);
         let first = to as usize;
         let (start, end) = (
             first.next_multiple_of(PAGE_BYTES),
@@ -91,6 +143,20 @@ impl Region {
             }
         }
     }
+}
+
+/// The words of the marks of the pages from `first` to `end`, each with the bits of these pages.
+fn words(first: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (word, skip) = (at / WORD_BITS, at % WORD_BITS);
+        let count = (end - at).min(WORD_BITS - skip);
+        at += count;
+        Some((word, u64::MAX >> (WORD_BITS - count) << skip))
+    })
 }
 
 impl Drop for Region {
@@ -143,9 +209,11 @@ impl Device for Memory {
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
-        let to = self.0.at(self.check(offset, bytes.len() as u64)?, bytes.len());
+        let at = self.check(offset, bytes.len() as u64)?;
+        let to = self.0.at(at, bytes.len());
         // SAFETY: the target is inside the mapping, the source is the caller's own, which never lies in a region.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        self.0.mark(at, bytes.len());
         Ok(())
     }
 
@@ -165,6 +233,13 @@ impl Device for Memory {
 
     fn capacity_bytes(&self) -> u64 {
         self.0.bytes as u64
+    }
+
+    fn extent_at(&self, offset: u64, length: u64) -> Extent {
+        match self.check(offset, length) {
+            Ok(at) => self.0.extent_at(at, length as usize),
+            Err(_) => Extent::data(length),
+        }
     }
 
     fn has_cache(&self) -> bool {
@@ -234,6 +309,86 @@ mod tests {
         suite::device(&mut Memory::new(bytes).expect("memory"));
         let mut queue = MemoryQueue::new(&Memory::new(bytes).expect("memory"));
         suite::queue(&mut queue, SECTOR_BYTES, |_| Instant::ZERO);
+    }
+
+    fn extents(memory: &Memory) -> Vec<Extent> {
+        let mut at = 0;
+        std::iter::from_fn(|| {
+            let left = memory.capacity_bytes() - at;
+            (left > 0).then(|| {
+                let extent = memory.extent_at(at, left);
+                at += extent.length;
+                extent
+            })
+        })
+        .collect()
+    }
+
+    #[test]
+    fn pages_that_were_not_written_since_they_were_zeroed_are_holes() {
+        let page = PAGE_BYTES as u64;
+        let mut memory = Memory::new(200 * page).expect("memory");
+        assert_eq!(extents(&memory), [Extent::hole(200 * page)]);
+        memory.write_at(63 * page + 512, &[0; 512]).expect("inside");
+        memory.write_at(64 * page, &[1; PAGE_BYTES]).expect("inside");
+        memory.write_at(130 * page - 512, &[1; 1024]).expect("inside");
+        let (hole, data) = (Extent::hole, Extent::data);
+        let written = [
+            hole(63 * page),
+            data(2 * page),
+            hole(64 * page),
+            data(2 * page),
+            hole(69 * page),
+        ];
+        assert_eq!(extents(&memory), written);
+        memory.discard(63 * page + 512, 2 * page - 512).expect("inside");
+        memory.discard(129 * page, page + 1024).expect("inside");
+        let trimmed = [
+            hole(63 * page),
+            data(page),
+            hole(66 * page),
+            data(page),
+            hole(69 * page),
+        ];
+        assert_eq!(
+            extents(&memory),
+            trimmed,
+            "a page is a hole when all of it is zeroed"
+        );
+        assert_eq!(memory.extent_at(63 * page + 1024, 1024), data(1024));
+        assert_eq!(memory.extent_at(63 * page - 512, 4096), hole(512));
+        assert_eq!(memory.extent_at(64 * page, 512), hole(512));
+    }
+
+    /// Writers and zeroings of the same pages at once leave no data in a hole.
+    #[test]
+    fn a_page_under_a_write_and_a_zeroing_at_once_is_no_hole_with_data_in_it() {
+        let page = PAGE_BYTES as u64;
+        let memory = Memory::new(64 * page).expect("memory");
+        for round in 0..200 {
+            std::thread::scope(|scope| {
+                let mut writer = memory.clone();
+                scope.spawn(move || {
+                    for at in 0..64 {
+                        writer
+                            .write_at(at * page, &[1 + round as u8; 512])
+                            .expect("inside");
+                    }
+                });
+                let mut zeroer = memory.clone();
+                scope.spawn(move || {
+                    for at in 0..64 {
+                        zeroer.discard(at * page, page).expect("inside");
+                    }
+                });
+            });
+            for at in 0..64 {
+                let mut bytes = [0; 512];
+                memory.read_at(at * page, &mut bytes).expect("inside");
+                let is_hole = memory.extent_at(at * page, page).is_hole;
+                assert!(!is_hole || bytes == [0; 512], "page {at} of round {round}");
+            }
+        }
     }
 
     #[test]
