@@ -1,8 +1,9 @@
 #!/bin/bash
 # Images as they are: served to their last block, shared by readers, unchanged by a start, known by their UUIDs, and by no path
-# told to clients. More clients than files may be open are refused, and the others served.
+# told to clients. More clients than files may be open are refused, and the others served. Holes are told to
+# clients, which skip them.
 source "$(dirname "$0")/lib.sh"
-need nbdinfo nbdcopy qemu-img python3 jq
+need nbdinfo nbdcopy qemu-img qemu-io python3 jq curl
 
 uri=nbd://127.0.0.1:$nbd_port/disk
 
@@ -96,6 +97,47 @@ expect_text "no volume has this name"
 expect_code 2 "$SWITCHYARD" serve --media mem:16MiB --media mem:16MiB --uuid "disk=$given" --uuid "disk2=$given" \
     --nvme "127.0.0.1:$(( nbd_port + 3 ))"
 expect_text "would take them for one disk"
+
+# bytes_out: payload and headers that the target has sent to NBD clients.
+bytes_out() { curl -sf "$CONTROL/v1/status" | jq '[.cores[].nbd_bytes_out] | add'; }
+
+# expect_map EXTENT…: holes and data of the disk, each as OFFSET,LENGTH,TYPE; of both clients that ask.
+expect_map() {
+    local expected
+    expected=$(printf '%s\n' "$@")
+    [[ $(nbdinfo --map --json "$uri" | jq -r '.[] | "\(.offset),\(.length),\(.type)"') == "$expected" ]] ||
+        { nbdinfo --map "$uri" >&2; fail "nbdinfo: another map"; }
+    [[ $(qemu-img map -f raw --output=json "$uri" |
+        jq -r '.[] | "\(.start),\(.length),\(if .zero then 3 else 0 end)"') == "$expected" ]] ||
+        { qemu-img map -f raw --output=json "$uri" >&2; fail "qemu-img: another map"; }
+}
+
+mib=$(( 1 << 20 ))
+truncate -s 256M "$work/sparse.img"
+for media in mem:256MiB "$work/sparse.img" vssd:mem,size=256MiB "vssd:$work/sparse.vssd,size=256MiB"; do
+    echo "· $media: clients skip holes"
+    start_target --media "$media" --control "127.0.0.1:$control_port"
+    expect_map "0,$(( 256 * mib )),3"
+    qemu-io -f raw -c "write -P 7 64M 8M" -c "write -P 9 $(( 200 * mib + 512 )) 512" "$uri" >/dev/null
+    data=("$(( 64 * mib )),$(( 8 * mib )),0" "$(( 72 * mib )),$(( 128 * mib )),3" "$(( 200 * mib )),4096,0"
+        "$(( 200 * mib + 4096 )),$(( 56 * mib - 4096 )),3")
+    expect_map "0,$(( 64 * mib )),3" "${data[@]}"
+    before=$(bytes_out)
+    rm -f "$work/copy.img"
+    nbdcopy "$uri" "$work/copy.img"
+    sent=$(( $(bytes_out) - before ))
+    (( sent > 8 * mib && sent < 9 * mib )) || fail "$sent bytes were sent for $(( 8 * mib + 4096 )) of data"
+    (( $(stat -c '%b * %B' "$work/copy.img") < 9 * mib )) || fail "the copy has no holes"
+    qemu-img compare -f raw -F raw "$uri" "$work/copy.img" >/dev/null || fail "the copy is another image"
+    before=$(bytes_out)
+    qemu-img convert -f raw -O qcow2 "$uri" "$work/copy.qcow2"
+    sent=$(( $(bytes_out) - before ))
+    (( sent > 8 * mib && sent < 9 * mib )) || fail "$sent bytes were sent to qemu-img"
+    qemu-img compare -f raw -F qcow2 "$uri" "$work/copy.qcow2" >/dev/null || fail "the qcow2 is another image"
+    qemu-io -f raw -d unmap -c "discard 64M 4M" -c "discard 71M $(( mib + 4096 ))" "$uri" >/dev/null
+    expect_map "0,$(( 68 * mib )),3" "$(( 68 * mib )),$(( 3 * mib )),0" "$(( 71 * mib )),$(( 129 * mib )),3" "${data[@]:2}"
+    stop_rack
+done
 
 echo "· more clients than files may be open"
 (

@@ -22,6 +22,8 @@ pub enum BlockOp {
     Trim,
     /// Zero the range.
     WriteZeroes,
+    /// Tell which parts of the range are holes. A write that was acknowledged before is in none.
+    Status,
 }
 
 /// A range of a volume in whole sectors. Volumes never shrink, so a range stays inside the volume it was made for.
@@ -149,7 +151,7 @@ pub struct BlockRequest {
     /// Durable on every replica before it is acknowledged (writes, trims and zeroes).
     pub fua: bool,
     /// Data of a write, laid out on the volume's page grid: `pages[i]` is the i-th page of the range, and only
-    /// the sectors of the range count. Empty for everything else.
+    /// the sectors of the range count. One unshared page for the answer to a status. Empty for everything else.
     pub pages: Pages,
 }
 
@@ -160,7 +162,8 @@ pub struct BlockReply {
     pub client: u32,
     /// Of the request.
     pub tag: u64,
-    /// How it ended. Data of a read, on the page grid as in [`BlockRequest::pages`].
+    /// How it ended. Data of a read, on the page grid as in [`BlockRequest::pages`]. The page of a status, filled
+    /// ([`Extent::fill`](crate::Extent::fill)) with at least one extent.
     pub result: Result<Pages, BlockError>,
 }
 

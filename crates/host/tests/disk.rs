@@ -4,8 +4,8 @@
 use base::device::execute;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{
-    BlockOp, BlockReply, BlockRequest, Device, Duration, Instant, Machine, MediaError, MediaKind, MediaOp,
-    Pages, Pool, Rng, SectorRange, VolumeId,
+    BlockOp, BlockReply, BlockRequest, Device, Duration, Extent, Instant, Machine, MediaError, MediaKind,
+    MediaOp, Pages, Pool, Rng, SectorRange, VolumeId,
 };
 use flash::{GcMode, Geometry, Ssd, Timing};
 use host::{Disk, DiskConfig, DiskEntry, DiskError, Input, Output};
@@ -30,6 +30,7 @@ struct Sector {
 
 enum Asked {
     Read { first: usize, at_least: Vec<usize> },
+    Status { first: usize, at_least: Vec<usize> },
     Change { first: usize, count: usize, fua: bool },
     Flush { durable: Vec<usize> },
 }
@@ -57,6 +58,9 @@ struct Rig {
     replies: Vec<BlockReply>,
     /// Most media operations that one call asked for.
     burst: usize,
+    /// Extents of the last status, and sectors that were told to be in holes.
+    extents: Vec<Extent>,
+    hole_sectors: usize,
 }
 
 fn start(
@@ -109,6 +113,8 @@ impl Rig {
             rng: Rng::new(seed),
             replies: Vec::new(),
             burst: 0,
+            extents: Vec::new(),
+            hole_sectors: 0,
         }
     }
 
@@ -136,13 +142,15 @@ impl Rig {
         let tag = self.tag;
         let value = if op == BlockOp::Write { tag } else { 0 };
         let range = first..first + count;
+        let acknowledged = |sectors: &[Sector]| sectors.iter().map(|sector| sector.acknowledged).collect();
         let asked = match op {
             BlockOp::Read => Asked::Read {
                 first,
-                at_least: self.sectors[range]
-                    .iter()
-                    .map(|sector| sector.acknowledged)
-                    .collect(),
+                at_least: acknowledged(&self.sectors[range]),
+            },
+            BlockOp::Status => Asked::Status {
+                first,
+                at_least: acknowledged(&self.sectors[range]),
             },
             BlockOp::Flush => Asked::Flush {
                 durable: self.sectors.iter().map(|sector| sector.acknowledged).collect(),
@@ -173,6 +181,9 @@ impl Rig {
             fua,
             pages: Pages::new(),
         };
+        if op == BlockOp::Status {
+            request.pages = self.pool.alloc().into_iter().collect();
+        }
         if op == BlockOp::Write {
             let pages = (first + count).div_ceil(SECTORS) - first / SECTORS;
             let page = || {
@@ -215,6 +226,21 @@ impl Rig {
                         sector.values = vec![value];
                         (sector.acknowledged, sector.durable) = (0, 0);
                     }
+                }
+            }
+            (Asked::Status { first, at_least }, Ok(pages)) => {
+                self.extents = pages[0].with(|bytes| Extent::read(bytes).collect());
+                let told = self.extents.iter().flat_map(|extent| {
+                    std::iter::repeat_n(extent.is_hole, extent.length as usize / SECTOR_BYTES)
+                });
+                assert!(told.clone().count() <= at_least.len() && !self.extents.is_empty());
+                for (at, (is_hole, at_least)) in (first..).zip(told.zip(at_least)) {
+                    let allowed = &self.sectors[at].values[at_least..];
+                    assert!(
+                        !is_hole || allowed.contains(&0),
+                        "sector {at} in a hole holds one of {allowed:?}"
+                    );
+                    self.hole_sectors += usize::from(is_hole);
                 }
             }
             (Asked::Change { first, count, fua }, result) => {
@@ -334,11 +360,12 @@ impl Rig {
     fn random_request(&mut self) {
         let first = self.rng.below(self.sectors.len() as u64) as usize;
         let count = (self.rng.between(1, 40) as usize).min(self.sectors.len() - first);
-        let op = match self.rng.below(12) {
+        let op = match self.rng.below(14) {
             0..=3 => BlockOp::Read,
             4..=8 => BlockOp::Write,
             9 => BlockOp::Trim,
             10 => BlockOp::WriteZeroes,
+            11 | 12 => BlockOp::Status,
             _ => BlockOp::Flush,
         };
         let (first, count) = if op == BlockOp::Flush {
@@ -347,7 +374,7 @@ impl Rig {
             (first, count)
         };
         let fua = self.rng.chance(0.1);
-        let changes = !matches!(op, BlockOp::Read | BlockOp::Flush);
+        let changes = !matches!(op, BlockOp::Read | BlockOp::Flush | BlockOp::Status);
         if !changes || !self.busy[first..first + count].contains(&true) {
             self.submit(op, first, count, fua);
         }
@@ -391,7 +418,42 @@ fn what_was_flushed_survives_a_power_cut_at_any_instant() {
         }
         let stats = rig.disk.flash().stats();
         assert_eq!(stats.damaged_pages, 0);
+        assert!(rig.hole_sectors > 0);
     }
+}
+
+#[test]
+fn pages_that_are_not_written_or_trimmed_as_a_whole_are_holes() {
+    let mut rig = Rig::new(5, config("none"), GEOMETRY, None);
+    let (hole, data) = (
+        |sectors: usize| Extent::hole((sectors * SECTOR_BYTES) as u64),
+        |sectors: usize| Extent::data((sectors * SECTOR_BYTES) as u64),
+    );
+    let status = |rig: &mut Rig, first, count| {
+        rig.submit(BlockOp::Status, first, count, false);
+        rig.settle();
+        rig.extents.clone()
+    };
+    assert_eq!(status(&mut rig, 1, 799), [hole(799)]);
+    rig.submit(BlockOp::Write, 83, 10, false);
+    rig.settle();
+    let written = [hole(80), data(16), hole(704)];
+    assert_eq!(status(&mut rig, 0, 800), written, "in the cache");
+    rig.submit(BlockOp::Flush, 0, 0, false);
+    rig.settle();
+    assert_eq!(status(&mut rig, 0, 800), written, "on the medium");
+    assert_eq!(status(&mut rig, 79, 3), [hole(1), data(2)]);
+    rig.submit(BlockOp::Trim, 84, 12, false);
+    rig.settle();
+    let trimmed = [hole(80), data(8), hole(712)];
+    assert_eq!(status(&mut rig, 0, 800), trimmed, "in the cache");
+    rig.submit(BlockOp::Flush, 0, 0, false);
+    rig.settle();
+    assert_eq!(status(&mut rig, 0, 800), trimmed, "on the medium");
+    let image = rig.durable.clone();
+    rig.log.clear();
+    rig.restart(image);
+    assert_eq!(status(&mut rig, 0, 800), trimmed, "after a restart");
 }
 
 #[test]
@@ -442,6 +504,7 @@ fn after_a_failed_medium_changes_and_flushes_fail_and_reads_go_on() {
         assert_eq!(rig.sectors[2000].acknowledged, before);
     }
     rig.submit(BlockOp::Read, 0, 1200, false);
+    rig.submit(BlockOp::Status, 0, 1200, false);
     rig.settle();
     rig.disk.drain(rig.now);
     rig.drain();

@@ -10,7 +10,7 @@
 //! program answers block requests. A volume may as well compute its pages, or fetch them from elsewhere.
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Pages, Pool, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Machine, Pages, Pool, VolumeId};
 use host::{Input, Output};
 use runtime::{CoreConfig, CoreHandle, HostSpec, Listen, RackHost, Site, StartError, start_core};
 use std::any::Any;
@@ -66,6 +66,17 @@ impl SparseVolume {
                     }
                 }
                 Ok(Pages::new())
+            }
+            // A page that is not kept is zeros, and takes no space.
+            BlockOp::Status => {
+                Extent::fill(&request.pages[0], request.range, |at, left| {
+                    let page = at / PAGE_BYTES as u64;
+                    let end = ((page + 1) * PAGE_BYTES as u64).min(at + left);
+                    let is_hole = !self.pages.contains_key(&page);
+                    let length = end - at;
+                    Some(Extent { length, is_hole })
+                });
+                Ok(request.pages.clone())
             }
             // A volume in memory has nothing to flush.
             BlockOp::Flush => Ok(Pages::new()),

@@ -14,7 +14,7 @@ use base::device::Silence;
 use base::event::Kind;
 use base::time::earliest;
 use base::{
-    BlockError, BlockOp, BlockReply, BlockRequest, Device, Instant, MediaDone, MediaError, MediaKind,
+    BlockError, BlockOp, BlockReply, BlockRequest, Device, Extent, Instant, MediaDone, MediaError, MediaKind,
     MediaOp, Pages, Queue, Slab, VolumeId,
 };
 use std::collections::VecDeque;
@@ -54,6 +54,19 @@ enum Store {
     Shared(Medium, Arc<AtomicBool>),
     /// The core's host of this number.
     Host(usize),
+}
+
+impl Volume {
+    /// Answers a status. Every write that was acknowledged is done at the medium.
+    fn extents(&self, request: BlockRequest) -> Pages {
+        let Store::Shared(medium, _) = &self.store else {
+            unreachable!("a request for a host goes to its host");
+        };
+        Extent::fill(&request.pages[0], request.range, |offset, length| {
+            Some(medium.extent_at(offset, length))
+        });
+        request.pages
+    }
 }
 
 impl LocalVolume {
@@ -263,6 +276,9 @@ impl Local {
             return reply(Err(BlockError::NoVolume));
         };
         let queue = queue.as_mut().expect("a request for a host goes to its host");
+        if request.op == BlockOp::Status {
+            return reply(Ok(self.volumes[index].extents(request)));
+        }
         let flushes = request.fua && matches!(request.op, BlockOp::Trim | BlockOp::WriteZeroes);
         let op = operation(request);
         count(&op, counters);
@@ -316,6 +332,7 @@ fn operation(request: BlockRequest) -> MediaOp {
         BlockOp::Flush => MediaKind::Flush,
         BlockOp::Trim => MediaKind::Discard,
         BlockOp::WriteZeroes => MediaKind::Zero,
+        BlockOp::Status => unreachable!("a status is no operation of the medium's queue"),
     };
     MediaOp {
         id: 0,
@@ -428,6 +445,23 @@ mod tests {
                     assert!(bytes[skip..end] == expected[skip..end], "page {index}");
                 });
             }
+            let (first, trimmed) = (4 * PAGE_BYTES - 512, 32 * PAGE_BYTES + 1024);
+            let trim = request(BlockOp::Trim, first as u64, trimmed as u64, Pages::new());
+            run(&mut media, &mut local, trim);
+            model[first..first + trimmed].fill(0);
+            let page = pool.alloc().expect("a page");
+            let status = request(BlockOp::Status, 512, bytes as u64 - 512, Pages::from_buf([page]));
+            let pages = run(&mut media, &mut local, status);
+            let (mut at, mut hole_bytes) = (512, 0);
+            for extent in pages[0].with(|bytes| Extent::read(bytes).collect::<Vec<_>>()) {
+                let end = at + extent.length as usize;
+                let is_zero = model[at..end].iter().all(|&byte| byte == 0);
+                assert!(is_zero || !extent.is_hole, "{extent:?} at {at}");
+                hole_bytes += if extent.is_hole { end - at } else { 0 };
+                at = end;
+            }
+            assert_eq!(at, bytes);
+            assert!(hole_bytes >= 32 * PAGE_BYTES, "{hole_bytes}");
         }
     }
 

@@ -139,7 +139,7 @@ fn row_of(op: BlockOp, bytes: u32) -> usize {
     match op {
         BlockOp::Read => 1 + size,
         BlockOp::Write => 1 + SIZES + size,
-        BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes => 0,
+        BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes | BlockOp::Status => 0,
     }
 }
 

@@ -75,7 +75,7 @@ fn spans(row: SpanRow) -> Spans {
         action: match row.op {
             BlockOp::Read => "read",
             BlockOp::Write => "write",
-            BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes => "sync",
+            BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes | BlockOp::Status => "sync",
         }
         .to_owned(),
         bytes_max: row.bytes_max,

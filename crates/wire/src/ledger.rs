@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockRequest, Pages, Pool, SectorRange, Slab};
+use base::{BlockRequest, Page, Pages, Pool, SectorRange, Slab};
 
 /// Requests under way, each with the session's own work `W`.
 pub(crate) struct Ledger<W> {
@@ -112,6 +112,13 @@ impl<W> Ledger<W> {
     /// The share with which the request would go on that was held up last for want of it, or 0.
     pub fn share_wanted(&self) -> u64 {
         self.share_wanted
+    }
+
+    /// One page, if the pool keeps `reserve` of them.
+    pub fn take_page(&self, reserve: usize) -> Option<Page> {
+        (self.pool.available() > reserve)
+            .then(|| self.pool.alloc())
+            .flatten()
     }
 
     /// Every page that a range touches, or none if the pool would keep fewer than `reserve`.

@@ -426,21 +426,61 @@ fn long_trims_are_asked_for_in_aligned_parts_and_answered_once() {
 }
 
 #[test]
-fn block_status_says_allocated_data() {
+fn block_status_tells_holes_from_data() {
     let mut server = Server::started("disk", true);
-    for flags in [0, flag::REQ_ONE] {
+    server.disk[4096..8192].fill(0);
+    server.disk[65536..66560].fill(0);
+    let extents: [(u32, u32); 4] = [(3584, 0), (4096, 3), (57344, 0), (512, 3)];
+    for (flags, count) in [(0, 4), (flag::REQ_ONE, 1)] {
         let replies = server.tell(&request(flags, command::BLOCK_STATUS, 6, 512, 65536));
-        let data = b"\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00".to_vec();
+        let told = extents[..count]
+            .iter()
+            .flat_map(|(length, state)| [length, state]);
+        let numbers = [&1].into_iter().chain(told);
         assert_eq!(
             replies,
             [Reply::Chunk {
                 cookie: 6,
                 flags: 1,
                 kind: chunk::BLOCK_STATUS,
-                data
+                data: numbers.flat_map(|number| number.to_be_bytes()).collect(),
             }]
         );
     }
+    assert_eq!(server.seen[0], (BlockOp::Status, 512, 65536, false));
+    assert_eq!(server.session.state().in_flight_bytes, 0);
+}
+
+#[test]
+fn a_block_status_that_fails_is_an_error_chunk_and_holds_no_page() {
+    let mut server = Server::started("disk", true);
+    server.fail = Some(BlockError::Io);
+    let replies = server.tell(&request(0, command::BLOCK_STATUS, 6, 0, 4096));
+    assert!(matches!(
+        replies[..],
+        [Reply::Chunk {
+            kind: chunk::ERROR,
+            ..
+        }]
+    ));
+    assert_eq!(
+        (server.pool.available(), server.session.state().in_flight_bytes),
+        (64, 0)
+    );
+}
+
+#[test]
+fn a_block_status_waits_for_a_page() {
+    let mut server = Server::started("disk", true);
+    let mut taken: Vec<_> = (0..63).map_while(|_| server.pool.alloc()).collect();
+    assert!(
+        server
+            .tell(&request(0, command::BLOCK_STATUS, 6, 0, 4096))
+            .is_empty()
+    );
+    assert!(server.session.state().is_blocked, "one page is left to others");
+    taken.pop();
+    assert_eq!(server.tell(&[]).len(), 1);
 }
 
 #[test]

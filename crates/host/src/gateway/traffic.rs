@@ -9,7 +9,7 @@ use super::operations::{Kind, Operation};
 use super::requests::{Flushing, Request, Requests};
 use super::set::{locate, sooner};
 use crate::Output;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Page, Pages, Pool, VolumeId};
 use rack::registry::Durability;
 use wire::rack::Packet;
 
@@ -74,7 +74,7 @@ impl Traffic {
             BlockError::NoVolume
         })?;
         match request.op {
-            BlockOp::Read | BlockOp::Flush => Ok(index),
+            BlockOp::Read | BlockOp::Flush | BlockOp::Status => Ok(index),
             _ if self.flight.volumes[index].record.read_only => Err(BlockError::ReadOnly),
             _ => Ok(index),
         }
@@ -85,6 +85,13 @@ impl Traffic {
             Ok(volume) => volume,
             Err(error) => return self.reply(request.client, request.tag, Err(error)),
         };
+        if request.op == BlockOp::Status {
+            // Replicas are not asked: all of it may be data.
+            Extent::fill(&request.pages[0], request.range, |_, length| {
+                Some(Extent::data(length))
+            });
+            return self.reply(request.client, request.tag, Ok(request.pages));
+        }
         let durable = request.fua || self.flight.volumes[volume].record.durability == Durability::Media;
         let touched = request.range.pages();
         let count = (touched.end - touched.start) as usize;

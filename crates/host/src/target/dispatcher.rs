@@ -87,7 +87,7 @@ impl Ask {
         let (kind, bytes) = match request.op {
             BlockOp::Read => (Kind::Read, request.range.length() as u32),
             BlockOp::Write => (Kind::Write, request.range.length() as u32),
-            BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes => (Kind::Control, 0),
+            BlockOp::Flush | BlockOp::Trim | BlockOp::WriteZeroes | BlockOp::Status => (Kind::Control, 0),
         };
         Self {
             kind,

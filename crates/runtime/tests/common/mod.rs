@@ -5,7 +5,9 @@ pub mod nbd;
 pub mod nvme;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Machine, Page, Pages, Pool, VolumeId};
+use base::{
+    BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Machine, Page, Pages, Pool, VolumeId,
+};
 use host::target::Config;
 use host::{Input, Output};
 use runtime::{
@@ -206,6 +208,12 @@ impl MemoryGateway {
         assert!(end <= self.volume.len(), "the frontend has checked the range");
         match request.op {
             BlockOp::Flush => {}
+            BlockOp::Status => {
+                Extent::fill(&request.pages[0], request.range, |_, length| {
+                    Some(Extent::data(length))
+                });
+                return Ok(request.pages.clone());
+            }
             BlockOp::Trim | BlockOp::WriteZeroes => self.volume[start..end].fill(0),
             BlockOp::Write => {
                 for (page, (at, range)) in request.pages.iter().zip(grid(start, end)) {

@@ -6,10 +6,11 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
+use base::extent::EXTENTS_MAX;
 use base::limits::PAGE_BYTES;
-use base::{Pages, SectorRange};
+use base::{Extent, Pages, SectorRange};
 
-use super::proto::{self, Errno, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, chunk, option_reply};
+use super::proto::{self, Errno, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, chunk, option_reply, state};
 use crate::segment::Segment;
 
 /// Number of the one metadata context in replies.
@@ -18,6 +19,19 @@ pub(super) const CONTEXT_ID: u32 = 1;
 const ERROR_TEXT_BYTES_MAX: usize = 54;
 /// Largest head: an error chunk with its text.
 const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
+
+/// Bytes of a block status descriptor: length and flags.
+const DESCRIPTOR_BYTES: usize = 8;
+const _: () = assert!(EXTENTS_MAX * DESCRIPTOR_BYTES <= PAGE_BYTES);
+
+/// The flags of an extent (proto.md "`base:` metadata context").
+const fn state_of(extent: Extent) -> u32 {
+    if extent.is_hole {
+        state::HOLE | state::ZERO
+    } else {
+        0
+    }
+}
 
 /// Which part of a read's answer it is.
 #[derive(Clone, Copy, Debug)]
@@ -135,13 +149,33 @@ impl Reply {
         reply
     }
 
-    /// A block status (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS"): the whole range is allocated data.
-    pub(super) fn allocated(cookie: u64, length: u32) -> Self {
+    /// A block status (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS") from the page with the volume's answer, in which its
+    /// descriptors take the place of the extents. If `one` is asked for, only the first is told.
+    pub(super) fn extents(cookie: u64, range: SectorRange, pages: Pages, one: bool) -> Self {
+        let count_max = if one { 1 } else { EXTENTS_MAX };
+        let mut found = [Extent::data(0); EXTENTS_MAX];
+        let count = pages[0].with(|bytes| {
+            let extents = Extent::read(bytes).take(count_max);
+            extents.zip(&mut found).map(|(extent, to)| *to = extent).count()
+        });
+        let found = &found[..count];
+        let told_bytes: u64 = found.iter().map(|extent| extent.length).sum();
+        assert!(
+            count > 0 && told_bytes <= range.length(),
+            "a status tells of the start of its range"
+        );
         let mut reply = Self::new();
-        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 12);
+        reply.body_bytes = (count * DESCRIPTOR_BYTES) as u32;
+        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 4 + reply.body_bytes);
         reply.put(&CONTEXT_ID.to_be_bytes());
-        reply.put(&length.to_be_bytes());
-        reply.put(&0u32.to_be_bytes());
+        pages[0].with_mut(|bytes| {
+            for (extent, to) in found.iter().zip(bytes.chunks_exact_mut(DESCRIPTOR_BYTES)) {
+                to[..4].copy_from_slice(&(extent.length as u32).to_be_bytes());
+                to[4..].copy_from_slice(&state_of(*extent).to_be_bytes());
+            }
+        });
+        reply.credit_bytes = PAGE_BYTES as u32;
+        reply.pages = pages;
         reply
     }
 

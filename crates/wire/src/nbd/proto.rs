@@ -163,6 +163,14 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
+/// Flags of an extent in `base:allocation` (proto.md "`base:` metadata context").
+pub mod state {
+    /// It takes no space.
+    pub const HOLE: u32 = 1 << 0;
+    /// It reads as zeros.
+    pub const ZERO: u32 = 1 << 1;
+}
+
 /// Error values of replies (proto.md "Error values").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
 #[repr(u32)]

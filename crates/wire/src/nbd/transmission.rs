@@ -49,7 +49,10 @@ enum Kind {
     Flush,
     Trim,
     WriteZeroes,
-    Status,
+    Status {
+        /// One extent was asked for.
+        one: bool,
+    },
 }
 
 /// A write whose payload is being received.
@@ -67,7 +70,7 @@ impl Kind {
             Self::Flush => BlockOp::Flush,
             Self::Trim => BlockOp::Trim,
             Self::WriteZeroes => BlockOp::WriteZeroes,
-            Self::Status => panic!("a status request is answered here"),
+            Self::Status { .. } => BlockOp::Status,
         }
     }
 
@@ -75,12 +78,13 @@ impl Kind {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Memory that a request for a range holds while it is under way: whole pages, since a page holds one request's data.
+    /// Memory that a request for a range holds while it is under way: whole pages, since a page holds one request's data. A
+    /// status holds a page for its answer.
     const fn payload_bytes(self, range: &SectorRange) -> u64 {
-        if self.has_payload() {
-            range.footprint_bytes()
-        } else {
-            0
+        match self {
+            Self::Read | Self::Write => range.footprint_bytes(),
+            Self::Status { .. } => PAGE_BYTES as u64,
+            _ => 0,
         }
     }
 
@@ -265,7 +269,6 @@ impl Transmission {
         }
         let opened = self.terms.opened();
         match self.judge(&header, opened) {
-            Ok((Kind::Status, _)) => output.push(Reply::allocated(header.cookie, header.length)),
             Ok((kind, range)) => return self.accept(&header, kind, range, output),
             Err(errno) if header.command == command::WRITE => {
                 self.terms.phase = Phase::Skip {
@@ -298,7 +301,10 @@ impl Transmission {
             command::FLUSH => (Kind::Flush, 0),
             command::TRIM => (Kind::Trim, 0),
             command::WRITE_ZEROES => (Kind::WriteZeroes, flag::NO_HOLE | flag::FAST_ZERO),
-            command::BLOCK_STATUS if opened.status => (Kind::Status, flag::REQ_ONE),
+            command::BLOCK_STATUS if opened.status => {
+                let one = header.flags & flag::REQ_ONE != 0;
+                (Kind::Status { one }, flag::REQ_ONE)
+            }
             _ => return Err(Errno::Inval),
         };
         if header.flags & !(flags | flag::FUA) != 0 {
@@ -376,6 +382,12 @@ impl Transmission {
             let request = self.part(work, pages);
             self.terms.phase = Phase::Payload;
             self.write = Some(WritePayload { request, filled: 0 });
+        } else if matches!(kind, Kind::Status { .. }) {
+            let Some(page) = self.ledger.take_page(limits.pages_reserve) else {
+                return Flow::Blocked;
+            };
+            let request = self.part(work, Pages::from_buf([page]));
+            self.ledger.requests.push_back(request);
         } else {
             let request = self.part(work, Pages::new());
             self.ledger.requests.push_back(request);
@@ -588,9 +600,10 @@ impl Transmission {
         output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.
             (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.range, pages, structured),
+            (Kind::Status { one }, Ok(pages)) => Reply::extents(work.cookie, work.range, pages, one),
             (kind, Err(error)) => {
                 self.ledger.bytes -= payload_bytes;
-                let needs_chunk = kind == Kind::Read && structured;
+                let needs_chunk = matches!(kind, Kind::Read | Kind::Status { .. }) && structured;
                 Reply::error(work.cookie, error.into(), needs_chunk)
             }
             (_, Ok(_)) => {

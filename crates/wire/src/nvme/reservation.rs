@@ -88,7 +88,7 @@ impl Rights {
     /// True if the host may have this done.
     pub fn admit(self, op: BlockOp) -> bool {
         match op {
-            BlockOp::Read => self.reads,
+            BlockOp::Read | BlockOp::Status => self.reads,
             _ => self.writes,
         }
     }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, Rng, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Pages, Pool, Rng, VolumeId};
 pub use offer::Offer;
 use wire::nvme::host::{Data, Host, HostOptions, Sink};
 use wire::nvme::proto::{
@@ -294,6 +294,16 @@ impl Rig {
                 }
             }
             BlockOp::Trim | BlockOp::WriteZeroes => self.disk[start..start + length].fill(0),
+            BlockOp::Status => {
+                Extent::fill(&request.pages[0], request.range, |at, left| {
+                    let zero = |at: u64| self.disk[at as usize..][..512].iter().all(|&byte| byte == 0);
+                    let is_hole = zero(at);
+                    let same = (at..at + left).step_by(512).take_while(|&at| zero(at) == is_hole);
+                    let length = same.count() as u64 * 512;
+                    Some(Extent { length, is_hole })
+                });
+                pages = request.pages.clone();
+            }
             BlockOp::Flush => {}
         }
         pages

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Pages, Pool, VolumeId};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Pages, Pool, VolumeId};
 use wire::nbd::Session;
 use wire::nbd::proto::{self, RequestHeader};
 use wire::{Export, Limits, Opening, Outgoing, Session as _};
@@ -266,6 +266,22 @@ impl Server {
                 if request.volume == VolumeId(7) {
                     self.disk[start..start + length].fill(0);
                 }
+            }
+            BlockOp::Status => {
+                let sectors = |at: u64, left: u64| {
+                    let zero = |at: u64| self.disk[at as usize..][..512].iter().all(|&byte| byte == 0);
+                    let is_hole = zero(at);
+                    let same = (at..at + left).step_by(512).take_while(|&at| zero(at) == is_hole);
+                    let length = same.count() as u64 * 512;
+                    Some(Extent { length, is_hole })
+                };
+                let huge = |_, left| Some(Extent::hole(left));
+                if request.volume == VolumeId(7) {
+                    Extent::fill(&request.pages[0], request.range, sectors);
+                } else {
+                    Extent::fill(&request.pages[0], request.range, huge);
+                }
+                pages = request.pages.clone();
             }
             BlockOp::Flush => {}
         }

@@ -13,7 +13,7 @@ mod rival;
 mod support;
 
 use base::limits::PAGE_BYTES;
-use base::{BlockError, BlockOp, BlockReply, BlockRequest, Instant, Page, Pages, Pool, Rng};
+use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Page, Pages, Pool, Rng};
 use support::{info_data, meta_data, option, request, write};
 use wire::nbd::Session;
 use wire::nbd::proto::{command, command_flags, info, option as opt};
@@ -368,10 +368,12 @@ fn check_request(request: &BlockRequest, exports: &[Export], request_bytes_max: 
     assert!((length == 0) == (request.op == BlockOp::Flush));
     assert!(!payload || length <= u64::from(request_bytes_max));
     let pages = (request.range.skip() + request.range.length() as usize).div_ceil(PAGE_BYTES);
-    assert_eq!(
-        request.pages.len(),
-        if request.op == BlockOp::Write { pages } else { 0 }
-    );
+    let due = match request.op {
+        BlockOp::Write => pages,
+        BlockOp::Status => 1,
+        _ => 0,
+    };
+    assert_eq!(request.pages.len(), due);
     assert!(request.pages.iter().all(Page::is_unique));
 }
 
@@ -397,14 +399,26 @@ fn stamp(offset: u64) -> [u8; 8] {
 fn answer(rng: &mut Rng, session: &mut Session, pool: &Pool, request: BlockRequest) {
     let fails = rng.chance(0.05);
     let (client, tag) = (request.client, request.tag);
-    let pages = if request.op == BlockOp::Read {
-        read(pool, &request)
-    } else {
-        Some(Pages::new())
+    let pages = match request.op {
+        BlockOp::Read => read(pool, &request),
+        BlockOp::Status => Some(status(rng, &request)),
+        _ => Some(Pages::new()),
     };
     drop(request);
     let result = pages.filter(|_| !fails).ok_or(BlockError::Io);
     session.complete(BlockReply { client, tag, result });
+}
+
+/// Extents of any lengths, some of which end before the range does.
+fn status(rng: &mut Rng, request: &BlockRequest) -> Pages {
+    Extent::fill(&request.pages[0], request.range, |at, left| {
+        let is_over = at > request.range.offset() && rng.chance(0.1);
+        (!is_over).then(|| Extent {
+            length: rng.between(1, left / 512) * 512,
+            is_hole: rng.chance(0.5),
+        })
+    });
+    request.pages.clone()
 }
 
 /// Stamped pages, `None` when the pool is empty.
