@@ -20,7 +20,7 @@ pub const STATUS_BYTES_MAX: u64 = 64 << 30;
 pub struct Extent {
     /// Bytes, in whole sectors; never 0.
     pub length: u64,
-    /// It takes no space and reads as zeros. What is not a hole may be zeros too.
+    /// It takes no space and reads as zeros. Data may be zeros too.
     pub is_hole: bool,
 }
 

@@ -45,6 +45,9 @@ fn error_of(reply: &Reply) -> u32 {
         Reply::Simple { error, .. } => *error,
         Reply::Chunk {
             flags, kind, data, ..
+        }
+        | Reply::Extended {
+            flags, kind, data, ..
         } => {
             assert_eq!((*flags, *kind), (chunk::DONE, chunk::ERROR));
             let text = usize::from(u16::from_be_bytes([data[4], data[5]]));
@@ -187,7 +190,7 @@ fn a_refused_go_can_be_tried_again() {
 #[test]
 fn unknown_options_are_unsupported_and_big_ones_too_big() {
     let mut server = Server::greeted(limits());
-    for unknown in [4, 5, 11, 12, 99] {
+    for unknown in [4, 5, 12, 13, 99] {
         assert_eq!(kinds(&server.ask(unknown, b"data")), [rep::ERR_UNSUP]);
     }
     assert_eq!(
@@ -481,6 +484,130 @@ fn a_block_status_waits_for_a_page() {
     assert!(server.session.state().is_blocked, "one page is left to others");
     taken.pop();
     assert_eq!(server.tell(&[]).len(), 1);
+}
+
+fn ended(cookie: u64, offset: u64) -> Reply {
+    Reply::Extended {
+        cookie,
+        offset,
+        flags: 1,
+        kind: chunk::NONE,
+        data: Vec::new(),
+    }
+}
+
+#[test]
+fn extended_headers_are_agreed_on_once_and_for_all() {
+    let mut server = Server::greeted(limits());
+    assert_eq!(
+        kinds(&server.ask(opt::EXTENDED_HEADERS, &[1])),
+        [rep::ERR_INVALID]
+    );
+    assert_eq!(kinds(&server.ask(opt::STRUCTURED_REPLY, &[])), [rep::ACK]);
+    assert_eq!(kinds(&server.ask(opt::EXTENDED_HEADERS, &[])), [rep::ACK]);
+    assert_eq!(
+        kinds(&server.ask(opt::STRUCTURED_REPLY, &[])),
+        [rep::ERR_EXT_HEADER_REQD]
+    );
+    let context = server.ask(opt::SET_META_CONTEXT, &meta_data("disk", &[ALLOCATION]));
+    assert_eq!(kinds(&context), [rep::META_CONTEXT, rep::ACK]);
+    server.feed(&option(opt::EXPORT_NAME, b"disk"));
+    assert_eq!(server.session.closed(), Some(CloseReason::UnknownExport));
+}
+
+#[test]
+fn with_extended_headers_every_reply_is_extended() {
+    let mut server = Server::started_after("disk", Some(opt::EXTENDED_HEADERS));
+    let mut writing = extended(0, command::WRITE, 1, 512, 1024);
+    writing.extend([0xab; 1024]);
+    assert_eq!(server.tell(&writing), [ended(1, 512)]);
+    assert_eq!(server.disk[512..1536], [0xab; 1024]);
+    let replies = server.tell(&extended(flag::DF, command::READ, 2, 1024, 512));
+    let mut data = 1024u64.to_be_bytes().to_vec();
+    data.extend([0xab; 512]);
+    let read = Reply::Extended {
+        cookie: 2,
+        offset: 1024,
+        flags: 1,
+        kind: chunk::OFFSET_DATA,
+        data,
+    };
+    assert_eq!(replies, [read]);
+    assert_eq!(server.tell(&extended(0, command::FLUSH, 3, 0, 0)), [ended(3, 0)]);
+    for (asked, errno) in [
+        (extended(0, command::READ, 4, 3, 512), Errno::Inval),
+        (
+            extended(0, command::WRITE_ZEROES, 4, 1 << 17, 512),
+            Errno::NoSpace,
+        ),
+        (extended(0, command::TRIM, 4, 0, 1 << 40), Errno::Inval),
+        (
+            extended(flag::PAYLOAD_LEN, command::TRIM, 4, 0, 512),
+            Errno::Inval,
+        ),
+    ] {
+        let mut asked = asked;
+        if asked[5] & 32 != 0 {
+            asked.extend([0; 512]);
+        }
+        let replies = server.tell(&asked);
+        assert!(matches!(replies[..], [Reply::Extended { cookie: 4, .. }]));
+        assert_eq!(error_of(&replies[0]), errno as u32);
+    }
+    let mut bare = extended(0, command::WRITE, 5, 0, 512);
+    bare[5] &= !32;
+    let replies = server.tell(&bare);
+    assert_eq!(
+        replies.len(),
+        1,
+        "a write without its payload flag has no payload"
+    );
+    assert_eq!(error_of(&replies[0]), Errno::Inval as u32);
+    server.feed(&extended(flag::PAYLOAD_LEN, command::TRIM, 6, 0, 1 << 32));
+    assert_eq!(server.session.closed(), Some(CloseReason::Payload));
+}
+
+#[test]
+fn a_compact_header_after_extended_ones_were_agreed_on_is_out_of_step() {
+    let mut server = Server::started_after("disk", Some(opt::EXTENDED_HEADERS));
+    let mut compact = request(0, command::FLUSH, 1, 0, 0);
+    compact.extend([0; 4]);
+    server.feed(&compact);
+    assert_eq!(server.session.closed(), Some(CloseReason::Magic));
+}
+
+#[test]
+fn extended_lengths_go_beyond_four_gibibytes() {
+    let mut server = Server::started_after("huge", Some(opt::EXTENDED_HEADERS));
+    let length = (5 << 30) + 512;
+    for command in [command::TRIM, command::WRITE_ZEROES] {
+        server.seen.clear();
+        assert_eq!(
+            server.tell(&extended(0, command, 7, 512, length)),
+            [ended(7, 512)]
+        );
+        let asked: u64 = server
+            .seen
+            .iter()
+            .map(|(_, _, length, _)| u64::from(*length))
+            .sum();
+        let (_, last, bytes, _) = server.seen.last().expect("parts of it");
+        assert_eq!((asked, last + u64::from(*bytes)), (length, 512 + length));
+    }
+    let replies = server.tell(&extended(flag::REQ_ONE, command::BLOCK_STATUS, 8, 512, length));
+    let mut data = [1u32.to_be_bytes(), 1u32.to_be_bytes()].concat();
+    data.extend([length, 3].iter().flat_map(|number| number.to_be_bytes()));
+    let status = Reply::Extended {
+        cookie: 8,
+        offset: 512,
+        flags: 1,
+        kind: chunk::BLOCK_STATUS_EXT,
+        data,
+    };
+    assert_eq!(replies, [status]);
+    server.fail = Some(BlockError::Io);
+    let replies = server.tell(&extended(0, command::TRIM, 9, 512, length));
+    assert_eq!(error_of(&replies[0]), Errno::Io as u32);
 }
 
 #[test]
@@ -834,7 +961,7 @@ fn by_cookie(out: &[u8], picks: &[(u8, u8, u8)]) -> (Vec<OptionReply>, Vec<Answe
                     },
                 )
             }
-            Reply::Chunk { cookie, .. } => (cookie, 0),
+            Reply::Chunk { cookie, .. } | Reply::Extended { cookie, .. } => (cookie, 0),
         };
         Some((cookie, reply, rest.split_off(..data_bytes)?.to_vec()))
     })

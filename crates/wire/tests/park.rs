@@ -168,7 +168,9 @@ fn an_nbd_session_that_moves_at_any_byte_says_what_one_that_stays_says() {
         let sorted = |server: &mut Server| {
             let mut replies = server.replies();
             replies.sort_by_key(|reply| match *reply {
-                Reply::Simple { cookie, .. } | Reply::Chunk { cookie, .. } => cookie,
+                Reply::Simple { cookie, .. }
+                | Reply::Chunk { cookie, .. }
+                | Reply::Extended { cookie, .. } => cookie,
             });
             replies
         };

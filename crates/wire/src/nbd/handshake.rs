@@ -6,7 +6,7 @@
 use base::VolumeId;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 
-use super::input::{CloseReason, Flow, Gather, Opened};
+use super::input::{CloseReason, Flow, Form, Gather, Opened};
 use super::output::{CONTEXT_ID, Output};
 use super::proto::{
     CLIENT_FLAGS_BYTES, EXPORT_NAME_PADDING_BYTES, OPTION_HEADER_BYTES, OPTION_MAGIC, STRING_BYTES_MAX,
@@ -49,7 +49,7 @@ pub(super) struct Handshake {
     header: Gather<OPTION_HEADER_BYTES>,
     option_data: Vec<u8>,
     no_zeroes: bool,
-    structured: bool,
+    form: Form,
     /// The volume for which `base:allocation` was chosen last.
     context: Option<VolumeId>,
     /// The server stops.
@@ -67,7 +67,7 @@ impl Handshake {
             header: Gather::new(),
             option_data: Vec::new(),
             no_zeroes: false,
-            structured: false,
+            form: Form::Simple,
             context: None,
             stopping: false,
             opened: None,
@@ -165,12 +165,20 @@ impl Handshake {
             }
             option::LIST => list(data, exports, output),
             option::INFO | option::GO => return self.info(option, data, exports, output),
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured = true;
-                output.option_reply(option, option_reply::ACK, &[]);
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS if !data.is_empty() => {
+                output.option_error(option, option_reply::ERR_INVALID, "no data is expected");
+            }
+            option::STRUCTURED_REPLY if self.form == Form::Extended => {
+                let why = "extended headers were agreed on";
+                output.option_error(option, option_reply::ERR_EXT_HEADER_REQD, why);
             }
             option::STRUCTURED_REPLY => {
-                output.option_error(option, option_reply::ERR_INVALID, "no data is expected");
+                self.form = Form::Structured;
+                output.option_reply(option, option_reply::ACK, &[]);
+            }
+            option::EXTENDED_HEADERS => {
+                self.form = Form::Extended;
+                output.option_reply(option, option_reply::ACK, &[]);
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 self.meta_context(option, data, exports, output);
@@ -181,7 +189,9 @@ impl Handshake {
     }
 
     fn export_name(&mut self, name: &[u8], exports: &[Export], output: &mut Output) -> Flow {
-        let Some(export) = find(exports, name).filter(|_| !self.stopping) else {
+        // Extended headers bar this option.
+        let may_open = !self.stopping && self.form != Form::Extended;
+        let Some(export) = find(exports, name).filter(|_| may_open) else {
             return Flow::Close(CloseReason::UnknownExport);
         };
         output.put_control(&export.size_bytes.to_be_bytes());
@@ -227,7 +237,7 @@ impl Handshake {
         if set {
             self.context = None;
         }
-        if !self.structured {
+        if self.form == Form::Simple {
             return output.option_error(option, option_reply::ERR_INVALID, "structured replies come first");
         }
         let Some((name, queries)) = parse_meta_context(data) else {
@@ -259,7 +269,7 @@ impl Handshake {
             volume: export.volume,
             size_bytes: export.size_bytes,
             read_only: export.read_only,
-            structured: self.structured,
+            form: self.form,
             status: self.context == Some(export.volume),
         });
         Flow::Again
@@ -275,7 +285,7 @@ impl Handshake {
                 | transmission::SEND_WRITE_ZEROES
                 | transmission::SEND_FAST_ZERO
         };
-        if self.structured {
+        if self.form != Form::Simple {
             flags |= transmission::SEND_DF;
         }
         flags

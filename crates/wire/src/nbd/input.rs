@@ -24,6 +24,9 @@ pub enum CloseReason {
     /// The volume failed in the middle of a read whose first part was sent: a simple reply has no way to say so.
     #[error("a read failed after its first part was sent")]
     ReadFailed,
+    /// A payload of 4 GiB or more: nobody waits for its end (proto.md "Request message").
+    #[error("a payload is longer than 4 GiB")]
+    Payload,
     /// The client chose no export in time.
     #[error("the client did not complete the negotiation in time")]
     Idle,
@@ -49,14 +52,32 @@ pub(super) enum Flow {
     Close(CloseReason),
 }
 
+/// The form of requests and replies that was agreed on (proto.md "Transmission").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Compact requests, simple replies.
+    Simple,
+    /// Compact requests, structured replies where there is payload.
+    Structured,
+    /// Extended requests, extended replies only.
+    Extended,
+}
+
+/// The request that a reply answers, as far as the reply tells of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub cookie: u64,
+    pub offset: u64,
+    pub form: Form,
+}
+
 /// The export a connection works on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub volume: VolumeId,
     pub size_bytes: u64,
     pub read_only: bool,
-    /// Structured replies were agreed.
-    pub structured: bool,
+    pub form: Form,
     /// `base:allocation` was chosen for it.
     pub status: bool,
 }

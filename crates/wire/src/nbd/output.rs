@@ -10,6 +10,7 @@ use base::extent::EXTENTS_MAX;
 use base::limits::PAGE_BYTES;
 use base::{Extent, Pages, SectorRange};
 
+use super::input::{Asked, Form};
 use super::proto::{self, Errno, HELLO_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, chunk, option_reply, state};
 use crate::segment::Segment;
 
@@ -18,11 +19,13 @@ pub(super) const CONTEXT_ID: u32 = 1;
 /// Longest text of an error.
 const ERROR_TEXT_BYTES_MAX: usize = 54;
 /// Largest head: an error chunk with its text.
-const HEAD_BYTES_MAX: usize = proto::CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
+const HEAD_BYTES_MAX: usize = proto::EXTENDED_CHUNK_BYTES + 6 + ERROR_TEXT_BYTES_MAX;
 
 /// Bytes of a block status descriptor: length and flags.
 const DESCRIPTOR_BYTES: usize = 8;
-const _: () = assert!(EXTENTS_MAX * DESCRIPTOR_BYTES <= PAGE_BYTES);
+/// The same of an extended one.
+const EXTENDED_DESCRIPTOR_BYTES: usize = 16;
+const _: () = assert!(EXTENTS_MAX * EXTENDED_DESCRIPTOR_BYTES <= PAGE_BYTES);
 
 /// The flags of an extent (proto.md "`base:` metadata context").
 const fn state_of(extent: Extent) -> u32 {
@@ -69,72 +72,81 @@ impl Reply {
         self.head_bytes += bytes.len() as u8;
     }
 
-    fn put_chunk(&mut self, kind: u16, cookie: u64, length: u32) {
-        self.put_chunk_of(chunk::DONE, kind, cookie, length);
-    }
-
-    fn put_chunk_of(&mut self, flags: u16, kind: u16, cookie: u64, length: u32) {
-        self.put(&proto::STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    /// The head of a chunk with so many bytes of payload.
+    fn put_chunk(&mut self, asked: Asked, flags: u16, kind: u16, length: u32) {
+        let magic = match asked.form {
+            Form::Extended => proto::EXTENDED_REPLY_MAGIC,
+            Form::Structured | Form::Simple => proto::STRUCTURED_REPLY_MAGIC,
+        };
+        self.put(&magic.to_be_bytes());
         self.put(&flags.to_be_bytes());
         self.put(&kind.to_be_bytes());
-        self.put(&cookie.to_be_bytes());
+        self.put(&asked.cookie.to_be_bytes());
+        if asked.form == Form::Extended {
+            self.put(&asked.offset.to_be_bytes());
+            self.put(&[0; 4]);
+        }
         self.put(&length.to_be_bytes());
     }
 
+    /// The end of a request without data.
+    pub(super) fn done(asked: Asked) -> Self {
+        if asked.form != Form::Extended {
+            return Self::simple(asked.cookie, 0);
+        }
+        let mut reply = Self::new();
+        reply.put_chunk(asked, chunk::DONE, chunk::NONE, 0);
+        reply
+    }
+
     /// A simple reply without data (proto.md "Simple reply message").
-    pub(super) fn simple(cookie: u64, error: Option<Errno>) -> Self {
+    fn simple(cookie: u64, errno: u32) -> Self {
         let mut reply = Self::new();
         reply.put(&proto::SIMPLE_REPLY_MAGIC.to_be_bytes());
-        reply.put(&error.map_or(0, |errno| errno as u32).to_be_bytes());
+        reply.put(&errno.to_be_bytes());
         reply.put(&cookie.to_be_bytes());
         reply
     }
 
-    /// An error: a chunk if one is `chunked`, else a simple reply.
-    pub(super) fn error(cookie: u64, errno: Errno, chunked: bool) -> Self {
-        if chunked {
-            Self::error_chunk(cookie, errno)
-        } else {
-            Self::simple(cookie, Some(errno))
+    /// An error. Structured replies have a chunk for a request whose success `has_data`.
+    pub(super) fn error(asked: Asked, errno: Errno, has_data: bool) -> Self {
+        match asked.form {
+            Form::Extended => Self::error_chunk(asked, errno),
+            Form::Structured if has_data => Self::error_chunk(asked, errno),
+            Form::Structured | Form::Simple => Self::simple(asked.cookie, errno as u32),
         }
     }
 
-    /// An error chunk that ends a structured reply (proto.md "NBD_REPLY_TYPE_ERROR").
-    fn error_chunk(cookie: u64, errno: Errno) -> Self {
+    /// An error chunk that ends a reply (proto.md "NBD_REPLY_TYPE_ERROR").
+    fn error_chunk(asked: Asked, errno: Errno) -> Self {
         let text = errno.message().as_bytes();
         let mut reply = Self::new();
-        reply.put_chunk(chunk::ERROR, cookie, 6 + text.len() as u32);
+        reply.put_chunk(asked, chunk::DONE, chunk::ERROR, 6 + text.len() as u32);
         reply.put(&(errno as u32).to_be_bytes());
         reply.put(&(text.len() as u16).to_be_bytes());
         reply.put(text);
         reply
     }
 
-    /// The data of a read: one content chunk if `structured`, so that "don't fragment" always holds, else a simple
-    /// reply. `pages` are those of the range.
-    pub(super) fn data(cookie: u64, range: SectorRange, pages: Pages, structured: bool) -> Self {
+    /// The data of a read: one content chunk, so that "don't fragment" always holds, or a simple reply. `pages` are those
+    /// of the range.
+    pub(super) fn data(asked: Asked, range: SectorRange, pages: Pages) -> Self {
         let (is_first, is_last) = (true, true);
-        Self::part(cookie, range, pages, structured, Place { is_first, is_last })
+        Self::part(asked, range, pages, Place { is_first, is_last })
     }
 
     /// The data of a part of a read. Only the first part of a simple reply has a header.
-    pub(super) fn part(
-        cookie: u64,
-        range: SectorRange,
-        pages: Pages,
-        structured: bool,
-        place: Place,
-    ) -> Self {
-        let mut reply = if structured {
-            let mut reply = Self::new();
-            let flags = if place.is_last { chunk::DONE } else { 0 };
-            reply.put_chunk_of(flags, chunk::OFFSET_DATA, cookie, 8 + range.length() as u32);
-            reply.put(&range.offset().to_be_bytes());
-            reply
-        } else if place.is_first {
-            Self::simple(cookie, None)
-        } else {
-            Self::new()
+    pub(super) fn part(asked: Asked, range: SectorRange, pages: Pages, place: Place) -> Self {
+        let mut reply = match (asked.form, place.is_first) {
+            (Form::Simple, true) => Self::simple(asked.cookie, 0),
+            (Form::Simple, false) => Self::new(),
+            (Form::Structured | Form::Extended, _) => {
+                let mut reply = Self::new();
+                let flags = if place.is_last { chunk::DONE } else { 0 };
+                reply.put_chunk(asked, flags, chunk::OFFSET_DATA, 8 + range.length() as u32);
+                reply.put(&range.offset().to_be_bytes());
+                reply
+            }
         };
         reply.skip = range.skip() as u16;
         reply.body_bytes = range.length() as u32;
@@ -149,9 +161,9 @@ impl Reply {
         reply
     }
 
-    /// A block status (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS") from the page with the volume's answer, in which its
+    /// A block status (proto.md "NBD_REPLY_TYPE_BLOCK_STATUS" and "..._EXT") from the page with the volume's answer, in which its
     /// descriptors take the place of the extents. If `one` is asked for, only the first is told.
-    pub(super) fn extents(cookie: u64, range: SectorRange, pages: Pages, one: bool) -> Self {
+    pub(super) fn extents(asked: Asked, range: SectorRange, pages: Pages, one: bool) -> Self {
         let count_max = if one { 1 } else { EXTENTS_MAX };
         let mut found = [Extent::data(0); EXTENTS_MAX];
         let count = pages[0].with(|bytes| {
@@ -165,13 +177,29 @@ impl Reply {
             "a status tells of the start of its range"
         );
         let mut reply = Self::new();
-        reply.body_bytes = (count * DESCRIPTOR_BYTES) as u32;
-        reply.put_chunk(chunk::BLOCK_STATUS, cookie, 4 + reply.body_bytes);
-        reply.put(&CONTEXT_ID.to_be_bytes());
+        if asked.form == Form::Extended {
+            reply.body_bytes = (count * EXTENDED_DESCRIPTOR_BYTES) as u32;
+            let length = 8 + reply.body_bytes;
+            reply.put_chunk(asked, chunk::DONE, chunk::BLOCK_STATUS_EXT, length);
+            reply.put(&CONTEXT_ID.to_be_bytes());
+            reply.put(&(count as u32).to_be_bytes());
+        } else {
+            reply.body_bytes = (count * DESCRIPTOR_BYTES) as u32;
+            let length = 4 + reply.body_bytes;
+            reply.put_chunk(asked, chunk::DONE, chunk::BLOCK_STATUS, length);
+            reply.put(&CONTEXT_ID.to_be_bytes());
+        }
         pages[0].with_mut(|bytes| {
-            for (extent, to) in found.iter().zip(bytes.chunks_exact_mut(DESCRIPTOR_BYTES)) {
-                to[..4].copy_from_slice(&(extent.length as u32).to_be_bytes());
-                to[4..].copy_from_slice(&state_of(*extent).to_be_bytes());
+            let each = reply.body_bytes as usize / count;
+            for (extent, to) in found.iter().zip(bytes.chunks_exact_mut(each)) {
+                let (length, state) = to.split_at_mut(each / 2);
+                if asked.form == Form::Extended {
+                    length.copy_from_slice(&extent.length.to_be_bytes());
+                    state.copy_from_slice(&u64::from(state_of(*extent)).to_be_bytes());
+                } else {
+                    length.copy_from_slice(&(extent.length as u32).to_be_bytes());
+                    state.copy_from_slice(&state_of(*extent).to_be_bytes());
+                }
             }
         });
         reply.credit_bytes = PAGE_BYTES as u32;

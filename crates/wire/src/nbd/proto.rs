@@ -1,6 +1,6 @@
 //! Numbers and byte layouts of the NBD protocol ("proto.md" of the NBD project). All integers are big-endian.
 //!
-//! Only what this server says or understands is here; `docs/format/nbd.md` lists the subset.
+//! Extended headers are those of the document's branch "extension-ext-header". Only what this server says or understands is here; `docs/format/nbd.md` lists the subset.
 
 use base::BlockError;
 use thiserror::Error;
@@ -13,10 +13,15 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// Start of every request (proto.md "Request message").
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Start of every request with extended headers (proto.md "Request message").
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// Start of a simple reply (proto.md "Simple reply message").
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Start of a structured reply chunk (proto.md "Structured reply chunk message").
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Start of a chunk with extended headers (proto.md "Extended reply chunk message").
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Bytes of the client's handshake flags.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
@@ -24,10 +29,14 @@ pub const CLIENT_FLAGS_BYTES: usize = 4;
 pub const OPTION_HEADER_BYTES: usize = 16;
 /// Bytes of a request's header: magic, flags, command, cookie, offset, length.
 pub const REQUEST_BYTES: usize = 28;
+/// Bytes of an extended request's header: as above, with a length of eight bytes.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
 /// Bytes of a simple reply without data: magic, error, cookie.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// Bytes of a chunk's header: magic, flags, type, cookie, length.
 pub const CHUNK_BYTES: usize = 20;
+/// Bytes of an extended chunk's header: magic, flags, type, cookie, the request's offset, length.
+pub const EXTENDED_CHUNK_BYTES: usize = 32;
 /// Zeros behind the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agreed on `NO_ZEROES`.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// Longest string of the protocol (proto.md "Values").
@@ -57,7 +66,7 @@ pub mod transmission_flags {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// `NBD_CMD_WRITE_ZEROES` is understood.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// `NBD_CMD_FLAG_DF` is understood; set exactly when structured replies were agreed.
+    /// `NBD_CMD_FLAG_DF` is understood; set exactly when structured replies or extended headers were agreed.
     pub const SEND_DF: u16 = 1 << 7;
     /// A flush on one connection covers the writes acknowledged on every other.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
@@ -83,6 +92,8 @@ pub mod option {
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose the metadata contexts of an export.
     pub const SET_META_CONTEXT: u32 = 10;
+    /// Agree on extended headers.
+    pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Replies to options (proto.md "Option reply types").
@@ -105,6 +116,8 @@ pub mod option_reply {
     pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
     /// The option's data is too long.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    /// Extended headers are agreed on, and stay.
+    pub const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Information types of `NBD_OPT_INFO` and `NBD_OPT_GO` (proto.md "NBD_REP_INFO").
@@ -149,16 +162,22 @@ pub mod command_flags {
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail with ENOTSUP instead of zeroing no faster than a write would.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// The length is that of a payload which follows; extended headers only.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Chunk types and the flag of a chunk (proto.md "Structured reply types").
 pub mod chunk {
     /// Flag: the last chunk of the reply.
     pub const DONE: u16 = 1;
+    /// Nothing but the end of the reply.
+    pub const NONE: u16 = 0;
     /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
     /// Extents of a metadata context.
     pub const BLOCK_STATUS: u16 = 5;
+    /// The same with extended headers: numbers of eight bytes.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// The request failed.
     pub const ERROR: u16 = (1 << 15) + 1;
 }
@@ -225,7 +244,7 @@ impl From<BlockError> for Errno {
 /// A request's header, decoded (proto.md "Request message").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Bits of [`command_flags`].
+    /// Bits of [`command_flags`], without [`command_flags::PAYLOAD_LEN`] of an extended request.
     pub flags: u16,
     /// One of [`command`], or unknown.
     pub command: u16,
@@ -233,30 +252,75 @@ pub struct RequestHeader {
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
-    pub length: u32,
+    /// Bytes; of a compact request at most `u32::MAX`.
+    pub length: u64,
+    /// So many bytes of payload follow. A compact write has a payload, and an extended request with
+    /// [`command_flags::PAYLOAD_LEN`].
+    pub has_payload: bool,
 }
 
 impl RequestHeader {
-    /// Reads a header, `None` if the magic is wrong.
-    pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
-        (u32_at(bytes, 0) == REQUEST_MAGIC).then(|| Self {
-            flags: u16_at(bytes, 4),
-            command: u16_at(bytes, 6),
+    /// Bytes of a header, `extended` or compact.
+    pub const fn bytes(extended: bool) -> usize {
+        if extended {
+            EXTENDED_REQUEST_BYTES
+        } else {
+            REQUEST_BYTES
+        }
+    }
+
+    /// Reads a header from bytes that begin with it, `None` if the magic is wrong.
+    ///
+    /// # Panics
+    /// If there are fewer than [`RequestHeader::bytes`].
+    pub fn parse(bytes: &[u8], extended: bool) -> Option<Self> {
+        let magic = if extended {
+            EXTENDED_REQUEST_MAGIC
+        } else {
+            REQUEST_MAGIC
+        };
+        let (flags, command) = (u16_at(bytes, 4), u16_at(bytes, 6));
+        let payload_flag = if extended { command_flags::PAYLOAD_LEN } else { 0 };
+        (u32_at(bytes, 0) == magic).then(|| Self {
+            flags: flags & !payload_flag,
+            command,
             cookie: u64_at(bytes, 8),
             offset: u64_at(bytes, 16),
-            length: u32_at(bytes, 24),
+            length: if extended {
+                u64_at(bytes, 24)
+            } else {
+                u64::from(u32_at(bytes, 24))
+            },
+            has_payload: if extended {
+                flags & payload_flag != 0
+            } else {
+                command == command::WRITE
+            },
         })
     }
 
-    /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; REQUEST_BYTES]) {
-        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
+    /// Appends the header.
+    pub fn emit(&self, extended: bool, bytes: &mut Vec<u8>) {
+        let (magic, payload_flag) = match (extended, self.has_payload) {
+            (false, _) => (REQUEST_MAGIC, 0),
+            (true, false) => (EXTENDED_REQUEST_MAGIC, 0),
+            (true, true) => (EXTENDED_REQUEST_MAGIC, command_flags::PAYLOAD_LEN),
+        };
+        bytes.extend(magic.to_be_bytes());
+        bytes.extend((self.flags | payload_flag).to_be_bytes());
+        bytes.extend(self.command.to_be_bytes());
+        bytes.extend(self.cookie.to_be_bytes());
+        bytes.extend(self.offset.to_be_bytes());
+        if extended {
+            bytes.extend(self.length.to_be_bytes());
+        } else {
+            bytes.extend((self.length as u32).to_be_bytes());
+        }
+    }
+
+    /// Bytes of payload that follow.
+    pub const fn payload_bytes(&self) -> u64 {
+        if self.has_payload { self.length } else { 0 }
     }
 }
 

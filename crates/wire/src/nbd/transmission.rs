@@ -5,9 +5,9 @@ use core::ops::Range;
 use base::limits::{PAGE_BYTES, REQUEST_BYTES_MAX};
 use base::{BadRange, BlockError, BlockOp, BlockReply, BlockRequest, Page, Pages, Pool, SectorRange};
 
-use super::input::{CloseReason, Flow, Gather, Opened};
+use super::input::{Asked, CloseReason, Flow, Form, Gather, Opened};
 use super::output::{Output, Place, Reply};
-use super::proto::{Errno, REQUEST_BYTES, RequestHeader, command, command_flags as flag};
+use super::proto::{EXTENDED_REQUEST_BYTES, Errno, RequestHeader, command, command_flags as flag};
 use crate::ledger::Ledger;
 use crate::segment::{copy_in, visit_places};
 use crate::session::Limits;
@@ -15,7 +15,7 @@ use crate::session::Limits;
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    cookie: u64,
+    asked: Asked,
     kind: Kind,
     /// The client's range; of trims and zeroes, the part that the volume has not been asked about.
     range: SectorRange,
@@ -27,7 +27,7 @@ pub(super) struct Work {
 /// A read or a write that is done in parts. No other request is taken meanwhile.
 #[derive(Debug)]
 struct Parted {
-    cookie: u64,
+    asked: Asked,
     kind: Kind,
     fua: bool,
     /// Bytes of which no part has begun.
@@ -104,9 +104,9 @@ enum Phase {
     Header,
     /// Payload of `Transmission::write`.
     Payload,
-    /// Payload of a write that is already refused.
+    /// Payload of a request that is already refused.
     Skip {
-        cookie: u64,
+        asked: Asked,
         errno: Errno,
         left: u32,
     },
@@ -120,7 +120,7 @@ pub(super) struct Terms {
     /// Largest request accepted, as announced.
     pub request_bytes_max: u32,
     phase: Phase,
-    header: Gather<REQUEST_BYTES>,
+    header: Gather<EXTENDED_REQUEST_BYTES>,
     pub opened: Option<Opened>,
     /// The server stops.
     pub stopping: bool,
@@ -219,17 +219,18 @@ impl Transmission {
         match self.terms.phase {
             Phase::Header if self.parted.is_some() => (0, self.go_on(output)),
             Phase::Header => {
+                let header_bytes = RequestHeader::bytes(self.terms.opened().form == Form::Extended);
                 // A header that is there as a whole is looked at in place.
                 if self.terms.header.is_empty()
-                    && let Some(header) = bytes.first_chunk()
+                    && let Some(header) = bytes.get(..header_bytes)
                 {
                     let flow = self.request(header, output);
                     if matches!(flow, Flow::Blocked) {
-                        self.terms.header.fill(header, REQUEST_BYTES);
+                        self.terms.header.fill(header, header_bytes);
                     }
-                    return (REQUEST_BYTES, flow);
+                    return (header_bytes, flow);
                 }
-                let (step, header) = self.terms.header.fill(bytes, REQUEST_BYTES);
+                let (step, header) = self.terms.header.fill(bytes, header_bytes);
                 let Some(header) = header else {
                     return (step, Flow::Starved);
                 };
@@ -240,16 +241,16 @@ impl Transmission {
                 (step, flow)
             }
             Phase::Payload => self.payload(bytes),
-            Phase::Skip { cookie, errno, left } => {
+            Phase::Skip { asked, errno, left } => {
                 let step = bytes.len().min(left as usize);
                 let left = left - step as u32;
                 if left > 0 {
-                    self.terms.phase = Phase::Skip { cookie, errno, left };
+                    self.terms.phase = Phase::Skip { asked, errno, left };
                     return (step, Flow::Starved);
                 }
                 self.terms.phase = Phase::Header;
                 if self.parted.is_none() {
-                    output.push(Reply::simple(cookie, Some(errno)));
+                    output.push(Reply::error(asked, errno, false));
                 }
                 (step, Flow::Again)
             }
@@ -257,33 +258,34 @@ impl Transmission {
     }
 
     /// A whole request header.
-    fn request(&mut self, header: &[u8; REQUEST_BYTES], output: &mut Output) -> Flow {
+    fn request(&mut self, header: &[u8], output: &mut Output) -> Flow {
         if self.ledger.len() + output.replies() >= self.terms.limits.requests_max {
             return Flow::Blocked;
         }
-        let Some(header) = RequestHeader::parse(header) else {
+        let opened = self.terms.opened();
+        let Some(header) = RequestHeader::parse(header, opened.form == Form::Extended) else {
             return Flow::Close(CloseReason::Magic);
         };
         if header.command == command::DISC {
             return Flow::Close(CloseReason::Disconnected);
         }
-        let opened = self.terms.opened();
+        let Ok(payload_bytes) = u32::try_from(header.payload_bytes()) else {
+            return Flow::Close(CloseReason::Payload);
+        };
+        let asked = Asked {
+            cookie: header.cookie,
+            offset: header.offset,
+            form: opened.form,
+        };
         match self.judge(&header, opened) {
-            Ok((kind, range)) => return self.accept(&header, kind, range, output),
-            Err(errno) if header.command == command::WRITE => {
-                self.terms.phase = Phase::Skip {
-                    cookie: header.cookie,
-                    errno,
-                    left: header.length,
-                };
+            Ok((kind, range)) => return self.accept(&header, asked, kind, range, output),
+            Err(errno) if payload_bytes > 0 => {
+                let left = payload_bytes;
+                self.terms.phase = Phase::Skip { asked, errno, left };
             }
             Err(errno) => {
-                let needs_chunk = matches!(header.command, command::READ | command::BLOCK_STATUS);
-                output.push(Reply::error(
-                    header.cookie,
-                    errno,
-                    needs_chunk && opened.structured,
-                ));
+                let has_data = matches!(header.command, command::READ | command::BLOCK_STATUS);
+                output.push(Reply::error(asked, errno, has_data));
             }
         }
         Flow::Again
@@ -296,7 +298,7 @@ impl Transmission {
             return Err(Errno::Shutdown);
         }
         let (kind, flags) = match header.command {
-            command::READ => (Kind::Read, if opened.structured { flag::DF } else { 0 }),
+            command::READ => (Kind::Read, if opened.form == Form::Simple { 0 } else { flag::DF }),
             command::WRITE => (Kind::Write, 0),
             command::FLUSH => (Kind::Flush, 0),
             command::TRIM => (Kind::Trim, 0),
@@ -307,7 +309,8 @@ impl Transmission {
             }
             _ => return Err(Errno::Inval),
         };
-        if header.flags & !(flags | flag::FUA) != 0 {
+        let is_write = header.command == command::WRITE;
+        if header.flags & !(flags | flag::FUA) != 0 || header.has_payload != is_write {
             return Err(Errno::Inval);
         }
         if kind.changes_data() && opened.read_only {
@@ -317,7 +320,7 @@ impl Transmission {
             let bare = header.offset == 0 && header.length == 0;
             return bare.then_some((kind, SectorRange::EMPTY)).ok_or(Errno::Inval);
         }
-        let length = u64::from(header.length);
+        let length = header.length;
         if kind.has_payload() && length > u64::from(self.terms.request_bytes_max) {
             return Err(Errno::Inval);
         }
@@ -339,6 +342,7 @@ impl Transmission {
     fn accept(
         &mut self,
         header: &RequestHeader,
+        asked: Asked,
         kind: Kind,
         range: SectorRange,
         output: &mut Output,
@@ -350,7 +354,7 @@ impl Transmission {
         let is_admitted = self.ledger.admits(payload_bytes, limits.bytes_max, false);
         if is_long || !is_admitted && self.ledger.share_wanted() > 0 && self.can_part(header, kind, range) {
             self.parted = Some(Parted {
-                cookie: header.cookie,
+                asked,
                 kind,
                 fua,
                 rest: range,
@@ -369,7 +373,7 @@ impl Transmission {
             return Flow::Blocked;
         }
         let work = Work {
-            cookie: header.cookie,
+            asked,
             kind,
             range,
             fua,
@@ -403,7 +407,7 @@ impl Transmission {
         is_longer
             && match kind {
                 Kind::Write => true,
-                Kind::Read if self.terms.opened().structured => header.flags & flag::DF == 0,
+                Kind::Read if self.terms.opened().form != Form::Simple => header.flags & flag::DF == 0,
                 Kind::Read => self.ledger.len() == 0,
                 _ => false,
             }
@@ -419,7 +423,7 @@ impl Transmission {
             }
             if !parted.rest.is_empty() {
                 self.terms.phase = Phase::Skip {
-                    cookie: parted.cookie,
+                    asked: parted.asked,
                     errno,
                     left: parted.rest.length() as u32,
                 };
@@ -431,7 +435,10 @@ impl Transmission {
             if parted.parts > 0 {
                 return Flow::Blocked;
             }
-            output.push(Reply::simple(parted.cookie, parted.errno));
+            output.push(match parted.errno {
+                Some(errno) => Reply::error(parted.asked, errno, false),
+                None => Reply::done(parted.asked),
+            });
             self.parted = None;
             return Flow::Again;
         }
@@ -455,7 +462,7 @@ impl Transmission {
             }
         }
         let work = Work {
-            cookie: parted.cookie,
+            asked: parted.asked,
             kind: parted.kind,
             range,
             fua: parted.fua,
@@ -482,7 +489,6 @@ impl Transmission {
 
     /// A part is answered.
     fn complete_part(&mut self, work: Work, result: Result<Pages, BlockError>, output: &mut Output) {
-        let structured = self.terms.opened().structured;
         let parted = self.parted.as_mut().expect("a request is done in parts");
         self.may_go_on = true;
         parted.parts -= 1;
@@ -495,14 +501,14 @@ impl Transmission {
                     is_last,
                 };
                 parted.is_answering = true;
-                output.push(Reply::part(work.cookie, work.range, pages, structured, place));
+                output.push(Reply::part(work.asked, work.range, pages, place));
                 if is_last {
                     self.parted = None;
                 }
                 return;
             }
-            (Kind::Read, Err(error)) if structured || !parted.is_answering => {
-                output.push(Reply::error(work.cookie, error.into(), structured));
+            (Kind::Read, Err(error)) if work.asked.form != Form::Simple || !parted.is_answering => {
+                output.push(Reply::error(work.asked, error.into(), true));
                 self.parted = None;
             }
             (_, Err(error)) => {
@@ -595,20 +601,19 @@ impl Transmission {
             let request = self.part(work, Pages::new());
             return self.ledger.requests.push_back(request);
         }
-        let structured = self.terms.opened().structured;
         let payload_bytes = work.kind.payload_bytes(&work.range);
         output.push(match (work.kind, reply.result) {
             // Its bytes count until they are sent.
-            (Kind::Read, Ok(pages)) => Reply::data(work.cookie, work.range, pages, structured),
-            (Kind::Status { one }, Ok(pages)) => Reply::extents(work.cookie, work.range, pages, one),
+            (Kind::Read, Ok(pages)) => Reply::data(work.asked, work.range, pages),
+            (Kind::Status { one }, Ok(pages)) => Reply::extents(work.asked, work.range, pages, one),
             (kind, Err(error)) => {
                 self.ledger.bytes -= payload_bytes;
-                let needs_chunk = matches!(kind, Kind::Read | Kind::Status { .. }) && structured;
-                Reply::error(work.cookie, error.into(), needs_chunk)
+                let has_data = matches!(kind, Kind::Read | Kind::Status { .. });
+                Reply::error(work.asked, error.into(), has_data)
             }
             (_, Ok(_)) => {
                 self.ledger.bytes -= payload_bytes;
-                Reply::simple(work.cookie, None)
+                Reply::done(work.asked)
             }
         });
     }

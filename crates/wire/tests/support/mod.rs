@@ -46,16 +46,26 @@ fn counted(text: &str) -> Vec<u8> {
 
 /// A request without its payload.
 pub fn request(flags: u16, command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    let mut bytes = [0; proto::REQUEST_BYTES];
+    header(false, flags, command, cookie, offset, u64::from(length))
+}
+
+/// The same with an extended header.
+pub fn extended(flags: u16, command: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    header(true, flags, command, cookie, offset, length)
+}
+
+fn header(extended: bool, flags: u16, command: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
     let header = RequestHeader {
         flags,
         command,
         cookie,
         offset,
         length,
+        has_payload: command == proto::command::WRITE,
     };
-    header.emit(&mut bytes);
-    bytes.to_vec()
+    header.emit(extended, &mut bytes);
+    bytes
 }
 
 /// A write with its payload.
@@ -82,6 +92,14 @@ pub enum Reply {
     },
     Chunk {
         cookie: u64,
+        flags: u16,
+        kind: u16,
+        data: Vec<u8>,
+    },
+    /// A chunk with an extended header.
+    Extended {
+        cookie: u64,
+        offset: u64,
         flags: u16,
         kind: u16,
         data: Vec<u8>,
@@ -130,6 +148,18 @@ pub fn parse_reply(bytes: &mut &[u8]) -> Option<Reply> {
             let length = number(&mut rest, 4)? as usize;
             Reply::Chunk {
                 cookie,
+                flags,
+                kind,
+                data: take(&mut rest, length)?.to_vec(),
+            }
+        }
+        proto::EXTENDED_REPLY_MAGIC => {
+            let (flags, kind) = (number(&mut rest, 2)? as u16, number(&mut rest, 2)? as u16);
+            let (cookie, offset) = (number(&mut rest, 8)?, number(&mut rest, 8)?);
+            let length = number(&mut rest, 8)? as usize;
+            Reply::Extended {
+                cookie,
+                offset,
                 flags,
                 kind,
                 data: take(&mut rest, length)?.to_vec(),
@@ -337,9 +367,14 @@ impl Server {
 
     /// In the transmission phase on `name`, with structured replies and `base:allocation` if asked for.
     pub fn started(name: &str, structured: bool) -> Self {
+        Self::started_after(name, structured.then_some(proto::option::STRUCTURED_REPLY))
+    }
+
+    /// In the transmission phase on `name`, with `base:allocation` if an option for longer replies was agreed on.
+    pub fn started_after(name: &str, form: Option<u32>) -> Self {
         let mut server = Self::greeted(limits());
-        if structured {
-            server.ask(proto::option::STRUCTURED_REPLY, &[]);
+        if let Some(form) = form {
+            server.ask(form, &[]);
             server.ask(
                 proto::option::SET_META_CONTEXT,
                 &meta_data(name, &["base:allocation"]),

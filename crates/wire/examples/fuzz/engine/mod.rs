@@ -14,7 +14,7 @@ mod support;
 
 use base::limits::PAGE_BYTES;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Page, Pages, Pool, Rng};
-use support::{info_data, meta_data, option, request, write};
+use support::{extended, info_data, meta_data, option, request};
 use wire::nbd::Session;
 use wire::nbd::proto::{command, command_flags, info, option as opt};
 use wire::{Export, Limits, Opening, Outgoing, Session as _};
@@ -180,8 +180,11 @@ impl Fuzzer {
             rng.below(4) as u32
         };
         input.extend(flags.to_be_bytes());
-        let structured = rng.chance(0.7);
-        if structured {
+        let is_extended = rng.chance(0.3);
+        if is_extended {
+            input.extend(option(opt::EXTENDED_HEADERS, &[]));
+        }
+        if rng.chance(0.7) {
             input.extend(option(opt::STRUCTURED_REPLY, &[]));
         }
         let name = ["disk", "view", ""][rng.below(3) as usize];
@@ -200,10 +203,10 @@ impl Fuzzer {
             input.extend(option(opt::EXPORT_NAME, name.as_bytes()));
         }
         for _ in 0..rng.below(10) {
-            compose_request(rng, input, &mut self.payload);
+            compose_request(rng, input, &mut self.payload, is_extended);
         }
         if rng.chance(0.5) {
-            input.extend(request(0, command::DISC, 0, 0, 0));
+            input.extend(header(is_extended, 0, command::DISC, 0, 0, 0));
         }
     }
 
@@ -269,8 +272,19 @@ impl Fuzzer {
     }
 }
 
+/// The header of a request, in the form that is agreed on.
+fn header(is_extended: bool, flags: u16, command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    if is_extended {
+        extended(flags, command, cookie, offset, u64::from(length))
+    } else {
+        request(flags, command, cookie, offset, length)
+    }
+}
+
 /// Adds a request, mostly a valid one.
-fn compose_request(rng: &mut Rng, input: &mut Vec<u8>, payload: &mut Vec<u8>) {
+fn compose_request(rng: &mut Rng, input: &mut Vec<u8>, payload: &mut Vec<u8>, is_extended: bool) {
+    let request =
+        |flags, command, cookie, offset, length| header(is_extended, flags, command, cookie, offset, length);
     let cookie = rng.next_u64();
     let sectors = if rng.chance(0.8) {
         rng.between(1, 3)
@@ -284,7 +298,8 @@ fn compose_request(rng: &mut Rng, input: &mut Vec<u8>, payload: &mut Vec<u8>) {
         0 | 1 => {
             payload.clear();
             payload.resize(length as usize, cookie as u8);
-            input.extend(write(fua, cookie, offset, payload));
+            input.extend(request(fua, command::WRITE, cookie, offset, length));
+            input.extend_from_slice(payload);
         }
         2 => input.extend(request(0, command::FLUSH, cookie, 0, 0)),
         3 => input.extend(request(fua, command::TRIM, cookie, offset, length)),

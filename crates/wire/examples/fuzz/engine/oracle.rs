@@ -7,8 +7,7 @@
 use wire::Export;
 use wire::nbd::CloseReason;
 use wire::nbd::proto::{
-    OPTION_HEADER_BYTES, OPTION_MAGIC, REQUEST_BYTES, RequestHeader, chunk, command, option as opt,
-    option_reply,
+    OPTION_HEADER_BYTES, OPTION_MAGIC, RequestHeader, chunk, command, option as opt, option_reply,
 };
 
 use super::support::{GREETING_BYTES, Reply, parse_option_reply, parse_reply};
@@ -32,6 +31,7 @@ pub struct View<'v> {
 #[derive(Default)]
 struct Agreed {
     structured: bool,
+    extended: bool,
     no_zeroes: bool,
     /// Export that the context was set for.
     context: Option<usize>,
@@ -51,7 +51,7 @@ struct Asked<'v> {
     payload: &'v [u8],
     answered: bool,
     /// Data of a read that came.
-    data_bytes: u32,
+    data_bytes: u64,
     /// Its payload is there.
     is_whole: bool,
 }
@@ -65,6 +65,7 @@ pub fn check(view: &View<'_>, tally: &mut Tally) {
                 | CloseReason::ClientFlags
                 | CloseReason::UnknownExport
                 | CloseReason::ReadFailed
+                | CloseReason::Payload
         )
     );
     tally.cut += u64::from(cut);
@@ -86,6 +87,7 @@ pub fn check(view: &View<'_>, tally: &mut Tally) {
             let judge = Judge {
                 export,
                 structured: agreed.structured,
+                extended: agreed.extended,
                 status,
                 max: view.request_bytes_max,
             };
@@ -152,7 +154,7 @@ fn export_name<'v>(
     agreed: &Agreed,
     cut: bool,
 ) -> Outcome<'v> {
-    let Some(index) = named(view.exports, name) else {
+    let Some(index) = named(view.exports, name).filter(|_| !agreed.extended) else {
         assert_eq!(view.closed, Some(CloseReason::UnknownExport));
         return Outcome::Ended;
     };
@@ -194,7 +196,9 @@ fn answers(
         chosen = true;
     };
     match option {
+        opt::STRUCTURED_REPLY if agreed.extended => assert_ne!(last, option_reply::ACK),
         opt::STRUCTURED_REPLY if last == option_reply::ACK => agreed.structured = true,
+        opt::EXTENDED_HEADERS if last == option_reply::ACK => agreed.extended = true,
         opt::SET_META_CONTEXT if data.len() <= OPTION_BYTES_MAX => {
             agreed.context = named(view.exports, counted(data)).filter(|_| chosen);
         }
@@ -207,6 +211,7 @@ fn answers(
 struct Judge<'v> {
     export: &'v Export,
     structured: bool,
+    extended: bool,
     status: bool,
     max: u32,
 }
@@ -218,9 +223,9 @@ impl Judge<'_> {
         const EINVAL: u32 = 22;
         const ENOSPC: u32 = 28;
         const ENOTSUP: u32 = 95;
-        let (offset, length) = (asked.offset, u64::from(asked.length));
+        let (offset, length) = (asked.offset, asked.length);
         let allowed = match asked.command {
-            command::READ if self.structured => 1 | 4,
+            command::READ if self.structured || self.extended => 1 | 4,
             command::READ | command::WRITE | command::FLUSH | command::TRIM => 1,
             command::WRITE_ZEROES => 1 | 2 | 16,
             command::BLOCK_STATUS if self.status => 1 | 8,
@@ -232,13 +237,14 @@ impl Judge<'_> {
         );
         let payload = matches!(asked.command, command::READ | command::WRITE);
         let outside = u128::from(offset) + u128::from(length) > u128::from(self.export.size_bytes);
-        if asked.flags & !allowed != 0 {
+        let is_write = asked.command == command::WRITE;
+        if asked.flags & !allowed != 0 || asked.has_payload != is_write {
             Some(EINVAL)
         } else if changes && self.export.read_only {
             Some(EPERM)
         } else if asked.command == command::FLUSH {
             (offset != 0 || length != 0).then_some(EINVAL)
-        } else if length == 0 || (offset | length) % 512 != 0 || (payload && asked.length > self.max) {
+        } else if length == 0 || (offset | length) % 512 != 0 || (payload && length > u64::from(self.max)) {
             Some(EINVAL)
         } else if outside {
             let write = matches!(asked.command, command::WRITE | command::WRITE_ZEROES);
@@ -257,7 +263,7 @@ fn transmission(
     cut: bool,
     tally: &mut Tally,
 ) {
-    let mut asked = requests(view, input);
+    let mut asked = requests(view, input, judge.extended);
     let accepted = asked
         .iter()
         .filter(|one| one.header.command == command::WRITE && judge.error(&one.header).is_none());
@@ -292,7 +298,9 @@ fn transmission(
             return assert!(cut, "the output is made of replies");
         };
         let cookie = match &reply {
-            Reply::Simple { cookie, .. } | Reply::Chunk { cookie, .. } => *cookie,
+            Reply::Simple { cookie, .. } | Reply::Chunk { cookie, .. } | Reply::Extended { cookie, .. } => {
+                *cookie
+            }
         };
         let mut waiting = asked
             .iter_mut()
@@ -304,7 +312,7 @@ fn transmission(
         }
         one.answered = match &reply {
             Reply::Simple { .. } => true,
-            Reply::Chunk { flags, .. } => *flags == chunk::DONE,
+            Reply::Chunk { flags, .. } | Reply::Extended { flags, .. } => *flags == chunk::DONE,
         };
         if !answer(one, &reply, judge, &mut output, tally) {
             return assert!(cut, "the data of a read is whole");
@@ -317,13 +325,12 @@ fn transmission(
 }
 
 /// The whole requests of the input, up to a disconnect or a wrong magic.
-fn requests<'v>(view: &View<'_>, mut input: &'v [u8]) -> Vec<Asked<'v>> {
+fn requests<'v>(view: &View<'_>, mut input: &'v [u8], extended: bool) -> Vec<Asked<'v>> {
     // A read that fails in the middle ends the connection before what comes behind it.
     let ends_with = |reason| view.closed == Some(reason) || view.closed == Some(CloseReason::ReadFailed);
     let mut asked = Vec::new();
-    while let Some(header) = input.split_off(..REQUEST_BYTES) {
-        let header = header.first_chunk().expect("a header's bytes were taken");
-        let Some(header) = RequestHeader::parse(header) else {
+    while let Some(header) = input.split_off(..RequestHeader::bytes(extended)) {
+        let Some(header) = RequestHeader::parse(header, extended) else {
             assert!(ends_with(CloseReason::Magic));
             break;
         };
@@ -331,11 +338,11 @@ fn requests<'v>(view: &View<'_>, mut input: &'v [u8]) -> Vec<Asked<'v>> {
             assert!(ends_with(CloseReason::Disconnected));
             break;
         }
-        let payload_bytes = if header.command == command::WRITE {
-            header.length as usize
-        } else {
-            0
-        };
+        let payload_bytes = header.payload_bytes() as usize;
+        if payload_bytes > u32::MAX as usize {
+            assert!(ends_with(CloseReason::Payload));
+            break;
+        }
         let is_whole = input.len() >= payload_bytes;
         let payload = input.split_off(..payload_bytes.min(input.len()));
         asked.push(Asked {
@@ -363,7 +370,8 @@ fn answer(
     tally: &mut Tally,
 ) -> bool {
     let asked = &one.header;
-    let chunked = judge.structured && matches!(asked.command, command::READ | command::BLOCK_STATUS);
+    let chunked =
+        judge.extended || judge.structured && matches!(asked.command, command::READ | command::BLOCK_STATUS);
     let error = match reply {
         Reply::Simple { error, .. } => {
             assert!(!chunked, "reads and statuses are structured");
@@ -371,7 +379,14 @@ fn answer(
         }
         Reply::Chunk {
             flags, kind, data, ..
+        }
+        | Reply::Extended {
+            flags, kind, data, ..
         } => {
+            match reply {
+                Reply::Extended { offset, .. } => assert!(judge.extended && *offset == asked.offset),
+                _ => assert!(!judge.extended),
+            }
             assert!(chunked && (*flags == chunk::DONE || *flags == 0 && *kind == chunk::OFFSET_DATA));
             match *kind {
                 chunk::ERROR => {
@@ -380,10 +395,10 @@ fn answer(
                 }
                 chunk::OFFSET_DATA => {
                     assert_eq!(asked.command, command::READ);
-                    let offset = asked.offset + u64::from(one.data_bytes);
+                    let offset = asked.offset + one.data_bytes;
                     assert_eq!(data[..8], offset.to_be_bytes());
                     check_data(offset, &data[8..]);
-                    one.data_bytes += data.len() as u32 - 8;
+                    one.data_bytes += data.len() as u64 - 8;
                     assert!(
                         one.data_bytes <= asked.length && (one.data_bytes == asked.length) == one.answered,
                         "the parts of a read are its data"
@@ -397,12 +412,19 @@ fn answer(
                     }
                     0
                 }
+                chunk::NONE => {
+                    assert!(judge.extended && data.is_empty());
+                    assert!(!matches!(asked.command, command::READ | command::BLOCK_STATUS));
+                    0
+                }
                 _ => {
-                    assert_eq!(
-                        (*kind, asked.command),
-                        (chunk::BLOCK_STATUS, command::BLOCK_STATUS)
-                    );
-                    check_extents(asked, data);
+                    let due = if judge.extended {
+                        chunk::BLOCK_STATUS_EXT
+                    } else {
+                        chunk::BLOCK_STATUS
+                    };
+                    assert_eq!((*kind, asked.command), (due, command::BLOCK_STATUS));
+                    check_extents(asked, data, judge.extended);
                     0
                 }
             }
@@ -417,7 +439,7 @@ fn answer(
     } else {
         &mut tally.refused
     } += 1;
-    if error == 0 && asked.command == command::READ && !judge.structured {
+    if error == 0 && asked.command == command::READ && !chunked {
         let Some(data) = output.split_off(..asked.length as usize) else {
             return false;
         };
@@ -436,15 +458,23 @@ fn check_data(from: u64, data: &[u8]) {
     }
 }
 
-fn check_extents(asked: &RequestHeader, data: &[u8]) {
-    let extents = &data[4..];
-    assert!(!extents.is_empty() && extents.len().is_multiple_of(8));
+fn check_extents(asked: &RequestHeader, data: &[u8], extended: bool) {
+    let (head, each) = if extended { (8, 16) } else { (4, 8) };
+    let extents = &data[head..];
+    assert!(!extents.is_empty() && extents.len().is_multiple_of(each));
+    assert!(!extended || number(&data[4..8]) as usize == extents.len() / each);
     assert!(
-        asked.flags & 8 == 0 || extents.len() == 8,
+        asked.flags & 8 == 0 || extents.len() == each,
         "one extent was asked for"
     );
-    let lengths = extents.chunks_exact(8).map(|extent| number(&extent[..4]));
-    assert!(lengths.clone().all(|length| length > 0) && lengths.sum::<u64>() <= u64::from(asked.length));
+    let mut lengths = extents
+        .chunks_exact(each)
+        .map(|extent| number(&extent[..each / 2]));
+    assert!(lengths.clone().all(|length| length > 0) && lengths.clone().sum::<u64>() <= asked.length);
+    let mut states = extents
+        .chunks_exact(each)
+        .map(|extent| number(&extent[each / 2..]));
+    assert!(states.all(|state| state == 0 || state == 3) && lengths.all(|length| length % 512 == 0));
 }
 
 /// A counted string at the start of an option's data; empty if there is none, which is refused elsewhere.
