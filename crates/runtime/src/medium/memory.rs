@@ -8,12 +8,12 @@
 //! its bytes, and a zeroing clears them before its own. With a fence in between on both sides, a page under both at once
 //! either keeps its bit or ends as zeros.
 
+use crate::sync::Arc;
 use base::device::{Device, execute};
 use base::limits::PAGE_BYTES;
+use base::sync::{AtomicU64, Ordering, fence};
 use base::{Extent, Instant, MediaDone, MediaError, MediaKind, MediaOp, Pages, Pool, Queue, Window};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{io, ptr};
 
 /// Pages of a word of marks.

@@ -435,10 +435,8 @@ impl Transmission {
             if parted.parts > 0 {
                 return Flow::Blocked;
             }
-            output.push(match parted.errno {
-                Some(errno) => Reply::error(parted.asked, errno, false),
-                None => Reply::done(parted.asked),
-            });
+            let (asked, errno) = (parted.asked, parted.errno);
+            output.push(errno.map_or_else(|| Reply::done(asked), |errno| Reply::error(asked, errno, false)));
             self.parted = None;
             return Flow::Again;
         }

@@ -369,9 +369,9 @@ fn answer(
     output: &mut &[u8],
     tally: &mut Tally,
 ) -> bool {
-    let asked = &one.header;
-    let chunked =
-        judge.extended || judge.structured && matches!(asked.command, command::READ | command::BLOCK_STATUS);
+    let asked = one.header;
+    let has_data = matches!(asked.command, command::READ | command::BLOCK_STATUS);
+    let chunked = judge.extended || judge.structured && has_data;
     let error = match reply {
         Reply::Simple { error, .. } => {
             assert!(!chunked, "reads and statuses are structured");
@@ -379,58 +379,25 @@ fn answer(
         }
         Reply::Chunk {
             flags, kind, data, ..
-        }
-        | Reply::Extended {
-            flags, kind, data, ..
         } => {
-            match reply {
-                Reply::Extended { offset, .. } => assert!(judge.extended && *offset == asked.offset),
-                _ => assert!(!judge.extended),
-            }
-            assert!(chunked && (*flags == chunk::DONE || *flags == 0 && *kind == chunk::OFFSET_DATA));
-            match *kind {
-                chunk::ERROR => {
-                    assert_eq!(data.len(), 6 + number(&data[4..6]) as usize);
-                    number(&data[..4]) as u32
-                }
-                chunk::OFFSET_DATA => {
-                    assert_eq!(asked.command, command::READ);
-                    let offset = asked.offset + one.data_bytes;
-                    assert_eq!(data[..8], offset.to_be_bytes());
-                    check_data(offset, &data[8..]);
-                    one.data_bytes += data.len() as u64 - 8;
-                    assert!(
-                        one.data_bytes <= asked.length && (one.data_bytes == asked.length) == one.answered,
-                        "the parts of a read are its data"
-                    );
-                    assert!(
-                        one.answered || asked.flags & 4 == 0,
-                        "nor are there parts with DF"
-                    );
-                    if !one.answered {
-                        return true;
-                    }
-                    0
-                }
-                chunk::NONE => {
-                    assert!(judge.extended && data.is_empty());
-                    assert!(!matches!(asked.command, command::READ | command::BLOCK_STATUS));
-                    0
-                }
-                _ => {
-                    let due = if judge.extended {
-                        chunk::BLOCK_STATUS_EXT
-                    } else {
-                        chunk::BLOCK_STATUS
-                    };
-                    assert_eq!((*kind, asked.command), (due, command::BLOCK_STATUS));
-                    check_extents(asked, data, judge.extended);
-                    0
-                }
-            }
+            assert!(chunked && !judge.extended);
+            check_chunk(one, *flags, *kind, data, judge)
+        }
+        Reply::Extended {
+            flags,
+            kind,
+            data,
+            offset,
+            ..
+        } => {
+            assert!(judge.extended && *offset == asked.offset);
+            check_chunk(one, *flags, *kind, data, judge)
         }
     };
-    match judge.error(asked) {
+    if !one.answered {
+        return true;
+    }
+    match judge.error(&asked) {
         Some(due) => assert_eq!(error, due, "{asked:?}"),
         None => assert!(error == 0 || error == EIO, "{asked:?} failed with {error}"),
     }
@@ -446,6 +413,50 @@ fn answer(
         check_data(asked.offset, data);
     }
     true
+}
+
+/// Checks a chunk of an answer; the error that it tells, or 0.
+fn check_chunk(one: &mut Asked<'_>, flags: u16, kind: u16, data: &[u8], judge: &Judge<'_>) -> u32 {
+    let asked = one.header;
+    assert!(flags == chunk::DONE || flags == 0 && kind == chunk::OFFSET_DATA);
+    match kind {
+        chunk::ERROR => {
+            assert_eq!(data.len(), 6 + number(&data[4..6]) as usize);
+            return number(&data[..4]) as u32;
+        }
+        chunk::OFFSET_DATA => check_part(one, data),
+        chunk::NONE => {
+            assert!(judge.extended && data.is_empty());
+            assert!(!matches!(asked.command, command::READ | command::BLOCK_STATUS));
+        }
+        _ => {
+            let due = match judge.extended {
+                true => chunk::BLOCK_STATUS_EXT,
+                false => chunk::BLOCK_STATUS,
+            };
+            assert_eq!((kind, asked.command), (due, command::BLOCK_STATUS));
+            check_extents(&asked, data, judge.extended);
+        }
+    }
+    0
+}
+
+/// Checks the data of a part of a read.
+fn check_part(one: &mut Asked<'_>, data: &[u8]) {
+    let asked = &one.header;
+    assert_eq!(asked.command, command::READ);
+    let offset = asked.offset + one.data_bytes;
+    assert_eq!(data[..8], offset.to_be_bytes());
+    check_data(offset, &data[8..]);
+    one.data_bytes += data.len() as u64 - 8;
+    assert!(
+        one.data_bytes <= asked.length && (one.data_bytes == asked.length) == one.answered,
+        "the parts of a read are its data"
+    );
+    assert!(
+        one.answered || asked.flags & 4 == 0,
+        "nor are there parts with DF"
+    );
 }
 
 fn check_data(from: u64, data: &[u8]) {
