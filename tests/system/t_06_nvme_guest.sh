@@ -53,6 +53,8 @@ judge discover 'all(.records[]; .trtype == "tcp" and .adrfam == "ipv4" and .treq
 judge id-ctrl '.subnqn == $nqn + ":disk" and (.mn | startswith("Switchyard")) and .cntrltype == 1 and .nn == 1'
 judge id-ctrl '.sqes == 102 and .cqes == 68 and .kas > 0 and .ver >= 131072 and .maxcmd >= 128 and .mdts == 8'
 judge id-ns '.nsze == 1310720 and .ncap == .nsze and .lbafs[.flbas].ds == 9 and .anagrpid == 1 and .nguid != "0" * 32'
+judge id-ns '.nsfeat % 2 == 1 and .nuse == 0'
+judge id-ns-used '.nuse > 0 and .nuse < .nsze'
 judge list '[.Devices[] | select(.PhysicalSize == 671088640 and .SectorSize == 512)] | length == 1'
 judge list-subsys '[.. | .Subsystems? // empty | .[] | select(.NQN == $nqn + ":disk") | .Paths[] | select(.State == "live")] | length == 1'
 judge ana-log '.ngrps == 1 and ([.. | .state? // empty] == ["optimized"])'

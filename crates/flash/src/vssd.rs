@@ -209,6 +209,11 @@ impl Vssd {
         mapping.get(lpn.0).ppn == NONE && mapping.buffered(lpn.0).is_none()
     }
 
+    /// Pages users see that hold data on the medium.
+    pub fn live_pages(&self) -> u32 {
+        self.pages.mapping.mapped_count()
+    }
+
     /// Pages users see.
     pub fn logical_pages(&self) -> u32 {
         self.pages.mapping.len()

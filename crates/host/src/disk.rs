@@ -18,6 +18,7 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, Collection, Grant};
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
+use base::sync::{AtomicU32, Ordering};
 use base::time::earliest;
 use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Device, Duration, Extent, Instant, Lpn, Machine, Map,
@@ -28,6 +29,7 @@ use flash::{
 };
 use rack::cache::Cached;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Share of a disk's flash that clients do not see, where nobody names a size.
@@ -82,7 +84,10 @@ pub enum DiskError {
 
 /// A disk on a medium, known and not yet started.
 #[derive(Debug)]
-pub struct DiskEntry(Ssd);
+pub struct DiskEntry {
+    ssd: Ssd,
+    data_pages: Arc<AtomicU32>,
+}
 
 impl DiskEntry {
     /// Finds the disk on a formatted medium, or makes it, of `size_bytes` or what leaves [`SPARE_RATIO`] of the flash.
@@ -110,7 +115,8 @@ impl DiskEntry {
             [entry] if entry.config == MARK => {}
             _ => return Err(DiskError::Rack),
         }
-        let entry = Self(ssd);
+        let data_pages = Arc::new(AtomicU32::new(ssd.vssds()[0].logical_pages));
+        let entry = Self { ssd, data_pages };
         let whole_pages = |bytes: u64| bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         match size_bytes.map(whole_pages) {
             Some(asked_bytes) if asked_bytes != entry.size_bytes() => Err(DiskError::Size {
@@ -123,17 +129,22 @@ impl DiskEntry {
 
     /// Its size in bytes, whole pages.
     pub fn size_bytes(&self) -> u64 {
-        u64::from(self.0.vssds()[0].logical_pages) * PAGE_BYTES as u64
+        u64::from(self.ssd.vssds()[0].logical_pages) * PAGE_BYTES as u64
+    }
+
+    /// Pages of the disk on the medium that hold data, as it counts them while it runs; all before.
+    pub fn data_pages(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.data_pages)
     }
 
     /// The id of the medium's format, of no other medium but a copy.
     pub fn uuid(&self) -> [u8; 16] {
-        self.0.uuid()
+        self.ssd.uuid()
     }
 
     /// Channels of its flash.
     pub fn channels(&self) -> u32 {
-        self.0.geometry().channels
+        self.ssd.geometry().channels
     }
 }
 
@@ -226,6 +237,8 @@ struct Line {
 pub struct Disk {
     config: DiskConfig,
     gc: rack::gc::Config,
+    /// For others to read.
+    data_pages: Arc<AtomicU32>,
     /// A request that waits for the medium is its slot.
     buffered: Buffered<u32>,
     report: RecoveryReport,
@@ -262,7 +275,7 @@ impl Disk {
         pool: Pool,
         medium: &dyn Device,
     ) -> Result<Self, DiskError> {
-        let ssd = &entry.0;
+        let ssd = &entry.ssd;
         let (vssd, geometry) = (&ssd.vssds()[0], ssd.geometry());
         let mut flash_config = VssdConfig::new(vssd, geometry, PAGE_BYTES);
         flash_config.timing = config.timing.clone();
@@ -278,8 +291,9 @@ impl Disk {
             write_depth: config.write_depth,
             dirty_ratio_low: config.dirty_ratio_low,
         };
-        Ok(Self {
+        let disk = Self {
             gc: rack::gc::Config::for_spare(spare),
+            data_pages: entry.data_pages(),
             buffered: Buffered::new(now, flash, limits, 0),
             report,
             zero: pool.alloc_zeroed().ok_or(DiskError::Pool)?,
@@ -299,7 +313,9 @@ impl Disk {
             now,
             silence: Silence::default(),
             out: VecDeque::new(),
-        })
+        };
+        disk.tell_data_pages();
+        Ok(disk)
     }
 
     /// Findings of recovery.
@@ -388,6 +404,11 @@ impl Disk {
                 is_hole,
             })
         });
+    }
+
+    fn tell_data_pages(&self) {
+        let pages = self.flash().live_pages();
+        self.data_pages.store(pages, Ordering::Relaxed);
     }
 
     /// True if a page reads as zeros, takes no space, and is not being changed.
@@ -764,6 +785,7 @@ impl Machine for Disk {
             Input::Packet(_) => {}
         }
         self.pump(now);
+        self.tell_data_pages();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -784,5 +806,6 @@ impl Machine for Disk {
     fn tick(&mut self, now: Instant) {
         self.buffered.tick(now);
         self.pump(now);
+        self.tell_data_pages();
     }
 }

@@ -365,6 +365,15 @@ impl Device for MediaFile {
         self.capacity_bytes
     }
 
+    /// The blocks that the file system has given the file; all of a block device.
+    fn data_bytes(&self) -> u64 {
+        const ST_BLOCK_BYTES: u64 = 512;
+        match self.as_file().metadata() {
+            Ok(found) if found.is_file() => (found.blocks() * ST_BLOCK_BYTES).min(self.capacity_bytes),
+            _ => self.capacity_bytes,
+        }
+    }
+
     /// By `SEEK_DATA` and `SEEK_HOLE` (lseek(2)). A file system that knows no holes, and a block device, have only data.
     fn extent_at(&self, offset: u64, length: u64) -> Extent {
         let sector = SECTOR_BYTES as u64;
@@ -650,8 +659,14 @@ mod tests {
         let file = MediaFile::open(&path, 0, false).and_then(|file| file.with_cache(&path));
         let mut file = file.expect("a file").with_tail().expect("a size");
         assert_eq!(file.extent_at(512, bytes - 512), Extent::hole(bytes - 512));
+        assert_eq!(file.data_bytes(), 0);
         file.write_at(256 << 10, &[0; 64 << 10]).expect("inside");
         assert_eq!(file.extent_at(0, bytes), Extent::hole(256 << 10));
+        assert!(
+            (64 << 10..256 << 10).contains(&file.data_bytes()),
+            "{}",
+            file.data_bytes()
+        );
         assert_eq!(
             file.extent_at(256 << 10, bytes - (256 << 10)),
             Extent::data(64 << 10)

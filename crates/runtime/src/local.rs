@@ -12,6 +12,7 @@
 
 use base::device::Silence;
 use base::event::Kind;
+use base::limits::PAGE_BYTES;
 use base::time::earliest;
 use base::{
     BlockError, BlockOp, BlockReply, BlockRequest, Device, Extent, Instant, MediaDone, MediaError, MediaKind,
@@ -21,6 +22,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::{io, mem};
 use wire::Export;
+use wire::nvme::Allocation;
 
 use crate::counters::Counters;
 use crate::medium::{Media, VolumeQueue, count, count_end};
@@ -116,6 +118,20 @@ impl LocalVolume {
     /// As clients see it.
     pub fn export(&self) -> &Export {
         &self.export
+    }
+
+    /// Tells how much of it holds data, at any time.
+    pub fn allocation(&self) -> Allocation {
+        match &self.source {
+            Source::Shared(medium) => {
+                let medium = medium.clone();
+                Allocation::new(move || medium.data_bytes())
+            }
+            Source::Disk(disk) => {
+                let pages = disk.1.data_pages();
+                Allocation::new(move || u64::from(pages.load(Relaxed)) * PAGE_BYTES as u64)
+            }
+        }
     }
 
     /// Bytes of an image behind its last whole sector, which nobody is served.
@@ -356,7 +372,6 @@ fn result(done: MediaDone) -> Result<Pages, BlockError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::limits::PAGE_BYTES;
     use base::limits::SECTOR_BYTES;
     use base::{Pool, SectorRange};
 

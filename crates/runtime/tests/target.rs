@@ -11,7 +11,8 @@ use flash::{Geometry, Ssd, Timing};
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry};
 use runtime::{
-    CoreConfig, CoreHandle, Listen, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec, start_target,
+    CoreConfig, CoreHandle, ImageOpen, Listen, LocalVolume, Medium, NvmeTarget, StartError, TargetSpec,
+    start_target,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -400,6 +401,38 @@ fn disk_report(core: &CoreHandle) -> (u64, usize, u64) {
         )
     })
     .expect("a healthy core")
+}
+
+#[test]
+fn a_volume_tells_how_much_of_it_holds_data() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("v");
+    let sparse = std::fs::File::create(&path).expect("a file");
+    sparse.set_len(BYTES).expect("a size");
+    let volumes = [
+        LocalVolume::memory("v", BYTES).expect("memory"),
+        LocalVolume::image("v", &path, ImageOpen::Existing).expect("a file"),
+        vssd(None, "none"),
+    ];
+    const WRITTEN: u32 = 256 << 10;
+    for volume in volumes {
+        let allocation = volume.allocation();
+        let cores = start(vec![volume], 1);
+        let (_admin, mut queues) = connect(cores[0].target_listening(wire::nvme::NAME)[0], "v", 1, false);
+        queues[0].one(Sqe::flush(), Vec::new());
+        assert_eq!(allocation.data_bytes(), 0);
+        queues[0].one(Sqe::write(1 << 20, WRITTEN, false), vec![1; WRITTEN as usize]);
+        queues[0].one(Sqe::flush(), Vec::new());
+        let told = allocation.data_bytes();
+        assert!((WRITTEN.into()..2 * u64::from(WRITTEN)).contains(&told), "{told}");
+        queues[0].one(Sqe::write_zeroes(1 << 20, WRITTEN, true), Vec::new());
+        queues[0].one(Sqe::flush(), Vec::new());
+        let told = allocation.data_bytes();
+        assert!(told < u64::from(WRITTEN), "{told}");
+        for core in cores {
+            core.stop().expect("a healthy core");
+        }
+    }
 }
 
 #[test]

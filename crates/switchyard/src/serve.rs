@@ -650,6 +650,7 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume], uuids: &[Uuid]) -> anyh
             hosts: allowed.clone(),
             // Whoever uses the volume passes this process.
             reservable: true,
+            allocation: Some(volume.allocation()),
             ..Subsystem::new(&export.name, VolumeId(id), export.size_bytes, uuid.into_bytes())
         };
         target

@@ -5,14 +5,16 @@ mod nvme_support;
 use base::{Duration, Instant, Rng, VolumeId};
 use nvme_support::*;
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Session as _;
 use wire::nvme::host::{Data, HostError, HostOptions};
 use wire::nvme::proto::{
     CNTLID_DYNAMIC, DISCOVERY_NQN, DataHeader, Sqe, Status, admin, cns, feature, log, property,
 };
 use wire::nvme::{
-    Address, AnaState, CloseReason, Family, Session, SessionLimits, Subsystem, Target, TargetError,
-    TargetOptions,
+    Address, Allocation, AnaState, CloseReason, Family, Session, SessionLimits, Subsystem, Target,
+    TargetError, TargetOptions,
 };
 
 const NAMESPACE_CHANGED: u64 = 0x04_00_02;
@@ -436,6 +438,8 @@ fn identify_says_what_linux_needs() {
     let namespace = identify(&mut rig, cns::NAMESPACE, 1);
     assert_eq!(namespace[104..120], descriptors[4..20]);
     assert_eq!(namespace[130], 9, "blocks of 512 bytes");
+    assert_eq!(namespace[16..24], namespace[..8], "NUSE, where nobody tells");
+    assert_eq!(namespace[24] & 1, 0, "NSFEAT");
     for (what, nsid) in [
         (cns::CSI_NAMESPACE, 1),
         (cns::CSI_CONTROLLER, 0),
@@ -783,6 +787,30 @@ fn an_event_is_told_once_until_its_log_page_is_read() {
     );
     let identify = rig.run(&mut admin, Sqe::identify(cns::NAMESPACE, 1), &[]);
     assert_eq!(identify.data[..8], 16u64.to_le_bytes());
+}
+
+#[test]
+fn a_namespace_tells_how_much_of_it_holds_data() {
+    let mut rig = Rig::new();
+    let data_bytes = Arc::new(AtomicU64::new(5 * 512));
+    let told = Arc::clone(&data_bytes);
+    let mut target = Target::new(TargetOptions::default());
+    target
+        .add(Subsystem {
+            allocation: Some(Allocation::new(move || told.load(Ordering::Relaxed))),
+            ..Subsystem::new("disk", VolumeId(7), DISK_BYTES as u64, [7; 16])
+        })
+        .expect("the first volume");
+    *rig.target.borrow_mut() = target;
+    let mut admin = rig.admin(Rig::options());
+    let blocks = DISK_BYTES as u64 / 512;
+    for (bytes, used) in [(0, 0), (5 * 512, 5), (u64::MAX, blocks)] {
+        data_bytes.store(bytes, Ordering::Relaxed);
+        let namespace = rig.run(&mut admin, Sqe::identify(cns::NAMESPACE, 1), &[]).data;
+        assert_eq!(namespace[16..24], u64::to_le_bytes(used), "NUSE");
+        assert_eq!(namespace[8..16], blocks.to_le_bytes(), "NCAP");
+        assert_eq!(namespace[24] & 1, 1, "NSFEAT: NUSE follows what is deallocated");
+    }
 }
 
 #[test]

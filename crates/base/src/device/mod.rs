@@ -218,6 +218,12 @@ pub trait Device {
         Extent::data(length)
     }
 
+    /// Bytes of it that take space: all, unless it knows better. A range that is reserved and not written takes space,
+    /// although it is a hole ([`Device::extent_at`]).
+    fn data_bytes(&self) -> u64 {
+        self.capacity_bytes()
+    }
+
     /// Bytes, aligned to their number, of which a power cut leaves all old or all new.
     fn atomic_bytes(&self) -> u32 {
         SECTOR_BYTES as u32
@@ -268,6 +274,9 @@ macro_rules! pass_on {
         }
         fn extent_at(&self, offset: u64, length: u64) -> $crate::Extent {
             match self { $($of => $inner.extent_at(offset, length)),+ }
+        }
+        fn data_bytes(&self) -> u64 {
+            match self { $($of => $inner.data_bytes()),+ }
         }
         fn atomic_bytes(&self) -> u32 {
             match self { $($of => $inner.atomic_bytes()),+ }

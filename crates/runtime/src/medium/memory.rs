@@ -28,6 +28,8 @@ struct Region {
     bytes: usize,
     /// A bit for each page that may hold something else than zeros.
     written: Box<[AtomicU64]>,
+    /// How many these are.
+    written_pages: AtomicU64,
 }
 
 // SAFETY: the region is only reached by copies through raw pointers (`copy_to`, `write_at`, `zero`) and by the kernel, none
@@ -68,6 +70,7 @@ impl Region {
             written: (0..(bytes / PAGE_BYTES).div_ceil(WORD_BITS))
                 .map(|_| AtomicU64::new(0))
                 .collect(),
+            written_pages: AtomicU64::new(0),
         })
     }
 
@@ -76,7 +79,9 @@ impl Region {
         fence(Ordering::SeqCst);
         for (word, mask) in words(offset / PAGE_BYTES, (offset + length).div_ceil(PAGE_BYTES)) {
             if self.written[word].load(Ordering::Relaxed) & mask != mask {
-                self.written[word].fetch_or(mask, Ordering::SeqCst);
+                let before = self.written[word].fetch_or(mask, Ordering::SeqCst);
+                let pages = (mask & !before).count_ones();
+                self.written_pages.fetch_add(pages.into(), Ordering::Relaxed);
             }
         }
     }
@@ -85,7 +90,9 @@ impl Region {
     fn unmark(&self, offset: usize, length: usize) {
         for (word, mask) in words(offset.div_ceil(PAGE_BYTES), (offset + length) / PAGE_BYTES) {
             if self.written[word].load(Ordering::Relaxed) & mask != 0 {
-                self.written[word].fetch_and(!mask, Ordering::SeqCst);
+                let before = self.written[word].fetch_and(!mask, Ordering::SeqCst);
+                let pages = (mask & before).count_ones();
+                self.written_pages.fetch_sub(pages.into(), Ordering::Relaxed);
             }
         }
         fence(Ordering::SeqCst);
@@ -242,6 +249,12 @@ impl Device for Memory {
         }
     }
 
+    fn data_bytes(&self) -> u64 {
+        // A page may be counted out before it is counted in.
+        let pages = self.0.written_pages.load(Ordering::Relaxed) as i64;
+        (pages.max(0) as u64 * PAGE_BYTES as u64).min(self.capacity_bytes())
+    }
+
     fn has_cache(&self) -> bool {
         false
     }
@@ -313,7 +326,7 @@ mod tests {
 
     fn extents(memory: &Memory) -> Vec<Extent> {
         let mut at = 0;
-        std::iter::from_fn(|| {
+        let found: Vec<Extent> = std::iter::from_fn(|| {
             let left = memory.capacity_bytes() - at;
             (left > 0).then(|| {
                 let extent = memory.extent_at(at, left);
@@ -321,7 +334,10 @@ mod tests {
                 extent
             })
         })
-        .collect()
+        .collect();
+        let data = found.iter().filter(|extent| !extent.is_hole);
+        assert_eq!(memory.data_bytes(), data.map(|extent| extent.length).sum::<u64>());
+        found
     }
 
     #[test]
@@ -388,6 +404,7 @@ mod tests {
                 let is_hole = memory.extent_at(at * page, page).is_hole;
                 assert!(!is_hole || bytes == [0; 512], "page {at} of round {round}");
             }
+            extents(&memory);
         }
     }
 

@@ -175,11 +175,14 @@ fn namespace_list(after: u32, data: &mut [u8]) -> Result<(), Status> {
 /// Identify Namespace (NVM §4.1.5.1, figure 97).
 fn identify_namespace(subsystem: &Subsystem, data: &mut [u8]) {
     let blocks = subsystem.size_bytes >> BLOCK_SHIFT;
-    for at in [0, 8, 16] {
-        put(data, at, &blocks.to_le_bytes());
+    let used = subsystem.allocation.as_ref().map_or(blocks, |allocation| {
+        allocation.data_bytes().div_ceil(1 << BLOCK_SHIFT).min(blocks)
+    });
+    for (at, count) in [(0, blocks), (8, blocks), (16, used)] {
+        put(data, at, &count.to_le_bytes()); // NSZE, NCAP, NUSE
     }
-    // NSFEAT: the optimal sizes are given; so is the atomicity, below.
-    data[24] = 1 << 4 | 1 << 1;
+    // NSFEAT: the optimal sizes are given; so is the atomicity, below. NUSE follows what hosts write and deallocate.
+    data[24] = 1 << 4 | 1 << 1 | u8::from(subsystem.allocation.is_some());
     data[30] = 1; // NMIC: shared
     data[31] = capabilities(subsystem);
     // DLFEAT: deallocated blocks read as zeros, Write Zeroes may deallocate.

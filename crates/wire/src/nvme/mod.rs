@@ -46,6 +46,6 @@ pub use reservation::Rights;
 pub use server::{NAME, Nvme, Parked};
 pub use session::{CloseReason, Session};
 pub use target::{
-    Access, Address, AnaState, ControllerInfo, Family, Subsystem, Target, TargetError, TargetOptions, Usage,
-    nqn_of,
+    Access, Address, Allocation, AnaState, ControllerInfo, Family, Subsystem, Target, TargetError,
+    TargetOptions, Usage, nqn_of,
 };

@@ -10,9 +10,11 @@
 //! - A queue id of a controller belongs to one connection at a time.
 //! - An event that was reported is not reported again before the host has read its log page (Base §5.2).
 
+use core::fmt;
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use base::VolumeId;
 use base::limits::SECTOR_BYTES;
@@ -63,6 +65,36 @@ impl AnaState {
     }
 }
 
+/// Tells how many bytes of a volume hold data, at any time and from any core.
+#[derive(Clone)]
+pub struct Allocation(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Allocation {
+    /// Asks `data_bytes` each time.
+    pub fn new(data_bytes: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(data_bytes))
+    }
+
+    /// Bytes that hold data now.
+    pub fn data_bytes(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Allocation").field(&self.data_bytes()).finish()
+    }
+}
+
+impl PartialEq for Allocation {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Allocation {}
+
 /// A volume as hosts see it: one NVM subsystem with one namespace, id 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subsystem {
@@ -88,6 +120,8 @@ pub struct Subsystem {
     pub ana_group: u32,
     /// How this target's path stands to it.
     pub ana_state: AnaState,
+    /// How much of it holds data, told as the namespace's utilization; `None` tells that all of it does.
+    pub allocation: Option<Allocation>,
     /// Hosts may reserve it: only where every request for it passes this target, and ends here.
     pub reservable: bool,
 }
@@ -113,6 +147,7 @@ impl Subsystem {
             atomic_bytes: SECTOR_BYTES as u32,
             ana_group: 1,
             ana_state: AnaState::Optimized,
+            allocation: None,
             reservable: false,
         }
     }
