@@ -13,9 +13,8 @@ use wire::Protocol;
 const KEEPALIVE_SECONDS: libc::c_int = 30;
 /// A peer that acknowledges nothing for this long is gone; also one that does not read for so long.
 const UNANSWERED_MILLIS_MAX: libc::c_int = 120_000;
-/// Bytes that the kernel takes of us and has not sent. What a peer does not read would otherwise fill a send buffer, which
-/// grows to megabytes; a few hundred of those are all that the kernel has for TCP (`tcp_mem`), and every connection of the
-/// machine is slow then.
+/// Bytes that the kernel takes of us and has not sent. If a peer reads nothing, more would fill its send buffer, which grows to
+/// megabytes. The kernel has memory for a few hundred such buffers (`tcp_mem`); then every connection of the machine is slow.
 const UNSENT_BYTES_MAX: libc::c_int = 256 << 10;
 
 /// The bytes of a connection, both ways.
