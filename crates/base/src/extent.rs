@@ -12,7 +12,7 @@ use crate::page::Page;
 const WORD_BYTES: usize = 8;
 /// Extents that one answer looks for at most: at a file each costs two system calls.
 pub const EXTENTS_MAX: usize = 128;
-/// Bytes that one answer covers at most (64 GiB): what is known of them page by page is looked at in about 100 µs.
+/// Bytes that one answer covers at most (64 GiB): what is known of them page by page is looked at at once.
 pub const STATUS_BYTES_MAX: u64 = 64 << 30;
 
 /// A stretch of one kind.

@@ -36,7 +36,7 @@ use thiserror::Error;
 pub const SPARE_RATIO: f64 = 0.25;
 /// Pages that one call begins or writes back at most.
 pub const STEP_PAGES: usize = 256;
-/// Pages that the answer to a status covers at most: 16 MiB, looked at one by one in about 50 µs.
+/// Pages that the answer to a status covers at most: 16 MiB, since they are looked at one by one.
 const STATUS_PAGES: u64 = 4096;
 /// Without requests for this long the time is used to collect (RackBlox's artifact: 30 ms).
 const GC_IDLE: Duration = Duration::from_millis(30);

@@ -98,8 +98,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// That of a volume that ends with this process, or of whose medium nothing is known.
-    pub fn random() -> Self {
+    /// That of a volume of whose medium nothing is known.
+    fn random() -> Self {
         Self {
             uuid: Uuid::new_v4(),
             lasts: false,

@@ -5,7 +5,7 @@ use crate::control::server::Server;
 use crate::datadir;
 use crate::events;
 use crate::failure::Failure;
-use crate::identity::{Found, Machine};
+use crate::identity::Machine;
 use crate::launch::{self, Says};
 use crate::size::Size;
 use crate::target::{self, Served};
@@ -211,6 +211,17 @@ impl FromStr for VssdArg {
     }
 }
 
+impl MediaArg {
+    /// Its file or device; `None` for memory.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Memory(_) => None,
+            Self::File(path, _) => Some(path),
+            Self::Vssd(vssd) => vssd.path.as_deref(),
+        }
+    }
+}
+
 impl FromStr for MediaArg {
     type Err = String;
 
@@ -401,18 +412,19 @@ fn open_volumes(args: &ServeArgs, says: &Says) -> anyhow::Result<(Vec<LocalVolum
                 "--name {name} names two volumes: choose different names"
             )));
         }
-        let (volume, found) = match media {
-            MediaArg::Memory(size) => (open_memory(&name, *size)?, Found::random()),
-            MediaArg::File(path, size) => {
-                let volume = open_image(&name, path, *size, args.read_only, says)?;
-                let found = machine.volume_at(path)?;
-                note_passing(path, &name, found, args, says);
-                (volume, found)
+        let (volume, content) = match media {
+            MediaArg::Memory(size) => (open_memory(&name, *size)?, None),
+            MediaArg::File(path, size) => (open_image(&name, path, *size, args.read_only, says)?, None),
+            MediaArg::Vssd(vssd) => {
+                let (volume, content) = open_vssd(&name, vssd, args, says)?;
+                (volume, Some(content))
             }
-            MediaArg::Vssd(vssd) => open_vssd(&name, vssd, args, &machine, says)?,
         };
         let given = args.uuids.iter().rfind(|(whose, _)| *whose == name);
-        uuids.push(given.map_or(found.uuid, |(_, uuid)| *uuid));
+        uuids.push(match given {
+            Some((_, uuid)) => *uuid,
+            None => own_uuid(&machine, &name, media.path(), content, args, says)?,
+        });
         if let Some(warning) = volume.warning() {
             says.note(&format!("{name}: {warning}"));
         }
@@ -447,16 +459,28 @@ fn check_uuids(args: &ServeArgs, volumes: &[LocalVolume], uuids: &[Uuid]) -> any
     Ok(())
 }
 
-/// Warns of a volume that NVMe hosts would not know again.
-fn note_passing(path: &Path, name: &str, found: Found, args: &ServeArgs, says: &Says) {
-    let is_given = args.uuids.iter().any(|(whose, _)| whose == name);
-    if !found.lasts && !is_given && !args.nvme.is_empty() {
+/// The UUID that follows from a volume's medium, memory without a path, and from the id of what was made within it. Warns if
+/// NVMe hosts would not know the volume again.
+fn own_uuid(
+    machine: &Machine,
+    name: &str,
+    path: Option<&Path>,
+    content: Option<[u8; 16]>,
+    args: &ServeArgs,
+    says: &Says,
+) -> anyhow::Result<Uuid> {
+    let Some(path) = path else {
+        return Ok(Uuid::new_v4());
+    };
+    let found = machine.volume_at(path)?;
+    if !found.lasts && !args.nvme.is_empty() {
         says.note(&format!(
             "{name}: nothing names {} for good (a machine id, a WWID or a serial number): NVMe hosts may take it for another \
              disk after a restart, unless --uuid {name}=UUID gives it a UUID",
             path.display()
         ));
     }
+    Ok(content.map_or(found, |content| found.of_content(content)).uuid)
 }
 
 fn open_memory(name: &str, size: Size) -> anyhow::Result<LocalVolume> {
@@ -529,13 +553,13 @@ fn cache_pages(args: &ServeArgs) -> usize {
     (pool_pages / 8 / vssds.count().max(1)).clamp(16, 2048)
 }
 
+/// The volume, and the id of its format.
 fn open_vssd(
     name: &str,
     vssd: &VssdArg,
     args: &ServeArgs,
-    machine: &Machine,
     says: &Says,
-) -> anyhow::Result<(LocalVolume, Found)> {
+) -> anyhow::Result<(LocalVolume, [u8; 16])> {
     if args.cores.as_ref().is_some_and(|cpus| cpus.0.len() > 1) {
         bail!(Failure::Usage(
             "--cores: one core serves a vSSD: name one processor, or serve the vSSD by a process of its own"
@@ -587,15 +611,8 @@ fn open_vssd(
         cache_pages: cache_pages(args),
         ..DiskConfig::new(timing, entry.channels())
     };
-    let found = match &vssd.path {
-        None => Found::random(),
-        Some(path) => {
-            let found = machine.volume_at(path)?.of_content(entry.uuid());
-            note_passing(path, name, found, args, says);
-            found
-        }
-    };
-    Ok((LocalVolume::disk(name, "vSSD", medium, entry, config), found))
+    let content = entry.uuid();
+    Ok((LocalVolume::disk(name, "vSSD", medium, entry, config), content))
 }
 
 /// Tells what the recovery of the vSSDs found, if anything.

@@ -1,6 +1,7 @@
 //! Numbers and byte layouts of the NBD protocol ("proto.md" of the NBD project). All integers are big-endian.
 //!
-//! Extended headers are those of the document's branch "extension-ext-header". Only what this server says or understands is here; `docs/format/nbd.md` lists the subset.
+//! Extended headers are those of the document's branch "extension-ext-header". Only what this server says or understands is
+//! here; `docs/format/nbd.md` lists the subset.
 
 use base::BlockError;
 use thiserror::Error;
