@@ -376,21 +376,30 @@ impl Device for MediaFile {
 
     /// By `SEEK_DATA` and `SEEK_HOLE` (lseek(2)). A file system that knows no holes, and a block device, have only data.
     fn extent_at(&self, offset: u64, length: u64) -> Extent {
-        let sector = SECTOR_BYTES as u64;
-        let data = match seek(self.as_file(), offset, libc::SEEK_DATA) {
-            Ok(data) => data,
-            // None from here to the end of the file.
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Extent::hole(length),
-            Err(_) => return Extent::data(length),
-        };
-        let hole_bytes = (data / sector * sector).saturating_sub(offset);
-        if hole_bytes > 0 {
-            return Extent::hole(hole_bytes.min(length));
+        let file = self.as_file();
+        find_extent(offset, length, |from, whence| seek(file, from, whence))
+    }
+}
+
+/// The extent at `offset` by the answers of `seek`. Others may change the file between two answers.
+fn find_extent(offset: u64, length: u64, seek: impl Fn(u64, i32) -> io::Result<u64>) -> Extent {
+    let sector = SECTOR_BYTES as u64;
+    let data = match seek(offset, libc::SEEK_DATA) {
+        Ok(data) => data,
+        // None from here to the end of the file. Somebody may have cut the file short: what is missing cannot be read.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            seek(0, libc::SEEK_END).unwrap_or_default()
         }
-        match seek(self.as_file(), data, libc::SEEK_HOLE) {
-            Ok(hole) => Extent::data((hole.next_multiple_of(sector) - offset).min(length)),
-            Err(_) => Extent::data(length),
-        }
+        Err(_) => return Extent::data(length),
+    };
+    let hole_bytes = (data / sector * sector).saturating_sub(offset);
+    if hole_bytes > 0 {
+        return Extent::hole(hole_bytes.min(length));
+    }
+    match seek(data, libc::SEEK_HOLE) {
+        // The data may have been trimmed meanwhile.
+        Ok(hole) => Extent::data((hole.next_multiple_of(sector).max(offset + sector) - offset).min(length)),
+        Err(_) => Extent::data(length),
     }
 }
 
@@ -680,6 +689,31 @@ mod tests {
             Extent::hole((1 << 20) - (320 << 10))
         );
         assert_eq!(file.extent_at(1 << 20, 512), Extent::data(512));
+    }
+
+    // Bug: a trim and a status of one block at once ended the core. Cause: `SEEK_DATA` still found data, `SEEK_HOLE` found
+    // the hole at the same place, and the extent between them was empty. Fix: an extent is at least a sector.
+    #[test]
+    fn data_that_are_trimmed_between_two_looks_are_a_sector() {
+        let extent = find_extent(4096, 8192, |from, _| Ok(from));
+        assert_eq!(extent, Extent::data(512));
+    }
+
+    // Bug: what somebody had cut off a file was told as zeros, so copies of the volume lost it silently. Cause: without
+    // data up to the end of the file the whole range was a hole. Fix: the hole ends with the file.
+    #[test]
+    fn what_a_file_has_lost_is_no_hole() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        File::create(&path)
+            .and_then(|file| file.set_len(1 << 20))
+            .expect("a new file");
+        let file = MediaFile::open(&path, 0, false).expect("a file");
+        let other = OpenOptions::new().write(true).open(&path).expect("a file");
+        other.set_len((64 << 10) + 100).expect("a shorter file");
+        assert_eq!(file.extent_at(0, 1 << 20), Extent::hole(64 << 10));
+        assert_eq!(file.extent_at(64 << 10, 4096), Extent::data(4096));
+        assert_eq!(file.extent_at(128 << 10, 4096), Extent::data(4096));
     }
 
     /// A pipe has no holes to look for.
