@@ -100,11 +100,17 @@ impl Region {
 
     fn extent_at(&self, offset: usize, length: usize) -> Extent {
         let (first, end) = (offset / PAGE_BYTES, offset + length);
-        let bits = self.written[first / WORD_BITS].load(Ordering::Relaxed);
-        let is_written = bits >> (first % WORD_BITS) & 1 != 0;
+        let load = |word: usize| self.written[word].load(Ordering::Relaxed);
+        // Read once: other cores may change it.
+        let (first_word, first_bits) = (first / WORD_BITS, load(first / WORD_BITS));
+        let is_written = first_bits >> (first % WORD_BITS) & 1 != 0;
         let mut stop = end;
         for (word, mask) in words(first, end.div_ceil(PAGE_BYTES)) {
-            let bits = self.written[word].load(Ordering::Relaxed);
+            let bits = if word == first_word {
+                first_bits
+            } else {
+                load(word)
+            };
             let others = mask & if is_written { !bits } else { bits };
             if others != 0 {
                 stop = (word * WORD_BITS + others.trailing_zeros() as usize) * PAGE_BYTES;
@@ -374,6 +380,29 @@ mod tests {
         assert_eq!(memory.extent_at(63 * page + 1024, 1024), data(1024));
         assert_eq!(memory.extent_at(63 * page - 512, 4096), hole(512));
         assert_eq!(memory.extent_at(64 * page, 512), hole(512));
+    }
+
+    // Bug: a status ended its core while another core wrote or trimmed the page at which it began. Cause: whether the page
+    // is a hole was read twice, and the extent was empty if the answers differed. Fix: it is read once.
+    #[test]
+    fn an_extent_has_its_first_page_while_others_write_and_zero_it() {
+        let page = PAGE_BYTES as u64;
+        let memory = Memory::new(64 * page).expect("memory");
+        let end = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let (mut other, end) = (memory.clone(), &end);
+            scope.spawn(move || {
+                while end.load(Ordering::Relaxed) == 0 {
+                    other.write_at(page, &[1; 512]).expect("inside");
+                    other.discard(page, page).expect("inside");
+                }
+            });
+            let lengths: Vec<u64> = (0..2_000_000)
+                .map(|_| memory.extent_at(page, 4 * page).length)
+                .collect();
+            end.store(1, Ordering::Relaxed);
+            assert!(lengths.iter().all(|length| (page..=4 * page).contains(length)));
+        });
     }
 
     /// Writers and zeroings of the same pages at once leave no data in a hole.
