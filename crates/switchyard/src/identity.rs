@@ -62,8 +62,25 @@ impl Machine {
         let found = fs::metadata(path)?;
         match FileType::is_block_device(&found.file_type()) {
             true => self.device(found.rdev()),
-            false => file(path).map(Some),
+            false => self.file(path).map(Some),
         }
+    }
+
+    /// A file: where it is, its inode, and when the inode was made, since numbers are used again. A copy of a whole file system
+    /// has the same inodes and the same id: so its disk counts, if that has a name.
+    fn file(&self, path: &Path) -> io::Result<String> {
+        let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = rustix::fs::statx(CWD, path, AtFlags::empty(), asked)?;
+        let number = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        let place = match self.device(number)? {
+            Some(disk) => disk,
+            None => format!("{:x}", rustix::fs::statvfs(path)?.f_fsid),
+        };
+        let born = match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME) {
+            true => format!("{}.{}", found.stx_btime.tv_sec, found.stx_btime.tv_nsec),
+            false => String::new(),
+        };
+        Ok(format!("file {place} {} {born}", found.stx_ino))
     }
 
     fn device(&self, number: u64) -> io::Result<Option<String>> {
@@ -120,18 +137,6 @@ fn derived(parts: &[&str]) -> Uuid {
     Uuid::new_v5(&SPACE, parts.join("\n").as_bytes())
 }
 
-/// A file: its file system, its inode, and when the inode was made, since numbers are used again.
-fn file(path: &Path) -> io::Result<String> {
-    let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let found = rustix::fs::statx(CWD, path, AtFlags::empty(), asked)?;
-    let system = rustix::fs::statvfs(path)?.f_fsid;
-    let born = match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME) {
-        true => format!("{}.{}", found.stx_btime.tv_sec, found.stx_btime.tv_nsec),
-        false => String::new(),
-    };
-    Ok(format!("file {system:x} {} {born}", found.stx_ino))
-}
-
 /// A whole disk: the first of its names that the kernel knows.
 fn name_of_disk(folder: &Path) -> Option<String> {
     ["dm/uuid", "md/uuid", "wwid", "device/wwid", "serial"]
@@ -175,6 +180,25 @@ mod tests {
         fs::copy(at("b"), at("a")).unwrap();
         assert_ne!(here.volume_at(&at("a")).unwrap().uuid, first.uuid);
         assert!(here.volume_at(&at("nothing")).is_err());
+    }
+
+    // Bug: an image had the UUID of its original if the whole file system was copied, as a snapshot of its disk is. Cause:
+    // the copy has the id and the inodes of the original. Fix: the name of the disk counts.
+    #[test]
+    fn a_file_on_a_copied_file_system_is_another_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, [0; 512]).unwrap();
+        let number = fs::metadata(&path).unwrap().dev();
+        let name = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        let on = |disk: &str| {
+            let devices = dir.path().join(disk);
+            fs::create_dir_all(devices.join(&name)).unwrap();
+            fs::write(devices.join(&name).join("serial"), disk).unwrap();
+            machine("1", &devices).volume_at(&path).unwrap()
+        };
+        assert_eq!(on("original"), on("original"));
+        assert_ne!(on("original").uuid, on("snapshot").uuid);
     }
 
     #[test]
