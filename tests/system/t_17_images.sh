@@ -37,6 +37,18 @@ start_target --media "$work/gpt.img"
 nbdcopy "$uri" - | tail -c 512 | grep -q 'EFI PART' || fail "the backup of the partition table is gone"
 stop_rack
 
+echo "· a device with blocks of 4096 bytes takes changes of sectors"
+head -c 1M /dev/urandom >"$work/large.img"
+if (( EUID == 0 )) && device=$(losetup -f --show -b 4096 "$work/large.img" 2>/dev/null); then
+    at_end "losetup -d $device"
+    start_target --media "$device"
+    qemu-io -f raw -d unmap -c "discard 512 9k" -c "write -z 20992 512" -c "write -P 5 512 512" -c "read -P 5 512 512" \
+        -c "read -P 0 1024 8k" -c "read -P 0 20992 512" -c flush "$uri" >"$work/changes.log" || fail "$(<"$work/changes.log")"
+    stop_rack
+else
+    echo "  (left out: it needs root and loop devices)"
+fi
+
 echo "· readers share an image that may not be written"
 chmod a-w "$work/odd.img"
 at_end "chattr -i '$work/odd.img' 2>/dev/null || true"

@@ -57,7 +57,7 @@ struct Waiting {
 enum Step {
     /// What the operation says.
     Whole,
-    /// Zeros over its range, as the file system cannot `fallocate` them.
+    /// Zeros over its range, as the medium does not `fallocate` them.
     WriteZeros,
 }
 
@@ -95,17 +95,10 @@ impl Files {
         let (base, bytes) = pool.region();
         // SAFETY: the pool lives as long as any handle to it, and this queue holds one.
         unsafe { ring.register(base, bytes) };
-        let slot = |_| Slot {
-            port: 0,
-            step: Step::Whole,
-            moved: 0,
-            ops: Vec::with_capacity(MERGE_PAGES_MAX),
-            iovecs: Vec::with_capacity(MERGE_PAGES_MAX),
-        };
         Ok(Self {
             ring: Some(ring),
             places: Vec::new(),
-            slots: (0..DEPTH).map(slot).collect(),
+            slots: (0..DEPTH).map(|_| Slot::new()).collect(),
             free: (0..DEPTH).rev().collect(),
             // One operation per page of the pool, and as many flushes as anybody could mean.
             waiting: VecDeque::with_capacity(pool.capacity() + 1024),
@@ -263,6 +256,17 @@ impl Waiting {
 }
 
 impl Slot {
+    /// Room for a request, with the memory that it takes.
+    fn new() -> Self {
+        Self {
+            port: 0,
+            step: Step::Whole,
+            moved: 0,
+            ops: Vec::with_capacity(MERGE_PAGES_MAX),
+            iovecs: Vec::with_capacity(MERGE_PAGES_MAX),
+        }
+    }
+
     fn length(&self) -> u32 {
         self.ops.iter().map(|op| op.length).sum()
     }
@@ -375,7 +379,8 @@ impl Slot {
             // It was first in line before: it goes first again.
             libc::EINTR | libc::EAGAIN => return waiting.push_front(again),
             // Also for a discard: what it forgets reads as zeros.
-            libc::EOPNOTSUPP if is_allocation => {
+            // A block device says EINVAL to parts of its blocks.
+            libc::EOPNOTSUPP | libc::EINVAL if is_allocation => {
                 again.step = Step::WriteZeros;
                 return waiting.push_front(again);
             }
@@ -592,6 +597,28 @@ mod tests {
         drop(held);
         let done = bench.collect(&mut port, 1);
         assert_eq!((done[0].result, done[0].pages.len()), (Ok(()), 3));
+    }
+
+    // Bug: a trim of sectors stopped every change of a block device with blocks of 4096 bytes. Cause: such a device refuses
+    // `fallocate` of parts of its blocks with EINVAL, which counted as a failed write. Fix: zeros are written instead.
+    #[test]
+    fn zeroing_that_a_device_refuses_is_written_instead() {
+        for kind in [MediaKind::Discard, MediaKind::Zero] {
+            for errno in [libc::EOPNOTSUPP, libc::EINVAL] {
+                let mut slot = Slot::new();
+                let (mut waiting, mut done) = (VecDeque::new(), VecDeque::new());
+                slot.ops.push(MediaOp::range(1, kind, 512, 512));
+                slot.ended(-errno, &mut waiting, &mut done);
+                let again = waiting.pop_front().expect("it goes on");
+                assert_eq!((again.step, done.len()), (Step::WriteZeros, 0));
+                (slot.step, slot.ops) = (again.step, vec![again.op]);
+                slot.ended(-errno, &mut waiting, &mut done);
+                assert_eq!(
+                    done.pop_front().expect("no other way is left").result,
+                    Err(MediaError::Io)
+                );
+            }
+        }
     }
 
     #[test]
