@@ -6,8 +6,8 @@ use base::{Device, Rng};
 use common::{seeds, tiny, value};
 use std::collections::{BTreeMap, BTreeSet};
 use store::files::{
-    Change, Description, FILES_NAME, Fate, FileId, FileLimits, Files, Identity, Malformed, Present, Round,
-    Settled, SyncBy, WRITES_NAME, replay,
+    Change, Claim, Description, Evidence, FILES_NAME, Fate, FileId, FileLimits, Files, Identity, Malformed,
+    Present, Round, Settled, SyncBy, WRITES_NAME, least_sizes, replay,
 };
 use store::{CleanStep, Durability, Engine, Kind, Op, Options, StructureId, SubmitError};
 
@@ -393,7 +393,13 @@ impl World {
             let path = description.path.clone();
             let inode = self.names_kept.get(&path[..]);
             let present = inode.map_or(Present::Nothing, |&inode| Present::File(identity(inode, 2)));
-            match description.fate(present, Some(2)) {
+            let evidence = Evidence {
+                present,
+                cache: Some(2),
+                changed_ns: 1,
+                directory_changed_ns: 1,
+            };
+            match description.fate(&evidence, Claim { until_ns: 1 }) {
                 Fate::Gone => {}
                 Fate::Remove => drop(found.remove(&path)),
                 Fate::Replay => drop(paths.insert(id, path)),
@@ -489,6 +495,7 @@ fn what_was_synced_survives_a_crash_at_any_point() {
 fn what_is_in_the_area_is_parsed_as_it_was_emitted() {
     let description = Description {
         path: b"/d/a".to_vec(),
+        handle: b"\x01\0\0\0handle".to_vec(),
         identity: identity(77, 5),
         owner: [0o100_644, 3, 4],
         is_fresh: true,
@@ -496,7 +503,9 @@ fn what_is_in_the_area_is_parsed_as_it_was_emitted() {
     };
     let bytes = description.emit();
     assert_eq!(Description::parse(&bytes), Some(description));
-    assert_eq!(Description::parse(&bytes[..40]), None);
+    assert_eq!(Description::parse(&bytes[..50]), None);
+    let claim = Claim { until_ns: 77 };
+    assert_eq!(Claim::parse(&claim.emit()), Some(claim));
     let write = Change {
         file: FileId(9),
         pieces: Some(2),
@@ -514,4 +523,85 @@ fn what_is_in_the_area_is_parsed_as_it_was_emitted() {
     let mut bytes = resize.emit();
     bytes[0] = 1;
     assert_eq!(Change::parse(&bytes), None, "a write has data");
+}
+
+/// bug: files that went on without the area were rolled back. cause: recovery took whatever was at the path for what the program had
+/// left. fix: the area says until when the program may have changed it.
+#[test]
+fn what_changed_after_the_claim_is_refused() {
+    let claim = Claim { until_ns: 100 };
+    let description = |is_fresh, is_removed| Description {
+        path: b"/d/a".to_vec(),
+        identity: identity(8, 1),
+        is_fresh,
+        is_removed,
+        ..Description::default()
+    };
+    let fate = |description: Description, present, changed_ns, directory_changed_ns| {
+        let evidence = Evidence {
+            present,
+            cache: Some(2),
+            changed_ns,
+            directory_changed_ns,
+        };
+        description.fate(&evidence, claim)
+    };
+    let (same, older) = (Present::File(identity(8, 2)), Present::File(identity(5, 2)));
+    for (is_fresh, is_removed, expected) in [
+        (false, false, Fate::Replay),
+        (true, false, Fate::Rewrite),
+        (false, true, Fate::Remove),
+    ] {
+        let description = description(is_fresh, is_removed);
+        assert_eq!(fate(description.clone(), same, 100, 500), expected);
+        let late = fate(description, same, 101, 100);
+        assert!(matches!(late, Fate::Refuse(_)), "{late:?}");
+    }
+    let fresh = || description(true, false);
+    assert_eq!(fate(fresh(), Present::Nothing, 0, 100), Fate::Rewrite);
+    assert_eq!(fate(fresh(), older, 100, 100), Fate::Rewrite);
+    for (present, changed_ns, names_ns) in [(Present::Nothing, 0, 101), (older, 101, 100), (older, 100, 101)]
+    {
+        let late = fate(fresh(), present, changed_ns, names_ns);
+        assert!(matches!(late, Fate::Refuse(_)), "{late:?}");
+    }
+    assert_eq!(fate(description(true, true), older, 101, 100), Fate::Gone);
+}
+
+#[test]
+fn a_file_is_never_shorter_than_its_log_says() {
+    let change = |file, pieces, offset, size| Change {
+        file: FileId(file),
+        pieces,
+        offset,
+        size,
+    };
+    let mut log = Vec::new();
+    for change in [
+        change(1, Some(2), 100, 300),
+        change(2, Some(1), 50, 60),
+        change(1, None, 0, 90),
+        change(1, Some(1), 90, 95),
+        change(2, Some(1), 60, 70),
+    ] {
+        log.push(change.emit().to_vec());
+        log.extend(vec![vec![1]; change.pieces.unwrap_or(0) as usize]);
+    }
+    let read = |position| Ok::<_, Malformed>(log.get(position as usize).cloned());
+    let least = least_sizes(0..log.len() as u64, read).expect("it makes sense");
+    assert_eq!(least, BTreeMap::from([(FileId(1), 90), (FileId(2), 50)]));
+}
+
+#[test]
+fn a_write_behind_the_end_is_not_logged() {
+    let limits = FileLimits {
+        unsynced_bytes_max: 1000,
+        checkpoint_bytes: 1000,
+    };
+    let mut files = Files::new(limits, FileId(1));
+    let (id, _) = files.open(Description::default(), 0);
+    assert!(files.write(id, 0, 10, 1).is_some());
+    // Somebody else has made it longer.
+    assert!(files.write(id, 20, 10, 1).is_none());
+    assert_eq!(files.sync(id), SyncBy::Checkpoint);
 }

@@ -20,7 +20,10 @@ pub enum FilesError {
         source: io::Error,
     },
     /// The area's changes of files cannot be brought back to the files.
-    #[error("{0}; `switchyard export AREA DIR` writes what the area has of it to another place")]
+    #[error(
+        "{0}: `switchyard export AREA DIR` writes what the area has of it to another place, and `switchyard export AREA --forget \
+         FILE` gives it up"
+    )]
     Refused(String),
     /// The area has entries that make no sense.
     #[error(transparent)]

@@ -1,10 +1,11 @@
-//! Which file a descriptor or path leads to, and whether the kernel still has its pages.
+//! Which file a descriptor, path or handle leads to, and whether the kernel still has its pages.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use store::files::{Description, Identity};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -15,18 +16,38 @@ pub(super) struct Found {
     pub owner: [u32; 3],
     pub size: u64,
     pub is_regular: bool,
+    /// Names that it has.
+    pub links: u32,
+    /// When it changed last (ctime), in ns since 1970; 0 if that was not asked for.
+    pub changed_ns: u64,
+}
+
+/// The machine's clock, from which file systems take their times: ns since 1970.
+pub(super) fn clock_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel fills `time`; this clock is there.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn ns(time: libc::statx_timestamp) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + u64::from(time.tv_nsec)
 }
 
 /// Name and size of the descriptor's file; `None` unless it is a regular file with a name.
 pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>> {
     let fd = file.as_fd().as_raw_fd();
-    let found = statx(fd, c"", libc::AT_EMPTY_PATH)?;
+    let found = statx(fd, c"", libc::AT_EMPTY_PATH, 0)?;
     if !found.is_regular {
         return Ok(None);
     }
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}"))?;
     let description = Description {
         path: path.as_os_str().as_bytes().to_vec(),
+        handle: handle(fd),
         identity: found.identity,
         owner: found.owner,
         is_fresh: false,
@@ -35,14 +56,110 @@ pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>
     Ok(Some((description, found.size)))
 }
 
+/// The name that a descriptor's file has now.
+pub(super) enum Name {
+    Path(PathBuf),
+    /// It was removed.
+    None,
+    /// It has one, but not that by which it was opened.
+    Unknown,
+}
+
+pub(super) fn name(file: impl AsFd) -> Name {
+    let fd = file.as_fd();
+    match (
+        links(fd),
+        std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())),
+    ) {
+        (Ok(0), _) => Name::None,
+        (Ok(_), Ok(path)) if path.is_absolute() && !path.as_os_str().as_bytes().ends_with(b" (deleted)") => {
+            Name::Path(path)
+        }
+        _ => Name::Unknown,
+    }
+}
+
 /// The file at a path, without following a link; `None` if there is none.
 pub(super) fn look_up(path: &Path) -> io::Result<Option<Found>> {
     let text = CString::new(path.as_os_str().as_bytes())?;
-    match statx(libc::AT_FDCWD, &text, libc::AT_SYMLINK_NOFOLLOW) {
+    match statx(
+        libc::AT_FDCWD,
+        &text,
+        libc::AT_SYMLINK_NOFOLLOW,
+        libc::STATX_CTIME,
+    ) {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The file of a descriptor.
+pub(super) fn look_at(file: impl AsFd) -> io::Result<Found> {
+    statx(
+        file.as_fd().as_raw_fd(),
+        c"",
+        libc::AT_EMPTY_PATH,
+        libc::STATX_CTIME,
+    )
+}
+
+/// A `file_handle` with room for the longest one (MAX_HANDLE_SZ).
+#[repr(C)]
+struct Handle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    data: [u8; HANDLE_BYTES_MAX],
+}
+
+const HANDLE_BYTES_MAX: usize = 128;
+
+/// The handle of a descriptor's file, as [`Description`] has it.
+fn handle(fd: libc::c_int) -> Vec<u8> {
+    let mut handle = Handle {
+        bytes: HANDLE_BYTES_MAX as libc::c_uint,
+        kind: 0,
+        data: [0; HANDLE_BYTES_MAX],
+    };
+    let mut mount = 0;
+    // SAFETY: the kernel fills as much of `handle` as that says it has room for.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd,
+            c"".as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    match handle.data.get(..handle.bytes as usize) {
+        Some(data) if result == 0 => [&handle.kind.to_le_bytes(), data].concat(),
+        _ => Vec::new(),
+    }
+}
+
+/// The file of a handle, for writing, in the file system of `directory`. `None` if it is gone, or we may not (root may).
+pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
+    let (kind, bytes) = handle.split_first_chunk()?;
+    let mut handle = Handle {
+        bytes: bytes.len() as libc::c_uint,
+        kind: i32::from_le_bytes(*kind),
+        data: [0; HANDLE_BYTES_MAX],
+    };
+    handle.data.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: the kernel reads as much of `handle` as that says it has.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            directory.as_raw_fd(),
+            &raw mut handle,
+            flags,
+        )
+    };
+    // SAFETY: new, and nobody else's.
+    (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as libc::c_int) })
 }
 
 /// Bytes of the descriptor's file. Its times are not asked for: Linux gives a change after that a time of its own (multigrain
@@ -79,31 +196,31 @@ fn ask(fd: libc::c_int, path: &CStr, flags: libc::c_int, mask: libc::c_uint) -> 
     }
 }
 
-fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int) -> io::Result<Found> {
+/// `times` says which times to ask for: none of a followed file while its program runs.
+fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) -> io::Result<Found> {
     // The unique number is Linux 6.8's; before, a number may be given to another mount after an unmount, which writes everything
     // back.
-    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
-    let data = ask(fd, path, flags, mask)?;
+    let mount = libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
+    let file = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK | libc::STATX_UID | libc::STATX_GID;
+    let place = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
+    let data = ask(fd, path, flags, file | place | mount | times)?;
     let boot = std::fs::read(BOOT_ID)?;
     let mount = data.stx_mnt_id.to_le_bytes();
     let device = [data.stx_dev_major, data.stx_dev_minor]
         .map(u32::to_le_bytes)
         .concat();
-    let born = data.stx_btime;
     let has_birth = data.stx_mask & libc::STATX_BTIME != 0;
     Ok(Found {
         identity: Identity {
             inode: data.stx_ino,
-            born_ns: if has_birth {
-                born.tv_sec as u64 * 1_000_000_000 + u64::from(born.tv_nsec)
-            } else {
-                0
-            },
+            born_ns: if has_birth { ns(data.stx_btime) } else { 0 },
             cache: hash(&[&boot, &mount, &device]),
         },
         owner: [u32::from(data.stx_mode), data.stx_uid, data.stx_gid],
         size: data.stx_size,
         is_regular: u32::from(data.stx_mode) & libc::S_IFMT == libc::S_IFREG,
+        links: data.stx_nlink,
+        changed_ns: if times != 0 { ns(data.stx_ctime) } else { 0 },
     })
 }
 

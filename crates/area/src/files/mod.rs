@@ -8,12 +8,15 @@
 
 mod error;
 mod identity;
+mod lease;
 mod pattern;
+mod program;
 mod recover;
 
 pub use error::FilesError;
 pub use pattern::{DEFAULT_PATTERNS, matches};
-pub use recover::{Recovered, export, restore};
+pub use program::{end_as, run_to_end};
+pub use recover::{Recovered, export, forget, restore};
 pub use store::files::FileId;
 
 use crate::area::{Area, AreaOptions};
@@ -22,6 +25,8 @@ use crate::backend::NvmTiming;
 use crate::error::AreaError;
 use crate::structures::Log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, thread};
+use identity::Name;
+use lease::Lease;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,7 +34,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use store::files::{Change, FileLimits, Files, Settled, SyncBy};
+use store::files::{Change, Claim, FileLimits, Files, Round, Settled, SyncBy};
 use store::{Op, StructureId};
 
 /// A file that changes by so much between two syncs is synced by the file system: its cost is that of the data then.
@@ -63,6 +68,8 @@ struct State {
     files: Files,
     /// Of each file: open as long as the area has something of it.
     descriptors: BTreeMap<FileId, OwnedFd>,
+    /// Held whenever a file changes.
+    lease: Lease,
     /// A file could not be synced, or the area not written.
     has_failed: bool,
     is_closing: bool,
@@ -109,6 +116,7 @@ impl Journal {
             state: Mutex::new(State {
                 files: Files::new(limits, FileId(writes.positions().end + 1)),
                 descriptors: BTreeMap::new(),
+                lease: Lease::new(map, Claim::default()),
                 has_failed: false,
                 is_closing: false,
             }),
@@ -177,7 +185,7 @@ impl Journal {
         data: &[&[u8]],
         make: impl FnOnce() -> isize,
     ) -> isize {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.held();
         let written = make();
         if written <= 0 {
             return written;
@@ -209,7 +217,13 @@ impl Journal {
 
     /// Changes the file's size by `make`, which returns 0 if it did; durable on return if it is less then.
     pub fn resize(&self, id: FileId, size: u64, make: impl FnOnce() -> i32) -> io::Result<i32> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.held();
+        if state.files.is_falling_behind(id) {
+            // Older changes of the log must not be made to the shorter file.
+            drop(state);
+            self.shared.checkpoint()?;
+            state = self.shared.held();
+        }
         let before = self.shared.size(&state, id)?;
         let result = make();
         if result != 0 || before == size {
@@ -226,7 +240,7 @@ impl Journal {
 
     /// The file's size may have grown by `make`, as `posix_fallocate` does.
     pub fn grow(&self, id: FileId, make: impl FnOnce() -> i32) -> io::Result<i32> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.held();
         let before = self.shared.size(&state, id)?;
         let result = make();
         let size = self.shared.size(&state, id)?;
@@ -240,7 +254,7 @@ impl Journal {
     /// Makes everything durable that was written to the file.
     pub fn sync(&self, id: FileId) -> io::Result<()> {
         let shared = &*self.shared;
-        let by = {
+        let (by, claim) = {
             let mut state = shared.lock();
             if state.has_failed {
                 return Err(failed());
@@ -251,13 +265,20 @@ impl Journal {
             }
             let change = state.files.announce(id);
             shared.log(&mut state, id, change, &[]);
-            state.files.sync(id)
+            let by = state.files.sync(id);
+            let is_logged = by == SyncBy::Log;
+            (by, is_logged.then(|| state.lease.renew(&shared.area)).flatten())
         };
         match by {
-            SyncBy::Log => shared.area.sync().map_err(|_| {
-                shared.lock().has_failed = true;
-                failed()
-            }),
+            SyncBy::Log => {
+                let result = shared.area.sync();
+                if result.is_err() {
+                    shared.lock().has_failed = true;
+                } else if let Some(claim) = claim {
+                    shared.lock().lease.is_durable(claim);
+                }
+                result.map_err(|_| failed())
+            }
             SyncBy::Checkpoint => shared.checkpoint(),
             SyncBy::FileSystem => {
                 let own = shared.lock().descriptors.get(&id).map(OwnedFd::try_clone);
@@ -293,6 +314,7 @@ impl Journal {
         let shared = &*self.shared;
         let _round = shared.round();
         let mut state = shared.lock();
+        shared.hold(&mut state)?;
         if identity::links(shared.own(&state, id)?)? > 1 {
             shared.quiet_checkpoint(&mut state)?;
         }
@@ -361,7 +383,7 @@ impl Journal {
 
     /// Syncs all files, so that the area has nothing that they lack, and ends. Nothing is followed afterwards.
     pub fn close(&self) -> io::Result<()> {
-        let result = self.shared.checkpoint();
+        let result = self.shared.checkpoint().and_then(|()| self.shared.end_claim());
         self.shared.lock().is_closing = true;
         self.shared.due.notify_one();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -380,6 +402,37 @@ impl Shared {
 
     fn round(&self) -> MutexGuard<'_, ()> {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, in which files may change.
+    fn held(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.has_failed || state.lease.hold(&self.area).is_ok() {
+            return state;
+        }
+        // Perhaps the area is full, which a checkpoint ends. If it cannot be written, every sync will fail from now on.
+        drop(state);
+        let _ = self.checkpoint();
+        state = self.lock();
+        let _ = state.lease.hold(&self.area);
+        state
+    }
+
+    /// Files may change from here on. Of a full area it makes room.
+    fn hold(&self, state: &mut State) -> io::Result<()> {
+        if state.lease.hold(&self.area).is_ok() {
+            return Ok(());
+        }
+        self.quiet_checkpoint(state)?;
+        state.lease.hold(&self.area).map_err(|_| failed())
+    }
+
+    /// After the last checkpoint: the area has nothing any more, and claims nothing.
+    fn end_claim(&self) -> io::Result<()> {
+        let key = Claim::PLACE.key();
+        let map = self.map;
+        let done = self.area.enter(&[Op::Remove { map, key: &key }]);
+        done.and_then(|_| self.area.sync()).map_err(|_| failed())
     }
 
     fn own<'a>(&self, state: &'a State, id: FileId) -> io::Result<BorrowedFd<'a>> {
@@ -428,7 +481,7 @@ impl Shared {
             return Err(failed());
         }
         let end = self.writes.positions().end;
-        let round = state.files.begin_checkpoint();
+        let round = self.begin_checkpoint(&mut state);
         let syncs: Vec<_> = round
             .files
             .iter()
@@ -452,7 +505,7 @@ impl Shared {
             return Err(failed());
         }
         let end = self.writes.positions().end;
-        let round = state.files.begin_checkpoint();
+        let round = self.begin_checkpoint(state);
         let result = round.files.iter().try_for_each(|&(id, with_directory)| {
             self.syncing(state, id, with_directory).and_then(Syncing::run)
         });
@@ -461,7 +514,19 @@ impl Shared {
         result
     }
 
-    fn settle(&self, state: &mut State, round: &store::files::Round, end: u64) -> io::Result<()> {
+    /// Begins a checkpoint, in which every file goes by the name that it has now: others may have renamed or removed it.
+    fn begin_checkpoint(&self, state: &mut State) -> Round {
+        for (&id, own) in &state.descriptors {
+            match identity::name(own) {
+                Name::Path(path) => state.files.moved(id, path.as_os_str().as_bytes()),
+                Name::None => state.files.vanished(id),
+                Name::Unknown => {}
+            }
+        }
+        state.files.begin_checkpoint()
+    }
+
+    fn settle(&self, state: &mut State, round: &Round, end: u64) -> io::Result<()> {
         let settled = state.files.end_checkpoint(round);
         let mut owned: Vec<([u8; 8], Option<Vec<u8>>)> = Vec::with_capacity(settled.len());
         owned.extend(settled.into_iter().map(|it| match it {

@@ -1,7 +1,8 @@
 //! After a crash: what the area has of files is brought back to them, or to copies (docs/format/files.md, "Recovery").
 
 use super::error::FilesError;
-use super::identity::look_up;
+use super::identity::{Found, Name, look_at, look_up, name, open_handle};
+use super::lease::Lease;
 use crate::area::{Area, AreaOptions};
 use crate::error::AreaError;
 use crate::structures::Log;
@@ -10,9 +11,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::files::{self, Description, Fate, FileId, Present};
+use store::files::{self, Claim, Description, Evidence, Fate, FileId, Present};
 use store::{Durability, Kind, Op, StructureId};
 
 /// Recovered changes.
@@ -46,33 +47,102 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, FilesError> {
     })
 }
 
-fn fate(description: &Description) -> Result<Fate, FilesError> {
-    let path = path_of(description);
-    let found = at(path, look_up(path))?;
-    let (present, cache) = match found {
-        Some(found) if found.is_regular => (Present::File(found.identity), Some(found.identity.cache)),
-        Some(found) => (Present::Other, Some(found.identity.cache)),
-        None => {
-            let parent = path.parent().unwrap_or(path);
-            let parent = at(parent, look_up(parent))?;
-            (Present::Nothing, parent.map(|parent| parent.identity.cache))
-        }
-    };
-    Ok(description.fate(present, cache))
+/// A described file as it is now.
+struct Subject {
+    id: FileId,
+    description: Description,
+    fate: Fate,
+    /// Its path now.
+    path: PathBuf,
+    /// It is open if it has another name than the area knows.
+    file: Option<File>,
 }
 
-/// The area's changes of files.
-fn described(area: &Area) -> Result<Vec<(FileId, Description)>, FilesError> {
+fn judge(id: FileId, description: Description, claim: Claim) -> Result<Subject, FilesError> {
+    let path = path_of(&description).to_owned();
+    let directory = path.parent().unwrap_or(&path);
+    let directory = at(directory, look_up(directory))?;
+    let is_it = |found: &Found| found.is_regular && found.identity.is_same_file(&description.identity);
+    let at_path = at(&path, look_up(&path))?;
+    let elsewhere = match &at_path {
+        Some(found) if is_it(found) => None,
+        _ if description.is_removed => None,
+        _ => find(&path, &description, is_it),
+    };
+    let (path, file, found) = match elsewhere {
+        Some((path, file, found)) => (path, Some(file), Some(found)),
+        None => (path, None, at_path),
+    };
+    let evidence = Evidence {
+        present: match &found {
+            None => Present::Nothing,
+            Some(found) if found.is_regular => Present::File(found.identity),
+            Some(_) => Present::Other,
+        },
+        cache: found.as_ref().or(directory.as_ref()).map(|it| it.identity.cache),
+        changed_ns: found.map_or(0, |it| it.changed_ns),
+        directory_changed_ns: directory.map_or(u64::MAX, |it| it.changed_ns),
+    };
+    Ok(Subject {
+        fate: description.fate(&evidence, claim),
+        id,
+        description,
+        path,
+        file,
+    })
+}
+
+/// The file that had the name `path`, under another one: by its handle, or in the same directory if we may not use that.
+fn find(
+    path: &Path,
+    description: &Description,
+    is_it: impl Fn(&Found) -> bool,
+) -> Option<(PathBuf, File, Found)> {
+    let nearest = path.ancestors().skip(1).find_map(|it| File::open(it).ok())?;
+    if let Some(file) = open_handle(&nearest, &description.handle) {
+        let found = look_at(&file)
+            .ok()
+            .filter(|found| found.links > 0 && is_it(found))?;
+        let path = match name(&file) {
+            Name::Path(path) => path,
+            _ => path.to_owned(),
+        };
+        return Some((path, file, found));
+    }
+    let entries = fs::read_dir(path.parent()?).ok()?.flatten();
+    let mut same = entries.filter(|entry| entry.ino() == description.identity.inode);
+    let path = same.next()?.path();
+    let file = open_target(&path).ok()?;
+    let found = look_at(&file).ok().filter(is_it)?;
+    Some((path, file, found))
+}
+
+/// The files that the area describes, and its claim to change them.
+fn described(area: &Area) -> Result<(Vec<(FileId, Description)>, Claim), FilesError> {
     let map = area.map(files::FILES_NAME)?;
     let mut all = Vec::new();
+    // Version 1 has no claim: no file whose page cache is gone is proved to be the program's.
+    let mut claim = Claim::default();
     for key in map.keys() {
         let value = map.get(&key)?.unwrap_or_default();
-        let parsed = FileId::parse(&key).zip(Description::parse(&value));
-        all.push(parsed.ok_or(files::Malformed(0))?);
+        let id = FileId::parse(&key).ok_or(files::Malformed(0))?;
+        if id == Claim::PLACE {
+            claim = Claim::parse(&value).ok_or(files::Malformed(0))?;
+        } else {
+            all.push((id, Description::parse(&value).ok_or(files::Malformed(0))?));
+        }
     }
     // Of two files that had one path, the later one counts last.
     all.sort_by_key(|(id, _)| *id);
-    Ok(all)
+    Ok((all, claim))
+}
+
+fn subjects(area: &Area) -> Result<(Vec<Subject>, Claim), FilesError> {
+    let (all, claim) = described(area)?;
+    let all = all
+        .into_iter()
+        .map(|(id, description)| judge(id, description, claim));
+    Ok((all.collect::<Result<_, _>>()?, claim))
 }
 
 /// A file that changes are made to.
@@ -81,8 +151,12 @@ struct Target {
     file: File,
 }
 
-/// Makes all changes of the log to those of the files that are in `targets`, in order; the bytes.
-fn replay(writes: &Log, targets: &mut BTreeMap<FileId, Target>) -> Result<u64, FilesError> {
+/// Makes all changes of the log to those of the files that are in `targets`, in order, `hold`ing them each time; the bytes.
+fn replay(
+    writes: &Log,
+    targets: &mut BTreeMap<FileId, Target>,
+    mut hold: impl FnMut() -> Result<(), AreaError>,
+) -> Result<u64, FilesError> {
     let mut bytes = 0;
     let read = |position| Ok(writes.read(position)?);
     files::replay(writes.positions(), read, |id, offset, data, size| {
@@ -90,6 +164,7 @@ fn replay(writes: &Log, targets: &mut BTreeMap<FileId, Target>) -> Result<u64, F
             return Ok(());
         };
         bytes += data.len() as u64;
+        hold()?;
         let write = || {
             target.file.write_all_at(data, offset)?;
             // What is beyond was never synced, or is taken away: zeros if the file grows again.
@@ -111,60 +186,128 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-fn open_target(path: &Path, is_rewritten: bool) -> io::Result<File> {
+fn open_target(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
-        .create(is_rewritten)
-        .truncate(is_rewritten)
-        .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
 }
 
-/// Brings everything back to the files themselves. Nothing is changed if a file is refused.
-pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
-    let all = described(area)?;
-    let mut fates = Vec::with_capacity(all.len());
-    for (id, description) in &all {
-        let fate = fate(description)?;
-        if let Fate::Refuse(why) = fate {
-            let path = path_of(description).display();
+/// A new file, in the place of one that should have been removed before.
+fn create_target(path: &Path, owner: Option<[u32; 3]>) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    if let Some([mode, user, group]) = owner {
+        // Only root may give files away; to others they belong already.
+        let _ = chown(path, Some(user), Some(group));
+        file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+    }
+    Ok(file)
+}
+
+/// Refuses if there is a file that recovery cannot prove to be the program's.
+fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
+    let read = |position| Ok::<_, FilesError>(writes.read(position)?);
+    let least = if subjects.iter().any(|it| it.fate == Fate::Replay) {
+        files::least_sizes(writes.positions(), read)?
+    } else {
+        BTreeMap::new()
+    };
+    for subject in subjects {
+        let why = match subject.fate {
+            Fate::Refuse(why) => Some(why),
+            Fate::Replay => {
+                let found = at(&subject.path, look_up(&subject.path))?;
+                let found = match &subject.file {
+                    Some(file) => Some(at(&subject.path, look_at(file))?),
+                    None => found,
+                };
+                let size = found.map_or(0, |it| it.size);
+                let is_cut = least.get(&subject.id).is_some_and(|&least| size < least);
+                is_cut.then_some("is shorter than its program left it")
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            let path = path_of(&subject.description).display();
             return Err(FilesError::Refused(format!("{path} {why}")));
         }
-        fates.push((*id, description, fate));
     }
+    Ok(())
+}
+
+/// The target of a file whose changes are made again; `description` says what it is from now on, if it is made anew.
+fn target(subject: &mut Subject, area: &Area, map: StructureId) -> Result<File, FilesError> {
+    let path = &subject.path;
+    let present = match subject.file.take() {
+        Some(file) => Some(file),
+        None if at(path, look_up(path))?
+            .is_some_and(|it| it.identity.is_same_file(&subject.description.identity)) =>
+        {
+            Some(at(path, open_target(path))?)
+        }
+        None => None,
+    };
+    let Some(file) = present else {
+        // Whatever is there from now on, and unchanged after the claim, is older, or of this recovery.
+        subject.description.identity.born_ns = u64::MAX;
+        let (key, data) = (subject.id.key(), subject.description.emit());
+        area.enter(&[Op::Put {
+            map,
+            key: &key,
+            data: &data,
+        }])?;
+        area.sync()?;
+        return at(path, create_target(path, Some(subject.description.owner)));
+    };
+    if subject.fate == Fate::Rewrite {
+        at(path, file.set_len(0))?;
+    }
+    Ok(file)
+}
+
+/// Brings everything back to the files themselves. Nothing is changed if a file is refused.
+pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
+    let (mut all, claim) = subjects(area)?;
+    refuse(&all, writes)?;
+    let mut lease = Lease::new(map, claim);
     let mut recovered = Recovered::default();
     let mut targets = BTreeMap::new();
-    for (id, description, fate) in fates {
-        let path = path_of(description);
-        match fate {
+    for subject in &mut all {
+        let path = subject.path.clone();
+        match subject.fate {
             Fate::Complete => {
-                at(path, File::open(path).and_then(|file| file.sync_all()))?;
-                at(path, sync_parent(path))?;
+                let file = match subject.file.take() {
+                    Some(file) => file,
+                    None => at(&path, File::open(&path))?,
+                };
+                at(&path, file.sync_all().and_then(|()| sync_parent(&path)))?;
                 recovered.complete += 1;
             }
             Fate::Remove => {
-                at(path, fs::remove_file(path).and_then(|()| sync_parent(path)))?;
+                lease.hold(area)?;
+                at(&path, fs::remove_file(&path).and_then(|()| sync_parent(&path)))?;
                 recovered.removed += 1;
             }
             Fate::Replay | Fate::Rewrite => {
-                let is_rewritten = matches!(fate, Fate::Rewrite);
-                let file = at(path, open_target(path, is_rewritten))?;
-                if is_rewritten {
-                    let [mode, user, group] = description.owner;
-                    at(path, file.set_permissions(Permissions::from_mode(mode & 0o7777)))?;
-                    // Only root may give files away; to others they belong already.
-                    let _ = chown(path, Some(user), Some(group));
-                }
-                let path = path.to_owned();
-                targets.insert(id, Target { path, file });
+                lease.hold(area)?;
+                let file = target(subject, area, map)?;
+                targets.insert(subject.id, Target { path, file });
                 recovered.replayed += 1;
             }
             Fate::Gone | Fate::Refuse(_) => {}
         }
     }
-    recovered.bytes = replay(writes, &mut targets)?;
-    let keys: Vec<_> = all.iter().map(|(id, _)| id.key()).collect();
+    recovered.bytes = replay(writes, &mut targets, || lease.hold(area))?;
+    let mut keys: Vec<_> = all.iter().map(|it| it.id.key()).collect();
+    keys.push(Claim::PLACE.key());
     let mut ops: Vec<_> = keys.iter().map(|key| Op::Remove { map, key }).collect();
     ops.push(Op::Trim {
         log: writes.id(),
@@ -191,30 +334,50 @@ pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError>
     let (_, writes) = structures(&area)?;
     let mut targets = BTreeMap::new();
     let mut copies = Vec::new();
-    for (id, description) in described(&area)? {
-        let original = path_of(&description);
+    for subject in subjects(&area)?.0 {
+        let original = path_of(&subject.description);
         let copy = directory.join(original.strip_prefix("/").unwrap_or(original));
-        let fate = fate(&description)?;
-        if description.is_removed || matches!(fate, Fate::Gone | Fate::Remove) {
+        if subject.description.is_removed || matches!(subject.fate, Fate::Gone | Fate::Remove) {
             continue;
         }
         let parent = copy.parent().unwrap_or(directory);
         at(parent, fs::create_dir_all(parent))?;
-        let is_rewritten = match fate {
-            Fate::Complete | Fate::Replay => {
-                at(&copy, fs::copy(original, &copy))?;
-                false
-            }
-            // What is at its path, if anything, is something else.
-            _ => true,
+        let is_its_own = at(&subject.path, look_up(&subject.path))?
+            .is_some_and(|it| it.identity.is_same_file(&subject.description.identity));
+        // Of a fresh file the log has all, and of another one what the file has besides.
+        let is_copied = match subject.fate {
+            Fate::Complete | Fate::Replay => true,
+            _ => is_its_own && !subject.description.is_fresh,
         };
-        if !matches!(fate, Fate::Complete) {
-            let file = at(&copy, open_target(&copy, is_rewritten))?;
+        if is_copied {
+            at(&copy, fs::copy(&subject.path, &copy))?;
+        }
+        if !matches!(subject.fate, Fate::Complete) {
+            let open = match is_copied {
+                true => open_target(&copy),
+                false => create_target(&copy, None),
+            };
+            let file = at(&copy, open)?;
             let path = copy.clone();
-            targets.insert(id, Target { path, file });
+            targets.insert(subject.id, Target { path, file });
         }
         copies.push(copy);
     }
-    replay(&writes, &mut targets)?;
+    replay(&writes, &mut targets, || Ok(()))?;
     Ok(copies)
+}
+
+/// Forgets what the area at `path` has of a file; the file stays as it is. True if the area had something of it.
+pub fn forget(path: &Path, file: &Path) -> Result<bool, FilesError> {
+    let area = Area::open(path, &AreaOptions::new(0))?;
+    let (map, _) = structures(&area)?;
+    let (all, _) = described(&area)?;
+    let its = all.iter().filter(|(_, description)| path_of(description) == file);
+    let keys: Vec<_> = its.map(|(id, _)| id.key()).collect();
+    let ops: Vec<_> = keys.iter().map(|key| Op::Remove { map, key }).collect();
+    for ops in ops.chunks(1000) {
+        area.enter(ops)?;
+    }
+    area.sync()?;
+    Ok(!keys.is_empty())
 }

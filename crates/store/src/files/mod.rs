@@ -6,10 +6,11 @@
 //! # Invariants
 //! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.
 //! - A number is never used for two files.
+//! - The program changes a described file only while the area holds a [`Claim`] durably.
 
 mod recovery;
 
-pub use recovery::{Fate, Malformed, Present, replay};
+pub use recovery::{Evidence, Fate, Malformed, Present, least_sizes, replay};
 
 use crate::format::{u32_at, u64_at};
 use std::collections::BTreeMap;
@@ -40,6 +41,30 @@ impl FileId {
     }
 }
 
+/// Until when the files of an area may change by its own program. A file that changed later has *moved on*: recovery leaves
+/// it alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    /// By the machine's clock, in ns since 1970.
+    pub until_ns: u64,
+}
+
+impl Claim {
+    /// Its place in the map of descriptions: a number that no file gets.
+    pub const PLACE: FileId = FileId(0);
+
+    /// Its value in the map.
+    pub fn emit(self) -> [u8; 8] {
+        self.until_ns.to_le_bytes()
+    }
+
+    /// The claim that a value is; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let until_ns = u64::from_le_bytes(bytes.try_into().ok()?);
+        Some(Self { until_ns })
+    }
+}
+
 /// Which file a path led to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -51,11 +76,21 @@ pub struct Identity {
     pub cache: u64,
 }
 
+impl Identity {
+    /// True if both are the same file, whichever page cache it is in.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        (self.inode, self.born_ns) == (other.inode, other.born_ns)
+    }
+}
+
 /// A file as the area describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Absolute.
     pub path: Vec<u8>,
+    /// The handle by which its file system finds it under any name: the type (i32) and the bytes of open_by_handle_at(2). Empty
+    /// if the file system gives none. At most 255 bytes.
+    pub handle: Vec<u8>,
     /// Which it is.
     pub identity: Identity,
     /// Mode, user and group, to make it again.
@@ -71,6 +106,7 @@ impl Description {
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![0; DESCRIPTION_BYTES];
         bytes[0] = if self.is_fresh { FRESH } else { 0 } | if self.is_removed { REMOVED } else { 0 };
+        bytes[1] = u8::try_from(self.handle.len()).expect("handles are that short");
         for (index, part) in self.owner.iter().enumerate() {
             bytes[4 + 4 * index..][..4].copy_from_slice(&part.to_le_bytes());
         }
@@ -82,16 +118,19 @@ impl Description {
         for (index, part) in [inode, born_ns, cache].iter().enumerate() {
             bytes[16 + 8 * index..][..8].copy_from_slice(&part.to_le_bytes());
         }
+        bytes.extend_from_slice(&self.handle);
         bytes.extend_from_slice(&self.path);
         bytes
     }
 
     /// The description that a value is; `None` if it is none.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (fixed, path) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let (fixed, rest) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let (handle, path) = rest.split_at_checked(usize::from(fixed[1]))?;
         let is_sound = fixed[0] & !(FRESH | REMOVED) == 0 && path.first() == Some(&b'/');
         is_sound.then(|| Self {
             path: path.to_vec(),
+            handle: handle.to_vec(),
             identity: Identity {
                 inode: u64_at(fixed, 16),
                 born_ns: u64_at(fixed, 24),
@@ -193,6 +232,8 @@ struct File {
     is_described: bool,
     /// Its directory was synced since it was opened first.
     is_named: bool,
+    /// The map has an old path of it.
+    has_moved: bool,
     /// Checkpoints that had begun at its last change that was logged, and at the last that was not.
     logged: Option<u64>,
     missed: Option<u64>,
@@ -243,6 +284,7 @@ impl Files {
             opens: 1,
             is_described: false,
             is_named: false,
+            has_moved: false,
             logged: None,
             missed: (size > 0).then_some(self.rounds),
             unsynced_bytes: 0,
@@ -289,7 +331,8 @@ impl Files {
     }
 
     /// `count` bytes at `offset` were written: the change to log with so many pieces, after the description if there is one. `None`
-    /// if the log does not follow the file now.
+    /// if the log does not follow the file now. A write that begins beyond the file's end is not logged: what is before it is
+    /// a hole, or somebody else's.
     pub fn write(
         &mut self,
         id: FileId,
@@ -298,7 +341,11 @@ impl Files {
         pieces: u32,
     ) -> Option<(Option<Vec<u8>>, Change)> {
         let end = offset + count;
-        let size = self.files[&id].size.max(end);
+        let before = self.files[&id].size;
+        if offset > before {
+            self.missed(id);
+        }
+        let size = before.max(end);
         self.change(id, size, count, Some(pieces), offset)
     }
 
@@ -362,6 +409,13 @@ impl Files {
         self.file(id).size = size;
     }
 
+    /// True if the log has changes of the file and will not have its next one.
+    pub fn is_falling_behind(&self, id: FileId) -> bool {
+        let file = &self.files[&id];
+        let is_much = file.unsynced_bytes > self.limits.unsynced_bytes_max;
+        file.is_described && !file.description.is_removed && (is_much || file.missed.is_some())
+    }
+
     /// A change to log before a sync, though nothing changed: so that a new file without data is there afterwards.
     pub fn announce(&mut self, id: FileId) -> Option<(Option<Vec<u8>>, Change)> {
         let file = &self.files[&id];
@@ -409,6 +463,25 @@ impl Files {
         file.description.path = [to, rest].concat();
     }
 
+    /// The file's path is this one now, by somebody else's doing. The next [`Files::end_checkpoint`] puts it in the map.
+    pub fn moved(&mut self, id: FileId, path: &[u8]) {
+        let Some(file) = self.files.get_mut(&id) else {
+            return;
+        };
+        if file.description.path != path {
+            file.description.path = path.to_vec();
+            file.has_moved = true;
+        }
+    }
+
+    /// Somebody else has taken the file's last name: it is the file system's alone.
+    pub fn vanished(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.has_moved |= !file.description.is_removed;
+            file.description.is_removed = true;
+        }
+    }
+
     /// True if the log should be shortened.
     pub fn is_checkpoint_due(&self) -> bool {
         self.logged_bytes >= self.limits.checkpoint_bytes
@@ -444,8 +517,9 @@ impl Files {
             }
             file.is_named = true;
             let was_fresh = core::mem::take(&mut file.description.is_fresh);
+            let is_new = core::mem::take(&mut file.has_moved) || was_fresh;
             match (file.logged.is_some(), file.is_described) {
-                (true, _) if was_fresh => settled.push(Settled::Put(id, file.description.emit())),
+                (true, _) if is_new => settled.push(Settled::Put(id, file.description.emit())),
                 (true, _) | (false, false) => {}
                 (false, true) => {
                     settled.push(Settled::Forget(id));

@@ -1,7 +1,8 @@
 //! After a crash: what becomes of a file, and its changes in their order.
 
-use super::{Change, Description, FileId, Identity};
+use super::{Change, Claim, Description, FileId, Identity};
 use core::ops::Range;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// The present file at a path.
@@ -13,6 +14,19 @@ pub enum Present {
     File(Identity),
     /// Something else.
     Other,
+}
+
+/// A described file as its file system has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The file itself, under whatever name, or what is at its path.
+    pub present: Present,
+    /// The page cache of `present`, or of the directory if there is nothing.
+    pub cache: Option<u64>,
+    /// When `present` changed last (ctime), in ns since 1970.
+    pub changed_ns: u64,
+    /// When a name in the directory of the path changed last (its ctime), in ns since 1970.
+    pub directory_changed_ns: u64,
 }
 
 /// The fate of a file.
@@ -38,32 +52,59 @@ pub enum Fate {
 pub struct Malformed(pub u64);
 
 impl Description {
-    /// The fate of the file: `present` is at its path. `cache` is the page cache of the file there, or of the directory if
-    /// there is no file.
-    pub fn fate(&self, present: Present, cache: Option<u64>) -> Fate {
+    /// The fate of the file, which may have changed until `claim` by its own program. A file system that keeps a change of a
+    /// directory keeps the changes before it, too: so a directory that changed later than the claim had the fresh file.
+    pub fn fate(&self, evidence: &Evidence, claim: Claim) -> Fate {
         let wanted = self.identity;
-        let same = |it: Identity| (it.inode, it.born_ns) == (wanted.inode, wanted.born_ns);
-        let is_intact = cache == Some(wanted.cache);
-        match present {
-            Present::File(it) if is_intact && same(it) => Fate::Complete,
+        let is_intact = evidence.cache == Some(wanted.cache);
+        let has_moved_on = evidence.changed_ns > claim.until_ns;
+        let has_new_names = evidence.directory_changed_ns > claim.until_ns;
+        let is_older =
+            |it: Identity| self.is_fresh && it.born_ns < wanted.born_ns && !has_moved_on && !has_new_names;
+        match evidence.present {
+            Present::File(it) if is_intact && it.is_same_file(&wanted) => Fate::Complete,
             _ if is_intact => Fate::Gone,
-            Present::File(it) if same(it) => match (self.is_removed, self.is_fresh) {
+            Present::File(it) if it.is_same_file(&wanted) => match (self.is_removed, self.is_fresh) {
+                _ if has_moved_on => Fate::Refuse("was changed after the program that the area belongs to"),
                 (true, _) => Fate::Remove,
                 (false, true) => Fate::Rewrite,
                 (false, false) => Fate::Replay,
             },
             // The file system has lost the removal of the one before, too.
-            Present::File(it) if self.is_removed && self.is_fresh && it.born_ns < wanted.born_ns => {
-                Fate::Remove
-            }
+            Present::File(it) if self.is_removed && is_older(it) => Fate::Remove,
             _ if self.is_removed => Fate::Gone,
-            Present::Nothing if self.is_fresh => Fate::Rewrite,
-            Present::Nothing => Fate::Refuse("is missing, and the area has only its last changes"),
-            Present::File(it) if self.is_fresh && it.born_ns < wanted.born_ns => Fate::Rewrite,
+            Present::Nothing if !self.is_fresh => {
+                Fate::Refuse("is missing, and the area has only its last changes")
+            }
+            Present::Nothing if has_new_names => Fate::Refuse(
+                "is missing, and its directory was changed after the program that the area belongs to",
+            ),
+            Present::Nothing => Fate::Rewrite,
+            Present::File(it) if is_older(it) => Fate::Rewrite,
             Present::File(_) => Fate::Refuse("is another file than the one that the area has changes of"),
             Present::Other => Fate::Refuse("is no regular file any more"),
         }
     }
+}
+
+/// Goes through the changes of the log, without their data: `read` reads a position. The size below which no file can have
+/// fallen since the last checkpoint, unless somebody else has cut it off.
+pub fn least_sizes<E: From<Malformed>>(
+    positions: Range<u64>,
+    mut read: impl FnMut(u64) -> Result<Option<Vec<u8>>, E>,
+) -> Result<BTreeMap<FileId, u64>, E> {
+    let mut least = BTreeMap::new();
+    let mut position = positions.start;
+    while position < positions.end {
+        let entry = read(position)?;
+        let change = entry.as_deref().and_then(Change::parse);
+        let change = change.ok_or(Malformed(position))?;
+        // Before its first change a file was at least as long as where that begins.
+        let size = least.entry(change.file).or_insert(change.offset);
+        *size = change.size.min(*size);
+        position += 1 + u64::from(change.pieces.unwrap_or(0));
+    }
+    Ok(least)
 }
 
 /// Goes through the log: `read` reads a position, `apply` takes each change: of which file, where its data goes, the data, and
