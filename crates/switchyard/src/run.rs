@@ -1,15 +1,16 @@
 //! `switchyard run` and `export`: unmodified programs whose synced files are durable by a storage area
 //! (docs/format/files.md). The work is done in the program itself, by the library of `crates/preload`.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, IN_USE, code_of, told};
 use crate::size::Size;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use area::AreaError;
-use area::files::{DEFAULT_PATTERNS, FilesError, Recovered, export as export_copies, restore};
+use area::files::{
+    DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
+};
 use clap::Args;
 use runtime::MediaOpenError;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,7 +49,8 @@ pub struct RunArgs {
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  switchyard export app.area /tmp/copies     copies at their whole paths below /tmp/copies\n  \
-    switchyard export app.area                 the files themselves, as the next `run` would"
+    switchyard export app.area                 the files themselves, as the next `run` would\n  \
+    switchyard export app.area --forget a.log  a.log stays as it is"
 )]
 pub struct ExportArgs {
     /// File or block device of the area
@@ -57,6 +59,9 @@ pub struct ExportArgs {
     /// Directory for copies; without it the command updates the files themselves
     #[arg(value_name = "DIR")]
     pub directory: Option<PathBuf>,
+    /// Forget what the area has of this file, which stays as it is; repeat it for several
+    #[arg(long, value_name = "FILE", conflicts_with = "directory")]
+    pub forget: Vec<PathBuf>,
 }
 
 fn judged(area: &Path, error: FilesError) -> anyhow::Error {
@@ -96,7 +101,7 @@ fn tell(recovered: &Recovered) {
     }
 }
 
-/// Becomes the program.
+/// Runs the program, and settles the area at its end, which is that of this process.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let library = library()?;
     let patterns = match &args.patterns[..] {
@@ -120,18 +125,42 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    let error = Command::new(&args.program[0])
+    let mut command = Command::new(&args.program[0]);
+    command
         .args(&args.program[1..])
         .env("LD_PRELOAD", preload)
-        .env("SWITCHYARD_AREA", area)
+        .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
-        .env("SWITCHYARD_MATCH", patterns)
-        .exec();
-    Err(error).with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))
+        .env("SWITCHYARD_MATCH", patterns);
+    let status = run_to_end(&mut command);
+    let status = status.with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))?;
+    if !args.nvm {
+        settle(&area);
+    }
+    end_as(status)
 }
 
-/// Copies, or brings up to date.
+/// The program has ended: the kernel has all of its files, and the area shall have nothing.
+fn settle(area: &Path) {
+    match restore(area, 0).map_err(|error| judged(area, error)) {
+        Ok(_) => {}
+        // The program has gone into the background, and has it.
+        Err(error) if code_of(&error) == IN_USE => {}
+        Err(error) => eprintln!("switchyard: the area keeps what the files lack: {}", told(&error)),
+    }
+}
+
+/// Copies, brings up to date, or forgets.
 pub fn export(args: &ExportArgs) -> anyhow::Result<()> {
+    for file in &args.forget {
+        let file = std::path::absolute(file).context("--forget")?;
+        let is_known = forget(&args.area, &file).map_err(|error| judged(&args.area, error))?;
+        ensure!(is_known, "the area has nothing of {}", file.display());
+        println!("{} stays as it is", file.display());
+    }
+    if !args.forget.is_empty() {
+        return Ok(());
+    }
     let Some(directory) = &args.directory else {
         let recovered = restore(&args.area, 0).map_err(|error| judged(&args.area, error))?;
         println!(
