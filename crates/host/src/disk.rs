@@ -36,6 +36,8 @@ use thiserror::Error;
 pub const SPARE_RATIO: f64 = 0.25;
 /// Pages that one call begins or writes back at most.
 pub const STEP_PAGES: usize = 256;
+/// Pages of changes, of reads and of write-backs that begin in turn, so that none of the three holds up the others.
+const TURN_PAGES: usize = 32;
 /// Pages that the answer to a status covers at most: 16 MiB, since they are looked at one by one.
 const STATUS_PAGES: u64 = 4096;
 /// Without requests for this long the time is used to collect (RackBlox's artifact: 30 ms).
@@ -472,7 +474,7 @@ impl Disk {
             let mut progress = self.step_stuck();
             progress |= self.step_changes();
             progress |= self.step_reads();
-            self.issue();
+            progress |= self.issue();
             progress |= self.drain_flash();
             let busy = !self.lines.is_empty() || !self.changing.is_empty();
             progress |= self.buffered.step_stop(now, busy);
@@ -495,19 +497,16 @@ impl Disk {
 
     /// Begins pages of changes, in turns.
     fn step_changes(&mut self) -> bool {
-        let mut progress = false;
-        while self.budget > 0
+        let (mut progress, rest) = (false, self.rest_of_turn());
+        while self.budget > rest
             && let Some(&slot) = self.changing.front()
+            && self.can_change(slot)
         {
-            let work = &mut self.works[slot];
-            let (place, lpn) = (work.begun, work.lpn(work.begun));
-            if !self.buffered.cache().has_room(lpn) && !self.lines.contains_key(&lpn.0) {
-                break;
-            }
             self.changing.pop_front();
             self.budget -= 1;
             progress = true;
             let work = &mut self.works[slot];
+            let (place, lpn) = (work.begun, work.lpn(work.begun));
             work.begun += 1;
             if work.begun < work.pages() {
                 self.changing.push_back(slot);
@@ -515,6 +514,18 @@ impl Disk {
             self.change(slot, place, lpn);
         }
         progress
+    }
+
+    /// Budget that is left after a turn.
+    fn rest_of_turn(&self) -> usize {
+        self.budget.saturating_sub(TURN_PAGES)
+    }
+
+    /// True if there is room for the next page of a change.
+    fn can_change(&self, slot: u32) -> bool {
+        let work = &self.works[slot];
+        let lpn = work.lpn(work.begun);
+        self.buffered.cache().has_room(lpn) || self.lines.contains_key(&lpn.0)
     }
 
     /// Changes one page, or lets that wait for what the page holds.
@@ -614,8 +625,8 @@ impl Disk {
 
     /// Begins pages of reads, in turns.
     fn step_reads(&mut self) -> bool {
-        let mut progress = false;
-        while self.budget > 0
+        let (mut progress, rest) = (false, self.rest_of_turn());
+        while self.budget > rest
             && self.reads_in_flight < self.config.read_depth
             && let Some(slot) = self.reading.pop_front()
         {
@@ -648,18 +659,22 @@ impl Disk {
     }
 
     /// Issues write-backs and flushes to the flash.
-    fn issue(&mut self) {
-        while self.budget > 0
+    fn issue(&mut self) -> bool {
+        let (mut progress, rest) = (false, self.rest_of_turn());
+        while self.budget > rest
             && let Some((lpn, _)) = self.buffered.next_write(self.now, self.waits_for_room())
         {
             self.budget -= 1;
+            progress = true;
             self.buffered.write(self.now, lpn);
         }
         self.buffered.start_flush(self.now);
+        progress
     }
 
     fn waits_for_room(&self) -> bool {
-        !self.stuck.is_empty() || !self.changing.is_empty()
+        let change = self.changing.front();
+        !self.stuck.is_empty() || change.is_some_and(|&slot| !self.can_change(slot))
     }
 
     fn drain_flash(&mut self) -> bool {
@@ -756,11 +771,7 @@ impl Disk {
     /// True if the budget alone held something back.
     fn is_unfinished(&self) -> bool {
         let reads = !self.reading.is_empty() && self.reads_in_flight < self.config.read_depth;
-        let room = |&slot: &u32| {
-            let work = &self.works[slot];
-            self.buffered.cache().has_room(work.lpn(work.begun))
-        };
-        let changes = self.changing.front().is_some_and(room);
+        let changes = self.changing.front().is_some_and(|&slot| self.can_change(slot));
         let writes = self.buffered.may_write(self.now, self.waits_for_room());
         self.budget == 0 && (reads || changes || writes && !self.buffered.cache().is_empty())
     }

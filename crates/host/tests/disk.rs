@@ -640,3 +640,24 @@ fn a_long_trim_is_done_in_bounded_steps() {
     assert!(calls >= 4, "{calls} calls");
     rig.read_all();
 }
+
+// Bug: while long trims of pages that nobody had written were under way, no read was begun, for seconds. Cause: such pages
+// need no room, and took all pages that a call begins. Fix: changes, reads and write-backs take turns within a call.
+#[test]
+fn a_long_trim_of_holes_holds_up_no_read() {
+    let geometry = Geometry {
+        blocks_per_plane: 160,
+        ..GEOMETRY
+    };
+    let mut rig = Rig::new(3, DiskConfig::new(Timing::none(), 2), geometry, None);
+    assert!(rig.sectors.len() / SECTORS > 8 * host::disk::STEP_PAGES);
+    let trim = rig.submit(BlockOp::Trim, 0, rig.sectors.len(), false);
+    let mut reads = 0;
+    while rig.asked.contains_key(&trim) {
+        let read = rig.submit(BlockOp::Read, reads * SECTORS, SECTORS, false);
+        assert!(!rig.asked.contains_key(&read), "read {reads} waits for the trim");
+        rig.time_step();
+        reads += 1;
+    }
+    assert!(reads >= 4, "{reads} reads");
+}
