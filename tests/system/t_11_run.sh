@@ -194,6 +194,33 @@ expect_code 0 "$SWITCHYARD" export "$work/stale.area" --forget "$files/gone"
 expect_code 0 "$SWITCHYARD" run --area "$work/stale.area" -- true
 [[ $(cat "$files/journal") == "old and new" && ! -e $files/gone ]] || fail "a file was changed"
 
+echo "· calls that are seldom, or that are not seen"
+# Each case has an area and a program of its own; the power is cut once under all of them.
+calls() { "$python" "$here/run_calls.py" "$@"; }
+mkdir "$work/calls.d"
+declare -A programs=()
+at_end 'kill -9 ${programs[@]} 2>/dev/null || true'
+for name in $(calls names); do
+    "$SWITCHYARD" run --area "$work/calls.d/$name.area" --size 32MiB --match "$name" -- "$python" "$here/run_calls.py" act "$name" \
+        "$files" "$work/calls.d/$name.ready" >"$work/calls.d/$name.log" 2>&1 &
+    programs[$name]=$!
+done
+for name in "${!programs[@]}"; do
+    await_line "$work/calls.d/$name.ready" "${programs[$name]}" || { cat "$work/calls.d/$name.log" >&2; fail "$name: not ready"; }
+    kill -STOP $(pgrep -P "${programs[$name]}")
+done
+py cut "$files"
+for name in "${!programs[@]}"; do
+    program=${programs[$name]}
+    end_program 9
+done
+umount "$files"
+mount_files
+for name in "${!programs[@]}"; do
+    "$SWITCHYARD" export "$work/calls.d/$name.area" >"$work/out" || fail "$name: export"
+    calls check "$name" "$files" || fail "$name: what was synced is lost"
+done
+
 # database NAME LOAD CHECK FILE: the same for one that a program of ours uses.
 database() {
     local name=$1 cut

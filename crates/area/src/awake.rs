@@ -13,6 +13,7 @@
 //! A killed program leaves such a write to the kernel, and the kernel keeps the file open until the write ends. So the
 //! next owner of a medium must ask whether the medium is open, and must rely on no other file.
 
+use crate::own;
 use crate::sync::{AtomicU32, Once, Ordering};
 use base::Duration;
 use io_uring::{opcode, types};
@@ -122,7 +123,7 @@ pub(crate) fn never() {
 
 /// A ring of one thread, out of the way of the program's descriptors.
 fn new_ring() -> io::Result<Ring> {
-    Ring::new(2)?.moved_to(DESCRIPTORS)
+    own::ring(|| Ring::new(2)?.moved_to(DESCRIPTORS))
 }
 
 extern "C" fn after_fork() {
@@ -203,6 +204,12 @@ impl Awake {
         }
     }
 
+    fn take_ring(&mut self) -> Option<Ring> {
+        let ring = self.ring.take()?;
+        own::unmark(ring.fd());
+        Some(ring)
+    }
+
     /// `None` if the kernel takes nothing, or does not come to it.
     fn write(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Option<io::Result<usize>> {
         let ring = self.ring.as_mut()?;
@@ -215,7 +222,7 @@ impl Awake {
         if ring.submit().ok() != Some(1) {
             // It never will: the program may have closed the ring's descriptor, and its number be another file's now. So it
             // is not closed again.
-            if let Some(ring) = self.ring.take() {
+            if let Some(ring) = self.take_ring() {
                 ring.leak();
             }
             return None;
@@ -238,7 +245,7 @@ impl Awake {
         match -result {
             // What would have to wait goes to a worker, of which there may be none as there may be no more tasks (RLIMIT_NPROC, pids.max).
             libc::ECANCELED | libc::EAGAIN => {
-                self.ring = None;
+                drop(self.take_ring());
                 None
             }
             error @ 1.. => Some(Err(io::Error::from_raw_os_error(error))),
@@ -250,7 +257,7 @@ impl Awake {
 impl Drop for Awake {
     fn drop(&mut self) {
         // The program may have closed its descriptor, and the number be another file's now.
-        if let Some(mut ring) = self.ring.take()
+        if let Some(mut ring) = self.take_ring()
             && ring.submit().is_err()
         {
             ring.leak();

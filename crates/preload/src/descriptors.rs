@@ -61,27 +61,38 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     copied(followed(fd), unsafe { real::dup(fd) })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to {
+/// Makes `to` another descriptor of `fd`. `to` is forgotten before, and not if that fails.
+fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
+    if fd == to {
+        return make();
+    }
+    let before = followed(to);
+    if let Some(it) = before {
+        inside(|| it.journal.duplicate(it.file));
         unfollow(to);
     }
-    // SAFETY: the caller's arguments.
-    let made = unsafe { real::dup2(fd, to) };
-    if fd == to {
-        made
-    } else {
-        copied(followed(fd), made)
+    let made = make();
+    match before {
+        Some(it) if made < 0 => {
+            // Its place is there: it was followed.
+            let _ = open::set(it.journal, to, it.file, it.flags);
+        }
+        Some(it) => inside(|| it.journal.close_file(it.file)),
+        None => {}
     }
+    copied(followed(fd), made)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    replaced(fd, to, || unsafe { real::dup2(fd, to) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to {
-        unfollow(to);
-    }
     // SAFETY: the caller's arguments.
-    copied(followed(fd), unsafe { real::dup3(fd, to, flags) })
+    replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
 /// The C library's is variadic: the argument, if any, is a word.

@@ -8,6 +8,8 @@
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
 //! | `names` | rename, unlink, remove |
 //! | `descriptors` | close, dup, fcntl |
+//! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
+//! | `rings` | a look for an io_uring of the program, which writes unseen |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
@@ -21,9 +23,12 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod descriptors;
+mod hidden;
 mod names;
 mod open;
 mod real;
+mod rings;
+mod streams;
 mod sync;
 mod write;
 
@@ -125,10 +130,16 @@ fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
         .map_err(|&code| code)
 }
 
-/// The journal, if a file was followed before, and calls of this thread are.
+/// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
+/// its own.
 fn present() -> Option<&'static Journal> {
     let journal = JOURNAL.get()?.as_ref().ok()?;
-    (!is_passive()).then_some(journal)
+    (!is_passive() && is_owner()).then_some(journal)
+}
+
+/// True in the process that opened the area.
+fn is_owner() -> bool {
+    std::process::id() as pid_t == OWNER.load(Ordering::Relaxed)
 }
 
 /// In a child, after fork.
@@ -171,10 +182,6 @@ fn unfollow(fd: c_int) {
     if followed(fd).is_none() {
         return;
     }
-    // A child of vfork has its own descriptors, and our memory.
-    if std::process::id() as pid_t != OWNER.load(Ordering::Relaxed) {
-        return;
-    }
     let value = place(fd).map_or(0, |place| place.swap(0, Ordering::Relaxed));
     if let Some(journal) = present().filter(|_| value != 0) {
         inside(|| journal.close_file(FileId(value >> 2)));
@@ -187,7 +194,10 @@ impl Followed {
     }
 
     fn sync(&self) -> io::Result<()> {
-        inside(|| self.journal.sync(self.file))
+        inside(|| {
+            rings::look(self.journal)?;
+            self.journal.sync(self.file)
+        })
     }
 
     /// The file is the file system's alone from now on.

@@ -20,12 +20,7 @@ fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
 /// The name that `path` is, relative to a directory's descriptor: absolute, its directories without links.
 fn name(directory: c_int, path: *const c_char) -> Option<PathBuf> {
     let path = path_of(path)?;
-    let base = match directory {
-        libc::AT_FDCWD => PathBuf::new(),
-        _ if path.is_absolute() => PathBuf::new(),
-        _ => fs::read_link(format!("/proc/self/fd/{directory}")).ok()?,
-    };
-    let parent = base.join(path.parent()?);
+    let parent = base(directory, path)?.join(path.parent()?);
     let parent = if parent.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -34,9 +29,18 @@ fn name(directory: c_int, path: *const c_char) -> Option<PathBuf> {
     Some(fs::canonicalize(parent).ok()?.join(path.file_name()?))
 }
 
-/// The file that `path` leads to.
-pub(crate) fn target(path: *const c_char) -> Option<PathBuf> {
-    fs::canonicalize(path_of(path)?).ok()
+/// The file that `path` leads to, relative to a directory's descriptor.
+pub(crate) fn target(directory: c_int, path: *const c_char) -> Option<PathBuf> {
+    fs::canonicalize(base(directory, path_of(path)?)?.join(path_of(path)?)).ok()
+}
+
+/// The directory that a path is relative to.
+fn base(directory: c_int, path: &Path) -> Option<PathBuf> {
+    match directory {
+        libc::AT_FDCWD => Some(PathBuf::new()),
+        _ if path.is_absolute() => Some(PathBuf::new()),
+        _ => fs::read_link(format!("/proc/self/fd/{directory}")).ok(),
+    }
 }
 
 fn known(directory: c_int, path: *const c_char) -> Option<(&'static Journal, FileId)> {

@@ -1,20 +1,20 @@
 //! Opening: which files are followed.
 
-use crate::{
-    APPENDS, Followed, SYNCS, Settings, followed, inside, is_passive, journal, place, real, set_errno,
-    settings, unfollow,
-};
+use crate::{APPENDS, SYNCS, Settings, inside, is_passive, journal, names, place, present, real, rings};
+use crate::{set_errno, settings, unfollow};
 use area::files::{FileId, Journal, matches};
+use area::own::is_own;
 use libc::{c_char, c_int, mode_t};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::{fs, io};
 
 const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
 
 /// The settings, if a file opened by this path for writing is to be followed.
-fn chosen(path: *const c_char) -> Option<&'static Settings> {
+pub(crate) fn chosen(path: *const c_char) -> Option<&'static Settings> {
     if path.is_null() || is_passive() {
         return None;
     }
@@ -22,6 +22,9 @@ fn chosen(path: *const c_char) -> Option<&'static Settings> {
     // SAFETY: the program's path ends with a zero.
     let path = unsafe { CStr::from_ptr(path) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    if rings::are_there() {
+        return None;
+    }
     let is_chosen = || {
         let absolute = std::path::absolute(path);
         matches(&settings.patterns, absolute.as_deref().unwrap_or(path))
@@ -30,8 +33,8 @@ fn chosen(path: *const c_char) -> Option<&'static Settings> {
 }
 
 /// Follows a descriptor that was opened for writing; false if it is no regular file.
-fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Result<bool, c_int> {
-    let code = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+pub(crate) fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Result<bool, c_int> {
+    let code = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     let is_truncated = flags & libc::O_TRUNC != 0;
     let Some(file) = inside(|| journal.open_file(fd, is_truncated)).map_err(code)? else {
         return Ok(false);
@@ -39,11 +42,64 @@ fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Result<bool, c_
     let syncs = if flags & SYNC_FLAGS != 0 { SYNCS } else { 0 };
     let appends = if flags & libc::O_APPEND != 0 { APPENDS } else { 0 };
     set(journal, fd, file, syncs | appends).map_err(code)?;
+    let check = || {
+        // The program may have the file open already, by another name or from its parent: then it is not followed.
+        if journal.opens(file) == 1 && is_open_elsewhere(fd) {
+            journal.give_up(file)?;
+        }
+        rings::look(journal)
+    };
+    inside(check).map_err(code)?;
     Ok(true)
 }
 
+/// True if the program has another descriptor for writing of the same file.
+fn is_open_elsewhere(fd: c_int) -> bool {
+    let identity = |fd: c_int| {
+        // SAFETY: zeros are a valid `stat`.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills `found`. No times are looked at, but this call asks for them: the file has just been opened.
+        let is_there = unsafe { libc::fstat(fd, &mut found) } == 0;
+        is_there.then_some((found.st_dev, found.st_ino))
+    };
+    let writes = |fd: c_int| {
+        // SAFETY: no memory is involved.
+        let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+        flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0
+    };
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+        return true;
+    };
+    let wanted = identity(fd);
+    let numbers = entries
+        .flatten()
+        .filter_map(|it| it.file_name().to_str()?.parse().ok());
+    let mut others = numbers.filter(|&other: &c_int| other != fd && !is_own(other));
+    others.any(|other| identity(other) == wanted && writes(other))
+}
+
+/// A file that is opened by a name that is not chosen may be followed by another one.
+fn follow_known(fd: c_int, flags: c_int) -> c_int {
+    let known = |journal: &'static Journal| {
+        inside(|| journal.find_same(fd))?;
+        Some(journal)
+    };
+    let Some(journal) = present().filter(|_| fd >= 0).and_then(known) else {
+        return fd;
+    };
+    match follow(journal, fd, flags) {
+        Ok(_) => fd,
+        Err(code) => {
+            // SAFETY: just opened, and not given out.
+            unsafe { real::close(fd) };
+            set_errno(code);
+            -1
+        }
+    }
+}
+
 /// The descriptor is one of the file, with these flags. Too high a one is not followed: the file is given up.
-pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64) -> std::io::Result<()> {
+pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64) -> io::Result<()> {
     match place(fd) {
         Some(place) => place.store(file.0 << 2 | flags, Ordering::Relaxed),
         None => inside(|| journal.give_up(file))?,
@@ -55,8 +111,11 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     // SAFETY: the caller's arguments.
     let open = |flags| unsafe { real::openat(directory, path, flags, mode) };
     let is_written = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
-    let Some(settings) = chosen(path).filter(|_| is_written && flags & libc::O_PATH == 0) else {
+    if !is_written || flags & libc::O_PATH != 0 {
         return open(flags);
+    }
+    let Some(settings) = chosen(path) else {
+        return follow_known(open(flags), flags);
     };
     let journal = match journal(settings) {
         Ok(journal) => journal,
@@ -65,14 +124,23 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
             return -1;
         }
     };
-    let fd = open(flags & !SYNC_FLAGS);
+    // What the log has of a file must not be made to one that was emptied without the log's knowledge.
+    let is_known = || journal.find(&names::target(directory, path)?);
+    let empties = flags & libc::O_TRUNC != 0 && inside(is_known).is_some();
+    let kept = if empties { libc::O_TRUNC } else { 0 };
+    let fd = open(flags & !SYNC_FLAGS & !kept);
     if fd < 0 {
         return fd;
     }
-    let result = follow(journal, fd, flags);
-    if let Ok(true) = result {
+    let result = follow(journal, fd, flags & !kept);
+    // SAFETY: no memory is involved.
+    let empty = || unsafe { libc::ftruncate(fd, 0) } == 0;
+    if let Ok(true) = result
+        && (!empties || empty())
+    {
         return fd;
     }
+    unfollow(fd);
     // SAFETY: just opened, and not given out.
     unsafe { real::close(fd) };
     match result {
@@ -106,78 +174,4 @@ opens! {
     __open64_2(path: *const c_char, flags: c_int) => libc::AT_FDCWD, path, flags | libc::O_LARGEFILE, 0;
     __openat_2(directory: c_int, path: *const c_char, flags: c_int) => directory, path, flags, 0;
     __openat64_2(directory: c_int, path: *const c_char, flags: c_int) => directory, path, flags | libc::O_LARGEFILE, 0;
-}
-
-/// Streams write without our knowledge: a chosen file that is opened as one is given up as long as it is open.
-unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE {
-    if file.is_null() || mode.is_null() {
-        return file;
-    }
-    // SAFETY: the program's mode ends with a zero.
-    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    let is_written = mode.iter().any(|byte| b"wa+".contains(byte));
-    let Some(settings) = chosen(path).filter(|_| is_written) else {
-        return file;
-    };
-    // SAFETY: an open stream.
-    let fd = unsafe { libc::fileno(file) };
-    let give_up = |journal: &'static Journal| {
-        follow(journal, fd, 0)?;
-        followed(fd).map_or(Ok(()), |it: Followed| it.give_up().map_err(|_| libc::EIO))
-    };
-    match journal(settings).and_then(give_up) {
-        Ok(()) => file,
-        Err(code) => {
-            unfollow(fd);
-            // SAFETY: just opened, and not given out.
-            unsafe { real::fclose(file) };
-            set_errno(code);
-            std::ptr::null_mut()
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: the caller's arguments.
-    unsafe { stream(path, mode, real::fopen(path, mode)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: the caller's arguments.
-    unsafe { fopen(path, mode) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen(
-    path: *const c_char,
-    mode: *const c_char,
-    file: *mut libc::FILE,
-) -> *mut libc::FILE {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        unfollow(libc::fileno(file));
-        stream(path, mode, real::freopen(path, mode, file))
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen64(
-    path: *const c_char,
-    mode: *const c_char,
-    file: *mut libc::FILE,
-) -> *mut libc::FILE {
-    // SAFETY: the caller's arguments.
-    unsafe { freopen(path, mode, file) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    if let Some(Err(_)) = followed(fd).map(|it| it.give_up()) {
-        set_errno(libc::EIO);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the caller's arguments.
-    unsafe { real::fdopen(fd, mode) }
 }

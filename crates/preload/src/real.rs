@@ -1,17 +1,24 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
-use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, size_t, ssize_t};
+use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
+use libc::{size_t, ssize_t};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 fn find(place: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
+    let found = look_up(place, name);
+    assert!(!found.is_null(), "the C library has what the program has called");
+    found
+}
+
+/// Null if nobody has it.
+fn look_up(place: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
     let known = place.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
     }
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-    assert!(!found.is_null(), "the C library has what the program has called");
     place.store(found, Ordering::Relaxed);
     found
 }
@@ -63,4 +70,53 @@ real! {
     renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint) -> c_int;
     unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     remove(path: *const c_char) -> c_int;
+    aio_write(request: *mut aiocb) -> c_int;
+    aio_write64(request: *mut aiocb) -> c_int;
+    aio_fsync(operation: c_int, request: *mut aiocb) -> c_int;
+    aio_fsync64(operation: c_int, request: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;
+    syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+}
+
+/// Functions whose arguments nobody knows.
+macro_rules! variadic {
+    ($($name:ident;)*) => {$(
+        pub fn $name() -> *mut c_void {
+            static PLACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+            find(&PLACE, concat!(stringify!($name), "\0"))
+        }
+    )*};
+}
+
+variadic! {
+    dprintf;
+    __dprintf_chk;
+    vdprintf;
+    __vdprintf_chk;
+}
+
+/// Functions of libraries that a program may lack: they answer with a negative error number.
+macro_rules! optional {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        pub unsafe fn $name($($argument: $type),*) -> c_int {
+            static PLACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+            let found = look_up(&PLACE, concat!(stringify!($name), "\0"));
+            if found.is_null() {
+                return -libc::ENOSYS;
+            }
+            // SAFETY: the library's function of this name has this type.
+            let function: unsafe extern "C" fn($($type),*) -> c_int = unsafe { std::mem::transmute(found) };
+            // SAFETY: the caller keeps to its contract.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+optional! {
+    io_submit(context: *mut c_void, count: c_long, requests: *mut *mut c_void);
+    io_uring_setup(entries: c_uint, parameters: *mut c_void);
+    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint);
+    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void);
 }

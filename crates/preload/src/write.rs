@@ -164,7 +164,7 @@ pub unsafe extern "C" fn pwritev64v2(
 }
 
 /// The log cannot follow what happens to the file now: the file system has it alone from here on.
-fn give_up(fd: c_int) -> io::Result<()> {
+pub(crate) fn give_up(fd: c_int) -> io::Result<()> {
     followed(fd).map_or(Ok(()), |it| it.give_up())
 }
 
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::truncate(path, size) };
     let known = present().and_then(|journal| {
-        let find = || journal.find(&names::target(path)?);
+        let find = || journal.find(&names::target(libc::AT_FDCWD, path)?);
         Some((journal, inside(find)?))
     });
     match (known, u64::try_from(size)) {
@@ -288,8 +288,7 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count:
         return make();
     };
     match mode {
-        0 => answer(inside(|| it.journal.grow(it.file, make))),
-        libc::FALLOC_FL_KEEP_SIZE => make(),
+        0 | libc::FALLOC_FL_KEEP_SIZE => answer(inside(|| it.journal.grow(it.file, make))),
         _ => answer(it.give_up().map(|()| make())),
     }
 }

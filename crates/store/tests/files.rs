@@ -228,7 +228,7 @@ impl World {
         let id = self.open[path];
         let change = self.files.announce(id);
         self.log_change(id, change, &[]);
-        match self.files.sync(id) {
+        match self.files.sync(id, self.rng.chance(0.5)) {
             SyncBy::Log => {
                 self.sync_area();
                 self.syncs[0] += 1;
@@ -603,5 +603,22 @@ fn a_write_behind_the_end_is_not_logged() {
     assert!(files.write(id, 0, 10, 1).is_some());
     // Somebody else has made it longer.
     assert!(files.write(id, 20, 10, 1).is_none());
-    assert_eq!(files.sync(id), SyncBy::Checkpoint);
+    assert_eq!(files.sync(id, true), SyncBy::Checkpoint);
+}
+
+/// bug: what another way than the log's had written was lost after a sync. fix: a sync that follows no logged change is a real one.
+#[test]
+fn a_sync_without_news_is_left_to_a_checkpoint() {
+    let limits = FileLimits {
+        unsynced_bytes_max: 1000,
+        checkpoint_bytes: 1000,
+    };
+    let mut files = Files::new(limits, FileId(1));
+    let (id, _) = files.open(Description::default(), 0);
+    assert!(files.write(id, 0, 10, 1).is_some());
+    files.logged(id, 100);
+    assert_eq!(files.sync(id, false), SyncBy::Log);
+    // Another thread's sync has taken its change along.
+    assert_eq!(files.sync(id, true), SyncBy::Log);
+    assert_eq!(files.sync(id, false), SyncBy::Checkpoint);
 }

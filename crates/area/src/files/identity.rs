@@ -175,6 +175,12 @@ pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
     Ok(data.stx_size)
 }
 
+/// The inode of the descriptor's file.
+pub(super) fn inode(file: impl AsFd) -> io::Result<u64> {
+    let fd = file.as_fd().as_raw_fd();
+    Ok(ask(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_INO)?.stx_ino)
+}
+
 /// Names that the descriptor's file has.
 pub(super) fn links(file: impl AsFd) -> io::Result<u32> {
     let data = ask(

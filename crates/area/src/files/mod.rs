@@ -23,10 +23,12 @@ use crate::area::{Area, AreaOptions};
 use crate::awake;
 use crate::backend::NvmTiming;
 use crate::error::AreaError;
+use crate::own::{self, Own};
 use crate::structures::Log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, thread};
 use identity::Name;
 use lease::Lease;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -67,7 +69,7 @@ pub enum At {
 struct State {
     files: Files,
     /// Of each file: open as long as the area has something of it.
-    descriptors: BTreeMap<FileId, OwnedFd>,
+    descriptors: BTreeMap<FileId, Own>,
     /// Held whenever a file changes.
     lease: Lease,
     /// A file could not be synced, or the area not written.
@@ -94,6 +96,11 @@ pub struct Journal {
 
 fn failed() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
+}
+
+thread_local! {
+    /// The file that this thread wrote last, if it has not synced it.
+    static WRITTEN: Cell<Option<FileId>> = const { Cell::new(None) };
 }
 
 impl Journal {
@@ -133,6 +140,9 @@ impl Journal {
             })
             .map_err(AreaError::from)?;
         let thread = Mutex::new(Some(thread));
+        if let Some(fd) = shared.area.descriptor() {
+            own::mark(fd);
+        }
         Ok((Self { shared, thread }, recovered))
     }
 
@@ -153,7 +163,7 @@ impl Journal {
         let (id, is_new) = state.files.open(description, size);
         if is_new {
             let own = duplicate(fd)?;
-            state.descriptors.insert(id, own);
+            state.descriptors.insert(id, Own::new(own));
         } else if is_truncated && !state.files.has_size(id, 0) {
             let change = state.files.resize(id, 0);
             self.shared.log(&mut state, id, change, &[]);
@@ -206,9 +216,10 @@ impl Journal {
             state.files.missed(id);
             return written;
         };
-        let pieces = data.iter().filter(|piece| !piece.is_empty()).count() as u32;
-        let change = state.files.write(id, offset, count, pieces);
-        self.shared.log(&mut state, id, change, data);
+        let data = cut(data, written as usize);
+        let change = state.files.write(id, offset, count, data.len() as u32);
+        self.shared.log(&mut state, id, change, &data);
+        WRITTEN.set(Some(id));
         if state.files.is_checkpoint_due() {
             self.shared.due.notify_one();
         }
@@ -265,7 +276,11 @@ impl Journal {
             }
             let change = state.files.announce(id);
             shared.log(&mut state, id, change, &[]);
-            let by = state.files.sync(id);
+            let has_written = WRITTEN.get() == Some(id);
+            if has_written {
+                WRITTEN.set(None);
+            }
+            let by = state.files.sync(id, has_written);
             let is_logged = by == SyncBy::Log;
             (by, is_logged.then(|| state.lease.renew(&shared.area)).flatten())
         };
@@ -281,8 +296,8 @@ impl Journal {
             }
             SyncBy::Checkpoint => shared.checkpoint(),
             SyncBy::FileSystem => {
-                let own = shared.lock().descriptors.get(&id).map(OwnedFd::try_clone);
-                File::from(own.ok_or_else(failed)??).sync_all()
+                let own = shared.own(&shared.lock(), id)?.try_clone_to_owned()?;
+                File::from(own).sync_all()
             }
         }
     }
@@ -298,6 +313,35 @@ impl Journal {
         let bytes = path.as_os_str().as_bytes();
         let mut all = state.files.at(bytes);
         all.find(|&id| state.files.path(id) == bytes)
+    }
+
+    /// The file of a descriptor, if it is followed by whatever name.
+    pub fn find_same(&self, fd: RawFd) -> Option<FileId> {
+        // SAFETY: the caller's descriptor is open during the call.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let inode = identity::inode(file).ok()?;
+        if !self.shared.lock().files.has_inode(inode) {
+            return None;
+        }
+        let (description, _) = identity::describe(file).ok()??;
+        self.shared.lock().files.find(&description.identity)
+    }
+
+    /// Descriptors of the program that are open for the file.
+    pub fn opens(&self, id: FileId) -> u32 {
+        self.shared.lock().files.opens(id).unwrap_or(0)
+    }
+
+    /// Gives all files up.
+    pub fn give_up_all(&self) -> io::Result<()> {
+        let _round = self.shared.round();
+        let mut state = self.shared.lock();
+        self.shared.quiet_checkpoint(&mut state)?;
+        let all: Vec<_> = state.files.all().collect();
+        for id in all {
+            state.files.remove(id);
+        }
+        Ok(())
     }
 
     /// Gives the file up: from now on it is the file system's alone, which has all of it.
@@ -395,6 +439,14 @@ impl Journal {
     }
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Some(fd) = self.descriptor() {
+            own::unmark(fd);
+        }
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -460,8 +512,7 @@ impl Shared {
             });
         }
         ops.push(Op::Append { log, data: &header });
-        let pieces = data.iter().filter(|piece| !piece.is_empty());
-        ops.extend(pieces.map(|data| Op::Append { log, data }));
+        ops.extend(data.iter().map(|data| Op::Append { log, data }));
         for op in &ops {
             bytes += op.bytes();
         }
@@ -558,7 +609,7 @@ impl Shared {
         let path = Path::new(OsStr::from_bytes(state.files.path(id)));
         let directory = path.parent().filter(|_| with_directory);
         Ok(Syncing {
-            file: own.try_clone()?.into(),
+            file: own.as_fd().try_clone_to_owned()?.into(),
             directory: directory.map(Path::to_owned),
         })
     }
@@ -590,6 +641,19 @@ impl Syncing {
         self.file.sync_all()?;
         self.directory.map_or(Ok(()), |path| sync_directory(&path))
     }
+}
+
+/// The first `count` bytes of `data`, without empty pieces: a write may be short.
+fn cut<'a>(data: &[&'a [u8]], mut count: usize) -> Vec<&'a [u8]> {
+    let mut written = Vec::with_capacity(data.len());
+    for piece in data {
+        let piece = &piece[..piece.len().min(count)];
+        count -= piece.len();
+        if !piece.is_empty() {
+            written.push(piece);
+        }
+    }
+    written
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

@@ -25,6 +25,26 @@ mod backend {
 mod error {
     pub(crate) use ::area::AreaError;
 }
+mod own {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    pub(crate) struct Own(OwnedFd);
+
+    impl Own {
+        pub(crate) fn new(fd: OwnedFd) -> Self {
+            Self(fd)
+        }
+    }
+
+    impl AsFd for Own {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    pub(crate) fn mark(_: i32) {}
+    pub(crate) fn unmark(_: i32) {}
+}
 mod structures {
     pub(crate) use ::area::Log;
 }

@@ -238,6 +238,8 @@ struct File {
     logged: Option<u64>,
     missed: Option<u64>,
     unsynced_bytes: u64,
+    /// A change was logged after the last sync.
+    has_news: bool,
 }
 
 /// The files of one program.
@@ -288,6 +290,7 @@ impl Files {
             logged: None,
             missed: (size > 0).then_some(self.rounds),
             unsynced_bytes: 0,
+            has_news: false,
         };
         self.files.insert(id, file);
         (id, true)
@@ -389,6 +392,7 @@ impl Files {
         let file = self.file(id);
         file.is_described = true;
         file.logged = Some(rounds);
+        file.has_news = true;
         self.logged_bytes += bytes;
     }
 
@@ -425,9 +429,15 @@ impl Files {
             .flatten()
     }
 
-    /// Work that makes all writes to the file up to now durable.
-    pub fn sync(&mut self, id: FileId) -> SyncBy {
+    /// Work that makes all writes to the file up to now durable, for one who `has_written` since its own last sync. A sync
+    /// without anything new is for changes that the log did not see.
+    pub fn sync(&mut self, id: FileId, has_written: bool) -> SyncBy {
+        let rounds = self.rounds;
         let file = self.file(id);
+        let has_news = core::mem::take(&mut file.has_news);
+        if !(has_news || has_written) {
+            file.missed = Some(rounds);
+        }
         if file.description.is_removed {
             return SyncBy::FileSystem;
         }
@@ -531,6 +541,25 @@ impl Files {
             }
         }
         settled
+    }
+
+    /// A file with this inode, if there is one, in whichever file system.
+    pub fn has_inode(&self, inode: u64) -> bool {
+        self.files
+            .values()
+            .any(|it| it.description.identity.inode == inode)
+    }
+
+    /// The file that is this one.
+    pub fn find(&self, identity: &Identity) -> Option<FileId> {
+        let is_it = |it: &File| it.description.identity == *identity && !it.description.is_removed;
+        let mut all = self.files.iter();
+        all.find_map(|(&id, it)| is_it(it).then_some(id))
+    }
+
+    /// All files.
+    pub fn all(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.files.keys().copied()
     }
 
     /// Descriptors that are open for a file; none if it is not known.

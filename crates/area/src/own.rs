@@ -1,0 +1,86 @@
+//! Descriptors that this library has in a program that knows nothing of it, and rings that are the program's.
+
+use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
+use os::Ring;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// Higher descriptors are not told from the program's.
+const DESCRIPTORS_MAX: usize = 1 << 16;
+/// The name of a ring's descriptor in /proc.
+const RING: &str = "anon_inode:[io_uring]";
+
+/// A bit for each descriptor. A bit is set after its descriptor is made, and cleared before that is closed. So each bit stands for
+/// itself, and no order is needed.
+static OWN: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
+/// Held while a ring of ours is made, and while rings are looked for.
+static RINGS: Mutex<()> = Mutex::new(());
+
+fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OWN.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// True if this library has the descriptor, not the program.
+pub fn is_own(fd: RawFd) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+pub(crate) fn mark(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn unmark(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// A descriptor of ours.
+pub(crate) struct Own(OwnedFd);
+
+impl Own {
+    pub fn new(fd: OwnedFd) -> Self {
+        mark(fd.as_raw_fd());
+        Self(fd)
+    }
+}
+
+impl AsFd for Own {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        unmark(self.0.as_raw_fd());
+    }
+}
+
+/// Makes a ring of ours, which nobody takes for the program's meanwhile.
+pub(crate) fn ring(make: impl FnOnce() -> io::Result<Ring>) -> io::Result<Ring> {
+    let _guard = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let ring = make()?;
+    mark(ring.fd());
+    Ok(ring)
+}
+
+/// True if the program has an io_uring. A look costs a system call for each descriptor.
+pub fn has_rings() -> bool {
+    let _guard = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+        return false;
+    };
+    let is_ring = |path: &Path| fs::read_link(path).is_ok_and(|name| name.as_os_str() == RING);
+    let mut rings = entries.flatten().filter(|entry| is_ring(&entry.path()));
+    rings.any(|entry| {
+        let number = entry.file_name();
+        let fd = number.to_str().and_then(|text| text.parse().ok());
+        fd.is_none_or(|fd| !is_own(fd))
+    })
+}

@@ -1,0 +1,202 @@
+//! Changes that the library does not see as they happen: asynchronous I/O, clones, and system calls past the C library. What
+//! they change is given up before.
+
+use crate::write::give_up;
+use crate::{answer, inside, present, real, rings, sync, write};
+use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent};
+use std::{io, slice};
+
+/// File descriptors of requests to write.
+unsafe fn give_up_list(list: *const *mut aiocb, count: c_int) -> io::Result<()> {
+    if list.is_null() || count <= 0 {
+        return Ok(());
+    }
+    // SAFETY: the program's list.
+    let list = unsafe { slice::from_raw_parts(list, count as usize) };
+    list.iter().try_for_each(|request| {
+        // SAFETY: null, or the program's request.
+        let request = unsafe { request.as_ref() };
+        request.map_or(Ok(()), |it| give_up(it.aio_fildes))
+    })
+}
+
+macro_rules! asynchronous {
+    ($($write:ident, $fsync:ident, $list:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $write(request: *mut aiocb) -> c_int {
+            // SAFETY: the caller's arguments.
+            answer(unsafe { give_up_list(&request, 1).map(|()| real::$write(request)) })
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $fsync(operation: c_int, request: *mut aiocb) -> c_int {
+            // SAFETY: the caller's arguments.
+            answer(unsafe { give_up_list(&request, 1).map(|()| real::$fsync(operation, request)) })
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $list(
+            mode: c_int,
+            list: *const *mut aiocb,
+            count: c_int,
+            event: *mut sigevent,
+        ) -> c_int {
+            // SAFETY: the caller's arguments.
+            answer(unsafe { give_up_list(list, count).map(|()| real::$list(mode, list, count, event)) })
+        }
+    )*};
+}
+
+asynchronous! {
+    aio_write, aio_fsync, lio_listio;
+    aio_write64, aio_fsync64, lio_listio64;
+}
+
+/// A request of the kernel's asynchronous I/O (linux/aio_abi.h), as far as it is looked at.
+#[repr(C)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    flags: i32,
+    operation: u16,
+    priority: i16,
+    fd: u32,
+}
+
+/// Gives up the files of such requests, of which some may write.
+unsafe fn give_up_requests(count: c_long, requests: *const *const Iocb) -> io::Result<()> {
+    if requests.is_null() || count <= 0 {
+        return Ok(());
+    }
+    // SAFETY: the program's list.
+    let requests = unsafe { slice::from_raw_parts(requests, count as usize) };
+    requests.iter().try_for_each(|request| {
+        // SAFETY: null, or the program's request.
+        let request = unsafe { request.as_ref() };
+        request.map_or(Ok(()), |it| give_up(it.fd as c_int))
+    })
+}
+
+/// Of libaio, which answers with the negative error number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_submit(context: *mut c_void, count: c_long, requests: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match give_up_requests(count, requests.cast_const().cast()) {
+            Ok(()) => real::io_submit(context, count, requests),
+            Err(_) => -libc::EIO,
+        }
+    }
+}
+
+/// `struct file_dedupe_range` and its parts (linux/fs.h).
+#[repr(C)]
+struct Ranges {
+    offset: u64,
+    length: u64,
+    count: u16,
+    reserved: [u16; 3],
+}
+
+#[repr(C)]
+struct Range {
+    fd: i64,
+    rest: [u64; 3],
+}
+
+/// The C library's is variadic: the argument, if any, is a word. Only clones change a file's data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    const FICLONE: c_ulong = 0x4004_9409;
+    const FICLONERANGE: c_ulong = 0x4020_940d;
+    const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+    let prepared = match request {
+        FICLONE | FICLONERANGE => give_up(fd),
+        FIDEDUPERANGE if !argument.is_null() => {
+            // SAFETY: the program's ranges, which follow their count.
+            let ranges = unsafe {
+                let head = argument.cast::<Ranges>();
+                slice::from_raw_parts(head.add(1).cast::<Range>(), usize::from((*head).count))
+            };
+            ranges.iter().try_for_each(|range| give_up(range.fd as c_int))
+        }
+        _ => Ok(()),
+    };
+    // SAFETY: the caller's arguments.
+    answer(prepared.map(|()| unsafe { real::ioctl(fd, request, argument) }))
+}
+
+/// System calls by their number. The usual ones that change or sync files are as those of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        let make = || real::syscall(number, a, b, c, d, e, f);
+        let fd = a as c_int;
+        let prepared = match number {
+            libc::SYS_write => return write::write(fd, b as *const c_void, c as usize) as c_long,
+            libc::SYS_pwrite64 => return write::pwrite(fd, b as *const c_void, c as usize, d) as c_long,
+            libc::SYS_fsync => return c_long::from(sync::fsync(fd)),
+            libc::SYS_fdatasync => return c_long::from(sync::fdatasync(fd)),
+            libc::SYS_ftruncate => return c_long::from(write::ftruncate(fd, b)),
+            libc::SYS_io_uring_setup => made_ring(),
+            libc::SYS_io_submit => give_up_requests(b, c as *const *const Iocb),
+            libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_fallocate => give_up(fd),
+            libc::SYS_sendfile => give_up(fd),
+            libc::SYS_splice | libc::SYS_copy_file_range => give_up(c as c_int),
+            _ => return make(),
+        };
+        answer(prepared.map(|()| make()))
+    }
+}
+
+fn made_ring() -> io::Result<()> {
+    match crate::is_passive() {
+        // It is the library's own, or nothing is followed.
+        true => Ok(()),
+        false => {
+            let journal = present();
+            inside(|| rings::made(journal))
+        }
+    }
+}
+
+/// Of liburing, which calls the kernel itself, and answers with the negative error number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+    match made_ring() {
+        // SAFETY: the caller's arguments.
+        Ok(()) => unsafe { real::io_uring_setup(entries, parameters) },
+        Err(_) => -libc::EIO,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+    match made_ring() {
+        // SAFETY: the caller's arguments.
+        Ok(()) => unsafe { real::io_uring_queue_init(entries, ring, flags) },
+        Err(_) => -libc::EIO,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_init_params(
+    entries: c_uint,
+    ring: *mut c_void,
+    parameters: *mut c_void,
+) -> c_int {
+    match made_ring() {
+        // SAFETY: the caller's arguments.
+        Ok(()) => unsafe { real::io_uring_queue_init_params(entries, ring, parameters) },
+        Err(_) => -libc::EIO,
+    }
+}

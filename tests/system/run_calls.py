@@ -1,0 +1,200 @@
+"""Calls by which programs change files that `switchyard run` follows, for t_11_run.sh.
+
+`act NAME DIRECTORY READY` changes the file NAME in DIRECTORY, syncs it, says so in the file READY, and waits to be killed.
+`check NAME DIRECTORY` tells whether what was synced is in the file after a power cut. `names` lists the cases.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+CASES = {}
+
+
+def case(expected):
+    def keep(act):
+        CASES[act.__name__] = (act, expected)
+        return act
+
+    return keep
+
+
+def opened(path, flags=os.O_WRONLY | os.O_CREAT):
+    return os.open(path, flags, 0o644)
+
+
+def synced(file, data):
+    os.write(file, data)
+    os.fsync(file)
+
+
+def write_unseen(path, data, offset=0):
+    """A writer that the library does not see: another program."""
+    code = "import os,sys; f=os.open(sys.argv[1],os.O_WRONLY); os.pwrite(f,sys.argv[2].encode(),int(sys.argv[3]))"
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    subprocess.run([sys.executable, "-c", code, path, data, str(offset)], check=True, env=environment)
+
+
+@case(b"0123456789")
+def vfork_and_dup(path):
+    # bug: the child's dup2 made the parent's standard output a descriptor of the file.
+    file = opened(path)
+    synced(file, b"01234")
+    subprocess.run(["/bin/true"], stdout=file, check=True)
+    os.write(1, b"no\n")
+    synced(file, b"56789")
+
+
+@case(b"0123456789")
+def failed_dup(path):
+    # bug: a dup2 that failed made the library forget the descriptor.
+    file = opened(path)
+    synced(file, b"01234")
+    libc.dup2(999, file)
+    synced(file, b"56789")
+
+
+@case(b"01x3456789")
+def unseen_write(path):
+    # bug: a sync without logged changes was none.
+    file = opened(path)
+    synced(file, b"0123456789")
+    write_unseen(path, "x", 2)
+    os.fsync(file)
+
+
+@case(b"01234xxx56789")
+def unseen_append(path):
+    # bug: a write hid that somebody else had made the file longer.
+    file = opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    synced(file, b"01234")
+    write_unseen(path, "xxx", 5)
+    synced(file, b"56789")
+
+
+@case(b"abcd456789")
+def asynchronous(path):
+    class Request(ctypes.Structure):
+        _fields_ = [
+            ("fd", ctypes.c_int),
+            ("opcode", ctypes.c_int),
+            ("priority", ctypes.c_int),
+            ("buffer", ctypes.c_void_p),
+            ("bytes", ctypes.c_size_t),
+            ("event", ctypes.c_char * 64),
+            ("private", ctypes.c_char * 32),
+            ("offset", ctypes.c_long),
+            ("reserved", ctypes.c_char * 32),
+        ]
+
+    file = opened(path)
+    synced(file, b"0123456789")
+    buffer = ctypes.create_string_buffer(b"abcd", 4)
+    request = Request(fd=file, buffer=ctypes.addressof(buffer), bytes=4)
+    request.event = b"\0" * 12 + b"\x01"
+    assert libc.aio_write(ctypes.byref(request)) == 0
+    while libc.aio_error(ctypes.byref(request)) == 115:
+        time.sleep(0.01)
+    assert libc.aio_return(ctypes.byref(request)) == 4
+    os.fsync(file)
+
+
+@case(b"n=7 x=2.5 s=abc 56789")
+def printed(path):
+    file = opened(path)
+    synced(file, b"n=. x=... s=... ")
+    os.lseek(file, 0, os.SEEK_SET)
+    double, text = ctypes.c_double(2.5), ctypes.c_char_p(b"abc")
+    assert libc.dprintf(file, b"n=%d x=%.1f s=%s ", ctypes.c_int(7), double, text) == 16
+    synced(file, b"56789")
+
+
+@case(b"0123456789")
+def copied(path):
+    with open(path + ".source", "wb") as source:
+        source.write(b"56789")
+    file, source = opened(path), os.open(path + ".source", os.O_RDONLY)
+    synced(file, b"01234")
+    assert os.copy_file_range(source, file, 2) == 2
+    assert os.sendfile(file, source, None, 3) == 3
+    os.fsync(file)
+
+
+@case(b"ab234cd789")
+def other_names(path):
+    # bug: a file that was opened by another name was not followed, and not recognised.
+    file = opened(path)
+    synced(file, b"0123456789")
+    os.link(path, os.path.dirname(path) + "/unmatched.link")
+    os.symlink(path, os.path.dirname(path) + "/unmatched.symlink")
+    for name, data, offset in (("link", b"ab", 0), ("symlink", b"cd", 5)):
+        other = os.open(os.path.dirname(path) + "/unmatched." + name, os.O_WRONLY)
+        os.pwrite(other, data, offset)
+        os.fsync(other)
+
+
+@case(b"ab23456789")
+def open_before(path):
+    # bug: a descriptor that was open before under another name was not known.
+    before = os.path.dirname(path) + "/unmatched.before"
+    earlier = opened(before)
+    os.link(before, path)
+    file = opened(path)
+    synced(file, b"0123456789")
+    os.pwrite(earlier, b"ab", 0)
+    os.fsync(earlier)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+
+
+@case(b"ab23x56789")
+def ring(path):
+    # bug: what a ring wrote was rolled back. A ring is made by a system call, and the write stands for what it may do.
+    file = opened(path)
+    synced(file, b"01234")
+    parameters = ctypes.create_string_buffer(120)
+    made = libc.syscall(425, 4, parameters)
+    if made < 0 and ctypes.get_errno() not in (1, 38):
+        raise OSError(ctypes.get_errno(), "io_uring_setup")
+    write_unseen(path, "ab", 0)
+    if made < 0:
+        os.fsync(file)
+    os.write(file, b"56789")
+    os.pwrite(file, b"x", 4)
+    os.fsync(file)
+
+
+@case(b"ab")
+def emptied(path):
+    file = opened(path)
+    synced(file, b"0123456789")
+    other = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    os.write(other, b"ab")
+    os.fsync(other)
+
+
+def main():
+    if sys.argv[1] == "names":
+        print(*CASES)
+        return
+    name, directory = sys.argv[2:4]
+    act, expected = CASES[name]
+    path = os.path.join(directory, name)
+    if sys.argv[1] == "check":
+        with open(path, "rb") as file:
+            found = file.read()
+        if found != expected:
+            sys.exit(f"{name}: {found!r} instead of {expected!r}")
+        return
+    act(path)
+    with open(sys.argv[4], "w") as ready:
+        ready.write("ready")
+    signal.pause()
+
+
+main()
