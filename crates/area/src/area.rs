@@ -4,11 +4,13 @@ use crate::awake;
 use crate::backend::{self, Mapped, NvmTiming, Storage, WriteCache};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
+use crate::fork;
 use crate::shared::Shared;
 use crate::sync::Arc;
 use base::{Device, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use std::fmt;
+use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -67,6 +69,8 @@ struct Owner {
     thread: Option<JoinHandle<()>>,
     report: RecoveryReport,
     details: Details,
+    /// The process that opened it.
+    generation: u32,
 }
 
 /// About the medium.
@@ -78,6 +82,10 @@ struct Details {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !fork::is_present(self.generation) {
+            self.leave_to_parent();
+            return;
+        }
         // What lazy structures were told last. A failure shows at the next opening.
         let guard = self.shared.lock();
         let newest = guard.engine.newest();
@@ -86,6 +94,18 @@ impl Drop for Owner {
         if let Some(thread) = self.thread.take() {
             // Its panic was reported by itself.
             let _ = thread.join();
+        }
+    }
+}
+
+impl Owner {
+    /// In a forked child: nothing of the parent is touched. The threads are not here, and their memory stays as it is.
+    fn leave_to_parent(&mut self) {
+        mem::forget(self.thread.take());
+        mem::forget(Arc::clone(&self.shared));
+        if let Some(fd) = self.details.descriptor {
+            // SAFETY: the child's copy, which nothing uses any more: the area, and with it the medium, is never dropped here.
+            unsafe { libc::close(fd) };
         }
     }
 }
@@ -218,11 +238,33 @@ impl Area {
             thread: Some(thread),
             report,
             details,
+            generation: fork::generation(),
         })))
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.0.shared
+    /// The part that the area's threads share.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub(crate) fn shared(&self) -> Result<&Shared, AreaError> {
+        match fork::is_present(self.0.generation) {
+            true => Ok(&self.0.shared),
+            false => Err(AreaError::Forked),
+        }
+    }
+
+    /// The same, for looks that cannot fail: in a forked child they panic, as nobody there ends what other threads began.
+    pub(crate) fn own(&self) -> &Shared {
+        self.shared()
+            .expect("a forked child asks its parent's area nothing")
+    }
+
+    /// Refuses in a forked child, where the area is of no use: every change and every read fails, and other questions panic.
+    ///
+    /// # Errors
+    /// [`AreaError::Forked`], and no other.
+    pub fn check(&self) -> Result<(), AreaError> {
+        self.shared().map(|_| ())
     }
 
     /// The findings of opening.
@@ -247,18 +289,18 @@ impl Area {
 
     /// Bytes that a batch takes at most.
     pub fn batch_bytes_max(&self) -> usize {
-        self.shared().lock().engine.batch_bytes_max()
+        self.own().lock().engine.batch_bytes_max()
     }
 
     /// Counters and state.
     pub fn stats(&self) -> Stats {
-        self.shared().lock().engine.stats()
+        self.own().lock().engine.stats()
     }
 
     /// Makes a structure with a durability of its own, or finds it with the one that it has. Opening it by
     /// [`Area::log`] and the like finds it too.
     pub fn create(&self, name: &str, kind: Kind, durability: Durability) -> Result<StructureId, AreaError> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let ((id, ticket), guard) = shared.submit(|engine| engine.create(name, kind, durability))?;
         shared.wait(guard, ticket)?;
         Ok(id)
@@ -266,14 +308,14 @@ impl Area {
 
     /// Drops a structure with all that is in it, durably.
     pub fn drop_structure(&self, id: StructureId) -> Result<(), AreaError> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let (ticket, guard) = shared.submit(|engine| engine.drop_structure(id))?;
         shared.wait(guard, ticket)
     }
 
     /// Name, number, kind, durability and entries of all structures.
     pub fn structures(&self) -> Vec<(String, StructureId, Kind, Durability, u64)> {
-        let guard = self.shared().lock();
+        let guard = self.own().lock();
         let all = guard.engine.structures();
         all.map(|(name, id, kind, durability, entries)| (name.to_owned(), id, kind, durability, entries))
             .collect()
@@ -281,12 +323,12 @@ impl Area {
 
     /// Everything up to this ticket is durable: the watermark.
     pub fn durable(&self) -> Ticket {
-        self.shared().lock().engine.durable()
+        self.own().lock().engine.durable()
     }
 
     /// Makes everything durable that was submitted so far, by anybody.
     pub fn sync(&self) -> Result<(), AreaError> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let guard = shared.lock();
         let newest = guard.engine.newest();
         shared.wait(guard, newest)
@@ -294,7 +336,7 @@ impl Area {
 
     /// Carries a batch out. All of it is durable on return, unless every structure in it is lazy.
     pub fn commit(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
         if guard.engine.is_wanted(receipt.ticket) {
             shared.wait(guard, receipt.ticket)?;
@@ -304,13 +346,13 @@ impl Area {
 
     /// Hands a batch of operations on lazy structures over; durable when somebody syncs.
     pub fn enter(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
-        let (receipt, _guard) = self.shared().submit(|engine| engine.submit(ops))?;
+        let (receipt, _guard) = self.shared()?.submit(|engine| engine.submit(ops))?;
         Ok(receipt)
     }
 
     /// Hands a batch over and returns; it becomes durable without anybody waiting for it, unless it is lazy.
     pub fn submit(&self, ops: &[Op<'_>]) -> Result<(Receipt, Pending), AreaError> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
         let ticket = receipt.ticket;
         if guard.engine.is_wanted(ticket) {
@@ -334,14 +376,15 @@ impl Pending {
 
     /// Waits until it is durable.
     pub fn wait(self) -> Result<(), AreaError> {
-        let shared = self.area.shared();
+        let shared = self.area.shared()?;
         shared.wait(shared.lock(), self.ticket)
     }
 }
 
 impl fmt::Debug for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Area").field("stats", &self.stats()).finish()
+        let stats = self.check().ok().map(|()| self.stats());
+        f.debug_struct("Area").field("stats", &stats).finish()
     }
 }
 

@@ -30,6 +30,11 @@ pub enum AreaError {
     /// A thread panicked at its work for the area, which takes nothing more.
     #[error("a thread of the area has panicked: open the area anew to see what is there")]
     Panicked,
+    /// A forked child has no part in its parent's area.
+    #[error(
+        "the area belongs to the process that opened it, not to a forked child: let the child open one of its own"
+    )]
+    Forked,
     /// The medium cannot be read.
     #[error("the area cannot be read: {0}")]
     Read(io::ErrorKind),

@@ -27,6 +27,7 @@ pub mod catalog;
 mod commit;
 mod error;
 pub mod files;
+mod fork;
 pub mod own;
 mod shared;
 mod structures;

@@ -31,9 +31,14 @@ macro_rules! structure {
                 self.id
             }
 
+            /// Its area.
+            pub fn area(&self) -> &Area {
+                &self.area
+            }
+
             /// How many entries it has.
             pub fn len(&self) -> u64 {
-                self.area.shared().lock().engine.len(self.id)
+                self.area.own().lock().engine.len(self.id)
             }
 
             /// True without entries.
@@ -114,7 +119,7 @@ impl Log {
 
     /// The entry at a position; `None` if it was trimmed or is not there yet.
     pub fn read(&self, position: u64) -> Result<Option<Vec<u8>>, AreaError> {
-        self.area.shared().value(|engine| engine.read(self.id, position))
+        self.area.shared()?.value(|engine| engine.read(self.id, position))
     }
 
     /// Forgets all positions below `floor`.
@@ -125,7 +130,7 @@ impl Log {
 
     /// The first position, and the one that comes next.
     pub fn positions(&self) -> Range<u64> {
-        let positions = self.area.shared().lock().engine.positions(self.id);
+        let positions = self.area.own().lock().engine.positions(self.id);
         positions.unwrap_or(0..0)
     }
 
@@ -149,7 +154,7 @@ impl Queue {
 
     /// The next entry and its position; nobody else gets it before [`Queue::give_up`] or a restart.
     pub fn pop(&self) -> Result<Option<(u64, Vec<u8>)>, AreaError> {
-        let shared = self.area.shared();
+        let shared = self.area.shared()?;
         let popped = shared.lock().engine.pop(self.id).map(|(position, _)| position);
         let Some(position) = popped else {
             return Ok(None);
@@ -175,7 +180,7 @@ impl Queue {
 
     /// Gives an entry back, to be handed out again; false if it is not there any more.
     pub fn give_up(&self, position: u64) -> bool {
-        self.area.shared().lock().engine.give_up(self.id, position)
+        self.area.own().lock().engine.give_up(self.id, position)
     }
 }
 
@@ -197,7 +202,7 @@ macro_rules! keyed {
 
             /// The value of a key.
             pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, AreaError> {
-                self.area.shared().value(|engine| engine.get(self.id, key))
+                self.area.shared()?.value(|engine| engine.get(self.id, key))
             }
 
             /// Removes a key, if it is there.
@@ -215,7 +220,7 @@ keyed!(Tree);
 impl Map {
     /// All keys, in order. Copies and sorts them.
     pub fn keys(&self) -> Vec<Box<[u8]>> {
-        self.area.shared().lock().engine.keys(self.id)
+        self.area.own().lock().engine.keys(self.id)
     }
 }
 
@@ -238,7 +243,7 @@ impl Tree {
                 }
                 let bounds = (as_slice(&from), as_slice(&to));
                 let more = {
-                    let guard = self.area.shared().lock();
+                    let guard = self.area.own().lock();
                     guard.engine.range(self.id, bounds, step)
                 };
                 step = (2 * step).min(RANGE_STEP_MAX);
@@ -252,7 +257,7 @@ impl Tree {
     fn value(&self, key: &[u8], fetch: Fetch) -> Result<Option<Vec<u8>>, AreaError> {
         let mut first = Some(fetch);
         let look_up = |engine: &Engine| first.take().or_else(|| engine.get(self.id, key));
-        self.area.shared().value(look_up)
+        self.area.shared()?.value(look_up)
     }
 }
 

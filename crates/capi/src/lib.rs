@@ -220,7 +220,9 @@ pub unsafe extern "C" fn swy_log_trim(log: *const Log, floor: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_log_positions(log: *const Log, first: *mut u64, next: *mut u64) -> c_int {
     let positions = || {
-        let range = target(log)?.positions();
+        let log = target(log)?;
+        log.area().check()?;
+        let range = log.positions();
         store(first, range.start);
         store(next, range.end);
         Ok(OK)
@@ -288,13 +290,18 @@ pub unsafe extern "C" fn swy_queue_acknowledge(queue: *const Queue, position: u6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_queue_give_up(queue: *const Queue, position: u64) -> c_int {
     let code = |given_up| if given_up { OK } else { NONE };
-    answer(target(queue).map(|queue| code(queue.give_up(position))))
+    answer(target(queue).and_then(|queue| {
+        queue.area().check()?;
+        Ok(code(queue.give_up(position)))
+    }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_queue_length(queue: *const Queue, entries: *mut u64) -> c_int {
     let length = || {
-        store(entries, target(queue)?.len());
+        let queue = target(queue)?;
+        queue.area().check()?;
+        store(entries, queue.len());
         Ok(OK)
     };
     answer(length())
@@ -350,7 +357,9 @@ pub unsafe extern "C" fn swy_map_remove(map: *const Map, key: *const u8, key_len
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_map_length(map: *const Map, entries: *mut u64) -> c_int {
     let length = || {
-        store(entries, target(map)?.len());
+        let map = target(map)?;
+        map.area().check()?;
+        store(entries, map.len());
         Ok(OK)
     };
     answer(length())

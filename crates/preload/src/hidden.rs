@@ -1,5 +1,5 @@
-//! Changes that the library does not see as they happen: asynchronous I/O, clones, and system calls past the C library. What
-//! they change is given up before.
+//! Changes that the library does not see as they happen: asynchronous I/O, clones, and system calls past the C library. The
+//! library gives a file up before such a change.
 
 use crate::write::give_up;
 use crate::{answer, inside, present, real, rings, sync, write};

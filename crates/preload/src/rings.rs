@@ -1,8 +1,8 @@
 //! Rings of the program (io_uring): the kernel writes for them unseen. A program that has one is not followed.
 //!
-//! A ring is seen when it is made by the C library's `syscall` or by `liburing`. Other ways are found by a look at the
-//! descriptors: when a file is followed, and before a sync if the process has another number of descriptors than at the last
-//! look, or if that was long ago.
+//! The library sees a ring that is made by the C library's `syscall` or by `liburing`. It finds others by a look at the descriptors.
+//! It looks when a file is followed. It also looks before a sync if the number of descriptors has changed since the last look, or
+//! if that was long ago.
 
 use area::files::Journal;
 use area::own;
