@@ -7,6 +7,7 @@
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -176,6 +177,125 @@ def emptied(path):
     other = os.open(path, os.O_WRONLY | os.O_TRUNC)
     os.write(other, b"ab")
     os.fsync(other)
+
+
+def in_a_child(act):
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def overwritten(file, data, offset=0):
+    os.pwrite(file, data, offset)
+    os.fsync(file)
+
+
+@case(b"ab234")
+def forked_child(path):
+    # bug: what a forked child had synced was rolled back to what its parent had logged.
+    file = opened(path)
+    synced(file, b"01234")
+    in_a_child(lambda: overwritten(file, b"ab"))
+
+
+@case(b"ab23456789")
+def forked_child_opens(path):
+    file = opened(path)
+    synced(file, b"01234")
+    in_a_child(lambda: overwritten(opened(path), b"ab"))
+    os.lseek(file, 5, os.SEEK_SET)
+    synced(file, b"56789")
+
+
+@case(b"ab23456789")
+def child_was_first(path):
+    # The child has the file open before the parent follows it.
+    ready, done = os.pipe(), os.pipe()
+    synced(opened(path + ".other"), b"another file")
+    if os.fork() == 0:
+        file = opened(path)
+        os.write(ready[1], b"x")
+        os.read(done[0], 1)
+        overwritten(file, b"ab")
+        os._exit(0)
+    os.read(ready[0], 1)
+    synced(opened(path), b"0123456789")
+    os.write(done[1], b"x")
+    os.wait()
+
+
+@case(b"ab234")
+def started_program(path):
+    # A descriptor that another program inherits.
+    file = opened(path)
+    synced(file, b"01234")
+    code = "import os; os.pwrite(1, b'ab', 0); os.fsync(1)"
+    subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+
+
+@case(b"ab234")
+def started_program_opens(path):
+    file = opened(path)
+    synced(file, b"01234")
+    code = "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY); os.pwrite(f, b'ab', 0); os.fsync(f)"
+    subprocess.run([sys.executable, "-c", code, path], check=True)
+
+
+@case(b"ab234")
+def dead_owner(path):
+    # The owner of the area is killed, and its child goes on.
+    ready = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        file = opened(path)
+        synced(file, b"01234")
+        if os.fork() == 0:
+            parent = os.getppid()
+            os.kill(parent, signal.SIGKILL)
+            while os.getppid() == parent:
+                time.sleep(0.01)
+            overwritten(file, b"ab")
+            os.write(ready[1], b"x")
+            os._exit(0)
+        signal.pause()
+    os.waitpid(owner, 0)
+    os.close(ready[1])
+    assert os.read(ready[0], 1) == b"x"
+
+
+@case(b"ab234")
+def another_image(path):
+    # The owner of the area becomes another program.
+    owner = os.fork()
+    if owner == 0:
+        file = opened(path)
+        synced(file, b"01234")
+        os.set_inheritable(file, True)
+        code = f"import os; os.pwrite({file}, b'ab', 0); os.fsync({file}); os._exit(0)"
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    os.waitpid(owner, 0)
+
+
+@case(b"ab234")
+def passed_on(path):
+    # A process that `run` does not know gets the descriptor.
+    file = opened(path)
+    synced(file, b"01234")
+    ours, theirs = socket.socketpair()
+    code = """import array, os, socket
+end = socket.socket(fileno=0)
+message, parts, _, _ = end.recvmsg(1, 64)
+file = array.array("i", parts[0][2][:4])[0]
+os.pwrite(file, b"ab", 0)
+os.fsync(file)"""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    receiver = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, env=environment)
+    socket.send_fds(ours, [b"x"], [file])
+    assert receiver.wait() == 0
 
 
 def main():

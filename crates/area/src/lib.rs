@@ -31,12 +31,14 @@ mod fork;
 pub mod own;
 mod shared;
 mod structures;
+pub mod table;
 
 use os::sync;
 
 pub use area::{Area, AreaOptions, Pending};
 pub use backend::{NvmTiming, WriteCache};
 pub use error::AreaError;
+pub use os::MediaOpenError;
 pub use store::{
     Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
 };

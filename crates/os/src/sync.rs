@@ -51,6 +51,64 @@ impl Futex {
     }
 }
 
+/// A word in memory of several processes, on which their threads sleep. Zeros are such a word.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct SharedFutex(AtomicU32);
+
+impl SharedFutex {
+    /// The word, after everything that came before it was set.
+    pub fn load(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Sets the word, and wakes all who sleep on it.
+    pub fn set(&self, value: u32) {
+        self.0.store(value, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Sets the word if it is `from`, and wakes all; true if it was.
+    pub fn replace(&self, from: u32, to: u32) -> bool {
+        let result = self
+            .0
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+        if result.is_ok() {
+            self.wake();
+        }
+        result.is_ok()
+    }
+
+    /// Makes the word another one, and wakes all.
+    pub fn change(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Sleeps until it is woken, unless the word is not `value`; at most `limit_ns`. May return for no reason.
+    pub fn wait(&self, value: u32, limit_ns: u64) {
+        let limit = libc::timespec {
+            tv_sec: (limit_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (limit_ns % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: the word and the limit live through the call. Whatever it returns, the caller looks again.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.0.as_ptr(),
+                libc::FUTEX_WAIT,
+                value,
+                &raw const limit,
+            )
+        };
+    }
+
+    fn wake(&self) {
+        // SAFETY: the word lives through the call.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+}
+
 /// Wakes one thread that waits for many sources: an eventfd among them, which can be read after a wake.
 #[derive(Debug)]
 pub struct Wake(OwnedFd);

@@ -1,6 +1,7 @@
 //! Descriptors that come and go.
 
-use crate::{DESCRIPTORS_MAX, Followed, followed, inside, open, real, unfollow};
+use crate::state::DESCRIPTORS_MAX;
+use crate::{Followed, followed, inside, open, real, unfollow};
 use libc::{c_int, c_uint, c_ulong};
 
 /// `fd` is another descriptor of what is followed now, or of nothing.

@@ -3,7 +3,7 @@
 
 use crate::write::give_up;
 use crate::{answer, inside, present, real, rings, sync, write};
-use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent};
+use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
 /// File descriptors of requests to write.
@@ -124,6 +124,54 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     };
     // SAFETY: the caller's arguments.
     answer(prepared.map(|()| unsafe { real::ioctl(fd, request, argument) }))
+}
+
+/// Gives up the files whose descriptors a message takes to other processes (SCM_RIGHTS).
+unsafe fn give_up_message(message: *const libc::msghdr) -> io::Result<()> {
+    // SAFETY: null, or the program's message, whose control part is as long as it says.
+    unsafe {
+        if message.is_null() || (*message).msg_controllen == 0 {
+            return Ok(());
+        }
+        let mut part = libc::CMSG_FIRSTHDR(message);
+        while let Some(head) = part.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(part).cast::<c_int>();
+                for index in 0..bytes / size_of::<c_int>() {
+                    give_up(fds.add(index).read_unaligned())?;
+                }
+            }
+            part = libc::CMSG_NXTHDR(message, part);
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let sent = unsafe { give_up_message(message).map(|()| real::sendmsg(socket, message, flags) as i64) };
+    answer(sent) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    socket: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let give_up = |index: c_uint| {
+        // SAFETY: one of the program's messages.
+        unsafe { give_up_message(&raw const (*messages.add(index as usize)).msg_hdr) }
+    };
+    let prepared = match messages.is_null() {
+        true => Ok(()),
+        false => (0..count).try_for_each(give_up),
+    };
+    // SAFETY: the caller's arguments.
+    answer(prepared.map(|()| unsafe { real::sendmmsg(socket, messages, count, flags) }))
 }
 
 /// System calls by their number. The usual ones that change or sync files are as those of the C library.

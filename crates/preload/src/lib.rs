@@ -14,8 +14,9 @@
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
 //!
-//! A forked child follows nothing: its calls reach the files alone. The area is opened when the first file is to be followed, so
-//! that a program that puts itself into the background before that keeps it.
+//! A forked child follows nothing: its calls reach the files alone, and before it changes a file that its parent follows, the parent
+//! gives the file up (`tree`). The area is opened when the first file is to be followed, so that a program that puts itself into
+//! the background before that keeps it.
 #![warn(clippy::undocumented_unsafe_blocks)]
 // Each function's contract is that of the C library's function of its name.
 #![allow(clippy::missing_safety_doc, missing_docs)]
@@ -28,91 +29,35 @@ mod names;
 mod open;
 mod real;
 mod rings;
+mod state;
 mod streams;
 mod sync;
+mod tree;
 mod write;
 
-use area::NvmTiming;
-use area::files::{FileId, Journal, Source};
+use area::files::{FileId, Journal};
 use libc::{c_int, pid_t};
-use std::cell::Cell;
-use std::ffi::CString;
+use state::{APPENDS, Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Settings, answer, followed};
+use state::{inside, is_passive, place, present, set_errno, settings};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-
-/// Descriptors from here on are not followed.
-const DESCRIPTORS_MAX: usize = 1 << 16;
-/// Strata's NVDIMM: 500 ns, 20 GB/s.
-const NVM: NvmTiming = NvmTiming {
-    latency_ns: 500,
-    bandwidth: 20_000_000_000,
-};
-
-/// By descriptor: number of the file × 4, and flags; 0 for those that are not followed.
-static FOLLOWED: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
-/// Each write is a sync, too (O_SYNC, O_DSYNC).
-const SYNCS: u64 = 1;
-/// Writes go to the end (O_APPEND).
-const APPENDS: u64 = 2;
-
-/// Nothing is followed any more: a forked child, or the end of the process.
-static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
-/// The process that opened the area.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
-static JOURNAL: OnceLock<Result<Journal, c_int>> = OnceLock::new();
-
-thread_local! {
-    /// This thread is in the journal: its own calls are not followed.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Settings from `switchyard run`, in the environment.
-struct Settings {
-    source: Source,
-    patterns: Vec<CString>,
-}
-
-impl Settings {
-    fn read() -> Option<Self> {
-        let area = std::env::var_os("SWITCHYARD_AREA")?;
-        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-        let bytes = number("SWITCHYARD_AREA_BYTES").unwrap_or(0);
-        let patterns = std::env::var_os("SWITCHYARD_MATCH")?.into_vec();
-        let patterns = patterns.split(|&byte| byte == b'\n');
-        // The one place where a descriptor that somebody hands over would come in.
-        let source = match area.to_str() {
-            Some("nvm") => Source::Nvm(bytes, NVM),
-            _ => Source::Path(area.into(), bytes),
-        };
-        Some(Self {
-            source,
-            patterns: patterns.filter_map(|it| CString::new(it).ok()).collect(),
-        })
-    }
-}
-
-fn settings() -> Option<&'static Settings> {
-    SETTINGS.get_or_init(|| inside(Settings::read)).as_ref()
-}
-
-/// Runs `f` with this thread's own calls not followed.
-fn inside<R>(f: impl FnOnce() -> R) -> R {
-    let before = IS_INSIDE.replace(true);
-    let result = f();
-    IS_INSIDE.set(before);
-    result
-}
-
-fn is_passive() -> bool {
-    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get()
-}
+use std::sync::atomic::Ordering;
 
 /// The journal, which is opened now if it was not; the error number for the program if it cannot be.
 fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
-    let open = || match Journal::open(&settings.source) {
+    let open = || {
+        if !tree::own() {
+            return Err(libc::EBUSY);
+        }
+        open_journal(settings).inspect_err(|_| tree::disown())
+    };
+    let journal = JOURNAL.get_or_init(|| inside(open)).as_ref();
+    let journal = journal.map_err(|&code| code)?;
+    inside(|| tree::opened(journal));
+    Ok(journal)
+}
+
+fn open_journal(settings: &Settings) -> Result<Journal, c_int> {
+    match Journal::open(&settings.source) {
         Ok((journal, _)) => {
             OWNER.store(std::process::id() as pid_t, Ordering::Relaxed);
             // SAFETY: the function is there as long as the process.
@@ -123,23 +68,7 @@ fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
             eprintln!("switchyard run: {error}");
             Err(libc::EBUSY)
         }
-    };
-    JOURNAL
-        .get_or_init(|| inside(open))
-        .as_ref()
-        .map_err(|&code| code)
-}
-
-/// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
-/// its own.
-fn present() -> Option<&'static Journal> {
-    let journal = JOURNAL.get()?.as_ref().ok()?;
-    (!is_passive() && is_owner()).then_some(journal)
-}
-
-/// True in the process that opened the area.
-fn is_owner() -> bool {
-    std::process::id() as pid_t == OWNER.load(Ordering::Relaxed)
+    }
 }
 
 /// In a child, after fork.
@@ -152,71 +81,31 @@ extern "C" fn after_fork() {
     }
 }
 
-/// A followed descriptor.
-#[derive(Clone, Copy)]
-struct Followed {
-    journal: &'static Journal,
-    file: FileId,
-    flags: u64,
-}
-
-fn place(fd: c_int) -> Option<&'static AtomicU64> {
-    FOLLOWED.get(usize::try_from(fd).ok()?)
-}
-
-/// The file that the library follows by this descriptor.
-fn followed(fd: c_int) -> Option<Followed> {
-    let value = place(fd)?.load(Ordering::Relaxed);
-    if value == 0 {
-        return None;
+/// The same before a change: if another process follows the file, that gives it up first.
+fn to_change(fd: c_int) -> io::Result<Option<Followed>> {
+    if place(fd).is_none_or(|place| place.load(Ordering::Relaxed) == 0) {
+        return Ok(None);
     }
-    Some(Followed {
-        journal: present()?,
-        file: FileId(value >> 2),
-        flags: value & 3,
-    })
+    let known = followed(fd);
+    if known.is_none() && !IS_INSIDE.get() {
+        tree::change(fd)?;
+    }
+    Ok(known)
 }
 
 /// The descriptor is not followed any more.
 fn unfollow(fd: c_int) {
     if followed(fd).is_none() {
+        // What is there is another process's; a child of vfork has its parent's memory.
+        if IS_PASSIVE.load(Ordering::Relaxed) || JOURNAL.get().is_none() {
+            place(fd).inspect(|place| place.store(0, Ordering::Relaxed));
+        }
         return;
     }
     let value = place(fd).map_or(0, |place| place.swap(0, Ordering::Relaxed));
     if let Some(journal) = present().filter(|_| value != 0) {
         inside(|| journal.close_file(FileId(value >> 2)));
     }
-}
-
-impl Followed {
-    fn syncs(&self) -> bool {
-        self.flags & SYNCS != 0
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        inside(|| {
-            rings::look(self.journal)?;
-            self.journal.sync(self.file)
-        })
-    }
-
-    /// The file is the file system's alone from now on.
-    fn give_up(&self) -> io::Result<()> {
-        inside(|| self.journal.give_up(self.file))
-    }
-}
-
-fn set_errno(code: c_int) {
-    // SAFETY: this thread's own place.
-    unsafe { *libc::__errno_location() = code };
-}
-
-/// The result for the program: what `result` says, or -1 and an error number.
-fn answer<T: From<i8>>(result: io::Result<T>) -> T {
-    result.unwrap_or_else(|error| {
-        set_errno(error.raw_os_error().unwrap_or(libc::EIO));
-        T::from(-1)
-    })
 }
 
 /// When the process ends in an orderly way: nothing stays in the area.
@@ -228,6 +117,7 @@ extern "C" fn at_end() {
             );
         }
         IS_PASSIVE.store(true, Ordering::Relaxed);
+        tree::disown();
     }
 }
 

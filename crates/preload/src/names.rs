@@ -1,6 +1,6 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
-use crate::{answer, inside, present, real};
+use crate::{answer, inside, present, real, tree};
 use area::files::{FileId, Journal};
 use libc::{c_char, c_int, c_uint};
 use std::ffi::{CStr, OsStr};
@@ -60,7 +60,11 @@ pub unsafe extern "C" fn renameat2(
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::renameat2(from_directory, from, to_directory, to, flags) };
     let Some(journal) = present() else {
-        return make();
+        let both = [(from_directory, from), (to_directory, to)];
+        let asked = both
+            .iter()
+            .try_for_each(|&(directory, path)| tree::change_path(directory, path, false));
+        return answer(asked.map(|()| make()));
     };
     let names = inside(|| name(from_directory, from).zip(name(to_directory, to)));
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
@@ -93,7 +97,7 @@ pub unsafe extern "C" fn unlinkat(directory: c_int, path: *const c_char, flags: 
     let make = || unsafe { real::unlinkat(directory, path, flags) };
     match known(directory, path) {
         Some((journal, file)) => answer(inside(|| journal.remove(file, make))),
-        None => make(),
+        None => answer(tree::change_path(directory, path, false).map(|()| make())),
     }
 }
 
@@ -109,6 +113,6 @@ pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
     let make = || unsafe { real::remove(path) };
     match known(libc::AT_FDCWD, path) {
         Some((journal, file)) => answer(inside(|| journal.remove(file, make))),
-        None => make(),
+        None => answer(tree::change_path(libc::AT_FDCWD, path, false).map(|()| make())),
     }
 }

@@ -1,7 +1,7 @@
 //! Opening: which files are followed.
 
 use crate::{APPENDS, SYNCS, Settings, inside, is_passive, journal, names, place, present, real, rings};
-use crate::{set_errno, settings, unfollow};
+use crate::{set_errno, settings, tree, unfollow};
 use area::files::{FileId, Journal, matches};
 use area::own::is_own;
 use libc::{c_char, c_int, mode_t};
@@ -15,7 +15,12 @@ const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
 
 /// The settings, if a file opened by this path for writing is to be followed.
 pub(crate) fn chosen(path: *const c_char) -> Option<&'static Settings> {
-    if path.is_null() || is_passive() {
+    (!is_passive()).then(|| matched(path)).flatten()
+}
+
+/// The settings, if the path is one of those to follow.
+pub(crate) fn matched(path: *const c_char) -> Option<&'static Settings> {
+    if path.is_null() {
         return None;
     }
     let settings = settings()?;
@@ -44,7 +49,7 @@ pub(crate) fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Resu
     set(journal, fd, file, syncs | appends).map_err(code)?;
     let check = || {
         // The program may have the file open already, by another name or from its parent: then it is not followed.
-        if journal.opens(file) == 1 && is_open_elsewhere(fd) {
+        if journal.opens(file) == 1 && (is_open_elsewhere(fd) || !tree::follow(journal, fd, file)) {
             journal.give_up(file)?;
         }
         rings::look(journal)
@@ -76,6 +81,17 @@ fn is_open_elsewhere(fd: c_int) -> bool {
         .filter_map(|it| it.file_name().to_str()?.parse().ok());
     let mut others = numbers.filter(|&other: &c_int| other != fd && !is_own(other));
     others.any(|other| identity(other) == wanted && writes(other))
+}
+
+/// A process that does not own the area has opened a file for writing.
+pub(crate) fn told(fd: c_int, is_chosen: bool) -> c_int {
+    if fd >= 0 && tree::change_opened(fd, is_chosen).is_err() {
+        // SAFETY: just opened, and not given out.
+        unsafe { real::close(fd) };
+        set_errno(libc::EIO);
+        return -1;
+    }
+    fd
 }
 
 /// A file that is opened by a name that is not chosen may be followed by another one.
@@ -113,6 +129,9 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     let is_written = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
     if !is_written || flags & libc::O_PATH != 0 {
         return open(flags);
+    }
+    if tree::is_another() {
+        return told(open(flags), matched(path).is_some());
     }
     let Some(settings) = chosen(path) else {
         return follow_known(open(flags), flags);

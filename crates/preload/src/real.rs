@@ -1,7 +1,7 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
 use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
-use libc::{size_t, ssize_t};
+use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -76,6 +76,8 @@ real! {
     aio_fsync64(operation: c_int, request: *mut aiocb) -> c_int;
     lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
     lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;
     syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
 }

@@ -1,8 +1,8 @@
 //! Streams, which write without our knowledge: their file is given up.
 
-use crate::open::{chosen, follow};
+use crate::open::{chosen, follow, matched, told};
 use crate::write::give_up;
-use crate::{Followed, followed, inside, journal, present, real, set_errno, unfollow};
+use crate::{Followed, followed, inside, journal, present, real, set_errno, tree, unfollow};
 use area::files::Journal;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -20,6 +20,15 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
     }
     // SAFETY: an open stream.
     let fd = unsafe { libc::fileno(file) };
+    if tree::is_another() {
+        if told(fd, matched(path).is_some()) < 0 {
+            // SAFETY: its descriptor is closed, and it has written nothing.
+            unsafe { real::fclose(file) };
+            set_errno(libc::EIO);
+            return std::ptr::null_mut();
+        }
+        return file;
+    }
     let known = || present().filter(|journal| inside(|| journal.find_same(fd)).is_some());
     let journal = match (chosen(path), known()) {
         (_, Some(journal)) => Ok(journal),
@@ -79,7 +88,7 @@ pub unsafe extern "C" fn freopen64(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    if let Some(Err(_)) = followed(fd).map(|it| it.give_up()) {
+    if give_up(fd).is_err() {
         set_errno(libc::EIO);
         return std::ptr::null_mut();
     }

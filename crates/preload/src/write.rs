@@ -1,6 +1,6 @@
 //! Writing, and whatever else changes a file.
 
-use crate::{Followed, answer, followed, inside, names, present, real, set_errno};
+use crate::{Followed, answer, inside, names, present, real, set_errno, to_change, tree};
 use area::files::At;
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use std::io;
@@ -75,10 +75,11 @@ impl Followed {
 pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::write(fd, data, count) };
-    match followed(fd) {
+    match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Some(it) => unsafe { it.write_one(fd, At::Cursor, data, count, make) },
-        None => make(),
+        Ok(Some(it)) => unsafe { it.write_one(fd, At::Cursor, data, count, make) },
+        Ok(None) => make(),
+        Err(error) => answer(Err(error)),
     }
 }
 
@@ -86,10 +87,11 @@ pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) ->
 pub unsafe extern "C" fn pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwrite(fd, data, count, offset) };
-    match followed(fd) {
+    match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Some(it) => unsafe { it.write_one(fd, it.at(offset), data, count, make) },
-        None => make(),
+        Ok(Some(it)) => unsafe { it.write_one(fd, it.at(offset), data, count, make) },
+        Ok(None) => make(),
+        Err(error) => answer(Err(error)),
     }
 }
 
@@ -103,10 +105,11 @@ pub unsafe extern "C" fn pwrite64(fd: c_int, data: *const c_void, count: size_t,
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::writev(fd, parts, count) };
-    match followed(fd) {
+    match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Some(it) => unsafe { it.write_parts(fd, At::Cursor, (parts, count), false, make) },
-        None => make(),
+        Ok(Some(it)) => unsafe { it.write_parts(fd, At::Cursor, (parts, count), false, make) },
+        Ok(None) => make(),
+        Err(error) => answer(Err(error)),
     }
 }
 
@@ -114,10 +117,11 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
 pub unsafe extern "C" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwritev(fd, parts, count, offset) };
-    match followed(fd) {
+    match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Some(it) => unsafe { it.write_parts(fd, it.at(offset), (parts, count), false, make) },
-        None => make(),
+        Ok(Some(it)) => unsafe { it.write_parts(fd, it.at(offset), (parts, count), false, make) },
+        Ok(None) => make(),
+        Err(error) => answer(Err(error)),
     }
 }
 
@@ -138,8 +142,10 @@ pub unsafe extern "C" fn pwritev2(
     let sync_flags = libc::RWF_SYNC | libc::RWF_DSYNC;
     // SAFETY: the caller's arguments.
     let make = |flags| unsafe { real::pwritev2(fd, parts, count, offset, flags) };
-    let Some(it) = followed(fd) else {
-        return make(flags);
+    let it = match to_change(fd) {
+        Ok(Some(it)) => it,
+        Ok(None) => return make(flags),
+        Err(error) => return answer(Err(error)),
     };
     let at = if flags & libc::RWF_APPEND != 0 {
         At::End
@@ -165,7 +171,7 @@ pub unsafe extern "C" fn pwritev64v2(
 
 /// The log cannot follow what happens to the file now: the file system has it alone from here on.
 pub(crate) fn give_up(fd: c_int) -> io::Result<()> {
-    followed(fd).map_or(Ok(()), |it| it.give_up())
+    to_change(fd)?.map_or(Ok(()), |it| it.give_up())
 }
 
 #[unsafe(no_mangle)]
@@ -219,11 +225,13 @@ pub unsafe extern "C" fn mmap(
     offset: off_t,
 ) -> *mut c_void {
     let is_shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS == 0;
-    if let Some(it) = followed(fd).filter(|_| is_shared) {
-        if it.give_up().is_err() {
-            set_errno(libc::EIO);
-            return libc::MAP_FAILED;
-        }
+    let it = if is_shared { to_change(fd) } else { Ok(None) };
+    let given_up = it.and_then(|it| it.map_or(Ok(it), |followed| followed.give_up().map(|()| it)));
+    let Ok(it) = given_up else {
+        set_errno(libc::EIO);
+        return libc::MAP_FAILED;
+    };
+    if let Some(it) = it {
         // The mapping outlives its descriptor: the file stays given up.
         inside(|| it.journal.duplicate(it.file));
     }
@@ -248,8 +256,9 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::ftruncate(fd, size) };
-    match (followed(fd), u64::try_from(size)) {
-        (Some(it), Ok(size)) => answer(inside(|| it.journal.resize(it.file, size, make))),
+    match (to_change(fd), u64::try_from(size)) {
+        (Ok(Some(it)), Ok(size)) => answer(inside(|| it.journal.resize(it.file, size, make))),
+        (Err(error), _) => answer(Err(error)),
         _ => make(),
     }
 }
@@ -264,6 +273,9 @@ pub unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
 pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::truncate(path, size) };
+    if let Err(error) = tree::change_path(libc::AT_FDCWD, path, true) {
+        return answer(Err(error));
+    }
     let known = present().and_then(|journal| {
         let find = || journal.find(&names::target(libc::AT_FDCWD, path)?);
         Some((journal, inside(find)?))
@@ -284,8 +296,10 @@ pub unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
 pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::fallocate(fd, mode, offset, count) };
-    let Some(it) = followed(fd) else {
-        return make();
+    let it = match to_change(fd) {
+        Ok(Some(it)) => it,
+        Ok(None) => return make(),
+        Err(error) => return answer(Err(error)),
     };
     match mode {
         0 | libc::FALLOC_FL_KEEP_SIZE => answer(inside(|| it.journal.grow(it.file, make))),
@@ -304,9 +318,10 @@ pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, coun
 pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::posix_fallocate(fd, offset, count) };
-    match followed(fd) {
-        Some(it) => inside(|| it.journal.grow(it.file, make)).unwrap_or(libc::EIO),
-        None => make(),
+    match to_change(fd) {
+        Ok(Some(it)) => inside(|| it.journal.grow(it.file, make)).unwrap_or(libc::EIO),
+        Ok(None) => make(),
+        Err(_) => libc::EIO,
     }
 }
 

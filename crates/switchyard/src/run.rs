@@ -8,9 +8,12 @@ use area::AreaError;
 use area::files::{
     DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
 };
+use area::table::Table;
 use clap::Args;
 use runtime::MediaOpenError;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -132,12 +135,25 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
         .env("SWITCHYARD_MATCH", patterns);
+    let table = table()?;
+    let place = format!("/proc/{}/fd/{}", std::process::id(), table.as_raw_fd());
+    command.env("SWITCHYARD_TABLE", place);
     let status = run_to_end(&mut command);
     let status = status.with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))?;
     if !args.nvm {
         settle(&area);
     }
     end_as(status)
+}
+
+/// The memory by which the processes of this run tell each other which files they follow.
+fn table() -> anyhow::Result<OwnedFd> {
+    let make = || {
+        let table = memfd_create("switchyard run", MemfdFlags::CLOEXEC)?;
+        ftruncate(&table, Table::BYTES)?;
+        Ok::<_, rustix::io::Errno>(table)
+    };
+    make().context("the system refuses shared memory")
 }
 
 /// The program has ended: the kernel has all of its files, and the area shall have nothing.

@@ -327,6 +327,11 @@ impl Journal {
         self.shared.lock().files.find(&description.identity)
     }
 
+    /// True if the area or the program has something of the file.
+    pub fn is_known(&self, id: FileId) -> bool {
+        self.shared.lock().files.opens(id).is_some()
+    }
+
     /// Descriptors of the program that are open for the file.
     pub fn opens(&self, id: FileId) -> u32 {
         self.shared.lock().files.opens(id).unwrap_or(0)
@@ -348,8 +353,10 @@ impl Journal {
     pub fn give_up(&self, id: FileId) -> io::Result<()> {
         let _round = self.shared.round();
         let mut state = self.shared.lock();
-        self.shared.quiet_checkpoint(&mut state)?;
-        state.files.remove(id);
+        if state.files.opens(id).is_some() {
+            self.shared.quiet_checkpoint(&mut state)?;
+            state.files.remove(id);
+        }
         Ok(())
     }
 

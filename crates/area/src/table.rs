@@ -1,0 +1,329 @@
+//! What the processes of one run tell each other: which process owns the area, and which files it follows there. Another process asks
+//! the owner to give a file up before it changes the file.
+//!
+//! The table lies in memory that all of them have. A place is taken for a file (device and inode), and goes through these states:
+//!
+//! | state | set by | from |
+//! | --- | --- | --- |
+//! | free | the owner, or whoever settled the area of a dead one | any |
+//! | filled | whoever takes the place | free |
+//! | followed | the owner | filled |
+//! | asked | another process, which waits | followed |
+//! | foreign | the owner, which has given the file up; or another process that opens it first | asked, filled |
+//!
+//! Each wait has a limit, after which the waiter looks whether the owner lives.
+
+use crate::sync::{AtomicU64, Ordering, SharedFutex, now};
+use base::Duration;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+
+/// Files that are followed, or that other processes write, at once. A file without a place is not followed.
+const PLACES: usize = 1024;
+/// Between two looks whether the owner lives.
+const LOOK_EVERY_NS: u64 = 50_000_000;
+/// An owner that does not answer for so long is stuck: the change fails.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+const FREE: u32 = 0;
+const FILLED: u32 = 1;
+const FOLLOWED: u32 = 2;
+const ASKED: u32 = 3;
+const FOREIGN: u32 = 4;
+
+/// A file among those of all file systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileKey {
+    /// Of its file system.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+}
+
+#[repr(C)]
+struct Place {
+    state: SharedFutex,
+    owner: SharedFutex,
+    device: AtomicU64,
+    inode: AtomicU64,
+    file: AtomicU64,
+}
+
+impl Place {
+    fn key(&self) -> FileKey {
+        FileKey {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The table. Zeros are an empty one.
+#[repr(C)]
+pub struct Table {
+    owner: SharedFutex,
+    /// Changes with each question.
+    questions: SharedFutex,
+    places: [Place; PLACES],
+}
+
+/// How a file of another process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nobody follows it.
+    Free,
+    /// Its owner is dead: the area has to be settled, and then [`Table::bury`] told.
+    Dead(u32),
+    /// Its owner does not answer.
+    Stuck,
+}
+
+impl Table {
+    /// The bytes of a table.
+    pub const BYTES: u64 = size_of::<Self>() as u64;
+
+    /// The table in a file of [`Table::BYTES`], or one of this process and its children if there is none. It is never unmapped.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn map(file: Option<&Path>) -> io::Result<&'static Self> {
+        let file = file.map(|path| File::options().read(true).write(true).open(path));
+        let file = file.transpose()?;
+        if let Some(file) = &file
+            && file.metadata()?.len() < Self::BYTES
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (fd, kind) = file
+            .as_ref()
+            .map_or((-1, libc::MAP_ANONYMOUS), |file| (file.as_raw_fd(), 0));
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory.
+        let memory = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                size_of::<Self>(),
+                protection,
+                libc::MAP_SHARED | kind,
+                fd,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: so large, aligned to a page, and never unmapped; any bytes are a `Table`.
+        Ok(unsafe { &*memory.cast::<Self>() })
+    }
+
+    /// This process owns the area from now on; false if another one does that lives.
+    pub fn own(&self, pid: u32) -> bool {
+        let before = self.owner.load();
+        before == pid || ((before == 0 || !is_alive(before)) && self.owner.replace(before, pid))
+    }
+
+    /// The process that owns the area; 0 if there is none.
+    pub fn owner(&self) -> u32 {
+        self.owner.load()
+    }
+
+    /// This process owns nothing any more.
+    pub fn disown(&self, pid: u32) {
+        self.bury(pid);
+        self.owner.replace(pid, 0);
+    }
+
+    /// The area has nothing of the files of this process, which is dead, or has given all up.
+    pub fn bury(&self, pid: u32) {
+        for place in &self.places {
+            let state = place.state.load();
+            if place.owner.load() == pid && matches!(state, FOLLOWED | ASKED) {
+                place.state.replace(state, FREE);
+            }
+        }
+    }
+
+    /// The place in which the file is followed.
+    fn find(&self, key: FileKey) -> Option<&Place> {
+        let is_it = |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.key() == key;
+        self.places.iter().find(is_it)
+    }
+
+    fn is_foreign(&self, key: FileKey) -> bool {
+        let is_it = |it: &Place| it.state.load() == FOREIGN && it.key() == key;
+        self.places.iter().any(is_it)
+    }
+
+    fn fill(&self, pid: u32, key: FileKey, file: u64, state: u32) -> Option<&Place> {
+        let is_taken = |it: &&Place| it.state.load() == FREE && it.state.replace(FREE, FILLED);
+        let place = self.places.iter().find(is_taken)?;
+        place.owner.set(pid);
+        place.device.store(key.device, Ordering::Relaxed);
+        place.inode.store(key.inode, Ordering::Relaxed);
+        place.file.store(file, Ordering::Relaxed);
+        place.state.set(state);
+        Some(place)
+    }
+
+    /// Fills a place as followed. Another process may have begun to write the file at the same time: both look at the other's place
+    /// after they have filled their own.
+    fn fill_followed(&self, pid: u32, key: FileKey, file: u64) -> Option<bool> {
+        let place = self.fill(pid, key, file, FOLLOWED)?;
+        let is_foreign = self.is_foreign(key);
+        if is_foreign {
+            place.state.set(FREE);
+        }
+        Some(!is_foreign)
+    }
+
+    /// The owner follows a file; false if it must not, as other processes write the file, or as there is no place. Places of files
+    /// that are not `known` any more are given to others.
+    pub fn follow(&self, pid: u32, key: FileKey, file: u64, known: impl Fn(u64) -> bool) -> bool {
+        if let Some(place) = self.find(key) {
+            // The inode may be another file's now, as the one before was removed.
+            place.file.store(file, Ordering::Relaxed);
+            return place.owner.load() == pid && place.state.load() == FOLLOWED;
+        }
+        if self.is_foreign(key) {
+            return false;
+        }
+        if let Some(follows) = self.fill_followed(pid, key, file) {
+            return follows;
+        }
+        for place in &self.places {
+            let is_own = place.owner.load() == pid && place.state.load() == FOLLOWED;
+            if is_own && !known(place.file.load(Ordering::Relaxed)) {
+                place.state.replace(FOLLOWED, FREE);
+            }
+        }
+        self.fill_followed(pid, key, file).unwrap_or(false)
+    }
+
+    /// The owner's thread: gives up what others ask for, for ever.
+    pub fn answer(&self, pid: u32, give_up: impl Fn(u64) -> io::Result<()>) -> ! {
+        loop {
+            let questions = self.questions.load();
+            for place in &self.places {
+                // A failure leaves the question: the journal fails from then on, and so do its files.
+                if place.state.load() == ASKED
+                    && place.owner.load() == pid
+                    && give_up(place.file.load(Ordering::Relaxed)).is_ok()
+                {
+                    place.state.replace(ASKED, FOREIGN);
+                }
+            }
+            self.questions.wait(questions, LOOK_EVERY_NS * 20);
+        }
+    }
+
+    /// True if another process than `pid` follows a file.
+    pub fn has_followed(&self, pid: u32) -> bool {
+        let is_followed = |it: &Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.owner.load() != pid;
+        self.places.iter().any(is_followed)
+    }
+
+    /// True if the file is followed by another process than `pid`.
+    pub fn is_followed(&self, pid: u32, key: FileKey) -> bool {
+        self.find(key).is_some_and(|it| it.owner.load() != pid)
+    }
+
+    /// A process that is not the owner changes a file from now on: waits until nobody follows it. `keeps` the owner from following it
+    /// later.
+    pub fn ask(&self, pid: u32, key: FileKey, keeps: bool) -> Answer {
+        let began = now();
+        loop {
+            let Some(place) = self.find(key) else {
+                if !keeps || self.is_foreign(key) {
+                    return Answer::Free;
+                }
+                if self.fill(pid, key, 0, FOREIGN).is_none() {
+                    return Answer::Stuck;
+                }
+                continue;
+            };
+            let (state, owner) = (place.state.load(), place.owner.load());
+            match state {
+                FOLLOWED | ASKED if !is_alive(owner) => return Answer::Dead(owner),
+                FOLLOWED if place.state.replace(FOLLOWED, ASKED) => self.questions.change(),
+                ASKED if now().since(began) > ANSWER_MAX => return Answer::Stuck,
+                ASKED => place.state.wait(ASKED, LOOK_EVERY_NS),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// True if there is such a process, and it has not ended.
+pub fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: FileKey = FileKey { device: 1, inode: 2 };
+
+    #[test]
+    fn a_file_that_others_write_is_not_followed() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        assert!(table.own(own) && table.own(own));
+        assert!(table.follow(own, KEY, 7, |_| true));
+        // Nobody has this number.
+        let dead = u32::MAX / 2;
+        assert_eq!(
+            table.ask(own + 1, FileKey { device: 9, ..KEY }, true),
+            Answer::Free
+        );
+        assert!(!table.follow(own, FileKey { device: 9, ..KEY }, 8, |_| true));
+        table.bury(own);
+        assert!(table.follow(dead, KEY, 7, |_| true));
+        assert_eq!(table.ask(own, KEY, false), Answer::Dead(dead));
+        table.bury(dead);
+        assert_eq!(table.ask(own, KEY, false), Answer::Free);
+        table.disown(own);
+        assert_eq!(table.owner(), 0);
+    }
+
+    #[test]
+    fn whoever_asks_gets_an_answer() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        assert!(table.follow(own, KEY, 7, |_| true));
+        std::thread::scope(|scope| {
+            let ask = scope.spawn(|| table.ask(own + 1, KEY, false));
+            std::thread::Builder::new()
+                .spawn(move || {
+                    table.answer(own, |file| {
+                        if file == 7 {
+                            Ok(())
+                        } else {
+                            Err(io::ErrorKind::Other.into())
+                        }
+                    })
+                })
+                .expect("a thread");
+            assert_eq!(ask.join().expect("no panic"), Answer::Free);
+        });
+        assert!(!table.follow(own, KEY, 8, |_| true), "it is the others'");
+    }
+
+    #[test]
+    fn places_of_files_that_are_gone_are_used_again() {
+        let table = Table::map(None).expect("memory");
+        for inode in 0..3 * PLACES as u64 {
+            assert!(table.follow(1, FileKey { device: 1, inode }, inode, |file| file + 10 > inode));
+        }
+    }
+}

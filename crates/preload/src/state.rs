@@ -1,0 +1,146 @@
+//! The state of the library in its process: settings, the journal, and which descriptors are followed.
+
+use crate::rings;
+use area::NvmTiming;
+use area::files::{FileId, Journal, Source};
+use libc::{c_int, pid_t};
+use std::cell::Cell;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// Descriptors from here on are not followed.
+pub(crate) const DESCRIPTORS_MAX: usize = 1 << 16;
+/// Strata's NVDIMM: 500 ns, 20 GB/s.
+pub(crate) const NVM: NvmTiming = NvmTiming {
+    latency_ns: 500,
+    bandwidth: 20_000_000_000,
+};
+/// By descriptor: number of the file × 4, and flags; 0 for those that are not followed.
+pub(crate) static FOLLOWED: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
+/// Each write is a sync, too (O_SYNC, O_DSYNC).
+pub(crate) const SYNCS: u64 = 1;
+/// Writes go to the end (O_APPEND).
+pub(crate) const APPENDS: u64 = 2;
+/// Nothing is followed any more: a forked child, or the end of the process.
+pub(crate) static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
+/// The process that opened the area.
+pub(crate) static OWNER: AtomicI32 = AtomicI32::new(0);
+pub(crate) static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+pub(crate) static JOURNAL: OnceLock<Result<Journal, c_int>> = OnceLock::new();
+
+thread_local! {
+    /// This thread is in the journal: its own calls are not followed.
+    pub(crate) static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Settings from `switchyard run`, in the environment.
+pub(crate) struct Settings {
+    pub(crate) source: Source,
+    pub(crate) patterns: Vec<CString>,
+}
+
+impl Settings {
+    fn read() -> Option<Self> {
+        let area = std::env::var_os("SWITCHYARD_AREA")?;
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let bytes = number("SWITCHYARD_AREA_BYTES").unwrap_or(0);
+        let patterns = std::env::var_os("SWITCHYARD_MATCH")?.into_vec();
+        let patterns = patterns.split(|&byte| byte == b'\n');
+        // The one place where a descriptor that somebody hands over would come in.
+        let source = match area.to_str() {
+            Some("nvm") => Source::Nvm(bytes, NVM),
+            _ => Source::Path(area.into(), bytes),
+        };
+        Some(Self {
+            source,
+            patterns: patterns.filter_map(|it| CString::new(it).ok()).collect(),
+        })
+    }
+}
+
+pub(crate) fn settings() -> Option<&'static Settings> {
+    SETTINGS.get_or_init(|| inside(Settings::read)).as_ref()
+}
+
+/// Runs `f` with this thread's own calls not followed.
+pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
+    let before = IS_INSIDE.replace(true);
+    let result = f();
+    IS_INSIDE.set(before);
+    result
+}
+
+pub(crate) fn is_passive() -> bool {
+    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get()
+}
+
+/// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
+/// its own.
+pub(crate) fn present() -> Option<&'static Journal> {
+    let journal = JOURNAL.get()?.as_ref().ok()?;
+    (!is_passive() && is_owner()).then_some(journal)
+}
+
+/// True in the process that opened the area.
+pub(crate) fn is_owner() -> bool {
+    std::process::id() as pid_t == OWNER.load(Ordering::Relaxed)
+}
+
+/// A followed descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Followed {
+    pub(crate) journal: &'static Journal,
+    pub(crate) file: FileId,
+    pub(crate) flags: u64,
+}
+
+pub(crate) fn place(fd: c_int) -> Option<&'static AtomicU64> {
+    FOLLOWED.get(usize::try_from(fd).ok()?)
+}
+
+/// The file that the library follows by this descriptor.
+pub(crate) fn followed(fd: c_int) -> Option<Followed> {
+    let value = place(fd)?.load(Ordering::Relaxed);
+    if value == 0 {
+        return None;
+    }
+    Some(Followed {
+        journal: present()?,
+        file: FileId(value >> 2),
+        flags: value & 3,
+    })
+}
+
+impl Followed {
+    pub(crate) fn syncs(&self) -> bool {
+        self.flags & SYNCS != 0
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        inside(|| {
+            rings::look(self.journal)?;
+            self.journal.sync(self.file)
+        })
+    }
+
+    /// The file is the file system's alone from now on.
+    pub(crate) fn give_up(&self) -> io::Result<()> {
+        inside(|| self.journal.give_up(self.file))
+    }
+}
+
+pub(crate) fn set_errno(code: c_int) {
+    // SAFETY: this thread's own place.
+    unsafe { *libc::__errno_location() = code };
+}
+
+/// The result for the program: what `result` says, or -1 and an error number.
+pub(crate) fn answer<T: From<i8>>(result: io::Result<T>) -> T {
+    result.unwrap_or_else(|error| {
+        set_errno(error.raw_os_error().unwrap_or(libc::EIO));
+        T::from(-1)
+    })
+}

@@ -1,0 +1,239 @@
+//! The other processes of a run: one of them owns the area. The others ask it to give a file up before they change the file.
+
+use crate::state::{
+    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, place, present, settings,
+};
+use area::AreaError;
+use area::MediaOpenError;
+use area::files::{FileId, FilesError, Journal, Source, restore};
+use area::own::is_own;
+use area::table::{Answer, FileKey, Table, is_alive};
+use libc::{c_char, c_int};
+use std::sync::atomic::Ordering;
+use std::sync::{Once, OnceLock};
+use std::time::Duration;
+use std::{fs, io, mem, thread};
+
+/// The path of the table, from `switchyard run`.
+const TABLE: &str = "SWITCHYARD_TABLE";
+/// Looks whether the area of a dead owner is free, and the time between two.
+const LOOKS: u32 = 600;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// In the place of a descriptor: its file is another process's.
+const FOREIGN: u64 = 1 << 2;
+
+static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
+
+/// The table; none where it cannot be reached, or nothing is followed.
+fn table() -> Option<&'static Table> {
+    let map = || {
+        settings()?;
+        let path = std::env::var_os(TABLE);
+        Table::map(path.as_ref().map(|it| it.as_ref())).ok()
+    };
+    *MAPPED.get_or_init(|| inside(map))
+}
+
+fn failed() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// The regular file that a `stat` tells of.
+fn key(found: io::Result<libc::stat>) -> Option<FileKey> {
+    let found = found.ok()?;
+    (found.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(FileKey {
+        device: found.st_dev,
+        inode: found.st_ino,
+    })
+}
+
+fn stat(call: impl FnOnce(*mut libc::stat) -> c_int) -> io::Result<libc::stat> {
+    // SAFETY: zeros are a valid `stat`.
+    let mut found: libc::stat = unsafe { mem::zeroed() };
+    match call(&mut found) {
+        0 => Ok(found),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub fn key_of(fd: c_int) -> Option<FileKey> {
+    // SAFETY: the kernel fills what it is given.
+    key(stat(|found| unsafe { libc::fstat(fd, found) }))
+}
+
+/// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
+/// has started.
+pub fn is_another() -> bool {
+    if IS_INSIDE.get() {
+        return false;
+    }
+    if let Some(journal) = JOURNAL.get() {
+        return journal.is_ok() && !is_owner();
+    }
+    table().is_some_and(|table| {
+        let owner = table.owner();
+        owner != 0 && owner != std::process::id() && is_alive(owner)
+    })
+}
+
+/// This process owns the area; false if another one does.
+pub fn own() -> bool {
+    table().is_none_or(|table| table.own(std::process::id()))
+}
+
+/// It does not after all, or not any more.
+pub fn disown() {
+    if let Some(table) = table() {
+        table.disown(std::process::id());
+    }
+}
+
+/// The journal is open: others may ask from now on, and nothing that was inherited is anybody else's.
+pub fn opened(journal: &'static Journal) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Some(table) = table() else {
+            return;
+        };
+        FOLLOWED
+            .iter()
+            .for_each(|place| place.store(0, Ordering::Relaxed));
+        let pid = std::process::id();
+        let answer = move || {
+            IS_INSIDE.set(true);
+            table.answer(pid, |file| journal.give_up(FileId(file)))
+        };
+        let thread = thread::Builder::new().name("asked".into());
+        if thread.spawn(answer).is_err() {
+            // Nobody could be answered: nothing is followed.
+            IS_PASSIVE.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+/// The owner follows a file; false if others write it.
+pub fn follow(journal: &Journal, fd: c_int, file: FileId) -> bool {
+    let Some((table, key)) = table().zip(key_of(fd)) else {
+        return true;
+    };
+    table.follow(std::process::id(), key, file.0, |file| {
+        journal.is_known(FileId(file))
+    })
+}
+
+/// The file is the file system's from now on. `keeps`: the owner does not follow it later, either.
+fn ask(key: FileKey, keeps: bool) -> io::Result<()> {
+    let Some(table) = table() else {
+        return Ok(());
+    };
+    loop {
+        match inside(|| table.ask(std::process::id(), key, keeps)) {
+            Answer::Free => return Ok(()),
+            Answer::Stuck => return Err(failed()),
+            Answer::Dead(owner) => inside(|| bury(table, owner))?,
+        }
+    }
+}
+
+/// Settles the area of an owner that is dead, unless somebody else does.
+fn bury(table: &Table, owner: u32) -> io::Result<()> {
+    let Some(Settings {
+        source: Source::Path(path, _),
+        ..
+    }) = settings()
+    else {
+        table.bury(owner);
+        return Ok(());
+    };
+    for _ in 0..LOOKS {
+        match restore(path, 0) {
+            Ok(_) => {
+                table.bury(owner);
+                return Ok(());
+            }
+            Err(FilesError::Area(AreaError::Media(MediaOpenError::InUse(_)))) => {}
+            Err(error) => {
+                eprintln!("switchyard run: {error}");
+                return Err(failed());
+            }
+        }
+        let next = table.owner();
+        if next != owner && next != 0 && is_alive(next) {
+            // It has settled the area when it opened it, or will before it answers anybody.
+            table.bury(owner);
+            return Ok(());
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Err(failed())
+}
+
+/// This process is about to change the file of a descriptor that another one may follow.
+pub fn change(fd: c_int) -> io::Result<()> {
+    if let Some(key) = key_of(fd) {
+        ask(key, false)?;
+    }
+    // A child of vfork has its parent's memory.
+    let is_own_memory = IS_PASSIVE.load(Ordering::Relaxed) || JOURNAL.get().is_none();
+    if let Some(place) = place(fd).filter(|_| is_own_memory) {
+        place.store(0, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The same for what a path leads to, if `follows` through a link.
+pub fn change_path(directory: c_int, path: *const c_char, follows: bool) -> io::Result<()> {
+    if present().is_some() || path.is_null() || !is_another() {
+        return Ok(());
+    }
+    let flags = if follows { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+    // SAFETY: the caller's path; the kernel fills what it is given.
+    let found = stat(|found| unsafe { libc::fstatat(directory, path, found, flags) });
+    key(found).map_or(Ok(()), |key| ask(key, false))
+}
+
+/// This process has opened a file for writing, and does not own the area.
+pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
+    let Some(key) = key_of(fd) else {
+        return Ok(());
+    };
+    ask(key, is_chosen)
+}
+
+/// When a program starts: what it has inherited may be followed by another process, or have been by the program that was here before.
+extern "C" fn at_start() {
+    if std::env::var_os(TABLE).is_none() {
+        return;
+    }
+    let Some(table) = table() else {
+        return;
+    };
+    let own = std::process::id();
+    if table.owner() == own {
+        // A failure is told; the next change asks again.
+        let _ = inside(|| bury(table, own));
+        table.disown(own);
+    }
+    if table.has_followed(own) {
+        inside(|| mark_inherited(table, own));
+    }
+}
+
+fn mark_inherited(table: &Table, own: u32) {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    for fd in entries
+        .flatten()
+        .filter_map(|it| it.file_name().to_str()?.parse().ok())
+    {
+        let is_followed = |fd| key_of(fd).is_some_and(|key| table.is_followed(own, key));
+        if let Some(place) = place(fd).filter(|_| !is_own(fd) && is_followed(fd)) {
+            place.store(FOREIGN, Ordering::Relaxed);
+        }
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
