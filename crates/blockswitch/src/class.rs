@@ -242,12 +242,13 @@ impl Classifier {
             u64::from(bytes) << FRACTION_BITS,
             self.outstanding_bytes << FRACTION_BITS,
         );
-        if self.seen {
+        let is_first = !core::mem::replace(&mut self.seen, true);
+        if is_first {
+            (self.size_mean, self.outstanding_mean) = (size, outstanding);
+        } else {
             self.size_mean = self.size_mean - (self.size_mean >> GAIN_BITS) + (size >> GAIN_BITS);
             self.outstanding_mean =
                 self.outstanding_mean - (self.outstanding_mean >> GAIN_BITS) + (outstanding >> GAIN_BITS);
-        } else {
-            (self.size_mean, self.outstanding_mean, self.seen) = (size, outstanding, true);
         }
         let band = match self.class {
             Class::Latency => u64::from(self.config.band),
@@ -259,6 +260,10 @@ impl Classifier {
             true => Class::Latency,
             false => Class::Throughput,
         };
+        // There is no class to hold on to before the first request.
+        if is_first {
+            self.class = looks;
+        }
         if looks == self.class {
             self.against_since = None;
             self.against_count = 0;
@@ -360,9 +365,10 @@ mod tests {
         closed(&mut app, 20_000, (64 << 10, 8, 1), 100); // many requests in 100 µs: too short a time
         assert_eq!(app.class(), Class::Latency);
         let mut app = auto();
+        closed(&mut app, 0, (4096, 1, 20), 1);
         closed(
             &mut app,
-            0,
+            20,
             (256 << 10, 8, 100_000),
             config.hold_requests as usize - 1,
         ); // long, but too few
@@ -373,6 +379,18 @@ mod tests {
         assert_eq!(app.class(), Class::Throughput);
         closed(&mut app, 80_000_000, (4096, 1, 20), 2000);
         assert_eq!(app.class(), Class::Latency);
+    }
+
+    // Bug: a bulk client that connected beside a hundred small ones moved 50 MiB a second for seconds. Cause: every client was
+    // taken for L until 32 requests spoke against it, and stood in one line with the hundred. Fix: the first request decides.
+    #[test]
+    fn the_first_request_decides_where_nothing_is_known() {
+        let mut bulk = auto();
+        assert_eq!(bulk.arrive(us(0), 1 << 20, false), Class::Throughput);
+        assert_eq!(bulk.class(), Class::Throughput);
+        let mut small = auto();
+        assert_eq!(small.arrive(us(0), 4096, false), Class::Latency);
+        assert_eq!(small.class(), Class::Latency);
     }
 
     #[test]
