@@ -210,12 +210,12 @@ impl Egress {
     /// The next piece of work. `None` when nothing waits, or when all that waits is T behind its doorbell:
     /// [`Self::deadline`] then says until when.
     pub fn pop(&mut self, now: Instant) -> Option<Slice> {
-        self.pop_within(now, u32::MAX)
+        self.pop_within(now, u32::MAX, false)
     }
 
     /// [`Self::pop`] for who has begun a slice of T already and has `throughput_bytes` left of it: under `Order::Sliced`
-    /// T is cut there.
-    pub fn pop_within(&mut self, now: Instant, throughput_bytes: u32) -> Option<Slice> {
+    /// T is cut there. T goes first there if its turn `is_owed`.
+    pub fn pop_within(&mut self, now: Instant, throughput_bytes: u32, is_owed: bool) -> Option<Slice> {
         let (ring, at, bytes_max) = match self.config.order {
             Order::Fifo => (0, self.rings[0].first(&mut self.queues)?, u32::MAX),
             Order::RunToCompletion | Order::RunToCompletionPriority => {
@@ -226,7 +226,7 @@ impl Egress {
                 let (ring, at) = self.next_strict(now)?;
                 (ring, at, u32::MAX)
             }
-            Order::Sliced => self.next_sliced(now, throughput_bytes)?,
+            Order::Sliced => self.next_sliced(now, throughput_bytes, is_owed)?,
         };
         debug_assert!(ring < 2);
         let slice = self.take(at, bytes_max);
@@ -235,6 +235,11 @@ impl Egress {
             self.rings[ring].leave(&mut self.queues);
         }
         Some(slice)
+    }
+
+    /// True if T waits.
+    pub fn has_throughput(&self) -> bool {
+        self.waiting[Class::Throughput.index()] > 0
     }
 
     /// When [`Self::pop`] is to be asked again although nothing is pushed.
@@ -410,10 +415,16 @@ impl Egress {
     }
 
     /// Sliced: the ring, the queue and the most bytes of the next slice.
-    fn next_sliced(&mut self, now: Instant, throughput_bytes: u32) -> Option<(usize, u32, u32)> {
+    fn next_sliced(
+        &mut self,
+        now: Instant,
+        throughput_bytes: u32,
+        is_owed: bool,
+    ) -> Option<(usize, u32, u32)> {
         let [latency, throughput] = self.waiting.map(|count| count > 0);
         let starving = throughput
-            && (self.latency_bytes_since >= u64::from(self.config.starvation_bytes)
+            && (is_owed
+                || self.latency_bytes_since >= u64::from(self.config.starvation_bytes)
                 || now.since(self.throughput_since) >= self.config.starvation_delay);
         let ring = usize::from(!latency || starving);
         let quantum = self.quantum(ring);

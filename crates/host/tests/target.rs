@@ -2,7 +2,10 @@
 
 use base::{Duration, Instant, Rng};
 use blockswitch::{AppId, Class, ClassHint, Kind, Policy};
-use host::target::{Act, Ask, Config, Dispatcher, Homes, Relocation, Report, Rested, Standing, Step, Wait};
+use host::target::{
+    Act, Ask, Config, Dispatcher, Homes, PROOF_BYTES, Relocation, Report, Rested, STILL_TIME, Standing, Step,
+    Wait,
+};
 use std::collections::VecDeque;
 
 const SMALL: u32 = 4 << 10;
@@ -433,18 +436,21 @@ fn who_holds_much_payload_leaves_every_other_its_reserve_and_is_read_again_when_
     let mut core = Core::new(&config);
     [T, T, T].into_iter().for_each(|hint| core.open(hint));
     let (reserve, shared) = (bytes / 2 / 4, bytes / 2);
-    assert_eq!(core.dispatcher.share_of(0), reserve + shared);
     let holds = |in_flight_bytes| Standing {
         in_flight: 1,
         in_flight_bytes,
+        moved_bytes: PROOF_BYTES,
         ..Standing::default()
     };
+    core.dispatcher.stand(0, holds(0));
+    assert_eq!(core.dispatcher.share_of(0), reserve + shared);
     core.dispatcher.stand(0, holds(reserve + shared));
     assert_eq!(core.dispatcher.share_of(1), reserve);
     // The second wants a byte more than it can have.
     let wants = Standing {
         waits: true,
         share_wanted: reserve + 1,
+        moved_bytes: PROOF_BYTES,
         ..Standing::default()
     };
     core.dispatcher.sent(1, 0, true, wants, PAGES);
@@ -463,6 +469,101 @@ fn deaf(in_flight_bytes: u64) -> Standing {
         awaits_client: true,
         ..Standing::default()
     }
+}
+
+// Bug: a client that read as fast as it could got five 1 MiB reads a second while others read nothing. Cause: these held all
+// that is shared until they were cut, after five seconds. Fix: half of it is for clients that have proved that they read.
+#[test]
+fn clients_that_read_nothing_leave_half_of_what_is_shared_to_those_that_do() {
+    let config = Config {
+        connections_max: 4,
+        pool_pages: 64,
+        ..Config::of(Policy::Switchyard)
+    };
+    let mut core = Core::new(&config);
+    [T, T, T].into_iter().for_each(|hint| core.open(hint));
+    let (reserve, shared) = (config.reserve_bytes(), config.payload_bytes_max() / 2);
+    for slot in [0, 1] {
+        let most = core.dispatcher.share_of(slot);
+        core.dispatcher.stand(slot, deaf(most));
+    }
+    let reads = |moved_bytes| Standing {
+        moved_bytes,
+        ..Standing::default()
+    };
+    core.dispatcher.stand(2, reads(PROOF_BYTES - 1));
+    assert_eq!(core.dispatcher.share_of(2), reserve);
+    core.dispatcher.stand(2, reads(PROOF_BYTES));
+    assert_eq!(core.dispatcher.share_of(2), reserve + shared / 2);
+    // It stands still, and has to prove it again.
+    let stops = |in_flight_bytes| Standing {
+        moved_bytes: PROOF_BYTES,
+        ..deaf(in_flight_bytes)
+    };
+    core.dispatcher.stand(2, stops(reserve));
+    core.now += STILL_TIME;
+    core.step();
+    core.dispatcher.stand(2, stops(reserve));
+    core.dispatcher.stand(2, reads(2 * PROOF_BYTES - 1));
+    assert_eq!(core.dispatcher.share_of(2), reserve);
+    core.dispatcher.stand(2, reads(2 * PROOF_BYTES));
+    assert_eq!(core.dispatcher.share_of(2), reserve + shared / 2);
+}
+
+// Bug: beside clients that ask much a long write of a new client got one gulp in as many turns as there were of them. Cause:
+// who has not been learned to be bulk stood in one line with them. Fix: a long request is bulk.
+#[test]
+fn a_long_request_does_not_stand_in_line_with_small_ones() {
+    let mut core = Core::of(Policy::Switchyard, &[ClassHint::Auto; 12]);
+    let goes_on = Standing {
+        can_go_on: true,
+        in_flight: 1,
+        ..Standing::default()
+    };
+    for slot in 0..10 {
+        core.dispatcher.stand(slot, goes_on);
+    }
+    let receives_bulk = Standing {
+        receives_bulk: true,
+        ..goes_on
+    };
+    let is_short = Standing {
+        is_short: true,
+        ..goes_on
+    };
+    core.dispatcher.stand(10, receives_bulk);
+    core.dispatcher.stand(11, is_short);
+    assert_eq!(taken_in(&core.turn()), [0, 10]);
+    assert_eq!(taken_in(&core.turn()), [1, 11]);
+}
+
+// Bug: a hundred clients that sent their requests byte by byte and a hundred that flooded the target left a bulk client 1 % of
+// its bandwidth. Cause: each of their turns went before bulk work, and what bounds that counted bytes. Fix: it counts time.
+#[test]
+fn who_sends_byte_by_byte_leaves_bulk_work_half_of_the_time() {
+    let mut hints = vec![L; 100];
+    hints.push(T);
+    let mut core = Core::of(Policy::Switchyard, &hints);
+    let bulk = hints.len() - 1;
+    core.ask(bulk, 1, LARGE);
+    let byte = Standing {
+        can_go_on: true,
+        ..Standing::default()
+    };
+    let (mut small_us, mut bulk_us) = (0, 0);
+    for _ in 0..20_000 {
+        match core.step() {
+            Act::Look { .. } => {
+                (0..bulk).for_each(|slot| core.dispatcher.stand(slot, byte));
+                if core.clients[bulk].asks.is_empty() {
+                    core.ask(bulk, 1, LARGE);
+                }
+            }
+            Act::TakeIn { slot, .. } | Act::Send { slot, .. } if slot < bulk => small_us += 1,
+            _ => bulk_us += 1,
+        }
+    }
+    assert!(small_us - bulk_us < 1_000, "{small_us} {bulk_us}");
 }
 
 // Bug: a client alone on the target was cut. It had not read for a while, and then asked for more than its reserve. Cause:

@@ -165,7 +165,7 @@ fn a_client_that_does_not_read_is_held_back_and_loses_nothing() {
         }
     });
     // The session's limits are reached long before everything is asked for.
-    while core.stats().requests < 64 {
+    while core.stats().requests < 16 {
         std::thread::yield_now();
     }
     for _ in 0..10 {
@@ -181,7 +181,8 @@ fn a_client_that_does_not_read_is_held_back_and_loses_nothing() {
         client.0.read_exact(&mut payload).expect("the data follows");
     }
     asking.join().expect("every request was taken");
-    assert_eq!(core.stats().requests, READS);
+    // What is beyond its share is done in parts.
+    assert!(core.stats().requests >= READS);
     client.request(DISC, 0, 0, 0);
     all_pages_come_back(&core);
 }

@@ -1,8 +1,11 @@
 //! Payload under way, shared among connections: what a request holds until its answer is sent.
 //!
-//! Half of the budget is reserved, in equal parts, one for each connection that there may be; of the other half everybody
-//! takes what is free. So clients that ask for much and never read an answer keep at most the shared half, and small
-//! requests of all others go on beside them.
+//! Half of the budget is reserved, in equal parts, one for each connection that there may be. The other half is shared. A
+//! client that has moved [`PROOF_BYTES`] takes what is free of it. Every other client leaves half of it free. So clients that
+//! ask for much and never read an answer hold a quarter of the budget at most, and those that do read go on beside them.
+
+/// A client that has sent and received so much does not only ask: sockets do not swallow as much by themselves.
+pub const PROOF_BYTES: u64 = 1 << 20;
 
 /// The payload of all connections of a core.
 #[derive(Debug)]
@@ -33,10 +36,14 @@ impl Budget {
         self.reserve
     }
 
-    /// Bytes that a connection with `own` bytes under way may have.
-    pub fn share_of(&self, own: u64) -> u64 {
+    /// Bytes that a connection with `own` bytes under way may have, whose client has moved so many since it stood still.
+    pub fn share_of(&self, own: u64, moved_bytes: u64) -> u64 {
         let others = self.shared - self.excess(own);
-        self.reserve + self.shared_max.saturating_sub(others)
+        let shared_max = match moved_bytes < PROOF_BYTES {
+            true => self.shared_max / 2,
+            false => self.shared_max,
+        };
+        self.reserve + shared_max.saturating_sub(others)
     }
 
     /// A connection has `after` bytes under way instead of `before`.
@@ -57,15 +64,26 @@ mod tests {
     #[test]
     fn the_greedy_leave_every_reserve_alone() {
         let mut budget = Budget::new(2000, 10);
-        assert_eq!(budget.share_of(0), 100 + 1000, "alone");
+        let share = |budget: &Budget, own| budget.share_of(own, PROOF_BYTES);
+        assert_eq!(share(&budget, 0), 100 + 1000, "alone");
         budget.recount(0, 600);
-        assert_eq!(budget.share_of(600), 1100, "its own does not count against it");
-        assert_eq!(budget.share_of(0), 100 + 500);
+        assert_eq!(share(&budget, 600), 1100, "its own does not count against it");
+        assert_eq!(share(&budget, 0), 100 + 500);
         budget.recount(0, 600);
-        assert_eq!((budget.shared(), budget.share_of(0)), (1000, 100));
+        assert_eq!((budget.shared(), share(&budget, 0)), (1000, 100));
         budget.recount(0, 100);
         assert_eq!(budget.shared(), 1000, "a reserve is not shared");
         budget.recount(600, 0);
-        assert_eq!(budget.share_of(100), 600);
+        assert_eq!(share(&budget, 100), 600);
+    }
+
+    #[test]
+    fn who_has_moved_little_leaves_half_of_what_is_shared() {
+        let mut budget = Budget::new(2000, 10);
+        assert_eq!(budget.share_of(0, PROOF_BYTES - 1), 100 + 500);
+        budget.recount(0, 600);
+        assert_eq!(budget.share_of(0, 0), 100);
+        assert_eq!(budget.share_of(0, PROOF_BYTES), 100 + 500);
+        assert_eq!(budget.share_of(600, 0), 600, "it keeps what it has");
     }
 }

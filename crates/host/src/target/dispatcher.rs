@@ -5,6 +5,7 @@ use super::config::{
     TURN_REQUESTS_BESIDE_SPARSE, TURN_REQUESTS_MAX,
 };
 use super::homes::Report;
+use super::lead::Lead;
 use super::lines::{Line, Lines, Moving, Rested, Standing};
 use super::spin::Spin;
 use base::time::earliest;
@@ -150,6 +151,7 @@ pub struct Dispatcher {
     steering: Option<Steering>,
     egress: Egress,
     lines: Lines,
+    lead: Lead,
     works: Slab<Work>,
     stage: Stage,
     /// The connection that is told to send next, and how much.
@@ -197,6 +199,7 @@ impl Dispatcher {
         Self {
             egress: Egress::new(&config.switch, limits),
             lines: Lines::new(config),
+            lead: Lead::new(config.switch.starvation_delay),
             works: Slab::with_capacity(requests),
             spin: Spin::new(config.spin, now),
             config: *config,
@@ -240,6 +243,7 @@ impl Dispatcher {
     pub fn next(&mut self, now: Instant) -> Act {
         if let Some(class) = self.act_class.take() {
             self.loads.spend(self.core, class, now.nanos_since(self.act_at));
+            self.lead.spent(class, now.since(self.act_at), self.bulk_waits());
         }
         self.act_at = now;
         if let Some((slot, bytes_min)) = self.send_next.take() {
@@ -270,7 +274,10 @@ impl Dispatcher {
                 }
                 Stage::TakeIn { line, left } => {
                     // Who can go on after its turn stands in line again, for the next round.
-                    let left = left.min(self.lines.waiting(line));
+                    let left = match line != Line::Throughput && self.owes_bulk() {
+                        true => 0,
+                        false => left.min(self.lines.waiting(line)),
+                    };
                     if left == 0 {
                         self.stage = if self.is_idle() {
                             Stage::Begin
@@ -302,6 +309,15 @@ impl Dispatcher {
     /// Nobody stands in line, no request waits, and no answer is to be sent.
     fn is_idle(&self) -> bool {
         !self.lines.any() && self.egress.is_empty() && self.held.is_none() && self.last.is_none()
+    }
+
+    fn bulk_waits(&self) -> bool {
+        self.lines.waiting(Line::Throughput) > 0 || self.egress.has_throughput()
+    }
+
+    /// Bulk work waits, and goes before latency-bound work.
+    fn owes_bulk(&self) -> bool {
+        self.config.slices() && self.lead.is_over() && self.bulk_waits()
     }
 
     /// The core spends its time on this class.
@@ -426,7 +442,7 @@ impl Dispatcher {
 
     fn pop(&mut self, now: Instant, bulk_bytes: usize) -> Option<Step> {
         let bulk_bytes = u32::try_from(bulk_bytes).unwrap_or(u32::MAX);
-        let slice = self.egress.pop_within(now, bulk_bytes);
+        let slice = self.egress.pop_within(now, bulk_bytes, self.owes_bulk());
         self.tell_batch();
         let slice = slice?;
         let begins = slice.from_byte == 0;

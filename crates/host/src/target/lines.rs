@@ -44,6 +44,8 @@ pub struct Standing {
     pub awaits_client: bool,
     /// Its client has not been sent all of its answers.
     pub has_answers: bool,
+    /// Its client is sending the payload of a long write.
+    pub receives_bulk: bool,
     /// Bytes that its client has sent and received, on this core.
     pub moved_bytes: u64,
 }
@@ -104,6 +106,8 @@ pub(super) struct Connection {
     /// Requests of the present turn.
     pub taken: usize,
     last: Standing,
+    /// Bytes that its client had moved when it stood still last.
+    still_bytes: u64,
     departs: Option<Departure>,
 }
 
@@ -122,6 +126,7 @@ impl Connection {
             passed: 0,
             taken: 0,
             last: Standing::default(),
+            still_bytes: 0,
             departs: None,
         }
     }
@@ -134,10 +139,12 @@ impl Connection {
         self.work += work_of(bytes);
     }
 
-    /// Where it stands if it is ready now.
+    /// Its line if it is ready now. A long request is bulk, whatever is known of its client.
     fn line_of_turn(&self) -> Line {
+        let has_long = self.last.receives_bulk || self.last.is_short;
         match self.class {
             Class::Throughput => Line::Throughput,
+            Class::Latency if has_long => Line::Throughput,
             Class::Latency if self.is_sparse && self.last.in_flight == 0 => Line::Sparse,
             Class::Latency => Line::Latency,
         }
@@ -259,6 +266,9 @@ impl Lines {
 
     fn note(&mut self, now: Instant, slot: usize, standing: Standing) {
         if let Some(connection) = &mut self.connections[slot] {
+            if self.holders.is_still(now, slot) {
+                connection.still_bytes = connection.last.moved_bytes;
+            }
             let before = connection.last.in_flight_bytes;
             self.budget.recount(before, standing.in_flight_bytes);
             let (awaits_client, bytes) = (standing.awaits_client, standing.in_flight_bytes);
@@ -395,7 +405,7 @@ impl Lines {
             };
             let stays = match last.share_wanted {
                 0 => !has_pages,
-                wanted => wanted > self.share(now, slot, last.in_flight_bytes),
+                wanted => wanted > self.share_of(now, slot),
             };
             let connection = self.get_mut(slot).expect("it was there a moment ago");
             connection.is_blocked = stays;
@@ -453,17 +463,17 @@ impl Lines {
 
     /// Payload that a connection may have under way.
     pub fn share_of(&self, now: Instant, slot: usize) -> u64 {
-        let own = self.get(slot);
-        let own = own.map_or(0, |connection| connection.last.in_flight_bytes);
-        self.share(now, slot, own)
-    }
-
-    /// The same for a connection with `own` bytes under way.
-    fn share(&self, now: Instant, slot: usize, own: u64) -> u64 {
-        match self.holders.is_still(now, slot) {
-            true => self.budget.reserve(),
-            false => self.budget.share_of(own),
+        if self.holders.is_still(now, slot) {
+            return self.budget.reserve();
         }
+        let Some(Connection {
+            last, still_bytes, ..
+        }) = self.get(slot)
+        else {
+            return self.budget.share_of(0, 0);
+        };
+        let moved_bytes = last.moved_bytes - still_bytes;
+        self.budget.share_of(last.in_flight_bytes, moved_bytes)
     }
 
     /// A connection is to leave for core `to`; false if it already is.

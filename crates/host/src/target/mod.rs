@@ -26,10 +26,12 @@ mod config;
 mod dispatcher;
 mod holders;
 mod homes;
+mod lead;
 mod lines;
 mod seats;
 mod spin;
 
+pub use budget::PROOF_BYTES;
 pub use config::{ClassRules, Config, READ_BYTES};
 pub use dispatcher::{Act, Ask, Dispatcher, Passage, Step, Wait};
 pub use holders::{HOLD_TIME, STILL_TIME};

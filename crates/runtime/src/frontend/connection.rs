@@ -140,6 +140,7 @@ impl Connection {
             in_flight_bytes: state.in_flight_bytes,
             awaits_client: state.is_receiving || state.pending_bytes > 0 && !self.can_write,
             has_answers: state.pending_bytes > 0,
+            receives_bulk: self.writes_bulk,
             moved_bytes: self.moved_bytes,
         }
     }

@@ -144,6 +144,8 @@ struct Connection {
     answer_bytes: usize,
     in_flight: usize,
     in_flight_bytes: u64,
+    /// Data of requests and answers that its client has sent and received.
+    moved_bytes: u64,
     /// It is to move, and takes no commands.
     is_paused: bool,
 }
@@ -163,11 +165,12 @@ impl Connection {
             share_wanted: if waits && wanted > room.1 { wanted } else { 0 },
             in_flight: self.in_flight,
             in_flight_bytes: self.in_flight_bytes,
-            // The model's clients always read, and send what they announced.
+            // The model's clients always read, and send what they announced. Their classes are given.
             awaits_client: false,
             has_answers: false,
             is_short: false,
-            moved_bytes: 0,
+            receives_bulk: false,
+            moved_bytes: self.moved_bytes,
         }
     }
 
@@ -186,6 +189,7 @@ impl Connection {
         };
         let bytes = self.data_bytes.min(READ_BYTES);
         self.data_bytes -= bytes;
+        self.moved_bytes += bytes as u64;
         let mut left = bytes;
         while let Some((request, missing)) = self.asked.front_mut() {
             let taken = left.min(*missing);
@@ -728,6 +732,7 @@ impl World {
             let is_last = *missing == 0;
             left -= part;
             connection.answer_bytes -= part;
+            connection.moved_bytes += part as u64;
             if is_last {
                 connection.answers.pop_front();
                 connection.in_flight -= 1;
