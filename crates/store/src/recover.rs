@@ -37,7 +37,7 @@ pub enum OpenError {
         /// Of the area.
         need_bytes: u64,
     },
-    /// The header of a segment matches no checksum: it may be one that is needed.
+    /// The header of a segment matches no checksum, and the log may need the segment.
     #[error("the header of a segment is damaged, at byte {offset}")]
     SegmentHeader {
         /// In the area.
@@ -90,6 +90,8 @@ pub struct RecoveryReport {
     pub leftovers: u64,
     /// Superblocks that are damaged; they are written anew.
     pub superblocks_damaged: u32,
+    /// Damaged headers of segments that the log does not need; they are erased.
+    pub headers_damaged: u32,
     /// The index up to this record was read from a checkpoint; 0 where the whole log was replayed.
     pub checkpoint: u64,
 }
@@ -108,7 +110,9 @@ pub(crate) struct Survey {
     /// The highest generation of any segment.
     generation: u64,
     /// Segments of checkpoints.
-    parts: BTreeMap<u64, (u32, PartHeader)>,
+    parts: Headers<PartHeader>,
+    /// Slots that the log does not need, with damaged headers.
+    pub damaged: Vec<u32>,
 }
 
 /// The end of a segment's records.
@@ -125,36 +129,59 @@ struct Tip {
 /// By generation: slot and header.
 pub(crate) type Headers<T> = BTreeMap<u64, (u32, T)>;
 
-/// The headers of all segments, of the log and of checkpoints.
-pub(crate) fn headers(
-    medium: &dyn Device,
-    layout: &Layout,
-) -> Result<(Headers<SegmentHeader>, Headers<PartHeader>), OpenError> {
-    let (mut found, mut parts) = (BTreeMap::new(), BTreeMap::new());
+/// The first sectors of all slots.
+#[derive(Default)]
+pub(crate) struct Heads {
+    /// Of the log.
+    pub log: Headers<SegmentHeader>,
+    /// Of checkpoints.
+    pub parts: Headers<PartHeader>,
+    /// Slots with a damaged one.
+    pub damaged: Vec<u32>,
+}
+
+/// Reads the headers of all segments, of the log and of checkpoints.
+pub(crate) fn headers(medium: &dyn Device, layout: &Layout) -> Result<Heads, OpenError> {
+    let mut heads = Heads::default();
     for slot in 0..layout.segments {
         let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
         let offset = layout.segment_offset(slot);
         match scan::head(layout, slot, &sector) {
             Head::Blank => {}
-            Head::Part(part) => drop(parts.insert(part.generation, (slot, part))),
-            Head::Damaged if is_part(medium, layout, slot)? => {}
-            Head::Damaged => return Err(OpenError::SegmentHeader { offset }),
+            Head::Part(part) => drop(heads.parts.insert(part.generation, (slot, part))),
+            Head::Damaged => heads.damaged.push(slot),
             Head::Segment(header) => {
-                if found.insert(header.generation, (slot, header)).is_some() {
+                if heads.log.insert(header.generation, (slot, header)).is_some() {
                     return Err(OpenError::Damaged { offset });
                 }
             }
         }
     }
-    Ok((found, parts))
+    Ok(heads)
 }
 
-/// True if the second sector of a slot is one of a checkpoint: the damaged first one is no log's header.
-fn is_part(medium: &dyn Device, layout: &Layout, slot: u32) -> Result<bool, MediaError> {
-    let bytes = read_segment(medium, layout, slot, 2 * layout.sector_bytes)?;
-    let number = layout.sector_number(slot, layout.sector_bytes);
-    let second = &bytes[layout.sector_bytes as usize..];
-    Ok(sector::tag_of(second, Role::Checkpoint, number).is_some())
+/// True if a slot with a damaged header may have a segment of the log behind `newest`, the last one that is known and to
+/// which all others are linked. A segment is begun by one write with its first record. So the slot is free if something
+/// older is at the record's place, or nothing, and no sector is of a later generation.
+fn is_needed(medium: &dyn Device, layout: &Layout, slot: u32, newest: u64) -> Result<bool, MediaError> {
+    let bytes = read_segment(medium, layout, slot, layout.segment_bytes)?;
+    let sectors = bytes.chunks(layout.sector_bytes as usize).enumerate();
+    for (index, sector) in sectors.skip(1) {
+        let within = index as u32 * layout.sector_bytes;
+        let number = layout.sector_number(slot, within);
+        if sector::is_blank(sector) || sector::tag_of(sector, Role::Checkpoint, number).is_some() {
+            continue;
+        }
+        let tag = [Role::Inner, Role::Record].map(|role| sector::tag_of(sector, role, number));
+        match tag[0].or(tag[1]) {
+            // Tags are the low halves of generations.
+            Some(tag) if (tag.wrapping_sub(newest as u32) as i32) <= 0 => {}
+            Some(_) => return Ok(true),
+            None if within <= layout.block_bytes => return Ok(true),
+            None => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Follows a segment's records to where they end.
@@ -212,8 +239,12 @@ pub(crate) fn identify(medium: &dyn Device) -> Result<(Superblock, u32), OpenErr
 pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
     let (superblock, superblocks_damaged) = identify(medium)?;
     let layout = superblock.layout;
-    let (mut known, parts) = headers(medium, &layout)?;
-    let newest = known.keys().chain(parts.keys()).copied().max();
+    let heads = headers(medium, &layout)?;
+    let first = heads.damaged.first().copied();
+    let lost = |slot| OpenError::SegmentHeader {
+        offset: layout.segment_offset(slot),
+    };
+    let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
     let mut survey = Survey {
         superblock,
         superblocks_damaged,
@@ -222,45 +253,21 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
         dropped: Vec::new(),
         leftovers: Vec::new(),
         generation: newest.unwrap_or(0),
-        parts,
+        parts: heads.parts,
+        damaged: heads.damaged,
     };
-    let mut claims = 0;
-    // Segments that were begun by writes of which one before was cut are dropped, newest first.
-    while let Some((generation, (slot, header))) = known.pop_last() {
-        let bytes = read_segment(medium, &layout, slot, layout.segment_bytes)?;
-        let segment = Segment {
-            layout: &layout,
-            slot,
-            generation,
-            bytes: &bytes,
-        };
-        let tip = tip(&segment, &header)?;
-        let lost = |number: u64, slot: u32, within: u32| OpenError::RecordLost {
-            number,
-            offset: layout.segment_offset(slot) + u64::from(within),
-        };
-        claims = claims.max(segment.durable_beyond(tip.end));
-        if claims > tip.last {
-            return Err(lost(tip.last + 1, slot, tip.end));
+    match (survey.follow(medium, heads.log), first) {
+        // What is missing may be behind the damaged header.
+        (Err(OpenError::SegmentMissing { .. } | OpenError::RecordLost { .. }), Some(slot)) => {
+            return Err(lost(slot));
         }
-        let is_empty = tip.last + 1 == header.first;
-        claims = claims.max(tip.claims);
-        survey.is_torn |= tip.is_torn;
-        let offset = layout.segment_offset(slot);
-        if is_empty || !follows(medium, &layout, &known, &header, &tip, claims)? {
-            survey.dropped.push(offset);
-            survey.is_torn = true;
-            continue;
-        }
-        let leftovers = segment.leftovers(tip.end);
-        survey.leftovers = leftovers.iter().map(|&at| offset + u64::from(at)).collect();
-        survey.link(&known, (slot, header), &tip)?;
-        return Ok(survey);
+        (result, _) => result?,
     }
-    if claims > 0 {
-        return Err(OpenError::SegmentMissing {
-            generation: survey.generation,
-        });
+    let newest = survey.chain.last().map_or(0, |(used, _)| used.generation);
+    for &slot in &survey.damaged {
+        if is_needed(medium, &layout, slot, newest)? {
+            return Err(lost(slot));
+        }
     }
     Ok(survey)
 }
@@ -269,7 +276,7 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
 fn follows(
     medium: &dyn Device,
     layout: &Layout,
-    known: &BTreeMap<u64, (u32, SegmentHeader)>,
+    known: &Headers<SegmentHeader>,
     header: &SegmentHeader,
     tip_of: &Tip,
     claims: u64,
@@ -300,10 +307,54 @@ fn follows(
 }
 
 impl Survey {
+    /// Finds the log's newest segment among those `known`, and the log by its links.
+    fn follow(&mut self, medium: &dyn Device, mut known: Headers<SegmentHeader>) -> Result<(), OpenError> {
+        let layout = self.superblock.layout;
+        let mut claims = 0;
+        // Segments that were begun by writes of which one before was cut are dropped, newest first.
+        while let Some((generation, (slot, header))) = known.pop_last() {
+            let bytes = read_segment(medium, &layout, slot, layout.segment_bytes)?;
+            let segment = Segment {
+                layout: &layout,
+                slot,
+                generation,
+                bytes: &bytes,
+            };
+            let tip = tip(&segment, &header)?;
+            let lost = |number: u64, slot: u32, within: u32| OpenError::RecordLost {
+                number,
+                offset: layout.segment_offset(slot) + u64::from(within),
+            };
+            claims = claims.max(segment.durable_beyond(tip.end));
+            if claims > tip.last {
+                return Err(lost(tip.last + 1, slot, tip.end));
+            }
+            let is_empty = tip.last + 1 == header.first;
+            claims = claims.max(tip.claims);
+            self.is_torn |= tip.is_torn;
+            let offset = layout.segment_offset(slot);
+            if is_empty || !follows(medium, &layout, &known, &header, &tip, claims)? {
+                self.dropped.push(offset);
+                self.is_torn = true;
+                continue;
+            }
+            let leftovers = segment.leftovers(tip.end);
+            self.leftovers = leftovers.iter().map(|&at| offset + u64::from(at)).collect();
+            self.link(&known, (slot, header), &tip)?;
+            return Ok(());
+        }
+        if claims > 0 {
+            return Err(OpenError::SegmentMissing {
+                generation: self.generation,
+            });
+        }
+        Ok(())
+    }
+
     /// Collects the chain that ends with the newest segment, from the tail on.
     fn link(
         &mut self,
-        known: &BTreeMap<u64, (u32, SegmentHeader)>,
+        known: &Headers<SegmentHeader>,
         newest: (u32, SegmentHeader),
         tip: &Tip,
     ) -> Result<(), OpenError> {
@@ -447,6 +498,7 @@ impl Engine {
             is_torn: survey.is_torn,
             leftovers: (survey.dropped.len() + survey.leftovers.len()) as u64,
             superblocks_damaged: survey.superblocks_damaged,
+            headers_damaged: survey.damaged.len() as u32,
             checkpoint: checkpoint.as_ref().map_or(0, |(start, _)| start.record),
         };
         let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
@@ -486,12 +538,19 @@ fn begin_epoch(medium: &mut dyn Device, survey: &Survey) -> Result<Superblock, M
     for &offset in &survey.leftovers {
         medium.write_at(offset, &ERASED)?;
     }
+    // Else a cut of the write that begins a segment there would leave a header that is neither old nor new.
+    for &slot in &survey.damaged {
+        medium.write_at(survey.superblock.layout.segment_offset(slot), &ERASED)?;
+    }
     medium.flush()?;
     let mut superblock = survey.superblock;
     let newest = survey.chain.last().map_or(0, |(_, header)| header.epoch);
     superblock.epoch = superblock.epoch.max(newest) + 1;
     let strides = 1 + u64::from(survey.superblocks_damaged);
-    superblock.generation = superblock.generation.max(survey.generation) + GENERATIONS_LOST_MAX * 2 * strides;
+    // A damaged header may be that of the highest generation.
+    superblock.generation = superblock.generation.max(survey.generation)
+        + GENERATIONS_LOST_MAX * 2 * strides
+        + survey.damaged.len() as u64;
     superblock.write(medium)?;
     medium.flush()?;
     if survey.superblocks_damaged > 0 {

@@ -26,6 +26,8 @@ pub struct VerifyReport {
     pub is_torn: bool,
     /// Superblocks that are damaged; opening writes them anew.
     pub superblocks_damaged: u32,
+    /// Damaged headers of segments that the log does not need; opening erases them.
+    pub headers_damaged: u32,
     /// Name, kind and entries of each structure.
     pub structures: Vec<(String, crate::Kind, u64)>,
 }
@@ -46,6 +48,7 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
         live_bytes: replayed.usage.all.live,
         is_torn: survey.is_torn,
         superblocks_damaged: survey.superblocks_damaged,
+        headers_damaged: survey.damaged.len() as u32,
         structures: all.map(|it| (it.name.to_string(), it.kind, it.len())).collect(),
     })
 }

@@ -97,7 +97,8 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
         let value = json!({
             "sound": true, "uuid": uuid, "epoch": report.epoch, "segments_used": used, "segments": all,
             "records": report.records, "entries": report.entries, "live_bytes": report.live_bytes,
-            "cut": report.is_torn, "superblocks_damaged": report.superblocks_damaged, "structures": structures,
+            "cut": report.is_torn, "superblocks_damaged": report.superblocks_damaged,
+            "headers_damaged": report.headers_damaged, "structures": structures,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -116,6 +117,10 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     }
     if report.superblocks_damaged > 0 {
         println!("  one superblock is damaged; opening writes it anew");
+    }
+    if report.headers_damaged > 0 {
+        let count = report.headers_damaged;
+        println!("  {count} headers of segments that the log does not need are damaged; opening erases them");
     }
     for (name, kind, entries) in &report.structures {
         println!("  {name}: {kind:?}, {entries} entries");
