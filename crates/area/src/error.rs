@@ -38,6 +38,9 @@ pub enum AreaError {
     /// The medium cannot be read.
     #[error("the area cannot be read: {0}")]
     Read(io::ErrorKind),
+    /// A repair found the data of this position damaged.
+    #[error("the data of this position were lost: a repair found them damaged")]
+    Lost,
     /// A checksum does not match.
     #[error("the area is damaged, at byte {offset}")]
     Damaged {

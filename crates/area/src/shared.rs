@@ -327,6 +327,7 @@ impl Shared {
             let found = match find(&self.lock().engine) {
                 None => return Ok(None),
                 Some(Fetch::Ready(bytes)) => return Ok(Some(bytes)),
+                Some(Fetch::Lost) => return Err(AreaError::Lost),
                 Some(Fetch::Read(found)) => found,
             };
             let mut bytes = vec![0; found.length()];

@@ -37,7 +37,7 @@ impl From<AreaError> for Failure {
             AreaError::Refused(SubmitError::NoSpace | SubmitError::IndexFull) => FULL,
             AreaError::Refused(SubmitError::Latched) | AreaError::Failed => FAILED,
             AreaError::Refused(_) => INVALID,
-            AreaError::Damaged { .. } => DAMAGED,
+            AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,
             _ => UNUSABLE,
         };
         Self(code, error.to_string())

@@ -466,6 +466,7 @@ fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
             medium.read_at(found.offset(), &mut bytes).expect("inside");
             found.extract(&bytes).ok()
         }
+        Fetch::Lost => None,
     }
 }
 

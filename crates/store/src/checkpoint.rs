@@ -12,6 +12,7 @@ use crate::format::{PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
 use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{CleanStep, Log, Ticket, TicketState, Write};
+use crate::recover::Headers;
 use crate::replay::Replayed;
 use crate::scan::read_segment;
 use crate::sector::{self, Role, State};
@@ -443,25 +444,13 @@ pub(crate) struct Loaded {
 pub(crate) fn load(
     medium: &dyn Device,
     layout: &Layout,
-    parts: &BTreeMap<u64, (u32, PartHeader)>,
+    parts: &Headers<PartHeader>,
     chain: &[Used],
     fresh: impl Fn() -> Replayed,
 ) -> Option<Loaded> {
     let firsts = parts.iter().rev().filter(|(_, (_, part))| part.index == 0);
     for (&first, _) in firsts {
-        let of_it = parts.range(first..).map(|(_, part)| part);
-        let mut own: Vec<_> = of_it.filter(|(_, part)| part.first == first).collect();
-        own.sort_by_key(|(_, part)| part.index);
-        let (mut stream, mut slots) = (Vec::new(), Vec::new());
-        for &(slot, part) in own {
-            if part.index as usize != slots.len() {
-                break;
-            }
-            slots.push(slot);
-            if !read_part(medium, layout, slot, part.generation as u32, &mut stream)? {
-                break;
-            }
-        }
+        let (stream, slots) = read_stream(medium, layout, parts, first)?;
         let mut replayed = fresh();
         if let Some(start) = parse(&stream, layout, chain, &mut replayed) {
             return Some(Loaded {
@@ -472,6 +461,48 @@ pub(crate) fn load(
         }
     }
     None
+}
+
+/// The stream of the checkpoint that begins with generation `first`, as far as it is intact, and its slots. `None` if it cannot
+/// be read.
+fn read_stream(
+    medium: &dyn Device,
+    layout: &Layout,
+    parts: &Headers<PartHeader>,
+    first: u64,
+) -> Option<(Vec<u8>, Vec<u32>)> {
+    let of_it = parts.range(first..).map(|(_, part)| part);
+    let mut own: Vec<_> = of_it.filter(|(_, part)| part.first == first).collect();
+    own.sort_by_key(|(_, part)| part.index);
+    let (mut stream, mut slots) = (Vec::new(), Vec::new());
+    for &(slot, part) in own {
+        if part.index as usize != slots.len() {
+            break;
+        }
+        slots.push(slot);
+        if !read_part(medium, layout, slot, part.generation as u32, &mut stream)? {
+            break;
+        }
+    }
+    Some((stream, slots))
+}
+
+/// The structures that any checkpoint names, newest first, whether or not the checkpoint counts.
+pub(crate) fn descriptions(
+    medium: &dyn Device,
+    layout: &Layout,
+    parts: &Headers<PartHeader>,
+) -> Vec<(StructureId, String, Description)> {
+    let mut all = Vec::new();
+    for (&first, _) in parts.iter().rev().filter(|(_, (_, part))| part.index == 0) {
+        if let Some((stream, _)) = read_stream(medium, layout, parts, first) {
+            let mut reader = Reader(&stream);
+            let fixed = reader.bytes(PREFIX_BYTES - 4);
+            let count = fixed.and_then(|_| reader.word()).unwrap_or(0);
+            all.extend((0..count).map_while(|_| reader.description()));
+        }
+    }
+    all
 }
 
 /// Adds the payload of a segment's sectors, as far as they are intact; false if they end before the segment does. `None`
@@ -512,6 +543,14 @@ impl<'a> Reader<'a> {
     fn long(&mut self) -> Option<u64> {
         self.bytes(8).map(|bytes| u64_at(bytes, 0))
     }
+
+    fn description(&mut self) -> Option<(StructureId, String, Description)> {
+        let id = StructureId(self.word()?);
+        let name_bytes = self.word()? as usize;
+        let description = Description::parse(self.bytes(crate::entry::DESCRIPTION_BYTES)?)?;
+        let name = core::str::from_utf8(self.bytes(name_bytes)?).ok()?;
+        Some((id, name.to_owned(), description))
+    }
 }
 
 /// Fills `replayed`; `None` if the checkpoint is not whole or does not fit the log.
@@ -521,11 +560,8 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
     let end = u32::try_from(reader.long()?).ok()?;
     let next_structure = reader.word()?;
     for _ in 0..reader.word()? {
-        let id = StructureId(reader.word()?);
-        let name_bytes = reader.word()? as usize;
-        let description = Description::parse(reader.bytes(crate::entry::DESCRIPTION_BYTES)?)?;
-        let name = core::str::from_utf8(reader.bytes(name_bytes)?).ok()?;
-        replayed.describe(id, name, &description).then_some(())?;
+        let (id, name, description) = reader.description()?;
+        replayed.describe(id, &name, &description).then_some(())?;
     }
     replayed.next_structure = replayed.next_structure.max(next_structure);
     let slots: BTreeMap<u64, u32> = chain.iter().map(|used| (used.generation, used.slot)).collect();
@@ -560,7 +596,7 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
                 length: u32_at(bytes, 8),
             };
             let room = layout.segment_payload_bytes();
-            (u64::from(location.at) + u64::from(location.length) <= room).then_some(())?;
+            (location.end() <= room).then_some(())?;
             let key = match first {
                 Some(first) => Key::Position(first.checked_add(index as u64)?),
                 None => Key::Bytes(key.into()),

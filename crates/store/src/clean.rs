@@ -247,15 +247,10 @@ fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Option<VecDeque<Candidate
             let live = log.structures.get(&entry.structure);
             if live.and_then(|it| it.find(entry.key)) == Some(location) {
                 live_bytes += entry.bytes() as u64;
-                let key = if entry.kind.is_positional() {
-                    Key::Position(entry.position())
-                } else {
-                    Key::Bytes(entry.key.into())
-                };
                 found.push_back(Candidate {
                     kind: entry.kind,
                     structure: entry.structure,
-                    key,
+                    key: entry.owned_key(),
                     location,
                 });
             }

@@ -84,11 +84,7 @@ impl Draft {
         assert!(entry.bytes() <= self.room(), "room was made before");
         self.put(&entry.header());
         self.put(entry.key);
-        let location = Location {
-            slot: self.slot,
-            at: self.cursor,
-            length: entry.value.len() as u32,
-        };
+        let location = Location::of(entry, self.slot, self.cursor);
         self.put(entry.value);
         debug_assert_eq!(entry.header().len(), ENTRY_HEADER_BYTES);
         location

@@ -26,6 +26,11 @@ impl Engine {
         }
     }
 
+    /// For a repair, which fills a new area.
+    pub(crate) fn log_mut(&mut self) -> &mut Log {
+        &mut self.log
+    }
+
     /// The sizes of the area.
     pub fn layout(&self) -> &Layout {
         &self.log.layout
@@ -99,7 +104,7 @@ impl Engine {
 
     /// Sees to it that there is a draft with room for `bytes` of entries.
     #[inline]
-    fn make_room(&mut self, bytes: usize) -> Result<(), SubmitError> {
+    pub(crate) fn make_room(&mut self, bytes: usize) -> Result<(), SubmitError> {
         if self.log.has_room(bytes) {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Operations of users, and their form in records (docs/format/store.md, "Record").
 
 use crate::format::u32_at;
+use crate::index::Key;
 
 /// Longest key of a map or tree, in bytes: its length is 16 bits.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
@@ -144,12 +145,14 @@ pub(crate) enum EntryKind {
     Acknowledge = 6,
     Put = 7,
     Remove = 8,
+    /// Of a repaired copy: the data of this position of a log are lost.
+    Lost = 9,
 }
 
 impl EntryKind {
     pub(crate) fn from_u8(byte: u8) -> Option<Self> {
-        use EntryKind::{Acknowledge, Append, Describe, Drop, Push, Put, Remove, Trim};
-        [Describe, Drop, Append, Trim, Push, Acknowledge, Put, Remove]
+        use EntryKind::{Acknowledge, Append, Describe, Drop, Lost, Push, Put, Remove, Trim};
+        [Describe, Drop, Append, Trim, Push, Acknowledge, Put, Remove, Lost]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -158,7 +161,7 @@ impl EntryKind {
     pub(crate) fn suits(self, kind: Kind) -> bool {
         match self {
             Self::Describe | Self::Drop => true,
-            Self::Append | Self::Trim => kind == Kind::Log,
+            Self::Append | Self::Trim | Self::Lost => kind == Kind::Log,
             Self::Push | Self::Acknowledge => kind == Kind::Queue,
             Self::Put | Self::Remove => matches!(kind, Kind::Map | Kind::Tree),
         }
@@ -166,12 +169,15 @@ impl EntryKind {
 
     /// True if its key is a position.
     pub(crate) fn is_positional(self) -> bool {
-        matches!(self, Self::Append | Self::Trim | Self::Push | Self::Acknowledge)
+        matches!(
+            self,
+            Self::Append | Self::Trim | Self::Push | Self::Acknowledge | Self::Lost
+        )
     }
 
     /// True if it adds live data.
     pub(crate) fn adds(self) -> bool {
-        matches!(self, Self::Append | Self::Push | Self::Put)
+        matches!(self, Self::Append | Self::Push | Self::Put | Self::Lost)
     }
 }
 
@@ -213,6 +219,14 @@ impl<'a> Entry<'a> {
         };
         let key_fits = !entry.kind.is_positional() || key_bytes == 8;
         (key_fits && header[1] == 0).then_some(entry)
+    }
+
+    /// Its key, as the index has it.
+    pub(crate) fn owned_key(&self) -> Key {
+        match self.kind.is_positional() {
+            true => Key::Position(self.position()),
+            false => Key::Bytes(self.key.into()),
+        }
     }
 
     /// The position that its key is.

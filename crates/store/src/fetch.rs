@@ -13,6 +13,8 @@ pub enum Fetch {
     Ready(Vec<u8>),
     /// On the medium.
     Read(Found),
+    /// Nowhere: a repair found the data of this position damaged.
+    Lost,
 }
 
 /// A value on the medium: read [`Found::length`] bytes at [`Found::offset`] and [`Found::extract`] it.

@@ -1,6 +1,6 @@
 //! The part of a structure in memory: the places of its live entries. Positions and keys, no data.
 
-use crate::entry::{Description, Durability, EntryKind, Kind, entry_bytes};
+use crate::entry::{Description, Durability, Entry, EntryKind, Kind, entry_bytes};
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,13 +14,39 @@ pub(crate) struct Location {
 
 impl Location {
     /// A position whose entry has not been met yet while the log is replayed.
-    const NOWHERE: Self = Self {
+    pub(crate) const NOWHERE: Self = Self {
         slot: u32::MAX,
         at: u32::MAX,
         length: u32::MAX,
     };
     /// The slot of an entry that a checkpoint has in a segment that is no more, until it is met again.
     pub(crate) const MOVED: u32 = u32::MAX - 1;
+    /// A bit of `at`: the data of this position are lost ([`EntryKind::Lost`]). No segment has so many bytes.
+    const LOST: u32 = 1 << 31;
+
+    /// The value of an entry, from byte `at` of the segment's payload on.
+    pub(crate) fn of(entry: &Entry<'_>, slot: u32, at: u32) -> Self {
+        let lost = if entry.kind == EntryKind::Lost {
+            Self::LOST
+        } else {
+            0
+        };
+        Self {
+            slot,
+            at: at | lost,
+            length: entry.value.len() as u32,
+        }
+    }
+
+    /// True if the data are lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        *self != Self::NOWHERE && self.at & Self::LOST != 0
+    }
+
+    /// The end of the value, in bytes of the segment's payload.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.at & !Self::LOST) + u64::from(self.length)
+    }
 }
 
 /// Parts of a map: one is walked at a time, and grows alone.
@@ -66,7 +92,7 @@ impl Shards {
     }
 
     /// All entries, by part.
-    fn iter(&self) -> impl Iterator<Item = (&[u8], Location)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Location)> {
         (0..SHARDS).flat_map(|index| self.shard(index))
     }
 
@@ -261,7 +287,7 @@ impl Structure {
     /// Applies an entry that is durable, or that is replayed.
     pub(crate) fn apply(&mut self, kind: EntryKind, key: Key, location: Location, usage: &mut Tally) {
         match kind {
-            EntryKind::Append => self.append(key.position(), location, usage),
+            EntryKind::Append | EntryKind::Lost => self.append(key.position(), location, usage),
             EntryKind::Push => {
                 let position = key.position();
                 self.shown(position);
@@ -315,7 +341,8 @@ impl Structure {
         }
     }
 
-    fn shown(&mut self, position: u64) {
+    /// The position was given out.
+    pub(crate) fn shown(&mut self, position: u64) {
         self.next = self.next.max(position + 1);
         self.assigned = self.assigned.max(self.next);
     }
@@ -374,6 +401,40 @@ impl Structure {
         let short = (*floor + entries.len() as u64) < self.next;
         met.or(short.then_some(entries.len()))
             .map(|index| floor + index as u64)
+    }
+
+    /// All positions of a log that were not met.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = u64> {
+        let (floor, entries) = match &self.body {
+            Body::Log { floor, entries } => (*floor, Some(entries)),
+            _ => (self.next, None),
+        };
+        let end = floor + entries.map_or(0, |all| all.len() as u64);
+        let inside = entries.into_iter().flatten().zip(floor..);
+        let unmet = inside.filter(|(entry, _)| **entry == Location::NOWHERE);
+        unmet.map(|(_, position)| position).chain(end..self.next.max(end))
+    }
+
+    /// Entries that were met.
+    pub(crate) fn met(&self) -> u64 {
+        match &self.body {
+            Body::Log { entries, .. } => {
+                let is_met = |entry: &&Location| **entry != Location::NOWHERE;
+                entries.iter().filter(is_met).count() as u64
+            }
+            _ => self.len(),
+        }
+    }
+
+    /// Ends a log before a position; how many entries were met behind.
+    pub(crate) fn cut(&mut self, position: u64, usage: &mut Tally) -> u64 {
+        let Body::Log { floor, entries } = &mut self.body else {
+            return 0;
+        };
+        let behind = entries.split_off((position.saturating_sub(*floor) as usize).min(entries.len()));
+        (self.next, self.assigned) = (position, position);
+        let met = behind.into_iter().filter(|entry| *entry != Location::NOWHERE);
+        met.map(|entry| usage.remove(Kind::Log, 8, entry)).count() as u64
     }
 
     /// True if an entry of a checkpoint was not met again, though its segment is no more.

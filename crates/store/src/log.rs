@@ -352,6 +352,33 @@ impl Log {
         (id, ticket)
     }
 
+    /// Makes a structure as it was in another area, for which there is room.
+    pub(crate) fn restore_structure(&mut self, id: StructureId, structure: &Structure) {
+        let description = structure.describe();
+        let seed = self.seed ^ u64::from(id.0);
+        let fresh = Structure::new(&structure.name, &description, seed);
+        self.structures.insert(id, fresh);
+        self.next_structure = self.next_structure.max(id.0.saturating_add(1));
+        let draft = self.draft.as_mut().expect("room was made");
+        draft.push(&describe(id, &structure.name, &description.emit()));
+    }
+
+    /// Writes an entry down as it was in another area. There is room for it.
+    pub(crate) fn restore(&mut self, entry: &Entry<'_>, key: Key) {
+        let structure = &self.structures[&entry.structure];
+        let draft = self.draft.as_mut().expect("room was made");
+        let location = draft.push(entry);
+        let mut cost = Usage::default();
+        cost.add(structure.kind, key.bytes(), location);
+        self.pending_usage += cost;
+        draft.pending.push(Pending {
+            effect: Effect::Apply(entry.kind, cost),
+            structure: entry.structure,
+            key,
+            location,
+        });
+    }
+
     /// Drops a structure, for which there is room.
     pub(crate) fn drop_structure(&mut self, id: StructureId) -> Ticket {
         let structure = self.structures.remove(&id).expect("the caller has seen it");
@@ -684,6 +711,9 @@ impl Log {
     }
 
     pub(crate) fn fetch(&self, location: Location) -> Fetch {
+        if location.is_lost() {
+            return Fetch::Lost;
+        }
         if location.length == 0 {
             return Fetch::Ready(Vec::new());
         }

@@ -390,6 +390,17 @@ impl Survey {
         }
     }
 
+    /// The structures, by a checkpoint if there is one that counts.
+    pub(crate) fn structures(&self, medium: &dyn Device) -> Result<Opened, OpenError> {
+        if let Some(resumed) = self.resume(medium) {
+            return Ok(resumed);
+        }
+        let mut replayed = Replayed::new(&self.superblock);
+        let records = self.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
+        check(&replayed)?;
+        Ok((replayed, records, None))
+    }
+
     /// The structures from a checkpoint and the log behind it. `None` if there is no checkpoint, or any damage: the caller
     /// reads the whole log then.
     fn resume(&self, medium: &dyn Device) -> Option<Opened> {
@@ -465,7 +476,7 @@ impl Survey {
 }
 
 /// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
-type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
+pub(crate) type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 
 /// Every log has all its positions.
 pub(crate) fn check(replayed: &Replayed) -> Result<(), OpenError> {
@@ -479,16 +490,7 @@ impl Engine {
     /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
     pub fn open(medium: &mut dyn Device, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
         let survey = survey(medium)?;
-        let (replayed, records, checkpoint) = match survey.resume(medium) {
-            Some(resumed) => resumed,
-            None => {
-                let mut replayed = Replayed::new(&survey.superblock);
-                let records =
-                    survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
-                check(&replayed)?;
-                (replayed, records, None)
-            }
-        };
+        let (replayed, records, checkpoint) = survey.structures(medium)?;
         let superblock = begin_epoch(medium, &survey)?;
         let report = RecoveryReport {
             epoch: superblock.epoch,

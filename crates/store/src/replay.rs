@@ -50,12 +50,7 @@ impl Replayed {
             }
             _ => {}
         }
-        let key = if entry.kind.is_positional() {
-            Key::Position(entry.position())
-        } else {
-            Key::Bytes(entry.key.into())
-        };
-        self.place(entry.kind, entry.structure, key, location)
+        self.place(entry.kind, entry.structure, entry.owned_key(), location)
     }
 
     /// Applies an entry of a structure; false if it makes no sense there.

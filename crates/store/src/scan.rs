@@ -73,7 +73,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    fn judge(&self, at: u32, role: Role) -> State {
+    pub(crate) fn judge(&self, at: u32, role: Role) -> State {
         let sector = &self.bytes[at as usize..][..self.layout.sector_bytes as usize];
         let number = self.layout.sector_number(self.slot, at);
         let tag = self.generation as u32;
@@ -83,7 +83,7 @@ impl Segment<'_> {
         sector::judge(sector, role, tag, number)
     }
 
-    fn header_at(&self, at: u32) -> RecordHeader {
+    pub(crate) fn header_at(&self, at: u32) -> RecordHeader {
         let payload = &self.bytes[(at + SECTOR_HEADER_BYTES) as usize..];
         RecordHeader::parse(&payload[..RECORD_HEADER_BYTES as usize])
     }
@@ -148,11 +148,7 @@ impl Segment<'_> {
                 return false;
             };
             done += entry.bytes();
-            let location = Location {
-                slot: self.slot,
-                at: first + (done - entry.value.len()) as u32,
-                length: entry.value.len() as u32,
-            };
+            let location = Location::of(&entry, self.slot, first + (done - entry.value.len()) as u32);
             f(&entry, location);
         }
         true

@@ -1,11 +1,13 @@
-//! Offline: check an area, list what is in its log, cut off what is damaged.
+//! Offline: check an area, list what is in its log, read all of its values.
 
 use crate::entry::{Entry, EntryKind, StructureId};
-use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::recover::{OpenError, check, identify, survey};
+use crate::fetch::Found;
+use crate::recover::{OpenError, check, survey};
+use crate::repair::each;
 use crate::replay::Replayed;
-use crate::scan::{self, Head, Next, Segment, read_segment};
+use crate::salvage::EntryKey;
 use base::Device;
+use std::collections::BTreeMap;
 
 /// Findings in a sound area.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,7 @@ pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
                 EntryKind::Acknowledge => "acknowledge",
                 EntryKind::Put => "put",
                 EntryKind::Remove => "remove",
+                EntryKind::Lost => "lost",
             },
             structure: entry.structure,
             key: entry.key.to_vec(),
@@ -93,87 +96,49 @@ pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
     Ok(())
 }
 
-/// Cuts the log off where it is damaged: the damaged record and everything after it are gone. Returns how many segments
-/// were given up wholly. Does nothing to a sound area. Keeps the log before the damage, unless that part is of no use without
-/// the part behind ([`OpenError::SegmentMissing`] stays).
-pub fn repair(medium: &mut dyn Device) -> Result<u32, OpenError> {
-    let mut given_up = 0;
-    loop {
-        let offset = match verify(medium) {
-            Ok(_) => return Ok(given_up),
-            Err(
-                OpenError::Damaged { offset }
-                | OpenError::RecordLost { offset, .. }
-                | OpenError::SegmentHeader { offset },
-            ) => offset,
-            Err(error) => return Err(error),
-        };
-        let (superblock, _) = identify(medium)?;
-        let layout = superblock.layout;
-        forget_checkpoints(medium, &layout)?;
-        let slot_of = |offset: u64| (offset - layout.segment_offset(0)) / u64::from(layout.segment_bytes);
-        let slot = slot_of(offset) as u32;
-        let start = layout.segment_offset(slot);
-        let sector = read_segment(medium, &layout, slot, layout.sector_bytes)?;
-        let Head::Segment(header) = scan::head(&layout, slot, &sector) else {
-            given_up += 1;
-            wipe(medium, start, layout.segment_bytes, layout.sector_bytes)?;
-            continue;
-        };
-        // Later segments go first: a crash in between leaves the damage to be found again.
-        for later in 0..layout.segments {
-            let sector = read_segment(medium, &layout, later, layout.sector_bytes)?;
-            if let Head::Segment(found) = scan::head(&layout, later, &sector)
-                && found.generation > header.generation
-            {
-                given_up += 1;
-                let at = layout.segment_offset(later);
-                wipe(medium, at, layout.segment_bytes, layout.sector_bytes)?;
-            }
-        }
-        let bytes = read_segment(medium, &layout, slot, layout.segment_bytes)?;
-        let segment = Segment {
-            layout: &layout,
-            slot,
-            generation: header.generation,
-            bytes: &bytes,
-        };
-        let mut at = layout.block_bytes;
-        while let Next::Record { end, .. } = segment.next(at) {
-            if start + u64::from(end) > offset {
-                break;
-            }
-            at = end;
-        }
-        wipe(
-            medium,
-            start + u64::from(at),
-            layout.segment_bytes - at,
-            layout.sector_bytes,
-        )?;
-    }
+/// What a program would find in an area.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Examination {
+    /// Opening needs a checkpoint: the log before it is damaged.
+    pub needs_checkpoint: bool,
+    /// Entries that are there.
+    pub entries: u64,
+    /// Structure and key of each entry whose value cannot be read.
+    pub unreadable: Vec<(String, EntryKey)>,
 }
 
-/// Entries that were cut off must not come back from a checkpoint once the log is as long again.
-fn forget_checkpoints(medium: &mut dyn Device, layout: &Layout) -> Result<(), OpenError> {
-    for slot in 0..layout.segments {
-        let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
-        if let Head::Part(_) = scan::head(layout, slot, &sector) {
-            let offset = layout.segment_offset(slot);
-            wipe(medium, offset, layout.block_bytes, layout.sector_bytes)?;
-        }
+/// Opens the area without a change, and reads every value.
+///
+/// # Errors
+/// Those of [`crate::Engine::open`].
+pub fn examine(medium: &dyn Device) -> Result<Examination, OpenError> {
+    let survey = survey(medium)?;
+    let (replayed, _, checkpoint) = survey.structures(medium)?;
+    let generations: BTreeMap<u32, u64> = survey
+        .chain
+        .iter()
+        .map(|(used, _)| (used.slot, used.generation))
+        .collect();
+    let mut found = Examination {
+        needs_checkpoint: checkpoint.is_some() && verify(medium).is_err(),
+        ..Examination::default()
+    };
+    for structure in replayed.structures.values() {
+        each(structure, |key, location| {
+            found.entries += 1;
+            let is_readable = !location.is_lost()
+                && (location.length == 0 || {
+                    let generation = generations.get(&location.slot).copied().unwrap_or(0);
+                    let it = Found::new(survey.superblock.layout, location, generation);
+                    let mut bytes = vec![0; it.length()];
+                    medium.read_at(it.offset(), &mut bytes).is_ok() && it.extract(&bytes).is_ok()
+                });
+            if !is_readable {
+                found
+                    .unreadable
+                    .push((structure.name.to_string(), EntryKey::from(&key)));
+            }
+        });
     }
-    Ok(())
-}
-
-/// Erases the sectors of a range, the first one last, so that a crash in between changes nothing that was judged.
-fn wipe(medium: &mut dyn Device, offset: u64, bytes: u32, sector_bytes: u32) -> Result<(), OpenError> {
-    for at in (0..bytes).step_by(sector_bytes as usize).rev() {
-        if at == 0 {
-            medium.flush()?;
-        }
-        medium.write_at(offset + u64::from(at), &[0; SECTOR_HEADER_BYTES as usize])?;
-    }
-    medium.flush()?;
-    Ok(())
+    Ok(found)
 }

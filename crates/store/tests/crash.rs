@@ -2,8 +2,8 @@
 
 mod common;
 use base::{Device, MediaError};
-use common::{Owned, Recorded, Rig, contents, seeds, tiny};
-use store::{Durability, Engine, Kind, OpenError, Options, StructureId, SubmitError, TicketState};
+use common::{Owned, Recorded, Rig, contents, roomy, seeds, slots_beside_the_log, tiny};
+use store::{Durability, Engine, Kind, Options, StructureId, SubmitError, TicketState};
 
 /// More sectors than this are sampled instead of enumerated.
 const EXHAUSTIVE: usize = 8;
@@ -296,28 +296,6 @@ fn a_cut_in_a_slot_that_had_a_damaged_header_is_told_from_damage() {
 }
 
 #[test]
-fn repair_keeps_what_lies_before_the_damage() {
-    for seed in 0..seeds(30) {
-        let mut rig = Rig::new(tiny(1), options(1), 8000 + seed);
-        rig.furnish();
-        for _ in 0..60 {
-            rig.random_batch();
-            rig.settle();
-        }
-        let ranges = rig.engine.log_ranges();
-        let (offset, length) = ranges[rig.rng.below(ranges.len() as u64) as usize];
-        let mut image = rig.image.clone();
-        image[(offset + rig.rng.below(length)) as usize] ^= 16;
-        let damage = store::verify(&image).expect_err("it is damaged");
-        match store::repair(&mut image) {
-            Ok(_) => drop(rig.open(image).expect("it is sound now")),
-            Err(OpenError::SegmentMissing { .. }) => {}
-            Err(error) => panic!("{damage}, then {error}"),
-        }
-    }
-}
-
-#[test]
 fn dropping_a_structure_survives_everything() {
     let mut rig = Rig::new(tiny(1), options(1), 9);
     rig.furnish();
@@ -332,14 +310,6 @@ fn dropping_a_structure_survives_everything() {
         rig.log.push((ticket.0, Owned::Drop(id)));
         rig.settle();
         rig.restart(rig.image.clone());
-    }
-}
-
-/// Many small segments, so that checkpoints are written often and survive a while.
-fn roomy() -> store::Layout {
-    store::Layout {
-        segments: 40,
-        ..tiny(1)
     }
 }
 
@@ -441,35 +411,6 @@ fn every_flipped_bit_of_a_checkpoint_is_detected() {
         }
     }
     assert!(flips > 2000 && unused > 500, "{flips} flips, {unused} fell back");
-}
-
-/// Bug: what `repair` cuts off could come back from a checkpoint once the log is as long again. Fix: it forgets them.
-#[test]
-fn repair_forgets_checkpoints() {
-    for seed in 0..seeds(10) {
-        let mut rig = Rig::new(roomy(), options(1), 12_000 + seed);
-        rig.furnish();
-        while rig.engine.stats().checkpoints == 0 {
-            rig.random_batch();
-            rig.settle();
-        }
-        let ranges = rig.engine.log_ranges();
-        let (offset, length) = ranges[ranges.len() - 1];
-        let mut image = rig.image.clone();
-        image[(offset + length / 2) as usize] ^= 16;
-        store::repair(&mut image).expect("what lies before stays");
-        let (_, report) = Engine::open(&mut image, rig.options).expect("it is sound now");
-        assert_eq!(report.checkpoint, 0);
-    }
-}
-
-/// Slots that the log does not use: where they begin in the area.
-fn slots_beside_the_log(rig: &Rig) -> Vec<usize> {
-    let segment = rig.engine.layout().segment_bytes as usize;
-    let ranges = rig.engine.log_ranges();
-    let logs: Vec<usize> = ranges.iter().map(|&(at, _)| at as usize).collect();
-    let slots = (8192..rig.image.len()).step_by(segment);
-    slots.filter(|at| !logs.contains(at)).collect()
 }
 
 /// What a checkpoint lacks because the log went on is not in the log any more, either.

@@ -1,5 +1,7 @@
 //! `switchyard store`: storage areas offline: checked, listed, repaired.
 
+mod repair;
+
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use base::Device;
@@ -7,7 +9,7 @@ use clap::Args;
 use clap::Subcommand;
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
 use store::{DumpEntry, OpenError};
@@ -15,9 +17,10 @@ use store::{DumpEntry, OpenError};
 /// `switchyard store`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 sound, 1 damaged, 2 the file is in use or not an area.\n\n\
+    after_help = "Exit codes: 0 sound or repaired, 1 damaged, 2 not an area, 4 the file is in use.\n\n\
     Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
-    switchyard store repair app.area --yes"
+    switchyard store repair app.area                      what a copy would keep, and what is lost\n  \
+    switchyard store repair app.area --yes --to new.area  writes the copy"
 )]
 pub struct StoreArgs {
     #[command(subcommand)]
@@ -43,13 +46,19 @@ pub enum StoreCommand {
         #[arg(long, value_name = "NAME")]
         structure: Option<String>,
     },
-    /// Cut the log off at its damage: DESTROYS everything after
+    /// Write a repaired copy of an area that does not open; the area itself stays as it is
     Repair {
         /// File or block device
         file: PathBuf,
-        /// Cut the log, instead of only showing the damage
+        /// Write the copy, instead of only telling what it would keep and what is lost
         #[arg(long)]
         yes: bool,
+        /// New file for the copy [default: FILE.repaired]
+        #[arg(long, value_name = "COPY")]
+        to: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -58,12 +67,24 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     match &args.command {
         StoreCommand::Verify { file, json } => verify(file, *json),
         StoreCommand::Dump { file, structure } => dump(file, structure.as_deref()),
-        StoreCommand::Repair { file, yes } => repair(file, *yes),
+        StoreCommand::Repair { file, yes, to, json } => repair::run(file, *yes, to.as_deref(), *json),
     }
 }
 
+/// Takes the medium, to read it; it may be immutable, or on a read-only file system.
 fn open(path: &Path) -> anyhow::Result<MediaFile> {
-    MediaFile::open(path, 0, false).map_err(|error| match error {
+    let opened = match MediaFile::open(path, 0, false) {
+        Err(MediaOpenError::Os { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            MediaFile::open_to_read(path)
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| match error {
         MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
         error => Failure::Uncheckable(error.to_string()).into(),
     })
@@ -83,7 +104,10 @@ fn judged(path: &Path, error: OpenError) -> anyhow::Error {
 
 fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let medium = open(path)?;
-    let report = store::verify(&medium).map_err(|error| judged(path, error))?;
+    let report = match store::verify(&medium) {
+        Ok(report) => report,
+        Err(error) => return damaged(path, &medium, error, as_json),
+    };
     let (used, all) = report.segments;
     let uuid: String = report.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     if as_json {
@@ -128,6 +152,35 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Tells of an area with a damaged log whether programs open it.
+fn damaged(path: &Path, medium: &MediaFile, damage: OpenError, as_json: bool) -> anyhow::Result<()> {
+    let error = judged(path, damage);
+    if error.is::<Failure>() {
+        return Err(error);
+    }
+    let found = store::examine(medium);
+    if as_json {
+        let unreadable = found.as_ref().map(|found| repair::keys(&found.unreadable));
+        let value = json!({
+            "sound": false, "damage": damage.to_string(), "opens": found.is_ok(),
+            "unreadable": unreadable.unwrap_or_default(),
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    match found {
+        Ok(found) => bail!(
+            "{error}; programs open the area by a checkpoint of its index, and read {} of {} entries: copy what you need \
+             while it opens",
+            found.entries - found.unreadable.len() as u64,
+            found.entries,
+        ),
+        Err(_) => bail!(
+            "{error}; programs cannot open the area: `switchyard store repair {}` tells what a repaired copy would keep",
+            path.display()
+        ),
+    }
+}
+
 fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
     let medium = open(path)?;
     let id = match structure {
@@ -136,11 +189,6 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut result = Ok(());
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => json!(text),
-        _ => json!({ "hex": hex(bytes) }),
-    };
     let mut files = FileEntries::default();
     store::dump(&medium, |entry| {
         let of_file = files.value(&entry);
@@ -148,7 +196,7 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
             return;
         }
         let key = match (entry.kind, <[u8; 8]>::try_from(&entry.key[..])) {
-            ("append" | "push" | "trim" | "acknowledge", Ok(position)) => {
+            ("append" | "push" | "trim" | "acknowledge" | "lost", Ok(position)) => {
                 json!(u64::from_le_bytes(position))
             }
             _ => text(&entry.key),
@@ -162,6 +210,17 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
     .map_err(|error| judged(path, error))?;
     crate::out::keep(result.and_then(|()| out.flush()));
     Ok(())
+}
+
+/// Bytes as text if they are text, else in hexadecimal.
+fn text(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => json!(text),
+        _ => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "hex": hex })
+        }
+    }
 }
 
 /// Tells the entries of `switchyard run` (docs/format/files.md) from a program's own.
@@ -213,29 +272,6 @@ fn number_of(path: &Path, medium: &dyn Device, name: &str) -> anyhow::Result<u32
     })
     .map_err(|error| judged(path, error))?;
     found.with_context(|| format!("{} has no structure `{name}`", path.display()))
-}
-
-fn repair(path: &Path, yes: bool) -> anyhow::Result<()> {
-    let mut medium = open(path)?;
-    let damage = match store::verify(&medium) {
-        Ok(_) => {
-            println!("{}: sound, nothing to repair", path.display());
-            return Ok(());
-        }
-        Err(error) => error,
-    };
-    if !yes {
-        bail!(
-            "{}: {damage}; --yes cuts the log off there and destroys everything after (keep a copy)",
-            path.display()
-        );
-    }
-    let given_up = store::repair(&mut medium).map_err(|error| judged(path, error))?;
-    println!(
-        "{}: {damage}; the log ends there now, {given_up} segments were given up",
-        path.display()
-    );
-    Ok(())
 }
 
 #[cfg(test)]

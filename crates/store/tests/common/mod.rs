@@ -24,6 +24,14 @@ pub fn tiny(block_sectors: u32) -> Layout {
     }
 }
 
+/// Many small segments, so that checkpoints are written often and survive a while.
+pub fn roomy() -> Layout {
+    Layout {
+        segments: 40,
+        ..tiny(1)
+    }
+}
+
 /// A medium that notes writes, and flushes as `None`.
 pub struct Recorded {
     pub image: Vec<u8>,
@@ -149,6 +157,7 @@ pub fn value(fetch: Fetch, image: &dyn Device) -> Vec<u8> {
             image.read_at(found.offset(), &mut bytes).unwrap();
             found.extract(&bytes).unwrap()
         }
+        Fetch::Lost => panic!("nothing was repaired"),
     }
 }
 
@@ -470,4 +479,13 @@ pub fn borrow(op: &Owned) -> Op<'_> {
         Owned::Remove(map, key) => Op::Remove { map: *map, key },
         Owned::Create(..) | Owned::Drop(_) => panic!("these are no operations of batches"),
     }
+}
+
+/// Slots that the log does not use: where they begin in the area.
+pub fn slots_beside_the_log(rig: &Rig) -> Vec<usize> {
+    let segment = rig.engine.layout().segment_bytes as usize;
+    let ranges = rig.engine.log_ranges();
+    let logs: Vec<usize> = ranges.iter().map(|&(at, _)| at as usize).collect();
+    let slots = (8192..rig.image.len()).step_by(segment);
+    slots.filter(|at| !logs.contains(at)).collect()
 }

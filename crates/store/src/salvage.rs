@@ -1,0 +1,554 @@
+//! What can still be read of an area that does not open.
+//!
+//! The log is read record by record, and what is damaged is left out: a sector that is not intact takes the entries that
+//! touch it, and no others, as long as the record tells where its next entry begins. The order of the log stays the order of
+//! truth. So the result is what the area held, less what is named as lost. Nothing is written.
+
+use crate::checkpoint;
+use crate::entry::{Description, Durability, ENTRY_HEADER_BYTES, Entry, EntryKind, Kind, StructureId};
+use crate::files::{FILES_NAME, WRITES_NAME};
+use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, Superblock};
+use crate::index::{Key, Location};
+use crate::layout::Layout;
+use crate::recover::{OpenError, headers, identify};
+use crate::replay::Replayed;
+use crate::scan::{Segment, read_segment};
+use crate::sector::{self, Role, State};
+use base::{Device, MediaError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Content of a sector that cannot be read: it fits no checksum.
+const UNREADABLE: u8 = 0xa5;
+
+/// The key or position of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKey {
+    /// Of a log or queue.
+    Position(u64),
+    /// Of a map or tree.
+    Bytes(Vec<u8>),
+}
+
+impl From<&Key> for EntryKey {
+    fn from(key: &Key) -> Self {
+        match key {
+            Key::Position(position) => Self::Position(*position),
+            Key::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+/// What a repaired copy has of a structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvagedStructure {
+    /// Its name; made up if the record that named it is lost.
+    pub name: String,
+    /// Its kind; a tree if nothing says whether it was a map or a tree.
+    pub kind: Kind,
+    /// The name is made up.
+    pub is_nameless: bool,
+    /// Entries that the copy has.
+    pub kept: u64,
+    /// Entries whose data are lost. A copy's log answers these positions with an error.
+    pub lost: Vec<EntryKey>,
+    /// Entries that the copy leaves out although they can be read: changes of files that come after a lost one.
+    pub left_out: u64,
+}
+
+/// What a repaired copy has of an area.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Records that are whole.
+    pub records: u64,
+    /// Records of which a part is lost.
+    pub records_damaged: u64,
+    /// Records of which nothing is left. Their changes are not there: what they set or removed is as it was before.
+    pub records_lost: u64,
+    /// Damaged records that do not tell which of their entries are lost.
+    pub records_unnamed: u64,
+    /// By number.
+    pub structures: Vec<SalvagedStructure>,
+}
+
+/// The content of an area that does not open, as far as it can be read.
+pub struct Salvage {
+    pub(crate) superblock: Superblock,
+    pub(crate) replayed: Replayed,
+    /// Generations by slot.
+    pub(crate) generations: Vec<u64>,
+    /// Positions of logs that are lost.
+    pub(crate) holes: BTreeMap<StructureId, BTreeSet<u64>>,
+    report: SalvageReport,
+}
+
+/// A medium whose unreadable sectors are damaged ones.
+pub(crate) struct Lenient<'a>(pub &'a dyn Device);
+
+impl Device for Lenient<'_> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        const SECTOR: usize = 512;
+        if self.0.read_at(offset, bytes).is_ok() {
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let count = (SECTOR - (at % SECTOR as u64) as usize).min(bytes.len() - done);
+            let part = &mut bytes[done..done + count];
+            if self.0.read_at(at, part).is_err() {
+                part.fill(UNREADABLE);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), MediaError> {
+        unreachable!("a salvage only reads")
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        unreachable!("a salvage only reads")
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+}
+
+/// A segment that the log may need.
+struct Candidate {
+    slot: u32,
+    generation: u64,
+    header: Option<SegmentHeader>,
+}
+
+/// A record, or the place of one.
+struct Piece {
+    slot: u32,
+    generation: u64,
+    /// Of its first sector, in the segment.
+    at: u32,
+    end: u32,
+    /// `None` for a damaged block in which a record may have begun.
+    header: Option<RecordHeader>,
+    has_damage: bool,
+    /// Some sectors were never written.
+    has_gap: bool,
+}
+
+/// Reads what can be read of the area. Changes nothing.
+///
+/// # Errors
+/// Without a valid superblock nothing is known of the area, and a medium that ends before the area lacks segments.
+pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
+    let medium = &Lenient(medium);
+    let (superblock, _) = identify(medium)?;
+    let layout = superblock.layout;
+    let mut reader = Reader {
+        medium,
+        layout,
+        claims: 0,
+        tail: 0,
+        described: BTreeMap::new(),
+    };
+    let heads = headers(medium, &layout)?;
+    let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for (&generation, &(slot, header)) in &heads.log {
+        reader.claims = reader.claims.max(header.durable);
+        reader.tail = reader.tail.max(header.tail);
+        let header = Some(header);
+        candidates.push(Candidate {
+            slot,
+            generation,
+            header,
+        });
+    }
+    for &slot in &heads.damaged {
+        if let Some(generation) = reader.generation_of(slot, newest.unwrap_or(superblock.generation))? {
+            let header = None;
+            candidates.push(Candidate {
+                slot,
+                generation,
+                header,
+            });
+        }
+    }
+    candidates.sort_by_key(|it| it.generation);
+    // What lies between two segments that are linked is not of the log.
+    let links: Vec<(u64, u64)> = heads.log.iter().map(|(&to, (_, it))| (it.previous, to)).collect();
+    candidates.retain(|it| {
+        let is_between = |&(from, to): &(u64, u64)| from < it.generation && it.generation < to && from > 0;
+        !links.iter().any(is_between)
+    });
+    let mut pieces = Vec::new();
+    for candidate in &candidates {
+        reader.scan(candidate, &mut pieces)?;
+    }
+    for (id, name, description) in checkpoint::descriptions(medium, &layout, &heads.parts) {
+        reader.described.entry(id).or_insert((name, description));
+    }
+    pieces.retain(|it| it.generation >= reader.tail);
+    let first = candidates.iter().find(|it| it.generation >= reader.tail);
+    let first = first.and_then(|it| it.header).map(|header| header.first);
+    let mut found = Found::new(&reader, &superblock);
+    found.take_all(&pieces, first)?;
+    let (replayed, lost, report) = (found.replayed, found.lost, found.report);
+    let mut salvage = Salvage {
+        superblock,
+        replayed,
+        generations: vec![0; layout.segments as usize],
+        holes: BTreeMap::new(),
+        report,
+    };
+    for candidate in candidates.iter().filter(|it| it.generation >= reader.tail) {
+        salvage.generations[candidate.slot as usize] = candidate.generation;
+    }
+    salvage.conclude(lost, &reader.described);
+    Ok(salvage)
+}
+
+impl Salvage {
+    /// What a copy will have, and what is lost.
+    pub fn report(&self) -> &SalvageReport {
+        &self.report
+    }
+
+    /// Counts what is there and what is lost, and ends a journal of files before its first lost change.
+    fn conclude(&mut self, mut lost: Lost, described: &Described) {
+        let is_journal = self.is_journal();
+        let limit = self.superblock.layout.capacity_bytes() as usize;
+        let Replayed {
+            structures, usage, ..
+        } = &mut self.replayed;
+        for (&id, structure) in structures.iter_mut() {
+            let mut holes: BTreeSet<u64> = structure.holes().take(limit).collect();
+            let mut keys: BTreeSet<EntryKey> = holes.iter().copied().map(EntryKey::Position).collect();
+            if structure.kind != Kind::Log {
+                keys = lost
+                    .remove(&id)
+                    .unwrap_or_default()
+                    .iter()
+                    .map(EntryKey::from)
+                    .collect();
+            }
+            let mut left_out = 0;
+            let first = holes.first().copied().filter(|_| is_journal);
+            if let Some(first) = first {
+                left_out = structure.cut(first, usage);
+                holes.clear();
+            }
+            self.report.structures.push(SalvagedStructure {
+                name: structure.name.to_string(),
+                kind: structure.kind,
+                is_nameless: !described.contains_key(&id),
+                kept: structure.met(),
+                lost: keys.into_iter().collect(),
+                left_out,
+            });
+            self.holes.insert(id, holes);
+        }
+    }
+
+    /// True if the area has the journal of `switchyard run` (docs/format/files.md), of which only a prefix makes sense.
+    fn is_journal(&self) -> bool {
+        let has = |name: &str, kind| {
+            let mut all = self.replayed.structures.values();
+            all.any(|it| &*it.name == name && it.kind == kind && it.durability == Durability::Lazy)
+        };
+        self.replayed.structures.len() == 2 && has(FILES_NAME, Kind::Map) && has(WRITES_NAME, Kind::Log)
+    }
+}
+
+/// Names and descriptions by structure, as far as any record or checkpoint has them.
+type Described = BTreeMap<StructureId, (String, Description)>;
+/// Keys whose newest value is damaged, by structure.
+type Lost = BTreeMap<StructureId, BTreeSet<Key>>;
+
+/// The first look at the segments: where records are, and what they claim.
+struct Reader<'a> {
+    medium: &'a dyn Device,
+    layout: Layout,
+    /// The highest record that any record calls durable.
+    claims: u64,
+    tail: u64,
+    described: Described,
+}
+
+impl Reader<'_> {
+    /// The generation of a segment whose header is damaged, by its other sectors; `None` if it was never used.
+    fn generation_of(&self, slot: u32, newest: u64) -> Result<Option<u64>, MediaError> {
+        let layout = &self.layout;
+        let bytes = read_segment(self.medium, layout, slot, layout.segment_bytes)?;
+        let sectors = bytes.chunks(layout.sector_bytes as usize).enumerate();
+        let distances = sectors.filter_map(|(index, bytes)| {
+            let number = layout.sector_number(slot, index as u32 * layout.sector_bytes);
+            let tags = [Role::Inner, Role::Record].map(|role| sector::tag_of(bytes, role, number));
+            let tag = tags[0].or(tags[1])?;
+            Some(tag.wrapping_sub(newest as u32) as i32)
+        });
+        let latest = distances.max();
+        Ok(latest.and_then(|distance| newest.checked_add_signed(i64::from(distance))))
+    }
+
+    fn scan(&mut self, candidate: &Candidate, pieces: &mut Vec<Piece>) -> Result<(), MediaError> {
+        let layout = self.layout;
+        let bytes = read_segment(self.medium, &layout, candidate.slot, layout.segment_bytes)?;
+        let segment = Segment {
+            layout: &layout,
+            slot: candidate.slot,
+            generation: candidate.generation,
+            bytes: &bytes,
+        };
+        let mut at = layout.block_bytes;
+        while at < layout.segment_bytes {
+            let mut piece = Piece {
+                slot: candidate.slot,
+                generation: candidate.generation,
+                at,
+                end: at + layout.block_bytes,
+                header: None,
+                has_damage: true,
+                has_gap: false,
+            };
+            match segment.judge(at, Role::Record) {
+                State::Old => {}
+                State::Damaged => pieces.push(piece),
+                State::New => {
+                    let header = segment.header_at(at);
+                    let room = layout.stream_of(layout.segment_bytes - at);
+                    let stream = header.length.saturating_add(RECORD_HEADER_BYTES).min(room);
+                    piece.end = (at + layout.extent_of(stream)).min(layout.segment_bytes);
+                    let inner = (at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
+                    let states: Vec<State> = inner.map(|at| segment.judge(at, Role::Inner)).collect();
+                    piece.header = Some(header);
+                    piece.has_damage = states.contains(&State::Damaged);
+                    piece.has_gap = states.contains(&State::Old);
+                    self.claims = self.claims.max(header.durable);
+                    self.tail = self.tail.max(header.tail);
+                    self.note_descriptions(&segment, &piece);
+                    at = piece.end;
+                    pieces.push(piece);
+                    continue;
+                }
+            }
+            at += layout.block_bytes;
+        }
+        Ok(())
+    }
+
+    fn note_descriptions(&mut self, segment: &Segment<'_>, piece: &Piece) {
+        entries(segment, piece, |entry, _, is_damaged| {
+            let name = core::str::from_utf8(entry.key);
+            if entry.kind == EntryKind::Describe
+                && !is_damaged
+                && let (Some(description), Ok(name)) = (Description::parse(entry.value), name)
+            {
+                let described = || (name.to_owned(), description);
+                self.described.entry(entry.structure).or_insert_with(described);
+            }
+        });
+    }
+}
+
+/// Calls `f` with the entries of a record, as far as they can be told apart: entry, where its value is, and whether its value is
+/// damaged. False if the keys of some are not known.
+fn entries(segment: &Segment<'_>, piece: &Piece, mut f: impl FnMut(&Entry<'_>, Location, bool)) -> bool {
+    let layout = segment.layout;
+    let Some(header) = piece.header else {
+        return false;
+    };
+    let first = layout.stream_of(piece.at) + RECORD_HEADER_BYTES;
+    let last = layout.stream_of(piece.end);
+    let whole = Location {
+        slot: segment.slot,
+        at: first,
+        length: header.length.min(last - first),
+    };
+    let bytes = crate::draft::gather(layout, segment.bytes, 0, whole);
+    let sectors = (piece.at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
+    let bad = sectors.filter(|&at| segment.judge(at, Role::Inner) != State::New);
+    let bad: Vec<(usize, usize)> = bad
+        .map(|at| {
+            let start = (layout.stream_of(at) - first) as usize;
+            (start, start + layout.payload_bytes() as usize)
+        })
+        .collect();
+    let is_bad = |from: usize, to: usize| bad.iter().any(|&(start, end)| from < end && start < to);
+    let (mut done, mut is_named) = (0, true);
+    while done < bytes.len() {
+        let from = done;
+        if is_bad(from, from + ENTRY_HEADER_BYTES) {
+            return false;
+        }
+        let Some(entry) = Entry::parse(&bytes[from..]) else {
+            return false;
+        };
+        done += entry.bytes();
+        let value = done - entry.value.len();
+        if is_bad(from + ENTRY_HEADER_BYTES, value) {
+            is_named = false;
+            continue;
+        }
+        let location = Location::of(&entry, segment.slot, first + value as u32);
+        f(&entry, location, is_bad(value, done));
+    }
+    is_named
+}
+
+/// The second look: what the records make, in the order of the log.
+struct Found<'a> {
+    reader: &'a Reader<'a>,
+    replayed: Replayed,
+    lost: Lost,
+    report: SalvageReport,
+}
+
+impl<'a> Found<'a> {
+    fn new(reader: &'a Reader<'a>, superblock: &Superblock) -> Self {
+        Self {
+            reader,
+            replayed: Replayed::new(superblock),
+            lost: Lost::new(),
+            report: SalvageReport::default(),
+        }
+    }
+
+    /// Applies the records; `first` is the number of the first one, if that is known.
+    fn take_all(&mut self, pieces: &[Piece], first: Option<u64>) -> Result<(), MediaError> {
+        let layout = self.reader.layout;
+        let mut next = first;
+        let (mut place, mut has_damage) = (None, false);
+        let mut read: (u32, Vec<u8>) = (u32::MAX, Vec::new());
+        for piece in pieces {
+            let Some(header) = piece.header else {
+                has_damage |= place.is_none_or(|place| place == (piece.slot, piece.at))
+                    || piece.at == layout.block_bytes;
+                continue;
+            };
+            let expected = next.unwrap_or(header.number);
+            let was_durable = |number: u64| number <= self.reader.claims;
+            let is_torn = piece.has_gap && !piece.has_damage && !was_durable(header.number);
+            let is_cut = header.number > expected && !was_durable(expected) && !has_damage;
+            if header.number < expected {
+                continue;
+            }
+            if is_torn || is_cut {
+                return Ok(());
+            }
+            self.report.records_lost += header.number - expected;
+            if read.0 != piece.slot {
+                let bytes = read_segment(self.reader.medium, &layout, piece.slot, layout.segment_bytes)?;
+                read = (piece.slot, bytes);
+            }
+            let segment = Segment {
+                layout: &layout,
+                slot: piece.slot,
+                generation: piece.generation,
+                bytes: &read.1,
+            };
+            self.take(&segment, piece);
+            (next, place, has_damage) = (Some(header.number + 1), Some((piece.slot, piece.end)), false);
+        }
+        // What was called durable, or lies damaged where the next record would be.
+        let missing = (self.reader.claims + 1).saturating_sub(next.unwrap_or(1));
+        self.report.records_lost += missing.max(u64::from(has_damage));
+        Ok(())
+    }
+
+    fn take(&mut self, segment: &Segment<'_>, piece: &Piece) {
+        let mut described = BTreeSet::new();
+        let is_named = entries(segment, piece, |entry, location, is_damaged| {
+            if entry.kind == EntryKind::Describe {
+                described.insert(entry.structure);
+            }
+            self.apply(entry, location, is_damaged);
+        });
+        match piece.has_damage || piece.has_gap {
+            true => self.report.records_damaged += 1,
+            false => self.report.records += 1,
+        }
+        self.report.records_unnamed += u64::from(!is_named);
+        if piece.at == segment.layout.block_bytes && is_named {
+            // A segment begins with a description of every structure: of others the end is lost.
+            let ids: Vec<StructureId> = self.replayed.structures.keys().copied().collect();
+            for id in ids.into_iter().filter(|id| !described.contains(id)) {
+                self.drop(id);
+            }
+        }
+    }
+
+    fn drop(&mut self, id: StructureId) {
+        if let Some(structure) = self.replayed.structures.remove(&id) {
+            structure.give_back(&mut self.replayed.usage);
+        }
+        self.lost.remove(&id);
+    }
+
+    fn apply(&mut self, entry: &Entry<'_>, location: Location, is_damaged: bool) {
+        let id = entry.structure;
+        match entry.kind {
+            EntryKind::Describe if is_damaged => return,
+            EntryKind::Describe => drop(self.replayed.take(entry, location)),
+            EntryKind::Drop => self.drop(id),
+            _ => {}
+        }
+        if matches!(entry.kind, EntryKind::Describe | EntryKind::Drop) || !self.is_there(id, entry.kind) {
+            return;
+        }
+        let key = entry.owned_key();
+        let lost = self.lost.entry(id).or_default();
+        lost.remove(&key);
+        if !is_damaged {
+            self.replayed.take(entry, location);
+            return;
+        }
+        match entry.kind {
+            // Its older value is not the one that it had.
+            EntryKind::Put => {
+                lost.insert(key.clone());
+                self.replayed.place(EntryKind::Remove, id, key, location);
+            }
+            // A position has one value: an older place of it is as good.
+            EntryKind::Push if self.replayed.structures[&id].find(entry.key).is_none() => {
+                lost.insert(key);
+                self.replayed
+                    .structures
+                    .get_mut(&id)
+                    .expect("just seen")
+                    .shown(entry.position());
+            }
+            EntryKind::Append => self
+                .replayed
+                .structures
+                .get_mut(&id)
+                .expect("just seen")
+                .shown(entry.position()),
+            _ => {}
+        }
+    }
+
+    /// True if the structure is there, of a kind that has such entries; it is made if its description is lost.
+    fn is_there(&mut self, id: StructureId, kind: EntryKind) -> bool {
+        if !self.replayed.structures.contains_key(&id) {
+            let described = self.reader.described.get(&id).cloned();
+            let (name, description) = described.unwrap_or_else(|| {
+                let structure = match kind {
+                    EntryKind::Push | EntryKind::Acknowledge => Kind::Queue,
+                    EntryKind::Put | EntryKind::Remove => Kind::Tree,
+                    _ => Kind::Log,
+                };
+                let description = Description {
+                    kind: structure,
+                    durability: Durability::Sync,
+                    next: 0,
+                    floor: 0,
+                };
+                (format!("recovered-{}", id.0), description)
+            });
+            self.replayed.describe(id, &name, &description);
+        }
+        kind.suits(self.replayed.structures[&id].kind)
+    }
+}
