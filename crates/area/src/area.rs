@@ -118,8 +118,8 @@ pub struct Pending {
 }
 
 impl Area {
-    /// Opens the area in a file or block device, which belongs to this process from now on. A missing file, or one that
-    /// holds nothing, becomes an area of `create_bytes`.
+    /// Opens the area in a file or block device, which belongs to this process from now on. A missing file, or one of zeros,
+    /// becomes an area of `create_bytes`. A block device does not: [`Area::format`] makes an area on one.
     pub fn open(path: &Path, options: &AreaOptions) -> Result<Self, AreaError> {
         let create_bytes = options.create_bytes;
         let medium = match MediaFile::open(path, 0, false) {
@@ -130,7 +130,20 @@ impl Area {
             }
             other => other?,
         };
+        if create_bytes > 0 && is_blank(&medium)? {
+            if medium.is_device()? {
+                return Err(AreaError::NotFormatted(path.to_owned()));
+            }
+            make(&medium, path, options)?;
+        }
         Self::open_medium(medium, options)
+    }
+
+    /// Makes the block device, or file, at `path` an area of `create_bytes`, or of all of it if that is 0. Only one that holds
+    /// nothing: [`os::MediaFile::find_data`].
+    pub fn format(path: &Path, options: &AreaOptions) -> Result<(), AreaError> {
+        let medium = MediaFile::open(path, 0, false)?;
+        make(&medium, path, options)
     }
 
     /// Opens the area that a catalog calls `name`, in all of its space. One that the catalog does not have becomes one of
@@ -172,19 +185,14 @@ impl Area {
             is_mapped: options.is_mapped || is_mapped,
             ..*options
         };
-        if !is_blank(&medium)? {
-            store::grow(&mut medium)?;
+        match is_blank(&medium)? {
+            true => make(&medium, Path::new(name), &options)?,
+            false => drop(store::grow(&mut medium)?),
         }
         Self::open_medium(medium, &options)
     }
 
     fn open_medium(mut medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
-        let create_bytes = options.create_bytes;
-        if create_bytes > 0 && is_blank(&medium)? {
-            let block_bytes = backend::physical_block_bytes(medium.as_file());
-            let capacity = medium.capacity_bytes().min(create_bytes);
-            create(&mut medium, capacity, block_bytes, options.is_mapped)?;
-        }
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
         let warning = medium.warning();
         let capacity = medium.capacity_bytes();
@@ -388,11 +396,25 @@ impl fmt::Debug for Area {
     }
 }
 
-/// True if the place of the superblocks holds zeros: nobody's data.
+/// True if the place of the superblocks holds zeros: no area. Somebody's data may be behind.
 fn is_blank(medium: &dyn Device) -> Result<bool, OpenError> {
     let mut bytes = vec![0; 2 * store::SUPERBLOCK_BYTES as usize];
     medium.read_at(0, &mut bytes)?;
     Ok(bytes.iter().all(|&byte| byte == 0))
+}
+
+/// Makes an area on a medium, unless that would destroy something.
+fn make(medium: &MediaFile, path: &Path, options: &AreaOptions) -> Result<(), AreaError> {
+    if let Some(offset) = medium.find_data()? {
+        let path = path.to_owned();
+        return Err(AreaError::HoldsData { path, offset });
+    }
+    let block_bytes = backend::physical_block_bytes(medium.as_file());
+    let capacity = match options.create_bytes {
+        0 => medium.capacity_bytes(),
+        bytes => medium.capacity_bytes().min(bytes),
+    };
+    create(&mut medium.clone(), capacity, block_bytes, options.is_mapped)
 }
 
 fn create(

@@ -3,6 +3,7 @@
 use crate::catalog::ClientError;
 use os::MediaOpenError;
 use std::io;
+use std::path::PathBuf;
 use store::{OpenError, SubmitError};
 use thiserror::Error;
 
@@ -18,6 +19,17 @@ pub enum AreaError {
     /// The area inside cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A file has somebody's data, which a new area would destroy.
+    #[error("{} holds data at byte {offset}, and is no storage area: name another file", .path.display())]
+    HoldsData {
+        /// The file.
+        path: PathBuf,
+        /// Of the first byte that is not zero.
+        offset: u64,
+    },
+    /// A block device becomes an area only if somebody asks for it.
+    #[error("{path} is a block device without a storage area: `switchyard store format {path}` makes one", path = .0.display())]
+    NotFormatted(PathBuf),
     /// A new area cannot be made.
     #[error("the area cannot be made: {0}")]
     Create(Box<dyn std::error::Error + Send + Sync>),

@@ -268,3 +268,28 @@ fn a_forked_child_has_no_part_in_its_parents_area() {
     let area = Area::open(&path, &AreaOptions::new(0)).expect("it is free");
     assert_eq!(area.map("map").expect("there").len(), 21);
 }
+
+/// Bug: a file whose first eight KiB are zero became an area, and btrfs, ZFS and others begin so. Fix: only a file of zeros does.
+#[test]
+fn a_file_with_somebodys_data_does_not_become_an_area() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    let file = std::fs::File::create(&path).expect("a new file");
+    file.set_len(AREA_BYTES).expect("room");
+    file.write_all_at(b"_BHRfS_M", 65_536 + 64).expect("room");
+    let before = std::fs::read(&path).expect("a file");
+    for opened in [
+        Area::open(&path, &options()).map(drop),
+        Area::format(&path, &options()),
+    ] {
+        let error = opened.expect_err("it is a disk image");
+        assert!(
+            matches!(error, AreaError::HoldsData { offset: 65_600, .. }),
+            "{error}"
+        );
+    }
+    assert_eq!(std::fs::read(&path).expect("a file"), before);
+    file.write_all_at(&[0; 8], 65_536 + 64).expect("room");
+    drop(Area::open(&path, &options()).expect("zeros are nobody's"));
+}

@@ -29,6 +29,9 @@ const BLOCK_BYTES: usize = PAGE_BYTES;
 /// Bytes that the cold path moves by one system call.
 const BOUNCE_BLOCKS: usize = 256;
 
+/// Bytes at the beginning and end of a block device where signatures are: ZFS has the largest labels, 512 KiB at each end.
+const EDGE_BYTES: u64 = 1 << 20;
+
 /// How long a medium that is in use is waited for: the last write of a program that was killed may be under way, and keeps it open.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
@@ -300,6 +303,50 @@ impl MediaFile {
         })
     }
 
+    /// The first byte that is not zero, where somebody's data would be: anywhere in a file, and in the first and last MiB of a
+    /// block device. File systems, volume managers, RAIDs and partition tables have their signatures there. `None` if the
+    /// medium is nobody's.
+    ///
+    /// # Errors
+    /// Of a read: nobody knows what is there then.
+    pub fn find_data(&self) -> io::Result<Option<u64>> {
+        let size = size_of_file(self.as_file())?;
+        if self.is_device()? {
+            let tail = size.saturating_sub(EDGE_BYTES) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+            let head = find_nonzero(self.as_file(), 0, EDGE_BYTES.min(size))?;
+            return match head {
+                None => find_nonzero(self.as_file(), tail.max(EDGE_BYTES.min(size)), size),
+                found => Ok(found),
+            };
+        }
+        let mut at = 0;
+        while at < size {
+            let data = match seek(self.as_file(), at, libc::SEEK_DATA) {
+                Ok(data) => data / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
+                // It knows no holes.
+                Err(_) => at,
+            };
+            let end = seek(self.as_file(), data, libc::SEEK_HOLE)
+                .unwrap_or(size)
+                .min(size);
+            let found = find_nonzero(self.as_file(), data, end)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            at = end.max(data + 1).next_multiple_of(BLOCK_BYTES as u64);
+        }
+        Ok(None)
+    }
+
+    /// True for a block device.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn is_device(&self) -> io::Result<bool> {
+        Ok(self.as_file().metadata()?.file_type().is_block_device())
+    }
+
     /// The descriptor for a transfer: by O_DIRECT, unless it is of parts of the device's blocks.
     pub fn descriptor(&self, offset: u64, length: u32) -> RawFd {
         self.file_for(offset, u64::from(length)).as_raw_fd()
@@ -403,6 +450,29 @@ fn find_extent(offset: u64, length: u64, seek: impl Fn(u64, i32) -> io::Result<u
     }
 }
 
+/// The first byte from `start`, a whole block, to `end` that is not zero.
+fn find_nonzero(file: &File, start: u64, end: u64) -> io::Result<Option<u64>> {
+    BOUNCE.with_borrow_mut(|bounce| {
+        let bytes = bounce.bytes(BOUNCE_BLOCKS * BLOCK_BYTES);
+        let mut at = start;
+        while at < end {
+            // The end may be within a block: less is read then.
+            let blocks = (end - at)
+                .next_multiple_of(BLOCK_BYTES as u64)
+                .min(bytes.len() as u64);
+            let count = file.read_at(&mut bytes[..blocks as usize], at)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(index) = bytes[..count].iter().position(|&byte| byte != 0) {
+                return Ok(Some(at + index as u64));
+            }
+            at += count as u64;
+        }
+        Ok(None)
+    })
+}
+
 /// Finds where the next data or hole of a file begins, from `offset` on. The file's position moves; no transfer uses it.
 fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -481,6 +551,7 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
             .read(true)
             .write(mode != Mode::Read)
             .create(mode == Mode::Create && !is_device)
+            .mode(0o600)
             .truncate(false)
             .custom_flags(flags | exclusive)
             .open(path)
@@ -655,6 +726,34 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut file = MediaFile::open(&path_in(&directory), 1 << 18, true).expect("a new file");
         base::device::suite::device(&mut file);
+    }
+
+    /// Bug: eight KiB of zeros made a medium nobody's, and btrfs, ZFS and others begin so.
+    #[test]
+    fn a_file_is_nobodys_only_if_all_its_bytes_are_zero() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        let bytes = (40u64 << 20) + 100;
+        for at in [0, 4095, 65_536, 30 << 20, bytes - 1] {
+            let file = File::create(&path).expect("a new file");
+            file.set_len(bytes).expect("a sparse file");
+            let find = || MediaFile::open(&path, 0, false).expect("a file").find_data();
+            assert_eq!(find().expect("readable"), None);
+            file.write_all_at(&[0; 100], at / 2).expect("a file");
+            assert_eq!(find().expect("readable"), None, "zeros are nobody's");
+            file.write_all_at(&[7], at).expect("a file");
+            assert_eq!(find().expect("readable"), Some(at));
+        }
+    }
+
+    #[test]
+    fn a_new_file_is_its_users_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&directory);
+        drop(MediaFile::open(&path, 1 << 20, true).expect("a new file"));
+        let mode = path.metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

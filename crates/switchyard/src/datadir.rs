@@ -5,12 +5,13 @@
 //! being formatted for the first time, so that a name without `.new` is always a formatted medium).
 
 use crate::failure::Failure;
+use crate::foreign::{self, Consent};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::Device;
 use base::limits::PAGE_BYTES;
 use flash::{Geometry, Ssd};
-use runtime::{MediaOpenError, Medium};
+use runtime::{MediaFile, MediaOpenError, Medium};
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -222,14 +223,26 @@ pub fn open_memory(bytes: u64, shape: Shape) -> anyhow::Result<Medium> {
     Ok(medium)
 }
 
+/// Where a new medium is made.
+fn fresh_path(path: &Path) -> PathBuf {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    fresh.into()
+}
+
+/// True for what a format leaves that was cut: zeros, or a vSSD.
+fn is_left_over(path: &Path) -> anyhow::Result<bool> {
+    let file = MediaFile::open(path, 0, false).map_err(in_use)?;
+    let find = || file.find_data().with_context(|| path.display().to_string());
+    Ok(foreign::own(&file) == Some("vssd") || find()?.is_none())
+}
+
 /// Opens a node's medium in a file, made and formatted if it does not exist. The flag says whether it was made.
 pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Medium, bool)> {
     if path.exists() {
         return Ok((Medium::open(path, 0, false).map_err(in_use)?, false));
     }
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
+    let fresh = fresh_path(path);
     // Left behind by a first start that was cut short: nothing was ever stored in it.
     if fresh.exists() {
         std::fs::remove_file(&fresh).with_context(|| format!("cannot remove {}", fresh.display()))?;
@@ -246,21 +259,42 @@ pub fn open_file(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Mediu
     Ok((medium, true))
 }
 
-/// Opens a block device or file that the user names as a node's medium. A blank one (its first MiB
-/// is zeros) is formatted; anything else must be a medium of ours, which opening it checks.
-pub fn open_named(path: &Path, bytes: u64, shape: Shape) -> anyhow::Result<(Medium, bool)> {
+/// Opens a block device or file that the user names as a node's medium. A missing file is made. A block device is
+/// formatted if the user consents and it holds nothing; one of ours is opened as it is.
+pub fn open_named(
+    path: &Path,
+    bytes: u64,
+    shape: Shape,
+    consent: &Consent,
+) -> anyhow::Result<(Medium, bool)> {
     let is_device = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
     if !is_device {
+        let fresh = fresh_path(path);
+        if !path.exists() && fresh.exists() && !is_left_over(&fresh)? {
+            bail!(Failure::Usage(format!(
+                "{} holds something else than a new vSSD, which is made there first: name another file",
+                fresh.display()
+            )));
+        }
         return open_file(path, bytes, shape);
     }
-    let mut medium = Medium::open(path, 0, false).map_err(in_use)?;
-    let mut start = vec![0; 1 << 20];
-    medium.read_at(0, &mut start).context("cannot read the medium")?;
-    if start.iter().any(|&byte| byte != 0) {
-        return Ok((medium, false));
+    let mut file = MediaFile::open(path, 0, false).map_err(in_use)?;
+    let is_ours = foreign::own(&file) == Some("vssd") && consent.erase.is_none();
+    if !is_ours && !consent.format {
+        bail!(Failure::Usage(format!(
+            "{} is a block device without a vSSD: ask for one with `format` (--format, or `vssd:{},format`)",
+            path.display(),
+            path.display()
+        )));
     }
-    format(&mut medium, shape)?;
-    Ok((medium, true))
+    if !is_ours {
+        foreign::permit(path, &mut file, consent.erase.as_deref())?;
+    }
+    let mut medium = Medium::from(file.with_cache(path)?);
+    if !is_ours {
+        format(&mut medium, shape)?;
+    }
+    Ok((medium, !is_ours))
 }
 
 /// Refuses with what is missing when the file system has less room than `bytes`.
@@ -361,6 +395,21 @@ mod tests {
         write_durably(&path, b"two").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Bug: a medium named `x` was made as `x.new`, whatever was there. Fix: only what a format leaves is taken away.
+    #[test]
+    fn a_file_of_the_user_is_not_taken_for_a_medium_that_is_being_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, fresh) = (dir.path().join("x"), dir.path().join("x.new"));
+        let open = || open_named(&path, 64 << 20, Shape::channels(1), &Consent::default());
+        std::fs::write(&fresh, b"a diary").unwrap();
+        let error = open().map(drop).unwrap_err().to_string();
+        assert!(error.contains("name another file"), "{error}");
+        assert_eq!(std::fs::read(&fresh).unwrap(), b"a diary");
+        std::fs::write(&fresh, [0; 8192]).unwrap();
+        assert!(open().unwrap().1);
+        assert!(!fresh.exists());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::control::server::Server;
 use crate::datadir;
 use crate::events;
 use crate::failure::Failure;
+use crate::foreign::Consent;
 use crate::identity::Machine;
 use crate::launch::{self, Says};
 use crate::size::Size;
@@ -163,6 +164,7 @@ pub struct VssdArg {
     size: Option<Size>,
     timing: Option<String>,
     channels: Option<u32>,
+    consent: Consent,
 }
 
 const NQN_FORM: &str = "the name of a host begins with `nqn.` and has up to 223 bytes: copy it from the host's \
@@ -185,6 +187,8 @@ impl FromStr for VssdArg {
         };
         for part in parts {
             match part.split_once('=') {
+                None if part == "format" => vssd.consent.format = true,
+                Some(("erase", name)) => vssd.consent.erase = Some(name.into()),
                 Some(("size", size)) => {
                     let size = size.parse();
                     vssd.size = Some(size.map_err(|error: crate::size::SizeError| error.to_string())?);
@@ -199,7 +203,7 @@ impl FromStr for VssdArg {
                 }
                 _ => {
                     return Err(format!(
-                        "a vSSD takes size=SIZE, timing=NAME or channels=N, not `{part}`"
+                        "a vSSD takes size=SIZE, timing=NAME, channels=N, format or erase=NAME, not `{part}`"
                     ));
                 }
             }
@@ -586,7 +590,8 @@ fn open_vssd(
                 let path = path.display();
                 bail!("{path} does not exist: name a size to create it, as in vssd:{path},size=1GiB");
             }
-            let (medium, made) = datadir::open_named(path, media_bytes, datadir::Shape::channels(channels))?;
+            let shape = datadir::Shape::channels(channels);
+            let (medium, made) = datadir::open_named(path, media_bytes, shape, &vssd.consent)?;
             if made {
                 says.note(&format!("{name}: formatted {}", path.display()));
             }
@@ -863,6 +868,7 @@ mod tests {
                     size: Some(size("1GiB")),
                     timing: Some("p-ssd".into()),
                     channels: Some(4),
+                    consent: Consent::default(),
                 }),
             ),
             (

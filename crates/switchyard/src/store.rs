@@ -3,7 +3,10 @@
 mod repair;
 
 use crate::failure::Failure;
+use crate::foreign;
+use crate::size::Size;
 use anyhow::{Context, bail};
+use area::{Area, AreaOptions};
 use base::Device;
 use clap::Args;
 use clap::Subcommand;
@@ -19,6 +22,7 @@ use store::{DumpEntry, OpenError};
 #[command(
     after_help = "Exit codes: 0 sound or repaired, 1 damaged, 2 not an area, 4 the file is in use.\n\n\
     Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
+    switchyard store format /dev/sdb --size 64GiB\n  \
     switchyard store repair app.area                      what a copy would keep, and what is lost\n  \
     switchyard store repair app.area --yes --to new.area  writes the copy"
 )]
@@ -46,6 +50,20 @@ pub enum StoreCommand {
         #[arg(long, value_name = "NAME")]
         structure: Option<String>,
     },
+    /// Make a block device, or a file, a storage area
+    Format {
+        /// Block device or existing file
+        file: PathBuf,
+        /// Size of the area [default: all of it]
+        #[arg(long, value_name = "SIZE")]
+        size: Option<Size>,
+        /// Make it an area also if it holds this, which is DESTROYED
+        #[arg(long, value_name = "NAME")]
+        erase: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Write a repaired copy of an area that does not open; the area itself stays as it is
     Repair {
         /// File or block device
@@ -67,6 +85,12 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     match &args.command {
         StoreCommand::Verify { file, json } => verify(file, *json),
         StoreCommand::Dump { file, structure } => dump(file, structure.as_deref()),
+        StoreCommand::Format {
+            file,
+            size,
+            erase,
+            json,
+        } => format(file, *size, erase.as_deref(), *json),
         StoreCommand::Repair { file, yes, to, json } => repair::run(file, *yes, to.as_deref(), *json),
     }
 }
@@ -100,6 +124,22 @@ fn judged(path: &Path, error: OpenError) -> anyhow::Error {
         | OpenError::Medium(_) => Failure::Uncheckable(text).into(),
         _ => anyhow::Error::msg(text),
     }
+}
+
+fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -> anyhow::Result<()> {
+    let mut medium = MediaFile::open(path, 0, false).map_err(|error| match error {
+        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()),
+        error => Failure::Usage(error.to_string()),
+    })?;
+    foreign::permit(path, &mut medium, erase)?;
+    drop(medium);
+    let bytes = size.map_or(0, |size| size.0);
+    Area::format(path, &AreaOptions::new(bytes)).with_context(|| path.display().to_string())?;
+    match as_json {
+        true => println!("{}", json!({ "formatted": path })),
+        false => println!("{}: a storage area, and empty", path.display()),
+    }
+    Ok(())
 }
 
 fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ mod keeper;
 mod server;
 
 use crate::failure::Failure;
+use crate::foreign;
 use crate::launch;
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -146,9 +147,12 @@ struct ServeArgs {
     /// Bytes for all areas of a directory; a new directory needs it [default: as before]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Make a block device a catalog: DESTROYS its data
+    /// Make a block device that holds nothing a catalog; one that is a catalog is served as it is
     #[arg(long)]
     format: bool,
+    /// With --format: make the device a catalog also if it holds this, which is DESTROYED
+    #[arg(long, value_name = "NAME", requires = "format")]
+    erase: Option<String>,
     /// Hand out loop devices over the files of a directory, so that nobody can extend them (root)
     #[arg(long)]
     strict: bool,
@@ -372,13 +376,13 @@ fn load(media: &CatalogMedia, table: &mut MediaFile, args: &ServeArgs) -> anyhow
         (false, size) => size.map(|size| size.0),
     };
     let mut catalog = match Catalog::load(table) {
-        Ok((catalog, _)) if catalog.is_placed() == media.is_placed() && !args.format => catalog,
+        Ok((catalog, _)) if catalog.is_placed() == media.is_placed() && args.erase.is_none() => catalog,
         Ok((catalog, _)) if catalog.is_placed() != media.is_placed() => {
             bail!("{path} holds the table of another medium")
         }
         Err(CatalogError::NotACatalog) if media.is_placed() && !args.format => {
             bail!(Failure::Usage(format!(
-                "{path} is not a catalog of areas: --format makes it a catalog, and destroys its data"
+                "{path} is not a catalog of areas: --format makes it a catalog"
             )))
         }
         Ok(_) | Err(CatalogError::NotACatalog) => format(media, table, size, args)?,
@@ -419,6 +423,9 @@ fn format(
             "{path} is a new catalog: name its size with --size"
         )));
     };
+    if media.is_placed() {
+        foreign::permit(&args.media, table, args.erase.as_deref())?;
+    }
     let uuid = uuid::Uuid::new_v4().into_bytes();
     let mut catalog = Catalog::new(uuid, media.is_placed(), size);
     catalog.format(table)?;

@@ -5,6 +5,7 @@ use crate::config::{Collecting, GcPolicy, Scheduler, Scheduling};
 use crate::config::{Config, Options};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
+use crate::foreign::Consent;
 use crate::launch::{self, Says};
 use crate::operator::{Part, Pieces};
 use crate::size::Size;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  switchyard node --id 1 --listen 10.0.0.11:8888 --tor 10.0.0.1:8888 \
-    --dir /srv/switchyard --size 64GiB\n\nThe medium is formatted at the first start."
+    --dir /srv/switchyard --size 64GiB\n\nA medium in a file is formatted at the first start, a block device with --format."
 )]
 pub struct NodeArgs {
     /// The node's number in the rack, 1 to 255
@@ -38,6 +39,12 @@ pub struct NodeArgs {
     /// The medium: a file, a block device, or `memory` [default: node-ID.img in the directory]
     #[arg(long, value_name = "PATH")]
     pub media: Option<String>,
+    /// Make the block device of --media a vSSD if it holds nothing
+    #[arg(long)]
+    pub format: bool,
+    /// With --format: make it a vSSD also if it holds this, which is DESTROYED
+    #[arg(long, value_name = "NAME", requires = "format")]
+    pub erase: Option<String>,
     /// Size of a new medium [default: 4GiB]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -169,6 +176,10 @@ fn medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<NodeM
             says.note(&format!("node {}: formatted {}", args.id, path.display()));
         }
     };
+    let consent = Consent {
+        format: args.format,
+        erase: args.erase.clone(),
+    };
     match args.media.as_deref() {
         Some("memory") => {
             let medium = datadir::open_memory(config.media_bytes, config.shape)?;
@@ -176,7 +187,7 @@ fn medium(args: &NodeArgs, config: &Config, says: &Says) -> anyhow::Result<NodeM
         }
         Some(path) => {
             let path = Path::new(path);
-            let (medium, made) = datadir::open_named(path, config.media_bytes, config.shape)?;
+            let (medium, made) = datadir::open_named(path, config.media_bytes, config.shape, &consent)?;
             note(made, path);
             Ok((medium, Some(path.to_owned()), None))
         }
