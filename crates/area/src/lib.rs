@@ -23,6 +23,7 @@ mod area;
 mod awake;
 mod backend;
 mod bell;
+mod beneath;
 pub mod catalog;
 mod commit;
 mod error;

@@ -423,3 +423,57 @@ fn a_renamed_file_without_a_handle_is_found_in_its_directory() {
     assert_eq!(fs::read(&renamed).expect("there"), b"123abcd");
     assert!(!path.exists());
 }
+
+/// Bug: `export AREA DIR` followed `..` of stored paths, and links below DIR, and wrote outside. Fix: nothing leaves DIR.
+#[test]
+fn copies_stay_below_their_directory() {
+    for stored in ["/../victim", "/a/../../victim", "/link/victim"] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (area_path, copies) = (directory.path().join("it.area"), directory.path().join("copies"));
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "kept").expect("room");
+        fs::create_dir(&copies).expect("room");
+        std::os::unix::fs::symlink(directory.path(), copies.join("link")).expect("a link");
+        let area = Area::open(&area_path, &AreaOptions::new(AREA_BYTES)).expect("a new area");
+        let map = area
+            .create(FILES_NAME, Kind::Map, Durability::Lazy)
+            .expect("room");
+        let log = area
+            .create(WRITES_NAME, Kind::Log, Durability::Lazy)
+            .expect("room");
+        let description = Description {
+            path: stored.as_bytes().to_vec(),
+            handle: Vec::new(),
+            identity: Identity::default(),
+            owner: [0o600, 0, 0],
+            is_fresh: true,
+            is_removed: false,
+        };
+        let change = Change {
+            file: FileId(7),
+            pieces: Some(1),
+            offset: 0,
+            size: 3,
+        };
+        let ops = [
+            Op::Put {
+                map,
+                key: &FileId(7).key(),
+                data: &description.emit(),
+            },
+            Op::Append {
+                log,
+                data: &change.emit(),
+            },
+            Op::Append { log, data: b"new" },
+        ];
+        area.enter(&ops).expect("room");
+        area.sync().expect("a healthy medium");
+        drop(area);
+        let exported = export(&area_path, &copies);
+        assert!(exported.is_err(), "{stored}: {exported:?}");
+        assert_eq!(fs::read(&victim).expect("it is there"), b"kept", "{stored}");
+        let mode = area_path.metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -120,6 +120,8 @@ enum Mode {
     Read,
     Write,
     Create,
+    /// As `Create`, of a regular file under this name itself: no link is followed.
+    CreateHere,
 }
 
 #[derive(Debug)]
@@ -158,8 +160,17 @@ impl MediaFile {
         Self::open_as(path, 0, Mode::Read)
     }
 
+    /// The same as [`MediaFile::open`] with `create`, of a regular file that is under this name itself. A link is refused: a
+    /// program with more rights than the directory's owner would write somewhere else.
+    pub fn open_here(path: &Path, bytes: u64) -> Result<Self, MediaOpenError> {
+        match path.symlink_metadata() {
+            Ok(data) if !data.is_file() => Err(MediaOpenError::Kind(path.into())),
+            _ => Self::open_as(path, bytes, Mode::CreateHere),
+        }
+    }
+
     fn open_as(path: &Path, bytes: u64, mode: Mode) -> Result<Self, MediaOpenError> {
-        let create = mode == Mode::Create;
+        let create = matches!(mode, Mode::Create | Mode::CreateHere);
         let os = |source| MediaOpenError::Os {
             path: path.into(),
             source,
@@ -543,6 +554,7 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
     };
     let (exclusive, lock) = match mode {
         Mode::Read => (0, libc::LOCK_SH),
+        Mode::CreateHere => (libc::O_NOFOLLOW, libc::LOCK_EX),
         Mode::Write | Mode::Create if is_device => (libc::O_EXCL, libc::LOCK_EX),
         Mode::Write | Mode::Create => (0, libc::LOCK_EX),
     };
@@ -550,7 +562,7 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
         OpenOptions::new()
             .read(true)
             .write(mode != Mode::Read)
-            .create(mode == Mode::Create && !is_device)
+            .create(matches!(mode, Mode::Create | Mode::CreateHere) && !is_device)
             .mode(0o600)
             .truncate(false)
             .custom_flags(flags | exclusive)

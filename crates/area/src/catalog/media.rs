@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use store::catalog::errand::Facts;
-use store::catalog::{AreaId, CatalogArea, Extent, TABLE_BYTES, Work};
+use store::catalog::{AreaId, Catalog, CatalogArea, CatalogError, Extent, TABLE_BYTES, Work};
 use thiserror::Error;
 
 /// The table's file in a directory.
@@ -159,15 +159,27 @@ impl CatalogMedia {
                 if found.is_err() {
                     DirBuilder::new().mode(0o700).create(path).map_err(os)?;
                 }
+                if let Some(why) = is_anothers(path).map_err(os)? {
+                    return Err(unfit(why));
+                }
                 let table = path.join(TABLE);
-                if !table.exists() && fs::read_dir(path).map_err(os)?.next().is_some() {
+                if table.symlink_metadata().is_err() && fs::read_dir(path).map_err(os)?.next().is_some() {
                     return Err(unfit("the directory has other files in it: name a new one"));
                 }
-                fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(os)?;
-                let table = MediaFile::open(&table, TABLE_BYTES, true).map_err(|error| match error {
+                let in_use = |error| match error {
                     MediaOpenError::InUse(_) => CatalogMediaError::InUse(path.into()),
                     error => error.into(),
-                })?;
+                };
+                let found = MediaFile::open_here(&table, 0).map_err(in_use)?;
+                let is_table = !matches!(Catalog::read(&found), Err(CatalogError::NotACatalog));
+                if !is_table && found.find_data().map_err(os)?.is_some() {
+                    return Err(unfit(
+                        "the file `table` in it is no table of areas: name a new directory",
+                    ));
+                }
+                drop(found);
+                fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(os)?;
+                let table = MediaFile::open_here(&table, TABLE_BYTES).map_err(in_use)?;
                 if is_written(table.as_file()).is_err() {
                     return Err(unfit(
                         "its file system has no leases, by which it is known who writes an area",
@@ -391,6 +403,20 @@ impl CatalogMedia {
     }
 }
 
+/// Why a directory cannot be the server's own, if so: its owner could exchange what is in it.
+fn is_anothers(path: &Path) -> io::Result<Option<&'static str>> {
+    let data = path.metadata()?;
+    if data.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(Some(
+            "the directory belongs to another user: name one of your own",
+        ));
+    }
+    let is_writable = data.mode() & 0o022 != 0;
+    Ok(is_writable.then_some(
+        "others may write the directory: take the right away with `chmod go-w`, and look what is in it",
+    ))
+}
+
 fn device(file: File) -> HandedOut {
     HandedOut {
         file,
@@ -477,4 +503,65 @@ fn is_dax(file: &File) -> bool {
     let flags = rustix::fs::AtFlags::EMPTY_PATH;
     let stat = rustix::fs::statx(file, "", flags, rustix::fs::StatxFlags::BASIC_STATS);
     stat.is_ok_and(|stat| stat.stx_attributes.bits() & STATX_ATTR_DAX != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn refusal(path: &Path) -> String {
+        CatalogMedia::open(path, false)
+            .map(drop)
+            .expect_err("it is unfit")
+            .to_string()
+    }
+
+    /// Bug: the server wrote through a link `table` that somebody had planted. Fix: no link is followed.
+    #[test]
+    fn a_planted_link_is_not_followed_and_its_target_stays() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (path, victim) = (directory.path().join("areas"), directory.path().join("victim"));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .expect("a new directory");
+        fs::write(&victim, "kept").expect("room");
+        symlink(&victim, path.join(TABLE)).expect("a link");
+        assert!(refusal(&path).contains("neither a file"), "{}", refusal(&path));
+        assert_eq!(fs::read(&victim).expect("it is there"), b"kept");
+    }
+
+    /// Bug: any file called `table` became the table. Fix: only one of zeros does.
+    #[test]
+    fn a_file_of_the_user_is_not_taken_for_the_table() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("areas");
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .expect("a new directory");
+        fs::write(path.join("other"), "kept").expect("room");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+        assert!(refusal(&path).contains("other files"), "{}", refusal(&path));
+        let mode = path.metadata().expect("it is there").mode();
+        assert_eq!(mode & 0o777, 0o755, "it stays as it is");
+        fs::write(path.join(TABLE), "kept").expect("room");
+        assert!(refusal(&path).contains("no table of areas"), "{}", refusal(&path));
+        assert_eq!(fs::read(path.join(TABLE)).expect("it is there"), b"kept");
+    }
+
+    #[test]
+    fn a_directory_that_others_write_is_refused() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("areas");
+        drop(CatalogMedia::open(&path, false).expect("a new directory"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).expect("ours");
+        assert!(refusal(&path).contains("chmod go-w"), "{}", refusal(&path));
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("ours");
+            std::os::unix::fs::chown(&path, Some(65_534), None).expect("root may");
+            assert!(refusal(&path).contains("another user"), "{}", refusal(&path));
+        }
+    }
 }

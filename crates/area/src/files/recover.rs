@@ -4,6 +4,7 @@ use super::error::FilesError;
 use super::identity::{Found, Name, look_at, look_up, name, open_handle};
 use super::lease::Lease;
 use crate::area::{Area, AreaOptions};
+use crate::beneath::Beneath;
 use crate::error::AreaError;
 use crate::structures::Log;
 use std::collections::BTreeMap;
@@ -334,14 +335,14 @@ pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError>
     let (_, writes) = structures(&area)?;
     let mut targets = BTreeMap::new();
     let mut copies = Vec::new();
+    let beneath = at(directory, Beneath::open(directory))?;
     for subject in subjects(&area)?.0 {
         let original = path_of(&subject.description);
-        let copy = directory.join(original.strip_prefix("/").unwrap_or(original));
+        let original = original.strip_prefix("/").unwrap_or(original);
+        let copy = directory.join(original);
         if subject.description.is_removed || matches!(subject.fate, Fate::Gone | Fate::Remove) {
             continue;
         }
-        let parent = copy.parent().unwrap_or(directory);
-        at(parent, fs::create_dir_all(parent))?;
         let is_its_own = at(&subject.path, look_up(&subject.path))?
             .is_some_and(|it| it.identity.is_same_file(&subject.description.identity));
         // Of a fresh file the log has all, and of another one what the file has besides.
@@ -349,15 +350,11 @@ pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError>
             Fate::Complete | Fate::Replay => true,
             _ => is_its_own && !subject.description.is_fresh,
         };
+        let mut file = at(&copy, beneath.create(original))?;
         if is_copied {
-            at(&copy, fs::copy(&subject.path, &copy))?;
+            at(&copy, copy_content(&subject.path, &mut file))?;
         }
         if !matches!(subject.fate, Fate::Complete) {
-            let open = match is_copied {
-                true => open_target(&copy),
-                false => create_target(&copy, None),
-            };
-            let file = at(&copy, open)?;
             let path = copy.clone();
             targets.insert(subject.id, Target { path, file });
         }
@@ -365,6 +362,14 @@ pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError>
     }
     replay(&writes, &mut targets, || Ok(()))?;
     Ok(copies)
+}
+
+/// Copies a file's bytes, and its rights after them.
+fn copy_content(from: &Path, to: &mut File) -> io::Result<()> {
+    let mut from = File::open(from)?;
+    io::copy(&mut from, to)?;
+    let mode = from.metadata()?.permissions().mode();
+    to.set_permissions(Permissions::from_mode(mode & 0o777))
 }
 
 /// Forgets what the area at `path` has of a file; the file stays as it is. True if the area had something of it.

@@ -4,6 +4,8 @@
 //! The area's own threads are real and unknown to the checker: a call into the area is one step. Its own checks are in
 //! `tests/model`.
 
+#[path = "../../src/beneath.rs"]
+mod beneath;
 #[path = "../../../os/tests/model/check.rs"]
 mod check;
 #[path = "../../src/files/mod.rs"]
