@@ -23,8 +23,8 @@ impl Beneath {
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// Makes a new file at `path` below the directory, with the directories on its way. What was at its place is not there any
-    /// more; other names of it keep what they had.
+    /// Makes a new file at `path` below the directory, with the directories on its way. A file that has this name
+    /// loses it; other names of that file keep what they had.
     ///
     /// # Errors
     /// When the path leaves the directory, or a link or a file is on its way.

@@ -115,7 +115,13 @@ impl Shared {
                 Ok(result) => return Ok((result, guard)),
                 Err(SubmitError::Busy) => {}
                 Err(SubmitError::Latched) if self.is_abandoned() => return Err(AreaError::Panicked),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // A refusal for want of room may have the cleaner try again.
+                    if guard.engine.wants_cleaning() {
+                        self.call(&mut guard);
+                    }
+                    return Err(error.into());
+                }
             }
             self.call(&mut guard);
             if let Some(write) = guard.engine.next_write() {

@@ -35,6 +35,7 @@ impl From<AreaError> for Failure {
     fn from(error: AreaError) -> Self {
         let code = match &error {
             AreaError::Refused(SubmitError::NoSpace | SubmitError::IndexFull) => FULL,
+            AreaError::Refused(SubmitError::Damaged { .. }) => DAMAGED,
             AreaError::Refused(SubmitError::Latched) | AreaError::Failed => FAILED,
             AreaError::Refused(_) => INVALID,
             AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,

@@ -311,7 +311,9 @@ impl Run {
                 self.submitted.push((receipt.ticket, changes));
                 self.clients[client] = Some(receipt.ticket);
             }
-            Err(SubmitError::Busy | SubmitError::NoSpace) => self.after(20_000, Event::Client(client)),
+            Err(SubmitError::Busy | SubmitError::NoSpace | SubmitError::Damaged { .. }) => {
+                self.after(20_000, Event::Client(client))
+            }
             Err(SubmitError::Latched) => {}
             Err(error) => self.violation = Some(format!("refused: {error}")),
         }

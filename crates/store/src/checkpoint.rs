@@ -8,11 +8,10 @@
 
 use crate::buffer::Buffer;
 use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};
-use crate::format::{PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
+use crate::format::{Headers, PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
 use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{CleanStep, Log, Ticket, TicketState, Write};
-use crate::recover::Headers;
 use crate::replay::Replayed;
 use crate::scan::read_segment;
 use crate::sector::{self, Role, State};

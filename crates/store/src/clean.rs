@@ -4,16 +4,19 @@
 
 use crate::checkpoint::Checkpoints;
 use crate::draft::{Effect, gather};
-use crate::entry::{EntryKind, StructureId};
+use crate::entry::{Entry, EntryKind, StructureId};
 use crate::index::{Key, Location};
 use crate::log::{Access, CleanStep, Log, SubmitError, Ticket, TicketState, entry_of};
-use crate::scan::{Next, Segment};
+use crate::scan::{Next, Piece, Segment};
 use crate::space::Used;
 use base::MediaError;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Bytes of entries that are moved by one record: what users' records may wait behind.
 const MOVE_BYTES: usize = 64 << 10;
+
+/// Records after which a segment that could not be read is tried again, at most.
+const READ_AGAIN_MAX: u64 = 1024;
 
 /// An entry of the segment that is being cleaned.
 struct Candidate {
@@ -27,8 +30,19 @@ struct Candidate {
 #[derive(Default)]
 pub(crate) struct Cleaning {
     phase: Phase,
-    /// A segment could not be read: cleaning has ended.
-    is_stuck: bool,
+    trouble: Option<Trouble>,
+    /// Segments cleaned since a user last had room. After a whole round there is none to gain: entries lie in segments with
+    /// gaps, where they leave no room for each other.
+    fruitless: u32,
+}
+
+/// Why the oldest segment is left for now.
+enum Trouble {
+    /// It could not be read. It is tried again when this record is durable, or somebody lacks room; the next time after twice as
+    /// many records.
+    Unread { until: u64, records: u64 },
+    /// Live entries of it are damaged: nothing is gained by moving the others. It had so many live bytes then.
+    Damaged { generation: u64, live: u64, offset: u64 },
 }
 
 #[derive(Default)]
@@ -49,48 +63,84 @@ enum Phase {
 impl Cleaning {
     /// Sees to it that there is a draft with room for `bytes` of entries.
     pub(crate) fn make_room(
-        &self,
+        &mut self,
         log: &mut Log,
         checkpoints: &mut Checkpoints,
         bytes: usize,
         access: Access,
     ) -> Result<(), SubmitError> {
-        while !log.has_room(bytes) {
-            log.end_draft()?;
-            while !log.open_draft(bytes, access) {
-                if self.can_gain_space(log, checkpoints) {
-                    return Err(SubmitError::Busy);
+        loop {
+            if !log.is_reserved(access) {
+                if log.has_room(bytes) {
+                    if access != Access::Cleaner {
+                        self.served();
+                    }
+                    return Ok(());
                 }
-                if !checkpoints.release(log) {
-                    // A checkpoint whose piece is under way gives its segments back when the piece is written.
-                    return Err(if checkpoints.is_releasing() {
-                        SubmitError::Busy
-                    } else {
-                        SubmitError::NoSpace
-                    });
+                log.end_draft()?;
+                if log.open_draft(bytes, access) {
+                    continue;
                 }
             }
+            if self.can_gain_space(log, checkpoints) {
+                return Err(SubmitError::Busy);
+            }
+            if !checkpoints.release(log) {
+                // A checkpoint whose piece is under way gives its segments back when the piece is written.
+                return Err(match &mut self.trouble {
+                    _ if checkpoints.is_releasing() => SubmitError::Busy,
+                    Some(Trouble::Damaged { offset, .. }) => SubmitError::Damaged { offset: *offset },
+                    Some(Trouble::Unread { until, .. }) => {
+                        *until = 0;
+                        SubmitError::NoSpace
+                    }
+                    None => SubmitError::NoSpace,
+                });
+            }
         }
-        Ok(())
     }
 
     /// True if cleaning is under way, or would free segments.
     fn can_gain_space(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
         let is_under_way = !matches!(self.phase, Phase::Idle) || log.space.is_awaiting();
-        is_under_way || checkpoints.is_releasing() || (!self.is_stuck && is_worthwhile(log))
+        is_under_way || checkpoints.is_releasing() || (!self.is_stuck(log) && is_worthwhile(log))
+    }
+
+    /// The slot of the oldest segment, if damaged entries in it keep all space.
+    pub(crate) fn pinned(&self, log: &Log) -> Option<u32> {
+        let is_damaged = matches!(self.trouble, Some(Trouble::Damaged { .. })) && self.is_stuck(log);
+        log.space.oldest().filter(|_| is_damaged).map(|used| used.slot)
+    }
+
+    /// A user had room.
+    #[inline]
+    pub(crate) fn served(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// True if the oldest segment is left as it is.
+    fn is_stuck(&self, log: &Log) -> bool {
+        if self.fruitless > log.layout.segments {
+            return true;
+        }
+        match self.trouble {
+            None => false,
+            Some(Trouble::Unread { until, .. }) => log.durable().0 < until,
+            Some(Trouble::Damaged { generation, live, .. }) => log
+                .space
+                .oldest()
+                .is_some_and(|used| used.generation == generation && log.usage.live_in(used.slot) == live),
+        }
     }
 
     /// True if a step would do something now, or after the next completion.
     pub(crate) fn is_wanted(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
         let is_idle = matches!(self.phase, Phase::Idle);
-        !self.is_stuck && (!is_idle || should_clean(log, checkpoints))
+        !is_idle || (!self.is_stuck(log) && should_clean(log, checkpoints))
     }
 
     /// Does a bounded piece of cleaning, if the area needs any.
     pub(crate) fn step(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
-        if self.is_stuck {
-            return CleanStep::Idle;
-        }
         match core::mem::take(&mut self.phase) {
             Phase::Idle => self.begin(log, checkpoints),
             Phase::Reading(used) => {
@@ -116,7 +166,8 @@ impl Cleaning {
     }
 
     fn begin(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
-        let Some(used) = log.space.oldest().filter(|_| should_clean(log, checkpoints)) else {
+        let is_wanted = !self.is_stuck(log) && should_clean(log, checkpoints);
+        let Some(used) = log.space.oldest().filter(|_| is_wanted) else {
             return CleanStep::Idle;
         };
         if log.durable().0 < used.last {
@@ -135,17 +186,40 @@ impl Cleaning {
     }
 
     /// The data that [`CleanStep::Read`] asked for.
-    pub(crate) fn read(&mut self, log: &Log, bytes: Vec<u8>, result: Result<(), MediaError>) {
+    pub(crate) fn read(&mut self, log: &mut Log, bytes: Vec<u8>, result: Result<(), MediaError>) {
         let Phase::Reading(used) = core::mem::take(&mut self.phase) else {
             panic!("nothing was to be read");
         };
-        match result.ok().and_then(|()| candidates(log, &used, &bytes)) {
-            Some(left) => {
-                let ticket = Ticket::default();
-                self.phase = Phase::Moving { bytes, left, ticket };
-            }
-            None => self.is_stuck = true,
+        if result.is_err() {
+            let records = match self.trouble {
+                Some(Trouble::Unread { records, .. }) => (2 * records).min(READ_AGAIN_MAX),
+                _ => 1,
+            };
+            let until = log.durable().0 + records;
+            self.trouble = Some(Trouble::Unread { until, records });
+            log.stats.read_errors += 1;
+            return;
         }
+        let found = candidates(log, &used, &bytes);
+        let live = log.usage.live_in(used.slot);
+        if found.live_bytes != live {
+            let within = found.damage.expect("what is intact was counted");
+            let offset = log.layout.segment_offset(used.slot) + u64::from(within);
+            let generation = used.generation;
+            self.trouble = Some(Trouble::Damaged {
+                generation,
+                live,
+                offset,
+            });
+            log.stats.damaged_at = Some(offset);
+            return;
+        }
+        self.trouble = None;
+        self.phase = Phase::Moving {
+            bytes,
+            left: found.candidates,
+            ticket: Ticket::default(),
+        };
     }
 
     /// Moves up to [`MOVE_BYTES`]; when nothing is left the segment is retired.
@@ -203,6 +277,9 @@ impl Cleaning {
     fn retire(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
         log.space.retire();
         log.stats.cleaned += 1;
+        self.fruitless += 1;
+        log.stats.damaged_at = None;
+        self.trouble = None;
         self.publish(log, checkpoints)
     }
 
@@ -225,43 +302,66 @@ fn should_clean(log: &Log, checkpoints: &Checkpoints) -> bool {
     log.space.free_count() < low + checkpoints.segments_wanted(log) && is_worthwhile(log)
 }
 
-/// The entries of a segment that may be live; `None` if the segment is damaged.
-fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Option<VecDeque<Candidate>> {
+/// Live entries of a segment.
+#[derive(Default)]
+struct Candidates {
+    candidates: VecDeque<Candidate>,
+    live_bytes: u64,
+    /// The first damaged place, in the segment.
+    damage: Option<u32>,
+}
+
+impl Candidates {
+    fn take(&mut self, log: &Log, entry: &Entry<'_>, location: Location) {
+        let live = log.structures.get(&entry.structure);
+        if entry.kind.adds() && live.and_then(|it| it.find(entry.key)) == Some(location) {
+            self.live_bytes += entry.bytes() as u64;
+            self.candidates.push_back(Candidate {
+                kind: entry.kind,
+                structure: entry.structure,
+                key: Key::of(entry),
+                location,
+            });
+        }
+    }
+}
+
+/// The live entries of a segment that can be read.
+fn candidates(log: &Log, used: &Used, bytes: &[u8]) -> Candidates {
     let segment = Segment {
         layout: &log.layout,
         slot: used.slot,
         generation: used.generation,
         bytes,
     };
-    let mut found = VecDeque::new();
-    let mut live_bytes = 0;
+    let mut found = Candidates::default();
     let mut at = log.layout.block_bytes;
     while at < used.end {
-        let Next::Record { header, end } = segment.next(at) else {
-            return None;
+        let place = match segment.next(at) {
+            Next::Record { header, end } => {
+                if !segment.entries(at, &header, |entry, location| found.take(log, entry, location)) {
+                    found.damage = found.damage.or(Some(at));
+                }
+                at = end;
+                continue;
+            }
+            Next::Damaged(within) => within,
+            Next::Torn | Next::End => at,
         };
-        let makes_sense = segment.entries(at, &header, |entry, location| {
-            if !entry.kind.adds() {
-                return;
-            }
-            let live = log.structures.get(&entry.structure);
-            if live.and_then(|it| it.find(entry.key)) == Some(location) {
-                live_bytes += entry.bytes() as u64;
-                found.push_back(Candidate {
-                    kind: entry.kind,
-                    structure: entry.structure,
-                    key: entry.owned_key(),
-                    location,
+        found.damage = found.damage.or(Some(place));
+        at = match Piece::at(&segment, at) {
+            Some(piece) => {
+                segment.readable_entries(&piece, |entry, location, is_damaged| {
+                    if !is_damaged {
+                        found.take(log, entry, location);
+                    }
                 });
+                piece.end
             }
-        });
-        if !makes_sense {
-            return None;
-        }
-        at = end;
+            None => at + log.layout.block_bytes,
+        };
     }
-    debug_assert_eq!(live_bytes, log.usage.live_in(used.slot), "as it was counted");
-    Some(found)
+    found
 }
 
 /// Subjects of the waiting operations: a key or position of a structure, or, of a trim, all of it.

@@ -91,25 +91,38 @@ impl Engine {
             return Err(SubmitError::NoStructure);
         }
         self.log.admit_any()?;
-        self.make_room(entry_bytes(0, 0))?;
+        self.make_room_by(entry_bytes(0, 0), Access::Relief)?;
         Ok(self.log.drop_structure(id))
     }
 
     /// Takes a batch in: all of it becomes durable at once, or nothing. Then [`Engine::next_write`] has work.
     pub fn submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
         let bytes = self.log.admit(ops)?;
-        self.make_room(bytes)?;
+        match self.make_room(bytes) {
+            Err(SubmitError::NoSpace | SubmitError::Damaged { .. })
+                if self.log.gives_room(ops, self.cleaning.pinned(&self.log)) =>
+            {
+                self.make_room_by(bytes, Access::Relief)?;
+            }
+            room => room?,
+        }
         Ok(self.log.submit(ops))
     }
 
     /// Sees to it that there is a draft with room for `bytes` of entries.
     #[inline]
     pub(crate) fn make_room(&mut self, bytes: usize) -> Result<(), SubmitError> {
-        if self.log.has_room(bytes) {
+        self.make_room_by(bytes, Access::User)
+    }
+
+    #[inline]
+    fn make_room_by(&mut self, bytes: usize, access: Access) -> Result<(), SubmitError> {
+        if self.log.has_room(bytes) && !self.log.is_reserved(access) {
+            self.cleaning.served();
             return Ok(());
         }
         self.cleaning
-            .make_room(&mut self.log, &mut self.checkpoints, bytes, Access::User)
+            .make_room(&mut self.log, &mut self.checkpoints, bytes, access)
     }
 
     /// Bytes of entries that a record takes at most.
@@ -156,7 +169,7 @@ impl Engine {
 
     /// The data that [`CleanStep::Read`] asked for.
     pub fn clean_read(&mut self, bytes: Vec<u8>, result: Result<(), MediaError>) {
-        self.cleaning.read(&self.log, bytes, result);
+        self.cleaning.read(&mut self.log, bytes, result);
     }
 
     /// True when a write has failed.

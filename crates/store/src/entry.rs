@@ -1,7 +1,6 @@
 //! Operations of users, and their form in records (docs/format/store.md, "Record").
 
 use crate::format::u32_at;
-use crate::index::Key;
 
 /// Longest key of a map or tree, in bytes: its length is 16 bits.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
@@ -219,14 +218,6 @@ impl<'a> Entry<'a> {
         };
         let key_fits = !entry.kind.is_positional() || key_bytes == 8;
         (key_fits && header[1] == 0).then_some(entry)
-    }
-
-    /// Its key, as the index has it.
-    pub(crate) fn owned_key(&self) -> Key {
-        match self.kind.is_positional() {
-            true => Key::Position(self.position()),
-            false => Key::Bytes(self.key.into()),
-        }
     }
 
     /// The position that its key is.

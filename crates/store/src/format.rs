@@ -261,6 +261,9 @@ impl RecordHeader {
     }
 }
 
+/// By generation: slot and header.
+pub(crate) type Headers<T> = std::collections::BTreeMap<u64, (u32, T)>;
+
 /// Payload bytes of the header of a segment of a checkpoint.
 pub(crate) const PART_HEADER_BYTES: usize = 24;
 const PART_MAGIC: &[u8; 4] = b"SEGC";

@@ -112,6 +112,14 @@ pub(crate) enum Key {
 }
 
 impl Key {
+    /// That of an entry.
+    pub(crate) fn of(entry: &Entry<'_>) -> Self {
+        match entry.kind.is_positional() {
+            true => Self::Position(entry.position()),
+            false => Self::Bytes(entry.key.into()),
+        }
+    }
+
     fn position(&self) -> u64 {
         match self {
             Self::Position(position) => *position,
@@ -413,6 +421,28 @@ impl Structure {
         let inside = entries.into_iter().flatten().zip(floor..);
         let unmet = inside.filter(|(entry, _)| **entry == Location::NOWHERE);
         unmet.map(|(_, position)| position).chain(end..self.next.max(end))
+    }
+
+    /// Calls `f` with each entry that was met.
+    pub(crate) fn each(&self, mut f: impl FnMut(Key, Location)) {
+        match &self.body {
+            Body::Log { floor, entries } => {
+                let all = entries.iter().zip(*floor..);
+                let met = all.filter(|(entry, _)| **entry != Location::NOWHERE);
+                met.for_each(|(&location, position)| f(Key::Position(position), location));
+            }
+            Body::Queue { entries, .. } => {
+                let all = entries.iter();
+                all.for_each(|(&position, &location)| f(Key::Position(position), location));
+            }
+            Body::Map(map) => map
+                .iter()
+                .for_each(|(key, location)| f(Key::Bytes(key.into()), location)),
+            Body::Tree(tree) => {
+                let all = tree.iter();
+                all.for_each(|(key, &location)| f(Key::Bytes(key.clone()), location));
+            }
+        }
     }
 
     /// Entries that were met.

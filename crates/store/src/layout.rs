@@ -10,6 +10,8 @@ pub(crate) const SECTOR_HEADER_BYTES: u32 = 8;
 const SEGMENTS_MIN: u32 = 8;
 /// Segments of an area at most: every one's header is read at the start.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 20;
+/// Segments that only the cleaner may take: its writes never take more than they free by more than these.
+pub(crate) const CLEANER_SEGMENTS: u32 = 2;
 /// Largest segment: one is held in memory while it is cleaned.
 const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
@@ -119,9 +121,9 @@ impl Layout {
         (sectors * self.sector_bytes).next_multiple_of(self.block_bytes)
     }
 
-    /// Segments that only the cleaner may take: what it writes never takes more than it frees by more than these.
+    /// Segments that additions leave free.
     pub(crate) fn reserve_segments(&self) -> u32 {
-        2 + self.segments / 32
+        CLEANER_SEGMENTS + (self.segments / 32).max(u32::from(self.segments >= 16))
     }
 
     /// Payload bytes of live entries at most: beyond, cleaning would cost more than it gains.

@@ -9,7 +9,7 @@ use crate::entry::{
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 use crate::index::{Key, Location, Structure, Tally, Usage, index_bytes};
-use crate::layout::Layout;
+use crate::layout::{CLEANER_SEGMENTS, Layout};
 use crate::space::{Space, Start};
 use base::MediaError;
 use smallvec::SmallVec;
@@ -75,6 +75,16 @@ pub enum SubmitError {
     /// Too much is under way, or segments are being cleaned: try again after the next completion.
     #[error("busy: try again after the next completion")]
     Busy,
+    /// The area is full, and cleaning cannot go on: the oldest segment has live entries that are damaged. The area takes changes
+    /// that remove, trim or overwrite them, and then goes on.
+    #[error(
+        "the area is full, and damage at byte {offset} keeps its space: remove, trim or overwrite the entries there, which \
+         `switchyard store repair` names"
+    )]
+    Damaged {
+        /// Of the first damaged sector, in the area.
+        offset: u64,
+    },
     /// The area has no room for more live data.
     #[error("the area is full: 80 % of it are live")]
     NoSpace,
@@ -188,12 +198,19 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Free segments.
     pub free_segments: u32,
+    /// Reads of the cleaner that failed.
+    pub read_errors: u64,
+    /// Damage that keeps the space of the oldest segment, and so all space, from being reclaimed: its byte in the area. It
+    /// ends when the damaged entries are overwritten, removed or trimmed.
+    pub damaged_at: Option<u64>,
 }
 
 /// Purpose of the room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     User,
+    /// Of a user whose changes add nothing: by them a full area gets room.
+    Relief,
     Cleaner,
 }
 
@@ -509,22 +526,108 @@ impl Log {
             return Err(SubmitError::TooLong);
         }
         if adds.live > 0 {
-            adds += self.usage.all;
-            adds += self.pending_usage;
-            if adds.live > self.layout.live_bytes_max() {
-                return Err(SubmitError::NoSpace);
-            }
-            if adds.index > self.options.index_bytes_max {
-                return Err(SubmitError::IndexFull);
+            let gross = self.with(adds, true);
+            if gross.live > self.layout.live_bytes_max() || gross.index > self.options.index_bytes_max {
+                self.admit_net(ops)?;
             }
         }
         Ok(bytes)
+    }
+
+    /// Present usage with `adds`, and with what waits to become durable.
+    fn with(&self, mut adds: Usage, has_pending: bool) -> Usage {
+        adds += self.usage.all;
+        if has_pending {
+            adds += self.pending_usage;
+        }
+        adds
+    }
+
+    /// Admits a batch that would be too much if its values replaced none.
+    fn admit_net(&self, ops: &[Op<'_>]) -> Result<(), SubmitError> {
+        let adds = self.net_adds(ops);
+        if adds == Usage::default() {
+            return Ok(());
+        }
+        let (limit, now) = (self.layout.live_bytes_max(), self.with(adds, false));
+        if now.live > limit {
+            return Err(SubmitError::NoSpace);
+        }
+        if now.index > self.options.index_bytes_max {
+            return Err(SubmitError::IndexFull);
+        }
+        // Waiting entries may replace others, too: that shows when they are durable. Somebody waits for each.
+        let soon = self.with(adds, true);
+        match soon.live > limit || soon.index > self.options.index_bytes_max {
+            true => Err(SubmitError::Busy),
+            false => Ok(()),
+        }
+    }
+
+    /// True if a batch helps an area without room: it removes or trims. If damage in `pinned` keeps all space, it has to be the
+    /// damaged segment's entries that it removes or overwrites.
+    pub(crate) fn gives_room(&self, ops: &[Op<'_>], pinned: Option<u32>) -> bool {
+        let helps = |op: &Op<'_>| {
+            let (kind, id, key, _) = parts_of(op);
+            let structure = self.structures.get(&id);
+            let place = structure.and_then(|it| match key {
+                OpKey::New => None,
+                OpKey::Position(position) => it.find_position(position),
+                OpKey::Bytes(key) => it.find(key),
+            });
+            let is_pinned = pinned.is_some() && place.map(|it| it.slot) == pinned;
+            kind == EntryKind::Trim || is_pinned || (pinned.is_none() && !kind.adds())
+        };
+        ops.iter().all(helps) && self.net_adds(ops) == Usage::default()
+    }
+
+    /// Growth by a batch, given what its values replace.
+    pub(crate) fn net_adds(&self, ops: &[Op<'_>]) -> Usage {
+        let mut adds = Usage::default();
+        for op in ops {
+            let (kind, id, key, value) = parts_of(op);
+            let Some(structure) = self.structures.get(&id).filter(|_| kind.adds()) else {
+                continue;
+            };
+            let (key_bytes, old) = match key {
+                OpKey::New | OpKey::Position(_) => (8, None),
+                OpKey::Bytes(key) => (key.len(), structure.find(key)),
+            };
+            let bytes = entry_bytes(key_bytes, value.len()) as u64;
+            match old {
+                Some(old) => {
+                    adds.live += bytes.saturating_sub(entry_bytes(key_bytes, old.length as usize) as u64)
+                }
+                None => {
+                    adds.live += bytes;
+                    adds.index += index_bytes(structure.kind, key_bytes);
+                }
+            }
+        }
+        adds
     }
 
     /// True if the draft has room for `bytes` of entries.
     #[inline]
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.room() >= bytes)
+    }
+
+    /// True while the cleaner has segments in use that users leave free: the rest of them is the cleaner's, too. Else users
+    /// could fill them, and the cleaner would not end the segment that it cleans.
+    #[inline]
+    pub(crate) fn is_reserved(&self, access: Access) -> bool {
+        self.space.free_count() < self.reserve(access)
+    }
+
+    /// Segments that are left free.
+    #[inline]
+    fn reserve(&self, access: Access) -> u32 {
+        match access {
+            Access::User => self.layout.reserve_segments(),
+            Access::Relief => CLEANER_SEGMENTS,
+            Access::Cleaner => 0,
+        }
     }
 
     /// Ends the draft, if there is one.
@@ -561,10 +664,7 @@ impl Log {
             self.next_number += 1;
             return true;
         }
-        let reserve = match access {
-            Access::User => layout.reserve_segments(),
-            Access::Cleaner => 0,
-        };
+        let reserve = self.reserve(access);
         let Some(taken) = self.space.take(reserve, number - 1) else {
             return false;
         };

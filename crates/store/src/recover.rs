@@ -4,7 +4,7 @@
 use crate::checkpoint::{self, Checkpoints};
 use crate::engine::Engine;
 use crate::entry::{Entry, StructureId};
-use crate::format::{PartHeader, SegmentHeader, Superblock, Superblocks, superblocks};
+use crate::format::{Headers, PartHeader, SegmentHeader, Superblock, Superblocks, superblocks};
 use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{GENERATIONS_LOST_MAX, Log, Options, Parts};
@@ -14,7 +14,7 @@ use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
 use base::{Device, MediaError};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use thiserror::Error;
 
 /// Why an area cannot be opened. Nothing was changed.
@@ -125,9 +125,6 @@ struct Tip {
     /// The highest record that one of them calls durable.
     claims: u64,
 }
-
-/// By generation: slot and header.
-pub(crate) type Headers<T> = BTreeMap<u64, (u32, T)>;
 
 /// The first sectors of all slots.
 #[derive(Default)]

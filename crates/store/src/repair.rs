@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::entry::{ENTRY_HEADER_BYTES, Entry, EntryKind, Kind, StructureId, entry_bytes};
 use crate::fetch::{FetchError, Found};
 use crate::format::{CreateError, create};
-use crate::index::{Body, Key, Location, Structure};
+use crate::index::{Key, Location};
 use crate::layout::{Layout, SEGMENTS_MAX};
 use crate::log::{CleanStep, Options, SubmitError};
 use crate::recover::OpenError;
@@ -13,7 +13,7 @@ use crate::verify::{VerifyReport, verify};
 use base::{Device, MediaError};
 use thiserror::Error;
 
-/// Why a copy cannot be written. What was written of it is no area to be used.
+/// Why a copy cannot be written. The rest of it is no area to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RepairError {
     /// The copy's medium.
@@ -106,7 +106,7 @@ impl Salvage {
                 Kind::Queue => EntryKind::Push,
                 Kind::Map | Kind::Tree => EntryKind::Put,
             };
-            each(it, |key, location| {
+            it.each(|key, location| {
                 let kind = if location.is_lost() { EntryKind::Lost } else { kind };
                 all.push(Live {
                     location,
@@ -129,30 +129,6 @@ impl Salvage {
         let mut bytes = vec![0; found.length()];
         medium.read_at(found.offset(), &mut bytes)?;
         Ok(found.extract(&bytes)?)
-    }
-}
-
-/// Calls `f` with each entry that was met.
-pub(crate) fn each(structure: &Structure, mut f: impl FnMut(Key, Location)) {
-    match &structure.body {
-        Body::Log { floor, entries } => {
-            let met = entries
-                .iter()
-                .zip(*floor..)
-                .filter(|(entry, _)| **entry != Location::NOWHERE);
-            met.for_each(|(&location, position)| f(Key::Position(position), location));
-        }
-        Body::Queue { entries, .. } => {
-            let all = entries.iter();
-            all.for_each(|(&position, &location)| f(Key::Position(position), location));
-        }
-        Body::Map(map) => map
-            .iter()
-            .for_each(|(key, location)| f(Key::Bytes(key.into()), location)),
-        Body::Tree(tree) => {
-            let all = tree.iter();
-            all.for_each(|(key, &location)| f(Key::Bytes(key.clone()), location));
-        }
     }
 }
 

@@ -50,7 +50,7 @@ impl Replayed {
             }
             _ => {}
         }
-        self.place(entry.kind, entry.structure, entry.owned_key(), location)
+        self.place(entry.kind, entry.structure, Key::of(entry), location)
     }
 
     /// Applies an entry of a structure; false if it makes no sense there.

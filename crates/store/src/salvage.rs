@@ -1,19 +1,19 @@
-//! What can still be read of an area that does not open.
+//! The readable content of an area that does not open.
 //!
-//! The log is read record by record, and what is damaged is left out: a sector that is not intact takes the entries that
-//! touch it, and no others, as long as the record tells where its next entry begins. The order of the log stays the order of
-//! truth. So the result is what the area held, less what is named as lost. Nothing is written.
+//! The log is read record by record. A sector that is not intact takes the entries that touch it. It takes no others, as
+//! long as the record tells where its next entry begins. The order of the log stays the order of truth. So the result is
+//! what the area held, less what is named as lost. Nothing is written.
 
 use crate::checkpoint;
-use crate::entry::{Description, Durability, ENTRY_HEADER_BYTES, Entry, EntryKind, Kind, StructureId};
+use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId};
 use crate::files::{FILES_NAME, WRITES_NAME};
-use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, Superblock};
+use crate::format::{SegmentHeader, Superblock};
 use crate::index::{Key, Location};
 use crate::layout::Layout;
 use crate::recover::{OpenError, headers, identify};
 use crate::replay::Replayed;
-use crate::scan::{Segment, read_segment};
-use crate::sector::{self, Role, State};
+use crate::scan::{Piece, Segment, read_segment};
+use crate::sector::{self, Role};
 use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ impl From<&Key> for EntryKey {
     }
 }
 
-/// What a repaired copy has of a structure.
+/// A structure in a repaired copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SalvagedStructure {
     /// Its name; made up if the record that named it is lost.
@@ -55,7 +55,7 @@ pub struct SalvagedStructure {
     pub left_out: u64,
 }
 
-/// What a repaired copy has of an area.
+/// The content of a repaired copy, and what it lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Records that are whole.
@@ -121,20 +121,6 @@ struct Candidate {
     slot: u32,
     generation: u64,
     header: Option<SegmentHeader>,
-}
-
-/// A record, or the place of one.
-struct Piece {
-    slot: u32,
-    generation: u64,
-    /// Of its first sector, in the segment.
-    at: u32,
-    end: u32,
-    /// `None` for a damaged block in which a record may have begun.
-    header: Option<RecordHeader>,
-    has_damage: bool,
-    /// Some sectors were never written.
-    has_gap: bool,
 }
 
 /// Reads what can be read of the area. Changes nothing.
@@ -210,7 +196,7 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
 }
 
 impl Salvage {
-    /// What a copy will have, and what is lost.
+    /// The content of a copy, and what is lost.
     pub fn report(&self) -> &SalvageReport {
         &self.report
     }
@@ -303,43 +289,23 @@ impl Reader<'_> {
         };
         let mut at = layout.block_bytes;
         while at < layout.segment_bytes {
-            let mut piece = Piece {
-                slot: candidate.slot,
-                generation: candidate.generation,
-                at,
-                end: at + layout.block_bytes,
-                header: None,
-                has_damage: true,
-                has_gap: false,
+            let Some(piece) = Piece::at(&segment, at) else {
+                at += layout.block_bytes;
+                continue;
             };
-            match segment.judge(at, Role::Record) {
-                State::Old => {}
-                State::Damaged => pieces.push(piece),
-                State::New => {
-                    let header = segment.header_at(at);
-                    let room = layout.stream_of(layout.segment_bytes - at);
-                    let stream = header.length.saturating_add(RECORD_HEADER_BYTES).min(room);
-                    piece.end = (at + layout.extent_of(stream)).min(layout.segment_bytes);
-                    let inner = (at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
-                    let states: Vec<State> = inner.map(|at| segment.judge(at, Role::Inner)).collect();
-                    piece.header = Some(header);
-                    piece.has_damage = states.contains(&State::Damaged);
-                    piece.has_gap = states.contains(&State::Old);
-                    self.claims = self.claims.max(header.durable);
-                    self.tail = self.tail.max(header.tail);
-                    self.note_descriptions(&segment, &piece);
-                    at = piece.end;
-                    pieces.push(piece);
-                    continue;
-                }
+            if let Some(header) = piece.header {
+                self.claims = self.claims.max(header.durable);
+                self.tail = self.tail.max(header.tail);
+                self.note_descriptions(&segment, &piece);
             }
-            at += layout.block_bytes;
+            at = piece.end;
+            pieces.push(piece);
         }
         Ok(())
     }
 
     fn note_descriptions(&mut self, segment: &Segment<'_>, piece: &Piece) {
-        entries(segment, piece, |entry, _, is_damaged| {
+        segment.readable_entries(piece, |entry, _, is_damaged| {
             let name = core::str::from_utf8(entry.key);
             if entry.kind == EntryKind::Describe
                 && !is_damaged
@@ -350,51 +316,6 @@ impl Reader<'_> {
             }
         });
     }
-}
-
-/// Calls `f` with the entries of a record, as far as they can be told apart: entry, where its value is, and whether its value is
-/// damaged. False if the keys of some are not known.
-fn entries(segment: &Segment<'_>, piece: &Piece, mut f: impl FnMut(&Entry<'_>, Location, bool)) -> bool {
-    let layout = segment.layout;
-    let Some(header) = piece.header else {
-        return false;
-    };
-    let first = layout.stream_of(piece.at) + RECORD_HEADER_BYTES;
-    let last = layout.stream_of(piece.end);
-    let whole = Location {
-        slot: segment.slot,
-        at: first,
-        length: header.length.min(last - first),
-    };
-    let bytes = crate::draft::gather(layout, segment.bytes, 0, whole);
-    let sectors = (piece.at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
-    let bad = sectors.filter(|&at| segment.judge(at, Role::Inner) != State::New);
-    let bad: Vec<(usize, usize)> = bad
-        .map(|at| {
-            let start = (layout.stream_of(at) - first) as usize;
-            (start, start + layout.payload_bytes() as usize)
-        })
-        .collect();
-    let is_bad = |from: usize, to: usize| bad.iter().any(|&(start, end)| from < end && start < to);
-    let (mut done, mut is_named) = (0, true);
-    while done < bytes.len() {
-        let from = done;
-        if is_bad(from, from + ENTRY_HEADER_BYTES) {
-            return false;
-        }
-        let Some(entry) = Entry::parse(&bytes[from..]) else {
-            return false;
-        };
-        done += entry.bytes();
-        let value = done - entry.value.len();
-        if is_bad(from + ENTRY_HEADER_BYTES, value) {
-            is_named = false;
-            continue;
-        }
-        let location = Location::of(&entry, segment.slot, first + value as u32);
-        f(&entry, location, is_bad(value, done));
-    }
-    is_named
 }
 
 /// The second look: what the records make, in the order of the log.
@@ -459,7 +380,7 @@ impl<'a> Found<'a> {
 
     fn take(&mut self, segment: &Segment<'_>, piece: &Piece) {
         let mut described = BTreeSet::new();
-        let is_named = entries(segment, piece, |entry, location, is_damaged| {
+        let is_named = segment.readable_entries(piece, |entry, location, is_damaged| {
             if entry.kind == EntryKind::Describe {
                 described.insert(entry.structure);
             }
@@ -497,7 +418,7 @@ impl<'a> Found<'a> {
         if matches!(entry.kind, EntryKind::Describe | EntryKind::Drop) || !self.is_there(id, entry.kind) {
             return;
         }
-        let key = entry.owned_key();
+        let key = Key::of(entry);
         let lost = self.lost.entry(id).or_default();
         lost.remove(&key);
         if !is_damaged {

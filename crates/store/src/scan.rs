@@ -1,7 +1,7 @@
 //! Reading the log: the records of one segment.
 
 use crate::draft::gather;
-use crate::entry::Entry;
+use crate::entry::{ENTRY_HEADER_BYTES, Entry};
 use crate::format::{PartHeader, RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::index::Location;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
@@ -29,6 +29,51 @@ pub(crate) enum Head {
     /// Of a checkpoint.
     Part(PartHeader),
     Damaged,
+}
+
+/// A record that may be damaged, or the place of one.
+pub(crate) struct Piece {
+    pub slot: u32,
+    pub generation: u64,
+    /// Of its first sector, in the segment.
+    pub at: u32,
+    pub end: u32,
+    /// `None` for a damaged block in which a record may have begun.
+    pub header: Option<RecordHeader>,
+    pub has_damage: bool,
+    /// Some sectors were never written.
+    pub has_gap: bool,
+}
+
+impl Piece {
+    /// The record at byte `at` of a segment, or a damaged block there; `None` if nothing was written.
+    pub(crate) fn at(segment: &Segment<'_>, at: u32) -> Option<Self> {
+        let layout = segment.layout;
+        let mut piece = Self {
+            slot: segment.slot,
+            generation: segment.generation,
+            at,
+            end: at + layout.block_bytes,
+            header: None,
+            has_damage: true,
+            has_gap: false,
+        };
+        match segment.judge(at, Role::Record) {
+            State::Old => return None,
+            State::Damaged => return Some(piece),
+            State::New => {}
+        }
+        let header = segment.header_at(at);
+        let room = layout.stream_of(layout.segment_bytes - at);
+        let stream = header.length.saturating_add(RECORD_HEADER_BYTES).min(room);
+        piece.end = (at + layout.extent_of(stream)).min(layout.segment_bytes);
+        let inner = (at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
+        let states: Vec<State> = inner.map(|at| segment.judge(at, Role::Inner)).collect();
+        piece.header = Some(header);
+        piece.has_damage = states.contains(&State::Damaged);
+        piece.has_gap = states.contains(&State::Old);
+        Some(piece)
+    }
 }
 
 /// Judges the first sector of a slot.
@@ -152,6 +197,55 @@ impl Segment<'_> {
             f(&entry, location);
         }
         true
+    }
+
+    /// Calls `f` with the entries of a record, as far as they can be told apart: entry, where its value is, and whether its value is
+    /// damaged. False if the keys of some are not known.
+    pub(crate) fn readable_entries(
+        &self,
+        piece: &Piece,
+        mut f: impl FnMut(&Entry<'_>, Location, bool),
+    ) -> bool {
+        let layout = self.layout;
+        let Some(header) = piece.header else {
+            return false;
+        };
+        let first = layout.stream_of(piece.at) + RECORD_HEADER_BYTES;
+        let last = layout.stream_of(piece.end);
+        let whole = Location {
+            slot: self.slot,
+            at: first,
+            length: header.length.min(last - first),
+        };
+        let bytes = gather(layout, self.bytes, 0, whole);
+        let sectors = (piece.at + layout.sector_bytes..piece.end).step_by(layout.sector_bytes as usize);
+        let bad = sectors.filter(|&at| self.judge(at, Role::Inner) != State::New);
+        let bad: Vec<(usize, usize)> = bad
+            .map(|at| {
+                let start = (layout.stream_of(at) - first) as usize;
+                (start, start + layout.payload_bytes() as usize)
+            })
+            .collect();
+        let is_bad = |from: usize, to: usize| bad.iter().any(|&(start, end)| from < end && start < to);
+        let (mut done, mut is_named) = (0, true);
+        while done < bytes.len() {
+            let from = done;
+            if is_bad(from, from + ENTRY_HEADER_BYTES) {
+                return false;
+            }
+            let Some(entry) = Entry::parse(&bytes[from..]) else {
+                return false;
+            };
+            done += entry.bytes();
+            let value = done - entry.value.len();
+            if is_bad(from + ENTRY_HEADER_BYTES, value) {
+                is_named = false;
+                continue;
+            }
+            let location = Location::of(&entry, self.slot, first + value as u32);
+            f(&entry, location, is_bad(value, done));
+        }
+        is_named
     }
 
     /// The highest record number that a record anywhere from `at` on calls durable.

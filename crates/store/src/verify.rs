@@ -3,7 +3,6 @@
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::fetch::Found;
 use crate::recover::{OpenError, check, survey};
-use crate::repair::each;
 use crate::replay::Replayed;
 use crate::salvage::EntryKey;
 use base::Device;
@@ -96,7 +95,7 @@ pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
     Ok(())
 }
 
-/// What a program would find in an area.
+/// The content of an area as a program would find it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Examination {
     /// Opening needs a checkpoint: the log before it is damaged.
@@ -124,7 +123,7 @@ pub fn examine(medium: &dyn Device) -> Result<Examination, OpenError> {
         ..Examination::default()
     };
     for structure in replayed.structures.values() {
-        each(structure, |key, location| {
+        structure.each(|key, location| {
             found.entries += 1;
             let is_readable = !location.is_lost()
                 && (location.length == 0 || {

@@ -223,7 +223,7 @@ pub fn open_memory(bytes: u64, shape: Shape) -> anyhow::Result<Medium> {
     Ok(medium)
 }
 
-/// Where a new medium is made.
+/// The place where a new medium is made.
 fn fresh_path(path: &Path) -> PathBuf {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");

@@ -15,7 +15,7 @@ const OWN: [(&[u8; 8], &str); 3] = [
     (b"SWYPOOL1", "catalog"),
     (b"SWYDSSD1", "vssd"),
 ];
-/// Whatever has no name.
+/// Content without a name.
 const DATA: &str = "data";
 /// Bytes that are zeroed at either end of an erased device: signatures are there.
 const EDGE_BYTES: u64 = 1 << 20;

@@ -1,5 +1,6 @@
 //! `switchyard store`: storage areas offline: checked, listed, repaired.
 
+mod medium;
 mod repair;
 
 use crate::failure::Failure;
@@ -10,9 +11,10 @@ use area::{Area, AreaOptions};
 use base::Device;
 use clap::Args;
 use clap::Subcommand;
+use medium::{judged, keys, open, text};
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
 use store::{DumpEntry, OpenError};
@@ -95,37 +97,6 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Takes the medium, to read it; it may be immutable, or on a read-only file system.
-fn open(path: &Path) -> anyhow::Result<MediaFile> {
-    let opened = match MediaFile::open(path, 0, false) {
-        Err(MediaOpenError::Os { source, .. })
-            if matches!(
-                source.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-            ) =>
-        {
-            MediaFile::open_to_read(path)
-        }
-        opened => opened,
-    };
-    opened.map_err(|error| match error {
-        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
-        error => Failure::Uncheckable(error.to_string()).into(),
-    })
-}
-
-/// An area that cannot be judged at all is another exit code than one that is damaged.
-fn judged(path: &Path, error: OpenError) -> anyhow::Error {
-    let text = format!("{}: {error}", path.display());
-    match error {
-        OpenError::NotAnArea
-        | OpenError::OtherVersion(_)
-        | OpenError::TooSmall { .. }
-        | OpenError::Medium(_) => Failure::Uncheckable(text).into(),
-        _ => anyhow::Error::msg(text),
-    }
-}
-
 fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -> anyhow::Result<()> {
     let mut medium = MediaFile::open(path, 0, false).map_err(|error| match error {
         MediaOpenError::InUse(_) => Failure::InUse(error.to_string()),
@@ -200,7 +171,7 @@ fn damaged(path: &Path, medium: &MediaFile, damage: OpenError, as_json: bool) ->
     }
     let found = store::examine(medium);
     if as_json {
-        let unreadable = found.as_ref().map(|found| repair::keys(&found.unreadable));
+        let unreadable = found.as_ref().map(|found| keys(&found.unreadable));
         let value = json!({
             "sound": false, "damage": damage.to_string(), "opens": found.is_ok(),
             "unreadable": unreadable.unwrap_or_default(),
@@ -250,17 +221,6 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
     .map_err(|error| judged(path, error))?;
     crate::out::keep(result.and_then(|()| out.flush()));
     Ok(())
-}
-
-/// Bytes as text if they are text, else in hexadecimal.
-fn text(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => json!(text),
-        _ => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "hex": hex })
-        }
-    }
 }
 
 /// Tells the entries of `switchyard run` (docs/format/files.md) from a program's own.

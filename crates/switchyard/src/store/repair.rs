@@ -1,31 +1,18 @@
 //! `switchyard store repair`: decides, tells, and then writes a copy. The damaged area is only read.
 
-use super::{judged, open, text};
+use super::medium::{judged, key, keys, open};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use base::Device;
 use runtime::MediaFile;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::{EntryKey, OpenError, Salvage, SalvageReport};
+use store::{OpenError, Salvage, SalvageReport};
 
 /// Keys that are told of each structure; the JSON has all.
 const KEYS_TOLD: usize = 10;
-
-fn key(key: &EntryKey) -> Value {
-    match key {
-        EntryKey::Position(position) => json!(position),
-        EntryKey::Bytes(bytes) => text(bytes),
-    }
-}
-
-/// Structures and keys, for JSON.
-pub(super) fn keys(entries: &[(String, EntryKey)]) -> Vec<Value> {
-    let entry = |(name, it): &(String, EntryKey)| json!({ "structure": name, "key": key(it) });
-    entries.iter().map(entry).collect()
-}
 
 pub(super) fn run(path: &Path, yes: bool, to: Option<&Path>, as_json: bool) -> anyhow::Result<()> {
     let medium = open(path)?;

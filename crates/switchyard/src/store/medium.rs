@@ -1,0 +1,64 @@
+//! An area offline: how it is opened, judged, and what its keys look like.
+
+use crate::failure::Failure;
+use runtime::{MediaFile, MediaOpenError};
+use serde_json::{Value, json};
+use std::io::ErrorKind;
+use std::path::Path;
+use store::{EntryKey, OpenError};
+
+/// Takes the medium, to read it; it may be immutable, or on a read-only file system.
+pub(super) fn open(path: &Path) -> anyhow::Result<MediaFile> {
+    let opened = match MediaFile::open(path, 0, false) {
+        Err(MediaOpenError::Os { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            MediaFile::open_to_read(path)
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| match error {
+        MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
+        error => Failure::Uncheckable(error.to_string()).into(),
+    })
+}
+
+/// An area that cannot be judged at all is another exit code than one that is damaged.
+pub(super) fn judged(path: &Path, error: OpenError) -> anyhow::Error {
+    let text = format!("{}: {error}", path.display());
+    match error {
+        OpenError::NotAnArea
+        | OpenError::OtherVersion(_)
+        | OpenError::TooSmall { .. }
+        | OpenError::Medium(_) => Failure::Uncheckable(text).into(),
+        _ => anyhow::Error::msg(text),
+    }
+}
+
+/// Bytes as text if they are text, else in hexadecimal.
+pub(super) fn text(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => json!(text),
+        _ => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "hex": hex })
+        }
+    }
+}
+
+/// A key or position, for JSON and people.
+pub(super) fn key(key: &EntryKey) -> Value {
+    match key {
+        EntryKey::Position(position) => json!(position),
+        EntryKey::Bytes(bytes) => text(bytes),
+    }
+}
+
+/// Structures and keys, for JSON.
+pub(super) fn keys(entries: &[(String, EntryKey)]) -> Vec<Value> {
+    let entry = |(name, it): &(String, EntryKey)| json!({ "structure": name, "key": key(it) });
+    entries.iter().map(entry).collect()
+}
