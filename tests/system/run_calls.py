@@ -5,6 +5,7 @@
 """
 
 import ctypes
+import fcntl
 import os
 import signal
 import socket
@@ -35,11 +36,14 @@ def synced(file, data):
     os.fsync(file)
 
 
+def without_library():
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 def write_unseen(path, data, offset=0):
     """A writer that the library does not see: another program."""
     code = "import os,sys; f=os.open(sys.argv[1],os.O_WRONLY); os.pwrite(f,sys.argv[2].encode(),int(sys.argv[3]))"
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    subprocess.run([sys.executable, "-c", code, path, data, str(offset)], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code, path, data, str(offset)], check=True, env=without_library())
 
 
 @case(b"0123456789")
@@ -280,6 +284,35 @@ def another_image(path):
     os.waitpid(owner, 0)
 
 
+@case(b"01ab4567cdgh")
+def synced_by_flag(path):
+    # bug: a child that inherited a descriptor with O_SYNC wrote without syncing: the library had taken the flag away.
+    file = opened(path, os.O_RDWR | os.O_CREAT | os.O_SYNC)
+    assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_SYNC == os.O_SYNC
+    os.write(file, b"0123")
+    os.writev(file, [b"45", b"6789"])
+    assert os.lseek(file, 0, os.SEEK_CUR) == 10
+    os.pwrite(file, b"ab", 2)
+    os.lseek(file, 8, os.SEEK_SET)
+    os.write(file, b"cd")
+    more = opened(path, os.O_WRONLY | os.O_APPEND | os.O_DSYNC)
+    os.write(more, b"ef")
+    assert os.lseek(more, 0, os.SEEK_CUR) == 12
+    in_a_child(lambda: os.pwrite(file, b"gh", 10))
+
+
+@case(b"01234")
+def locked(path):
+    # bug: a checkpoint closed a descriptor of the file, and with it the program lost its locks.
+    file = opened(path, os.O_RDWR | os.O_CREAT)
+    synced(file, b"01234")
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    os.sync()
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    other = subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.PIPE, env=without_library())
+    assert b"BlockingIOError" in other.stderr, "another process has got the lock"
+
+
 @case(b"ab234")
 def passed_on(path):
     # A process that `run` does not know gets the descriptor.
@@ -292,8 +325,7 @@ message, parts, _, _ = end.recvmsg(1, 64)
 file = array.array("i", parts[0][2][:4])[0]
 os.pwrite(file, b"ab", 0)
 os.fsync(file)"""
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    receiver = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, env=environment)
+    receiver = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, env=without_library())
     socket.send_fds(ours, [b"x"], [file])
     assert receiver.wait() == 0
 

@@ -1,8 +1,8 @@
 //! Descriptors that come and go.
 
 use crate::state::DESCRIPTORS_MAX;
-use crate::{Followed, followed, inside, open, real, unfollow};
-use libc::{c_int, c_uint, c_ulong};
+use crate::{Followed, followed, inside, open, present, real, unfollow};
+use libc::{c_int, c_uint, c_ulong, off_t};
 
 /// `fd` is another descriptor of what is followed now, or of nothing.
 fn copied(from: Option<Followed>, fd: c_int) -> c_int {
@@ -96,17 +96,42 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
+/// The program has a lock of the file, which ends if this process closes any descriptor of it. So the journal closes none.
+fn locked(fd: c_int) {
+    if let Some(journal) = present() {
+        inside(|| journal.lock_file(fd));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lockf(fd: c_int, command: c_int, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::lockf(fd, command, count) };
+    if matches!(command, libc::F_LOCK | libc::F_TLOCK) && result == 0 {
+        locked(fd);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lockf64(fd: c_int, command: c_int, count: off_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { lockf(fd, command, count) }
+}
+
 /// The C library's is variadic: the argument, if any, is a word.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) && result == 0 {
+        locked(fd);
+    }
     let Some(it) = followed(fd) else {
         return result;
     };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(Some(it), result),
-        libc::F_GETFL if it.syncs() && result >= 0 => result | libc::O_DSYNC,
         libc::F_SETFL if result == 0 => {
             let appends = if argument as c_int & libc::O_APPEND != 0 {
                 crate::APPENDS

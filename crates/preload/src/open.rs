@@ -147,7 +147,7 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     let is_known = || journal.find(&names::target(directory, path)?);
     let empties = flags & libc::O_TRUNC != 0 && inside(is_known).is_some();
     let kept = if empties { libc::O_TRUNC } else { 0 };
-    let fd = open(flags & !SYNC_FLAGS & !kept);
+    let fd = open(flags & !kept);
     if fd < 0 {
         return fd;
     }

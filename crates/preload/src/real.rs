@@ -49,6 +49,7 @@ real! {
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    lockf(fd: c_int, command: c_int, count: off_t) -> c_int;
     write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t;
     pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;

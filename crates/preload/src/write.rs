@@ -27,7 +27,12 @@ impl Followed {
         syncs: bool,
         make: impl FnOnce() -> ssize_t,
     ) -> ssize_t {
-        let written = inside(|| self.journal.write(fd, self.file, at, data, make));
+        let unsynced = || {
+            let appends = self.flags & crate::APPENDS != 0;
+            self.journal.write_unsynced(fd, self.file, at, appends, data)
+        };
+        let written = self.syncs().then(|| inside(unsynced)).flatten();
+        let written = written.unwrap_or_else(|| inside(|| self.journal.write(fd, self.file, at, data, make)));
         if written <= 0 || !(syncs || self.syncs()) {
             return written;
         }

@@ -29,11 +29,12 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, thread};
 use identity::Name;
 use lease::Lease;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Claim, FileLimits, Files, Round, Settled, SyncBy};
@@ -69,12 +70,30 @@ pub enum At {
 struct State {
     files: Files,
     /// Of each file: open as long as the area has something of it.
-    descriptors: BTreeMap<FileId, Own>,
+    descriptors: BTreeMap<FileId, Arc<Own>>,
+    /// Of files that are open with O_SYNC or O_DSYNC: a descriptor without these flags.
+    plain: BTreeMap<FileId, Arc<Own>>,
     /// Held whenever a file changes.
     lease: Lease,
+    /// The program has had locks of the file (fcntl(2)), which end if any of its descriptors is closed.
+    locked: BTreeSet<FileId>,
     /// A file could not be synced, or the area not written.
     has_failed: bool,
     is_closing: bool,
+}
+
+impl State {
+    /// Closes our descriptors of these files. Those of locked files stay open.
+    fn close(&mut self, is_done: impl Fn(FileId) -> bool) {
+        for map in [&mut self.descriptors, &mut self.plain] {
+            map.retain(|&id, own| {
+                if is_done(id) && self.locked.contains(&id) {
+                    mem::forget(Arc::clone(own));
+                }
+                !is_done(id)
+            });
+        }
+    }
 }
 
 struct Shared {
@@ -123,6 +142,8 @@ impl Journal {
             state: Mutex::new(State {
                 files: Files::new(limits, FileId(writes.positions().end + 1)),
                 descriptors: BTreeMap::new(),
+                plain: BTreeMap::new(),
+                locked: BTreeSet::new(),
                 lease: Lease::new(map, Claim::default()),
                 has_failed: false,
                 is_closing: false,
@@ -159,11 +180,20 @@ impl Journal {
         let Some((description, size)) = identity::describe(file)? else {
             return Ok(None);
         };
+        // Before the program can have a lock of the file by this descriptor.
+        // SAFETY: no memory is involved.
+        let syncs = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DSYNC != 0;
         let mut state = self.shared.lock();
         let (id, is_new) = state.files.open(description, size);
+        if syncs
+            && !state.plain.contains_key(&id)
+            && let Some(plain) = open_again(fd)
+        {
+            state.plain.insert(id, Arc::new(Own::new(plain)));
+        }
         if is_new {
             let own = duplicate(fd)?;
-            state.descriptors.insert(id, Own::new(own));
+            state.descriptors.insert(id, Arc::new(Own::new(own)));
         } else if is_truncated && !state.files.has_size(id, 0) {
             let change = state.files.resize(id, 0);
             self.shared.log(&mut state, id, change, &[]);
@@ -182,7 +212,7 @@ impl Journal {
     pub fn close_file(&self, id: FileId) {
         let mut state = self.shared.lock();
         if state.files.close(id) {
-            state.descriptors.remove(&id);
+            state.close(|it| it == id);
         }
     }
 
@@ -224,6 +254,23 @@ impl Journal {
             self.shared.due.notify_one();
         }
         written
+    }
+
+    /// Writes for a descriptor that was opened with O_SYNC or O_DSYNC, so that the kernel does not sync: as [`Journal::write`], by a
+    /// descriptor of the journal's own. The program's keeps its flags, for whoever inherits it. `None` if there is no such
+    /// descriptor, as when the program may not open its file again.
+    pub fn write_unsynced(
+        &self,
+        fd: RawFd,
+        id: FileId,
+        at: At,
+        appends: bool,
+        data: &[&[u8]],
+    ) -> Option<isize> {
+        let plain = self.shared.lock().plain.get(&id).map(Arc::clone)?;
+        let parts: Vec<_> = data.iter().map(|piece| io::IoSlice::new(piece)).collect();
+        let make = || write_plain(plain.as_fd(), fd, at, appends, &parts);
+        Some(self.write(fd, id, at, data, make))
     }
 
     /// Changes the file's size by `make`, which returns 0 if it did; durable on return if it is less then.
@@ -296,8 +343,8 @@ impl Journal {
             }
             SyncBy::Checkpoint => shared.checkpoint(),
             SyncBy::FileSystem => {
-                let own = shared.own(&shared.lock(), id)?.try_clone_to_owned()?;
-                File::from(own).sync_all()
+                let own = shared.lock().descriptors.get(&id).map(Arc::clone);
+                sync_file(&*own.ok_or_else(failed)?)
             }
         }
     }
@@ -325,6 +372,13 @@ impl Journal {
         }
         let (description, _) = identity::describe(file).ok()??;
         self.shared.lock().files.find(&description.identity)
+    }
+
+    /// The program locks a file by this descriptor.
+    pub fn lock_file(&self, fd: RawFd) {
+        if let Some(id) = self.find_same(fd) {
+            self.shared.lock().locked.insert(id);
+        }
     }
 
     /// True if the area or the program has something of the file.
@@ -604,10 +658,8 @@ impl Shared {
             floor: end,
         });
         self.area.enter(&ops).map_err(|_| failed())?;
-        let State {
-            files, descriptors, ..
-        } = state;
-        descriptors.retain(|&id, _| files.opens(id).is_some());
+        let known: BTreeSet<_> = state.files.all().collect();
+        state.close(|id| !known.contains(&id));
         self.area.sync().map_err(|_| failed())
     }
 
@@ -616,7 +668,7 @@ impl Shared {
         let path = Path::new(OsStr::from_bytes(state.files.path(id)));
         let directory = path.parent().filter(|_| with_directory);
         Ok(Syncing {
-            file: own.as_fd().try_clone_to_owned()?.into(),
+            file: Arc::clone(own),
             directory: directory.map(Path::to_owned),
         })
     }
@@ -639,15 +691,60 @@ impl Shared {
 
 /// A file that a checkpoint syncs, and the directory that has its name.
 struct Syncing {
-    file: File,
+    file: Arc<Own>,
     directory: Option<PathBuf>,
 }
 
 impl Syncing {
     fn run(self) -> io::Result<()> {
-        self.file.sync_all()?;
+        sync_file(&self.file)?;
         self.directory.map_or(Ok(()), |path| sync_directory(&path))
     }
+}
+
+/// Another descriptor of the file for writing, without flags.
+fn open_again(fd: RawFd) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{fd}");
+    let file = File::options().write(true).open(path).ok()?;
+    duplicate(file.as_fd().as_raw_fd()).ok()
+}
+
+/// Writes to the place by `plain`, and moves the cursor of `fd` as its own write would.
+fn write_plain(plain: BorrowedFd<'_>, fd: RawFd, at: At, appends: bool, parts: &[io::IoSlice<'_>]) -> isize {
+    let seek = |offset, whence| {
+        // SAFETY: no memory is involved.
+        unsafe { libc::lseek(fd, offset, whence) }
+    };
+    let write = |offset: libc::off_t, flags| {
+        // SAFETY: the parts are there during the call, and an `IoSlice` is an `iovec`.
+        unsafe {
+            let (first, count) = (parts.as_ptr().cast(), parts.len() as libc::c_int);
+            libc::pwritev2(plain.as_raw_fd(), first, count, offset, flags)
+        }
+    };
+    match at {
+        At::Offset(offset) => write(offset as libc::off_t, 0),
+        At::End => write(0, libc::RWF_APPEND),
+        At::Cursor if appends => {
+            let written = write(0, libc::RWF_APPEND);
+            if written > 0 {
+                seek(0, libc::SEEK_END);
+            }
+            written
+        }
+        At::Cursor => {
+            let offset = seek(0, libc::SEEK_CUR);
+            let written = write(offset, 0);
+            if written > 0 {
+                seek(offset + written as libc::off_t, libc::SEEK_SET);
+            }
+            written
+        }
+    }
+}
+
+fn sync_file(file: &Own) -> io::Result<()> {
+    Ok(rustix::fs::fsync(file)?)
 }
 
 /// The first `count` bytes of `data`, without empty pieces: a write may be short.
