@@ -9,7 +9,7 @@ use base::{BlockOp, BlockRequest, Machine, Pages, VolumeId};
 use common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
 use common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use host::Input;
-use host::target::{Config, HOLD_TIME};
+use host::target::{Config, HOLD_TIME, PROOF_BYTES};
 use runtime::{CoreConfig, CoreHandle, NOBODY, start_core};
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -308,14 +308,16 @@ fn clients_that_stand_still_lose_what_others_wait_for() {
 // the client was no holder for a moment, and its time began anew. Fix: its time goes on while it has answers to read.
 #[test]
 fn clients_that_read_too_little_lose_what_others_wait_for() {
-    let (core, address) = start(CoreConfig {
+    const LONG: usize = 32 << 20;
+    let config = CoreConfig {
         target: Config {
             pool_pages: 1 << 16,
             connections_max: 50,
             ..small().target
         },
         ..small()
-    });
+    };
+    let (core, address) = start_with(config, LONG);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -323,6 +325,9 @@ fn clients_that_read_too_little_lose_what_others_wait_for() {
             for cookie in 0..100 {
                 client.request(READ, cookie, 0, 1 << 20);
             }
+            // Before that it may not hold all that is shared.
+            let mut proof = vec![0; 2 * PROOF_BYTES as usize];
+            client.0.read_exact(&mut proof).expect("it is answered");
             let is_over = &is_over;
             // A quarter of the 64 MiB that it holds is 3.2 MiB a second.
             scope.spawn(move || {
@@ -333,7 +338,8 @@ fn clients_that_read_too_little_lose_what_others_wait_for() {
             });
         }
         let mut good = Client::new(address);
-        let mut read = vec![0; 4 << 20];
+        // More than the others ever leave it.
+        let mut read = vec![0; LONG];
         let began = os::now();
         while core.stats().clients_cut == 0 && os::now().since(began) < 3 * HOLD_TIME {
             good.request(READ, 1, 0, read.len() as u32);
