@@ -242,8 +242,9 @@ impl Dispatcher {
     /// What the core does next. To be asked when it has done what it was told last.
     pub fn next(&mut self, now: Instant) -> Act {
         if let Some(class) = self.act_class.take() {
-            self.loads.spend(self.core, class, now.nanos_since(self.act_at));
-            self.lead.spent(class, now.since(self.act_at), self.bulk_waits());
+            let spent_ns = now.nanos_since(self.act_at);
+            self.loads.spend(self.core, class, spent_ns);
+            self.lead.spent(class, spent_ns, self.bulk_waits());
         }
         self.act_at = now;
         if let Some((slot, bytes_min)) = self.send_next.take() {
@@ -311,13 +312,15 @@ impl Dispatcher {
         !self.lines.any() && self.egress.is_empty() && self.held.is_none() && self.last.is_none()
     }
 
+    #[inline]
     fn bulk_waits(&self) -> bool {
         self.lines.waiting(Line::Throughput) > 0 || self.egress.has_throughput()
     }
 
     /// Bulk work waits, and goes before latency-bound work.
+    #[inline]
     fn owes_bulk(&self) -> bool {
-        self.config.slices() && self.lead.is_over() && self.bulk_waits()
+        self.lead.is_over() && self.config.slices() && self.bulk_waits()
     }
 
     /// The core spends its time on this class.

@@ -58,21 +58,35 @@ impl Holders {
     }
 
     /// A connection, whose client has moved so many bytes in all, holds something, perhaps more than its reserve, or holds
-    /// nothing any more. While a holder does not wait for its client, it is the target's turn.
-    pub fn note(&mut self, now: Instant, slot: usize, held: Held, awaits_client: bool, moved_bytes: u64) {
+    /// nothing any more. While a holder does not wait for its client, it is the target's turn. True if the client had stood
+    /// still, and has moved something now.
+    pub fn note(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        held: Held,
+        awaits_client: bool,
+        moved_bytes: u64,
+    ) -> bool {
         let is_beyond = held == Held::Beyond;
         match &mut self.holds[slot] {
-            Some(_) if held == Held::Nothing => self.forget(slot),
             Some(hold) => {
-                if hold.last.1 != moved_bytes || !awaits_client {
+                let has_moved = hold.last.1 != moved_bytes;
+                let stood_still = has_moved && now.since(hold.last.0) >= STILL_TIME;
+                if held == Held::Nothing {
+                    self.forget(slot);
+                    return stood_still;
+                }
+                if has_moved || !awaits_client {
                     hold.last = (now, moved_bytes);
                 }
                 if is_beyond && !hold.is_beyond {
                     (hold.since, hold.moved_bytes) = (now, moved_bytes);
                 }
                 hold.is_beyond = is_beyond;
+                stood_still
             }
-            None if held == Held::Nothing || !awaits_client => {}
+            None if held == Held::Nothing || !awaits_client => false,
             hold @ None => {
                 *hold = Some(Hold {
                     since: now,
@@ -81,6 +95,7 @@ impl Holders {
                     last: (now, moved_bytes),
                 });
                 self.count += 1;
+                false
             }
         }
     }

@@ -10,30 +10,32 @@ use blockswitch::Class;
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Lead {
-    time: Duration,
-    most: Duration,
+    ns: u64,
+    most_ns: u64,
 }
 
 impl Lead {
     pub fn new(most: Duration) -> Self {
         Self {
-            time: Duration::ZERO,
-            most,
+            ns: 0,
+            most_ns: most.as_nanos() as u64,
         }
     }
 
     /// The core worked for a class for so long.
-    pub fn spent(&mut self, class: Class, time: Duration, bulk_waits: bool) {
+    #[inline]
+    pub fn spent(&mut self, class: Class, ns: u64, bulk_waits: bool) {
         match class {
-            Class::Latency if bulk_waits => self.time += time,
+            Class::Latency if bulk_waits => self.ns += ns,
             Class::Latency => {}
-            Class::Throughput => self.time = self.time.saturating_sub(time),
+            Class::Throughput => self.ns = self.ns.saturating_sub(ns),
         }
     }
 
     /// True if bulk work that waits is to go next.
+    #[inline]
     pub fn is_over(&self) -> bool {
-        self.time >= self.most
+        self.ns >= self.most_ns
     }
 }
 
@@ -41,33 +43,36 @@ impl Lead {
 mod tests {
     use super::*;
 
-    const MOST: Duration = Duration::from_micros(500);
+    const MOST_NS: u64 = 500_000;
+
+    fn lead() -> Lead {
+        Lead::new(Duration::from_nanos(MOST_NS))
+    }
 
     #[test]
     fn beyond_its_lead_latency_bound_work_gets_as_much_time_as_bulk_work_that_waits() {
-        let mut lead = Lead::new(MOST);
-        let mut spent = [Duration::ZERO; 2];
+        let mut lead = lead();
+        let mut spent = [0; 2];
         for _ in 0..10_000 {
-            let (class, us) = match lead.is_over() {
-                true => (Class::Throughput, 90),
-                false => (Class::Latency, 3),
+            let (class, ns) = match lead.is_over() {
+                true => (Class::Throughput, 90_000),
+                false => (Class::Latency, 3_000),
             };
-            let time = Duration::from_micros(us);
-            lead.spent(class, time, true);
-            spent[usize::from(class == Class::Throughput)] += time;
+            lead.spent(class, ns, true);
+            spent[class.index()] += ns;
         }
         let [latency, bulk] = spent;
-        assert!(latency - bulk <= MOST + Duration::from_micros(3), "{spent:?}");
+        assert!(latency - bulk <= MOST_NS + 3_000, "{spent:?}");
         assert!(bulk <= latency);
     }
 
     #[test]
     fn time_in_which_no_bulk_work_waits_gives_no_lead() {
-        let mut lead = Lead::new(MOST);
-        lead.spent(Class::Latency, MOST, false);
+        let mut lead = lead();
+        lead.spent(Class::Latency, MOST_NS, false);
         assert!(!lead.is_over());
-        lead.spent(Class::Throughput, MOST, true);
-        lead.spent(Class::Latency, MOST, true);
+        lead.spent(Class::Throughput, MOST_NS, true);
+        lead.spent(Class::Latency, MOST_NS, true);
         assert!(lead.is_over(), "time without latency-bound work is no debt");
     }
 }

@@ -266,9 +266,6 @@ impl Lines {
 
     fn note(&mut self, now: Instant, slot: usize, standing: Standing) {
         if let Some(connection) = &mut self.connections[slot] {
-            if self.holders.is_still(now, slot) {
-                connection.still_bytes = connection.last.moved_bytes;
-            }
             let before = connection.last.in_flight_bytes;
             self.budget.recount(before, standing.in_flight_bytes);
             let (awaits_client, bytes) = (standing.awaits_client, standing.in_flight_bytes);
@@ -277,8 +274,11 @@ impl Lines {
                 0 => Held::Reserve,
                 _ => Held::Beyond,
             };
-            self.holders
-                .note(now, slot, held, awaits_client, standing.moved_bytes);
+            let moved_bytes = standing.moved_bytes;
+            let stood_still = self.holders.note(now, slot, held, awaits_client, moved_bytes);
+            if stood_still {
+                connection.still_bytes = connection.last.moved_bytes;
+            }
             self.short = self.short + usize::from(standing.is_short) - usize::from(connection.last.is_short);
             connection.last = standing;
         }
