@@ -58,8 +58,9 @@ for (( try = 0; try < 10; try++ )); do
     events 0 --json >"$work/lapses"
     kill -CONT "${pids[node1]}"
     why=$(jq -r 'select(.name == "lease-lapsed" and .fields.why == "node-silent") | .fields.server' "$work/lapses")
-    # A node that was not collecting just then is stopped again.
-    [[ -n $why ]] && break
+    lost=$(events 2 --json | jq -r 'select(.name == "member-lost") | .name' | head -1)
+    # A node that was not collecting just then, or that nobody had sent a write, is stopped again.
+    [[ -n $why && -n $lost ]] && break
     sleep 0.5
 done
 [[ $why == *$(udp 1)* ]] || { events 0 >&2; fail "no lease of the stopped node lapsed"; }
