@@ -1,5 +1,5 @@
-//! What the processes of one run tell each other: which process owns the area, and which files it follows there. Another process asks
-//! the owner to give a file up before it changes the file.
+//! The processes of one run share a table. It says which process owns the area, and which files that process follows there.
+//! Another process asks the owner to give a file up before it changes the file.
 //!
 //! The table lies in memory that all of them have. A place is taken for a file (device and inode), and goes through these states:
 //!
