@@ -301,6 +301,31 @@ def synced_by_flag(path):
     in_a_child(lambda: os.pwrite(file, b"gh", 10))
 
 
+@case(b"0123456789")
+def synced_by_a_reader(path):
+    # bug: a sync by a descriptor that cannot write was left to the file system, and recovery took the older log for newer.
+    file = opened(path)
+    synced(file, b"01234")
+    os.write(file, b"56789")
+    os.fsync(opened(path, os.O_RDONLY))
+
+
+@case(b"0123456789")
+def synced_by_a_child(path):
+    file = opened(path)
+    synced(file, b"01234")
+    os.write(file, b"56789")
+    in_a_child(lambda: os.fsync(file))
+
+
+@case(b"0123456789")
+def synced_with_everything_by_a_program(path):
+    file = opened(path)
+    synced(file, b"01234")
+    os.write(file, b"56789")
+    subprocess.run(["sync"], check=True)
+
+
 @case(b"01234")
 def locked(path):
     # bug: a checkpoint closed a descriptor of the file, and with it the program lost its locks.

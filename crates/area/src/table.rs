@@ -221,8 +221,14 @@ impl Table {
 
     /// True if another process than `pid` follows a file.
     pub fn has_followed(&self, pid: u32) -> bool {
-        let is_followed = |it: &Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.owner.load() != pid;
-        self.places.iter().any(is_followed)
+        self.followed(pid).next().is_some()
+    }
+
+    /// The files that other processes than `pid` follow.
+    pub fn followed(&self, pid: u32) -> impl Iterator<Item = FileKey> {
+        let is_followed =
+            move |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.owner.load() != pid;
+        self.places.iter().filter(is_followed).map(Place::key)
     }
 
     /// True if the file is followed by another process than `pid`.

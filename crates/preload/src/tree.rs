@@ -181,6 +181,15 @@ pub fn change(fd: c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// The same for all files that others follow.
+pub fn change_all() -> io::Result<()> {
+    let Some(table) = table().filter(|_| is_another()) else {
+        return Ok(());
+    };
+    let mut keys = table.followed(std::process::id());
+    keys.try_for_each(|key| ask(key, false))
+}
+
 /// The same for what a path leads to, if `follows` through a link.
 pub fn change_path(directory: c_int, path: *const c_char, follows: bool) -> io::Result<()> {
     if present().is_some() || path.is_null() || !is_another() {
