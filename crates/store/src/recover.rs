@@ -9,6 +9,7 @@ use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{GENERATIONS_LOST_MAX, Log, Options, Parts};
 use crate::replay::Replayed;
+use crate::run::manifest::Manifest;
 use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
@@ -71,6 +72,9 @@ pub enum OpenError {
         /// The first one.
         position: u64,
     },
+    /// The checkpoint of the index and the log tell of different entries. No damage does this.
+    #[error("the checkpoint of the index and the log contradict each other: report this as a bug")]
+    CheckpointWrong,
 }
 
 /// Findings of an open.
@@ -387,6 +391,11 @@ impl Survey {
         }
     }
 
+    /// True if any checkpoint was begun, and is not overwritten.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.parts.values().any(|(_, part)| part.index == 0)
+    }
+
     /// The structures, by a checkpoint if there is one that counts.
     pub(crate) fn structures(&self, medium: &dyn Device) -> Result<Opened, OpenError> {
         if let Some(resumed) = self.resume(medium) {
@@ -400,18 +409,17 @@ impl Survey {
 
     /// The structures from a checkpoint and the log behind it. `None` if there is no checkpoint, or any damage: the caller
     /// reads the whole log then.
-    fn resume(&self, medium: &dyn Device) -> Option<Opened> {
+    pub(crate) fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
-        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || {
-            Replayed::new(&self.superblock)
-        })?;
-        let (mut replayed, start) = (loaded.replayed, loaded.start);
+        let fresh = || Replayed::new(&self.superblock);
+        let (manifest, mut replayed) = checkpoint::load(medium, layout, &self.parts, &chain, fresh)?;
+        let start = manifest.start;
         let take = |_, entry: &Entry<'_>, location| replayed.take(entry, location);
         let records = self.replay(medium, Some(start), take).ok()?;
         check(&replayed).ok()?;
         let has_moved = replayed.structures.values().any(Structure::has_moved);
-        (!has_moved).then_some((replayed, records, Some((start, loaded.slots))))
+        (!has_moved).then_some((replayed, records, Some(manifest)))
     }
 
     /// Calls `f` with the number of every record, its entries, and where the record is in the area.
@@ -472,8 +480,8 @@ impl Survey {
     }
 }
 
-/// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
-pub(crate) type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
+/// The structures, records replayed, and the checkpoint before, if there was one.
+pub(crate) type Opened = (Replayed, u64, Option<Manifest>);
 
 /// Every log has all its positions.
 pub(crate) fn check(replayed: &Replayed) -> Result<(), OpenError> {
@@ -498,10 +506,13 @@ impl Engine {
             leftovers: (survey.dropped.len() + survey.leftovers.len()) as u64,
             superblocks_damaged: survey.superblocks_damaged,
             headers_damaged: survey.damaged.len() as u32,
-            checkpoint: checkpoint.as_ref().map_or(0, |(start, _)| start.record),
+            checkpoint: checkpoint.as_ref().map_or(0, |manifest| manifest.start.record),
         };
         let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
-        let (start, kept) = checkpoint.unwrap_or_default();
+        let start = checkpoint
+            .as_ref()
+            .map_or(Start::default(), |manifest| manifest.start);
+        let kept = checkpoint.map_or(Vec::new(), |manifest| manifest.slots());
         let behind = chain.iter().filter(|used| used.generation > start.generation);
         let since = behind.map(|used| u64::from(used.end)).sum();
         let tip = chain.back().map(|used| Start {
