@@ -355,6 +355,39 @@ os.fsync(file)"""
     assert receiver.wait() == 0
 
 
+def closed_by(close):
+    """A program that closes all descriptors it may have, and gets their numbers again."""
+
+    def act(path):
+        file = os.dup2(opened(path), 0)
+        synced(file, b"01234")
+        close(3)
+        others = [opened(path + ".other")]
+        while others[-1] < 700:
+            others.append(os.dup(others[0]))
+        synced(file, b"56789")
+        assert os.fstat(others[0]).st_size == 0, "the log is in another file"
+        for fd in set(range(500, 700)) - set(others):
+            assert libc.dup2(file, fd) < 0, "the program has taken our descriptor"
+        synced(file, b"a")
+
+    return act
+
+
+def close_each(first):
+    for fd in range(first, 1024):
+        libc.close(fd)
+
+
+for name, close in {
+    "closed_each": close_each,
+    "closed_range": lambda first: libc.close_range(first, 0xFFFFFFFF, 0),
+    "closed_from": libc.closefrom,
+    "closed_by_number": lambda first: libc.syscall(436, first, 1 << 16, 0),
+}.items():
+    CASES[name] = (closed_by(close), b"0123456789a")
+
+
 def main():
     if sys.argv[1] == "names":
         print(*CASES)

@@ -5,6 +5,7 @@ use crate::backend::{self, Mapped, NvmTiming, Storage, WriteCache};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
 use crate::fork;
+use crate::own;
 use crate::shared::Shared;
 use crate::sync::Arc;
 use base::{Device, Rate};
@@ -192,7 +193,10 @@ impl Area {
         Self::open_medium(medium, &options)
     }
 
-    fn open_medium(mut medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
+    fn open_medium(medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
+        // Out of the way of the program's descriptors; the lock goes with it.
+        let file = own::duplicate(medium.as_file().as_raw_fd())?;
+        let mut medium = MediaFile::from_file(file.into())?;
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
         let warning = medium.warning();
         let capacity = medium.capacity_bytes();

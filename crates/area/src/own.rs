@@ -4,11 +4,13 @@ use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 use os::Ring;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 /// Higher descriptors are not told from the program's.
 const DESCRIPTORS_MAX: usize = 1 << 16;
+/// Descriptors of ours are above those that programs expect to get.
+const DESCRIPTOR_MIN: libc::c_int = 512;
 /// The name of a ring's descriptor in /proc.
 const RING: &str = "anon_inode:[io_uring]";
 
@@ -26,6 +28,25 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
 /// True if this library has the descriptor, not the program.
 pub fn is_own(fd: RawFd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// The lowest descriptor from `first` to `last` that this library has.
+pub fn next(first: RawFd, last: RawFd) -> Option<RawFd> {
+    (first.max(0)..=last.min(DESCRIPTORS_MAX as RawFd - 1)).find(|&fd| is_own(fd))
+}
+
+/// Another descriptor of what `fd` is, above the program's.
+pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let make = |lowest: libc::c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+    let high = make(DESCRIPTOR_MIN);
+    // The limit of descriptors may be lower.
+    let own = if high < 0 { make(0) } else { high };
+    if own < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(own) })
 }
 
 pub(crate) fn mark(fd: RawFd) {

@@ -1,8 +1,15 @@
 //! Descriptors that come and go.
 
-use crate::state::DESCRIPTORS_MAX;
-use crate::{Followed, followed, inside, open, present, real, unfollow};
+use crate::state::{DESCRIPTORS_MAX, is_owner};
+use crate::{Followed, followed, inside, open, present, real, set_errno, unfollow};
+use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
+
+/// The lowest descriptor from `first` to `last` that this library keeps: the program closes none of them, as its next file would
+/// get the number, and what is written to the area. A child may.
+fn next_own(first: c_int, last: c_int) -> Option<c_int> {
+    own::next(first, last).filter(|_| is_owner())
+}
 
 /// `fd` is another descriptor of what is followed now, or of nothing.
 fn copied(from: Option<Followed>, fd: c_int) -> c_int {
@@ -11,7 +18,7 @@ fn copied(from: Option<Followed>, fd: c_int) -> c_int {
         if open::set(it.journal, fd, it.file, it.flags).is_err() {
             // SAFETY: just made, and not given out.
             unsafe { real::close(fd) };
-            crate::set_errno(libc::EIO);
+            set_errno(libc::EIO);
             return -1;
         }
     }
@@ -20,6 +27,10 @@ fn copied(from: Option<Followed>, fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if next_own(fd, fd).is_some() {
+        set_errno(libc::EBADF);
+        return -1;
+    }
     unfollow(fd);
     // SAFETY: the caller's arguments.
     unsafe { real::close(fd) }
@@ -40,20 +51,47 @@ fn unfollow_range(first: c_uint, last: c_uint) {
     }
 }
 
+/// Closes from `first` to `last` by `close`, but what this library keeps.
+fn close_around(mut first: c_uint, last: c_uint, close: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
+    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    while let Some(own) = next_own(number(first), number(last)) {
+        let own = own as c_uint;
+        if own > first && close(first, own - 1) < 0 {
+            return -1;
+        }
+        if own == last {
+            return 0;
+        }
+        first = own + 1;
+    }
+    close(first, last)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         unfollow_range(first, last);
     }
     // SAFETY: the caller's arguments.
-    unsafe { real::close_range(first, last, flags) }
+    close_around(first, last, |first, last| unsafe {
+        real::close_range(first, last, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    unfollow_range(first.max(0) as c_uint, c_uint::MAX);
-    // SAFETY: the caller's arguments.
-    unsafe { real::closefrom(first) }
+    let first = first.max(0) as c_uint;
+    unfollow_range(first, c_uint::MAX);
+    close_around(first, c_uint::MAX, |first, last| {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            match last {
+                c_uint::MAX => real::closefrom(first as c_int),
+                _ => return real::close_range(first, last, 0),
+            }
+        }
+        0
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -66,6 +104,10 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     if fd == to {
         return make();
+    }
+    if next_own(to, to).is_some() {
+        set_errno(libc::EBUSY);
+        return -1;
     }
     let before = followed(to);
     if let Some(it) = before {

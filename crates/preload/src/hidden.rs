@@ -2,7 +2,7 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, inside, present, real, rings, sync, write};
+use crate::{answer, descriptors, inside, present, real, rings, sync, write};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
@@ -195,6 +195,13 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_fsync => return c_long::from(sync::fsync(fd)),
             libc::SYS_fdatasync => return c_long::from(sync::fdatasync(fd)),
             libc::SYS_ftruncate => return c_long::from(write::ftruncate(fd, b)),
+            libc::SYS_close => return c_long::from(descriptors::close(fd)),
+            libc::SYS_close_range => {
+                return c_long::from(descriptors::close_range(a as c_uint, b as c_uint, c as c_int));
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => return c_long::from(descriptors::dup2(fd, b as c_int)),
+            libc::SYS_dup3 => return c_long::from(descriptors::dup3(fd, b as c_int, c as c_int)),
             libc::SYS_io_uring_setup => made_ring(),
             libc::SYS_io_submit => give_up_requests(b, c as *const *const Iocb),
             libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_fallocate => give_up(fd),

@@ -34,7 +34,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Claim, FileLimits, Files, Round, Settled, SyncBy};
@@ -44,8 +44,6 @@ use store::{Op, StructureId};
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
 /// A checkpoint is due when the log has so much at the latest: it bounds the time of recovery.
 const CHECKPOINT_BYTES_MAX: u64 = 512 << 20;
-/// Descriptors of ours are above those that programs expect to get.
-const DESCRIPTOR_MIN: libc::c_int = 512;
 
 /// Path of the area.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +190,7 @@ impl Journal {
             state.plain.insert(id, Arc::new(Own::new(plain)));
         }
         if is_new {
-            let own = duplicate(fd)?;
+            let own = own::duplicate(fd)?;
             state.descriptors.insert(id, Arc::new(Own::new(own)));
         } else if is_truncated && !state.files.has_size(id, 0) {
             let change = state.files.resize(id, 0);
@@ -706,7 +704,7 @@ impl Syncing {
 fn open_again(fd: RawFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{fd}");
     let file = File::options().write(true).open(path).ok()?;
-    duplicate(file.as_fd().as_raw_fd()).ok()
+    own::duplicate(file.as_fd().as_raw_fd()).ok()
 }
 
 /// Writes to the place by `plain`, and moves the cursor of `fd` as its own write would.
@@ -771,17 +769,4 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 fn sync_directory_of(path: &[u8]) -> io::Result<()> {
     let parent = Path::new(OsStr::from_bytes(path)).parent();
     parent.map_or(Ok(()), sync_directory)
-}
-
-fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
-    let make = |lowest: libc::c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
-    let high = make(DESCRIPTOR_MIN);
-    // The limit of descriptors may be lower.
-    let own = if high < 0 { make(0) } else { high };
-    if own < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(own) })
 }

@@ -28,7 +28,13 @@ mod error {
     pub(crate) use ::area::AreaError;
 }
 mod own {
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::io;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+    pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: the caller's descriptor is open during the call.
+        unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
+    }
 
     pub(crate) struct Own(OwnedFd);
 
