@@ -83,7 +83,7 @@ for _ in range(200):
     os.fdatasync(file)' "$work/journal"
     sed -n '/write(.*"xxxx/,$p' "$work/calls" >"$work/out"
     calls() { grep -E "$1" "$work/out" | grep -vcE "${2:-^$}" || true; }
-    writes=$(calls 'pwritev2\(|io_uring_enter\([0-9]+, 1,') stats=$(calls 'stat(at|x)?\(' 'STATX_SIZE,') wakes=$(calls FUTEX_WAKE)
+    writes=$(calls 'pwritev2\(|io_uring_enter\([0-9]+, 1,') stats=$(calls 'stat(at|x)?\(' 'STATX_SIZE,|S_IFDIR') wakes=$(calls FUTEX_WAKE)
     (( writes >= 200 && writes < 220 && stats < 20 && wakes < 20 )) ||
         fail "200 syncs: $writes writes, $stats times asked for, $wakes wake-ups"
 fi
