@@ -362,6 +362,9 @@ impl Journal {
 
     /// The file of a descriptor, if it is followed by whatever name.
     pub fn find_same(&self, fd: RawFd) -> Option<FileId> {
+        if fd < 0 {
+            return None;
+        }
         // SAFETY: the caller's descriptor is open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let inode = identity::inode(file).ok()?;
