@@ -4,7 +4,7 @@ SEED ?= 1
 EXECUTIONS ?= 10000000
 SEEDS ?= 0..200
 
-.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm help
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture help
 
 up: build ## install what is missing, build, start a whole rack in one process
 	./target/release/switchyard up
@@ -37,6 +37,9 @@ fuzz: ## fuzz the wire formats (EXECUTIONS, SEED)
 
 swarm: build ## simulate whole racks under faults (SEEDS=first..last)
 	./target/release/switchyard sim swarm --seeds $(SEEDS)
+
+torture: build ## random programs under `run`, with kills and power cuts; as root (SEEDS=first..last)
+	./tests/torture/run --seeds $(SEEDS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -43,6 +43,11 @@ static uint32_t digest(const unsigned char *bytes, long n) {
     for (long i = 0; i < n; i++) sum = (sum ^ bytes[i]) * 16777619u;
     return sum;
 }
+/* Ends with the parent, which may have ended already. */
+static void follow_parent(void) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == 1) _exit(96);
+}
 static void start_again(int process) {
     char number[12], list[SLOTS * 12] = "";
     snprintf(number, sizeof number, "%d", process);
@@ -107,7 +112,7 @@ static long spawn(int process, int vforks, int from, int to) {
     }
     if (pid == 0) {
         me = process;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        follow_parent();
         return 0;
     }
     pids[process] = pid;
@@ -215,7 +220,7 @@ int main(int n, char **values) {
     memset(slots, -1, sizeof slots);
     char *list = n > 4 ? values[4] : NULL;
     for (int i = 0; list && i < SLOTS; i++) slots[i] = strtol(list, &list, 10), list++;
-    if (me) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (me) follow_parent();
     while (head->next < (uint32_t)count) {
         int next = head->next;
         if (next < (int)head->stop && lines[next].process == me) act(next);
