@@ -157,6 +157,11 @@ class Model:
         if not maybe and result == 0:
             p.descriptors.pop(p.slots[a], None)
 
+    def do_read(self, line, p, a, b, at, d, s, t, result, maybe):
+        it = self.opened(p, a)
+        if it and at < 0 and not maybe and result > 0:
+            it.at += result
+
     def do_lseek(self, line, p, a, b, c, d, s, t, result, maybe):
         it = self.opened(p, a)
         if it and not maybe and result >= 0:
