@@ -8,17 +8,15 @@
 
 use crate::buffer::Buffer;
 use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};
-use crate::format::{Headers, PART_HEADER_BYTES, PartHeader};
-use crate::index::{Body, Location, SHARDS, Structure, index_bytes};
+use crate::format::{Headers, PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
+use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{CleanStep, Log, Ticket, TicketState, Write};
 use crate::replay::Replayed;
-use crate::run::manifest::Manifest;
-use crate::run::{self, Builder, Lookup, Page, Run, RunKey, Spot, Step};
-use crate::sector::{self, Role};
-use crate::space::Used;
+use crate::scan::read_segment;
+use crate::sector::{self, Role, State};
+use crate::space::{Start, Used};
 use base::Device;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -34,6 +32,13 @@ const SEGMENTS_BETWEEN: u64 = 4;
 const LOG_PER_CHECKPOINT: u64 = 8;
 /// Checkpoints have one in so many of the segments that live data does not need.
 const SPARE_PER_CHECKPOINT: u64 = 4;
+/// Kind of the last item.
+const END: u8 = 0xff;
+const ITEM_HEADER_BYTES: usize = 8;
+const LOCATION_BYTES: usize = 12;
+/// Bytes before the descriptions.
+const PREFIX_BYTES: usize = 40;
+
 /// The checkpoints of an open area.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
@@ -44,15 +49,18 @@ pub(crate) struct Checkpoints {
 
 /// A checkpoint under way.
 struct Walk {
-    since: u64,
     /// Generation that those of locations count from.
     base: u64,
-    manifest: Manifest,
+    since: u64,
     /// Structures that are left, the present one first, and how far it is.
     left: VecDeque<StructureId>,
     cursor: Cursor,
-    builder: Builder,
-    parts: Vec<(u32, u64)>,
+    items: u64,
+    /// Bytes that are not written yet.
+    stream: Vec<u8>,
+    slots: Vec<(u32, u64)>,
+    /// Place of the next piece in the last of them.
+    at: u32,
     /// It ends when this is durable.
     seen: Option<Ticket>,
     has_end: bool,
@@ -85,7 +93,7 @@ impl Checkpoints {
     /// Segments that checkpoints want and do not have yet: the cleaner sees to them.
     pub(crate) fn segments_wanted(&self, log: &Log) -> u32 {
         match &self.walk {
-            Some(walk) => checkpoint_segments(log).saturating_sub(walk.parts.len() as u32),
+            Some(walk) => checkpoint_segments(log).saturating_sub(walk.slots.len() as u32),
             None if is_checkpoint_due(log) => {
                 let needed = checkpoint_segments(log);
                 if has_room_aside(log, needed) { needed } else { 0 }
@@ -136,22 +144,20 @@ impl Checkpoints {
                 None => return CleanStep::Idle,
             },
         };
-        let piece = piece_bytes(log);
-        while walk.builder.finished_bytes() < piece && !walk.left.is_empty() {
+        let piece = log.layout.stream_of(piece_bytes(log)) as usize;
+        while walk.stream.len() < piece && !walk.left.is_empty() {
             walk_on(log, &mut walk);
         }
-        if walk.left.is_empty() && !walk.has_end && walk.builder.finished_bytes() < piece {
+        if walk.left.is_empty() && !walk.has_end && walk.stream.len() < piece {
             let seen = *walk.seen.get_or_insert(log.newest());
             if log.state(seen) != TicketState::Durable {
                 log.want(seen);
                 self.walk = Some(walk);
                 return CleanStep::Wait;
             }
-            walk.manifest.seen = seen.0;
-            if !end(log, &mut walk) {
-                abandon(log, walk);
-                return CleanStep::Idle;
-            }
+            walk.stream.extend([END, 0, 0, 0, 0, 0, 0, 0]);
+            walk.stream.extend(seen.0.to_le_bytes());
+            walk.stream.extend(walk.items.to_le_bytes());
             walk.has_end = true;
         }
         match next_piece(log, &mut walk) {
@@ -179,23 +185,30 @@ impl Checkpoints {
         if !has_free_segments(log, needed) {
             return None;
         }
-        let describe = |(id, it): (&StructureId, &Structure)| (*id, it.name.to_string(), it.describe());
+        let (start, base) = (log.tip, log.space.tail());
+        let mut stream = Vec::with_capacity(2 * PIECE_BYTES as usize);
+        for word in [start.record, start.generation, base, u64::from(start.end)] {
+            stream.extend(word.to_le_bytes());
+        }
+        stream.extend(log.next_structure.to_le_bytes());
+        stream.extend((log.structures.len() as u32).to_le_bytes());
+        for (id, it) in &log.structures {
+            stream.extend(id.0.to_le_bytes());
+            stream.extend((it.name.len() as u32).to_le_bytes());
+            stream.extend(it.describe().emit());
+            stream.extend(it.name.as_bytes());
+        }
         let left: VecDeque<StructureId> = log.structures.keys().copied().collect();
         let first = left.front().and_then(|id| log.structures.get(id));
         Some(Walk {
+            base,
             since: log.since,
-            base: log.space.tail(),
-            manifest: Manifest {
-                start: log.tip,
-                seen: 0,
-                next_structure: log.next_structure,
-                structures: log.structures.iter().map(describe).collect(),
-                runs: Vec::new(),
-            },
             cursor: first.map_or(Cursor::Shard(0), Cursor::at_start_of),
             left,
-            builder: Builder::new(log.layout),
-            parts: Vec::new(),
+            items: 0,
+            stream,
+            slots: Vec::new(),
+            at: 0,
             seen: None,
             has_end: false,
             is_flying: false,
@@ -211,11 +224,11 @@ impl Checkpoints {
             abandon(log, walk);
             return;
         }
-        if !(walk.has_end && walk.builder.finished_bytes() == 0) {
+        if !(walk.has_end && walk.stream.is_empty()) {
             self.walk = Some(walk);
             return;
         }
-        let slots = walk.parts.iter().map(|&(slot, _)| slot).collect();
+        let slots = walk.slots.iter().map(|&(slot, _)| slot).collect();
         let old = core::mem::replace(&mut self.kept, slots);
         old.into_iter().for_each(|slot| log.space.give_back(slot));
         log.since -= walk.since;
@@ -223,19 +236,19 @@ impl Checkpoints {
     }
 }
 
-/// Bytes of a checkpoint, about.
+/// Bytes of a checkpoint at most.
 fn checkpoint_bytes(log: &Log) -> u64 {
     let described = |it: &Structure| entry_bytes(it.name.len(), 32) as u64;
-    // An entry of a map or tree takes about 24 bytes beside its key, with its share of the pages above.
+    // An entry of a map or tree takes an item's header and a location, beside its key.
     let saved = |it: &Structure| match it.kind {
-        Kind::Map | Kind::Tree => (index_bytes(it.kind, 0) - 24) * it.len(),
+        Kind::Map | Kind::Tree => (index_bytes(it.kind, 0) - 20) * it.len(),
         Kind::Log | Kind::Queue => 0,
     };
     let structures = log.structures.values();
     let bytes = structures.fold(log.usage.all.index, |sum, it| {
         sum.saturating_sub(saved(it)) + described(it)
     });
-    bytes + u64::from(2 * run::page_bytes(&log.layout))
+    bytes + (PREFIX_BYTES + 64) as u64
 }
 
 fn checkpoint_segments(log: &Log) -> u32 {
@@ -282,31 +295,33 @@ fn walk_on(log: &Log, walk: &mut Walk) {
 
 /// Visits some more entries of a structure; true if there are no more.
 fn visit(log: &Log, id: StructureId, structure: &Structure, walk: &mut Walk) -> bool {
-    let kind = structure.kind;
     match (&structure.body, &mut walk.cursor) {
-        (Body::Log { floor, entries }, Cursor::Position(from)) => {
-            let first = (*from).max(*floor);
-            let step = entries.range((first - floor) as usize..).take(WALK_STEP);
-            *from = first + step.len() as u64;
-            let is_done = step.len() < WALK_STEP;
-            for (position, &location) in (first..).zip(step) {
-                put(log, walk, &RunKey::of_position(id, position), location);
-            }
-            is_done
-        }
-        (Body::Queue { entries, .. }, Cursor::Position(from)) => {
-            let step: Vec<_> = entries.range(*from..).take(WALK_STEP).collect();
-            *from = step.last().map_or(*from, |(position, _)| *position + 1);
-            for &(&position, &location) in &step {
-                put(log, walk, &RunKey::of_position(id, position), location);
+        (Body::Log { floor, entries }, &mut Cursor::Position(from)) => {
+            let from = from.max(*floor);
+            let range = entries.iter().skip((from - floor) as usize).take(WALK_STEP);
+            let step: Vec<Location> = range.copied().collect();
+            walk.cursor = Cursor::Position(from + step.len() as u64);
+            if !step.is_empty() {
+                put_run(log, walk, EntryKind::Append, id, from, &step);
             }
             step.len() < WALK_STEP
+        }
+        (Body::Queue { entries, .. }, &mut Cursor::Position(from)) => {
+            let step: Vec<_> = entries.range(from..).take(WALK_STEP).collect();
+            let is_done = step.len() < WALK_STEP;
+            for run in step.chunk_by(|a, b| a.0 + 1 == *b.0) {
+                let first = *run[0].0;
+                let locations: Vec<Location> = run.iter().map(|(_, at)| **at).collect();
+                put_run(log, walk, EntryKind::Push, id, first, &locations);
+                walk.cursor = Cursor::Position(first + run.len() as u64);
+            }
+            is_done
         }
         (Body::Map(map), Cursor::Shard(shard)) => {
             *shard += 1;
             let (shard, is_done) = (*shard - 1, *shard == SHARDS);
             for (key, location) in map.shard(shard) {
-                put(log, walk, &RunKey::new(id, kind, key), location);
+                put_key(log, walk, id, key, location);
             }
             is_done
         }
@@ -317,22 +332,39 @@ fn visit(log: &Log, id: StructureId, structure: &Structure, walk: &mut Walk) -> 
             };
             let range = tree.range::<[u8], _>((from, Bound::Unbounded));
             let step: Vec<_> = range.take(WALK_STEP).collect();
-            *after = step.last().map(|(key, _)| (*key).clone());
+            let last = step.last().map(|(key, _)| (*key).clone());
             for &(key, &location) in &step {
-                put(log, walk, &RunKey::new(id, kind, key), location);
+                put_key(log, walk, id, key, location);
             }
+            walk.cursor = Cursor::After(last);
             step.len() < WALK_STEP
         }
         _ => unreachable!("the cursor was made for the structure"),
     }
 }
 
-fn put(log: &Log, walk: &mut Walk, key: &RunKey, location: Location) {
+fn put_location(log: &Log, walk: &mut Walk, location: Location) {
     let generation = log.space.generation_of(location.slot);
-    let spot = Spot { generation, location };
-    let mut value = Vec::with_capacity(16);
-    spot.emit(walk.base, &mut value);
-    walk.builder.add(&key.0, &value);
+    let generation = generation
+        .checked_sub(walk.base)
+        .expect("live data is above the tail");
+    for word in [generation as u32, location.at, location.length] {
+        walk.stream.extend(word.to_le_bytes());
+    }
+}
+
+fn put_key(log: &Log, walk: &mut Walk, id: StructureId, key: &[u8], location: Location) {
+    put_item(&mut walk.stream, EntryKind::Put, key.len() as u16, id);
+    put_location(log, walk, location);
+    walk.stream.extend(key);
+    walk.items += 1;
+}
+
+fn put_run(log: &Log, walk: &mut Walk, kind: EntryKind, id: StructureId, first: u64, run: &[Location]) {
+    put_item(&mut walk.stream, kind, run.len() as u16, id);
+    walk.stream.extend(first.to_le_bytes());
+    run.iter().for_each(|&location| put_location(log, walk, location));
+    walk.items += 1;
 }
 
 fn piece_bytes(log: &Log) -> u32 {
@@ -341,89 +373,70 @@ fn piece_bytes(log: &Log) -> u32 {
         .max(log.layout.block_bytes)
 }
 
-/// Takes segments until the run has `count`; false if there are not so many.
-fn take_parts(log: &mut Log, walk: &mut Walk, count: u32) -> bool {
-    while (walk.parts.len() as u32) < count {
-        let reserve = log.layout.reserve_segments() + 1;
-        match log.space.take_aside(reserve) {
-            Some(part) => walk.parts.push(part),
-            None => return false,
-        }
-    }
-    true
-}
-
-/// Ends the run, and adds the manifest. False if it has no segment.
-fn end(log: &mut Log, walk: &mut Walk) -> bool {
-    let root = walk.builder.finish();
-    loop {
-        walk.manifest.runs = vec![Run {
-            base: walk.base,
-            entries: walk.builder.entries,
-            root,
-            parts: walk.parts.clone(),
-        }];
-        let bytes = walk.manifest.emit();
-        let count = walk.builder.part_of_manifest(bytes.len()) + 1;
-        if walk.parts.len() as u32 == count {
-            walk.builder.add_manifest(&bytes);
-            return true;
-        }
-        if !take_parts(log, walk, count) {
-            return false;
-        }
-    }
-}
-
 /// The next piece as a write; `None` without a segment for it.
 fn next_piece(log: &mut Log, walk: &mut Walk) -> Option<Write> {
     let layout = log.layout;
-    let pages = walk.builder.take(piece_bytes(log));
-    let first = pages.first()?;
-    if !take_parts(log, walk, first.part + 1) {
-        return None;
+    if walk.slots.is_empty() || walk.at == layout.segment_bytes {
+        walk.slots
+            .push(log.space.take_aside(layout.reserve_segments() + 1)?);
+        walk.at = 0;
     }
-    let (slot, generation) = walk.parts[first.part as usize];
-    let is_begin = first.at == layout.block_bytes;
-    let start = if is_begin { 0 } else { first.at };
-    let end = pages
-        .iter()
-        .map(|it| it.at + layout.extent_of(it.payload.len() as u32))
-        .max()?;
-    let mut buffer = Buffer::new((end - start) as usize);
+    let &(slot, generation) = walk.slots.last().expect("just seen");
+    let (start, head) = (walk.at, if walk.at == 0 { layout.block_bytes } else { 0 });
+    let whole = layout.extent_of(walk.stream.len() as u32);
+    let data = whole
+        .min(piece_bytes(log))
+        .min(layout.segment_bytes - start - head);
+    let length = (head + data) as usize;
+    let mut buffer = Buffer::new(length);
     let bytes = buffer.bytes_mut();
     let skip = SECTOR_HEADER_BYTES as usize;
-    if is_begin {
+    if head > 0 {
         let part = PartHeader {
             generation,
-            first: walk.parts[0].1,
-            index: first.part,
+            first: walk.slots[0].1,
+            index: walk.slots.len() as u32 - 1,
         };
         bytes[skip..][..PART_HEADER_BYTES].copy_from_slice(&part.emit());
     }
     let sector_bytes = layout.sector_bytes as usize;
-    for page in &pages {
-        let sectors = bytes[(page.at - start) as usize..].chunks_mut(sector_bytes);
-        for (sector, payload) in sectors.zip(page.payload.chunks(sector_bytes - skip)) {
-            sector[skip..].copy_from_slice(payload);
-        }
+    let mut done = 0;
+    for sector in bytes[head as usize..].chunks_mut(sector_bytes) {
+        let count = (sector_bytes - skip).min(walk.stream.len() - done);
+        sector[skip..][..count].copy_from_slice(&walk.stream[done..done + count]);
+        done += count;
     }
+    walk.stream.drain(..done);
     for (index, sector) in bytes.chunks_mut(sector_bytes).enumerate() {
         let number = layout.sector_number(slot, start + index as u32 * layout.sector_bytes);
         sector::seal(sector, Role::Checkpoint, generation as u32, number);
     }
+    walk.at = start + length as u32;
     let offset = layout.segment_offset(slot) + u64::from(start);
-    Some(Write::new(0, offset, (end - start) as usize, Arc::new(buffer)))
+    Some(Write::new(0, offset, length, Arc::new(buffer)))
 }
 
 /// Gives the segments of an unfinished one back. The next one waits as long as for the first.
 fn abandon(log: &mut Log, walk: Walk) -> usize {
     log.since = 0;
-    let count = walk.parts.len();
-    walk.parts
+    let count = walk.slots.len();
+    walk.slots
         .into_iter()
         .for_each(|(slot, _)| log.space.give_back(slot));
     count
+}
+
+fn put_item(stream: &mut Vec<u8>, kind: EntryKind, count: u16, id: StructureId) {
+    stream.extend([kind as u8, 0]);
+    stream.extend(count.to_le_bytes());
+    stream.extend(id.0.to_le_bytes());
+}
+
+/// A checkpoint that was read.
+pub(crate) struct Loaded {
+    pub start: Start,
+    pub replayed: Replayed,
+    pub slots: Vec<u32>,
 }
 
 /// The newest checkpoint that is whole and fits the log. If anything is wrong with one, another is used, or none.
@@ -433,36 +446,44 @@ pub(crate) fn load(
     parts: &Headers<PartHeader>,
     chain: &[Used],
     fresh: impl Fn() -> Replayed,
-) -> Option<(Manifest, Replayed)> {
+) -> Option<Loaded> {
     let firsts = parts.iter().rev().filter(|(_, (_, part))| part.index == 0);
     for (&first, _) in firsts {
-        let Some(manifest) = manifest_of(medium, layout, parts, first) else {
-            continue;
-        };
+        let (stream, slots) = read_stream(medium, layout, parts, first)?;
         let mut replayed = fresh();
-        if fill(medium, layout, &manifest, chain, &mut replayed).is_some() {
-            return Some((manifest, replayed));
+        if let Some(start) = parse(&stream, layout, chain, &mut replayed) {
+            return Some(Loaded {
+                start,
+                replayed,
+                slots,
+            });
         }
     }
     None
 }
 
-/// The manifest of the run that begins with generation `first`.
-fn manifest_of(
+/// The stream of the checkpoint that begins with generation `first`, as far as it is intact, and its slots. `None` if it cannot
+/// be read.
+fn read_stream(
     medium: &dyn Device,
     layout: &Layout,
     parts: &Headers<PartHeader>,
     first: u64,
-) -> Option<Manifest> {
-    let of_it = parts.range(first..).filter(|(_, (_, part))| part.first == first);
-    let (&generation, &(slot, _)) = of_it.max_by_key(|(_, (_, part))| part.index)?;
-    let mut last = None;
-    run::read_part(medium, layout, (slot, generation), |payload| {
-        last = Some(payload.to_vec())
-    })?;
-    let payload = last?;
-    let page = Page::parse(&payload).filter(|page| page.level == run::MANIFEST)?;
-    Manifest::parse(page.content())
+) -> Option<(Vec<u8>, Vec<u32>)> {
+    let of_it = parts.range(first..).map(|(_, part)| part);
+    let mut own: Vec<_> = of_it.filter(|(_, part)| part.first == first).collect();
+    own.sort_by_key(|(_, part)| part.index);
+    let (mut stream, mut slots) = (Vec::new(), Vec::new());
+    for &(slot, part) in own {
+        if part.index as usize != slots.len() {
+            break;
+        }
+        slots.push(slot);
+        if !read_part(medium, layout, slot, part.generation as u32, &mut stream)? {
+            break;
+        }
+    }
+    Some((stream, slots))
 }
 
 /// The structures that any checkpoint names, newest first, whether or not the checkpoint counts.
@@ -471,128 +492,124 @@ pub(crate) fn descriptions(
     layout: &Layout,
     parts: &Headers<PartHeader>,
 ) -> Vec<(StructureId, String, Description)> {
-    let firsts = parts.iter().rev().filter(|(_, (_, part))| part.index == 0);
-    let manifests = firsts.filter_map(|(&first, _)| manifest_of(medium, layout, parts, first));
-    manifests.flat_map(|it| it.structures).collect()
+    let mut all = Vec::new();
+    for (&first, _) in parts.iter().rev().filter(|(_, (_, part))| part.index == 0) {
+        if let Some((stream, _)) = read_stream(medium, layout, parts, first) {
+            let mut reader = Reader(&stream);
+            let fixed = reader.bytes(PREFIX_BYTES - 4);
+            let count = fixed.and_then(|_| reader.word()).unwrap_or(0);
+            all.extend((0..count).map_while(|_| reader.description()));
+        }
+    }
+    all
+}
+
+/// Adds the payload of a segment's sectors, as far as they are intact; false if they end before the segment does. `None`
+/// if it cannot be read.
+fn read_part(
+    medium: &dyn Device,
+    layout: &Layout,
+    slot: u32,
+    tag: u32,
+    stream: &mut Vec<u8>,
+) -> Option<bool> {
+    let bytes = read_segment(medium, layout, slot, layout.segment_bytes).ok()?;
+    let sectors = bytes.chunks(layout.sector_bytes as usize).enumerate();
+    for (index, sector) in sectors.skip((layout.block_bytes / layout.sector_bytes) as usize) {
+        let number = layout.sector_number(slot, index as u32 * layout.sector_bytes);
+        if sector::judge(sector, Role::Checkpoint, tag, number) != State::New {
+            return Some(false);
+        }
+        stream.extend(&sector[SECTOR_HEADER_BYTES as usize..]);
+    }
+    Some(true)
+}
+
+/// Takes bytes from the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.bytes(4).map(|bytes| u32_at(bytes, 0))
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.bytes(8).map(|bytes| u64_at(bytes, 0))
+    }
+
+    fn description(&mut self) -> Option<(StructureId, String, Description)> {
+        let id = StructureId(self.word()?);
+        let name_bytes = self.word()? as usize;
+        let description = Description::parse(self.bytes(crate::entry::DESCRIPTION_BYTES)?)?;
+        let name = core::str::from_utf8(self.bytes(name_bytes)?).ok()?;
+        Some((id, name.to_owned(), description))
+    }
 }
 
 /// Fills `replayed`; `None` if the checkpoint is not whole or does not fit the log.
-fn fill(
-    medium: &dyn Device,
-    layout: &Layout,
-    manifest: &Manifest,
-    chain: &[Used],
-    replayed: &mut Replayed,
-) -> Option<()> {
-    let start = manifest.start;
-    let has_start = |used: &Used| {
-        used.generation == start.generation && start.end <= used.end && start.record <= used.last
-    };
-    let fits = chain.iter().any(has_start) && manifest.seen <= chain.last()?.last;
-    fits.then_some(())?;
-    for (id, name, description) in &manifest.structures {
-        replayed.describe(*id, name, description).then_some(())?;
+fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed) -> Option<Start> {
+    let mut reader = Reader(stream);
+    let (record, generation, base) = (reader.long()?, reader.long()?, reader.long()?);
+    let end = u32::try_from(reader.long()?).ok()?;
+    let next_structure = reader.word()?;
+    for _ in 0..reader.word()? {
+        let (id, name, description) = reader.description()?;
+        replayed.describe(id, &name, &description).then_some(())?;
     }
-    replayed.next_structure = replayed.next_structure.max(manifest.next_structure);
+    replayed.next_structure = replayed.next_structure.max(next_structure);
     let slots: BTreeMap<u64, u32> = chain.iter().map(|used| (used.generation, used.slot)).collect();
-    for run in &manifest.runs {
-        let mut entries = 0;
-        for &part in &run.parts {
-            let mut is_sound = true;
-            run::read_part(medium, layout, part, |payload| {
-                is_sound &= place_leaf(payload, run.base, layout, &slots, replayed, &mut entries).is_some();
-            })?;
-            is_sound.then_some(())?;
+    let mut items = 0;
+    let seen = loop {
+        let header = reader.bytes(ITEM_HEADER_BYTES)?;
+        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
+        let id = StructureId(u32_at(header, 4));
+        if header[0] == END {
+            let seen = reader.long()?;
+            (reader.long()? == items).then_some(())?;
+            break seen;
         }
-        (entries == run.entries).then_some(())?;
-    }
-    Some(())
-}
-
-/// True if each key of the runs is found through the pages above its leaf, at the place that the leaf says.
-pub(crate) fn finds_all(medium: &dyn Device, layout: &Layout, manifest: &Manifest) -> bool {
-    let runs: Vec<Arc<Run>> = manifest.runs.iter().map(|run| Arc::new(run.clone())).collect();
-    let mut pages = BTreeMap::new();
-    let parts = runs
-        .iter()
-        .flat_map(|run| run.parts.iter().map(move |part| (run, part)));
-    let mut is_sound = true;
-    for (run, &part) in parts {
-        let read = run::read_part(medium, layout, part, |payload| {
-            is_sound &= finds_leaf(medium, layout, (run, &runs), payload, &mut pages).is_some();
-        });
-        is_sound &= read.is_some();
-    }
-    is_sound
-}
-
-/// The same of one leaf. `pages` has those that were read, by place.
-fn finds_leaf(
-    medium: &dyn Device,
-    layout: &Layout,
-    (run, runs): (&Run, &[Arc<Run>]),
-    payload: &[u8],
-    pages: &mut BTreeMap<u64, Vec<u8>>,
-) -> Option<()> {
-    const PAGES_MAX: usize = 4096;
-    let page = Page::parse(payload)?;
-    let mut cursor = page.cursor();
-    while page.level == 0
-        && let Some((key, value)) = cursor.next()?
-    {
-        let mut lookup = Lookup::new(*layout, runs.to_vec(), RunKey(key.to_vec()));
-        let mut step = lookup.step(None);
-        while let Step::Read(place) = step {
-            if pages.len() > PAGES_MAX {
-                pages.clear();
-            }
-            let page = match pages.entry(place.offset()) {
-                Entry::Occupied(page) => page.into_mut(),
-                Entry::Vacant(page) => {
-                    let mut bytes = vec![0; place.length()];
-                    medium.read_at(place.offset(), &mut bytes).ok()?;
-                    page.insert(place.extract(&bytes).ok()?)
-                }
+        items += 1;
+        let kind = EntryKind::from_u8(header[0])?;
+        let (first, count) = match kind {
+            EntryKind::Append | EntryKind::Push => (Some(reader.long()?), count),
+            EntryKind::Put => (None, 1),
+            _ => return None,
+        };
+        let locations = reader.bytes(count * LOCATION_BYTES)?;
+        let key = match first {
+            None => reader.bytes(usize::from(u16::from_le_bytes([header[2], header[3]])))?,
+            Some(_) => &[],
+        };
+        for (index, bytes) in locations.chunks(LOCATION_BYTES).enumerate() {
+            let generation = base.checked_add(u64::from(u32_at(bytes, 0)))?;
+            let location = Location {
+                // What has moved since is met again behind the start.
+                slot: slots.get(&generation).copied().unwrap_or(Location::MOVED),
+                at: u32_at(bytes, 4),
+                length: u32_at(bytes, 8),
             };
-            step = lookup.step(Some(page));
+            let room = layout.segment_payload_bytes();
+            (location.end() <= room).then_some(())?;
+            let key = match first {
+                Some(first) => Key::Position(first.checked_add(index as u64)?),
+                None => Key::Bytes(key.into()),
+            };
+            replayed.place(kind, id, key, location).then_some(())?;
         }
-        (step == Step::Found(Spot::parse(value, run.base)?)).then_some(())?;
-    }
-    Some(())
-}
-
-/// Takes the entries of a page, if it is a leaf; `None` if they make no sense.
-fn place_leaf(
-    payload: &[u8],
-    base: u64,
-    layout: &Layout,
-    slots: &BTreeMap<u64, u32>,
-    replayed: &mut Replayed,
-    entries: &mut u64,
-) -> Option<()> {
-    let page = Page::parse(payload)?;
-    let mut cursor = page.cursor();
-    while page.level == 0
-        && let Some((key, value)) = cursor.next()?
-    {
-        let spot = Spot::parse(value, base)?;
-        (spot.location.end() <= layout.segment_payload_bytes()).then_some(())?;
-        let id = RunKey::structure(key)?;
-        let kind = replayed.structures.get(&id)?.kind;
-        let key = RunKey::key(key, kind)?;
-        // What has moved since is met again behind the start.
-        let slot = slots.get(&spot.generation).copied().unwrap_or(Location::MOVED);
-        let location = Location {
-            slot,
-            ..spot.location
-        };
-        let kind = match kind {
-            Kind::Log => EntryKind::Append,
-            Kind::Queue => EntryKind::Push,
-            Kind::Map | Kind::Tree => EntryKind::Put,
-        };
-        replayed.place(kind, id, key, location).then_some(())?;
-        *entries += 1;
-    }
-    Some(())
+    };
+    let has_start = chain
+        .iter()
+        .any(|used| used.generation == generation && end <= used.end && record <= used.last);
+    let last = chain.last()?.last;
+    (has_start && seen <= last).then_some(Start {
+        record,
+        generation,
+        end,
+    })
 }

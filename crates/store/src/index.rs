@@ -52,11 +52,6 @@ impl Location {
 /// Parts of a map: one is walked at a time, and grows alone.
 pub(crate) const SHARDS: usize = 256;
 
-/// The part of a map that has a key.
-pub(crate) fn shard_of(key: &[u8]) -> usize {
-    crc32c::crc32c(key) as usize % SHARDS
-}
-
 /// A map in parts.
 pub(crate) struct Shards(Box<[ByteMap<Location>]>);
 
@@ -65,20 +60,24 @@ impl Shards {
         Self((0..SHARDS).map(|_| ByteMap::with_seed(seed)).collect())
     }
 
+    fn of(key: &[u8]) -> usize {
+        crc32c::crc32c(key) as usize % SHARDS
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Location> {
-        self.0[shard_of(key)].get(key)
+        self.0[Self::of(key)].get(key)
     }
 
     fn get_mut(&mut self, key: &[u8]) -> Option<&mut Location> {
-        self.0[shard_of(key)].get_mut(key)
+        self.0[Self::of(key)].get_mut(key)
     }
 
     fn insert(&mut self, key: Box<[u8]>, location: Location) -> Option<Location> {
-        self.0[shard_of(&key)].insert(key, location)
+        self.0[Self::of(&key)].insert(key, location)
     }
 
     fn remove(&mut self, key: &[u8]) -> Option<Location> {
-        self.0[shard_of(key)].remove(key)
+        self.0[Self::of(key)].remove(key)
     }
 
     fn len(&self) -> usize {

@@ -39,7 +39,6 @@ mod log;
 mod recover;
 mod repair;
 mod replay;
-mod run;
 mod salvage;
 mod scan;
 mod sector;
@@ -56,4 +55,4 @@ pub use log::{CleanStep, Options, Receipt, Stats, SubmitError, Ticket, TicketSta
 pub use recover::{OpenError, RecoveryReport};
 pub use repair::RepairError;
 pub use salvage::{EntryKey, Salvage, SalvageReport, SalvagedStructure, salvage};
-pub use verify::{CheckpointState, DumpEntry, Examination, VerifyReport, dump, examine, verify};
+pub use verify::{DumpEntry, Examination, VerifyReport, dump, examine, verify};

@@ -9,7 +9,6 @@ use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::log::{GENERATIONS_LOST_MAX, Log, Options, Parts};
 use crate::replay::Replayed;
-use crate::run::manifest::Manifest;
 use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
@@ -72,9 +71,6 @@ pub enum OpenError {
         /// The first one.
         position: u64,
     },
-    /// The checkpoint of the index and the log tell of different entries. No damage does this.
-    #[error("the checkpoint of the index and the log contradict each other: report this as a bug")]
-    CheckpointWrong,
 }
 
 /// Findings of an open.
@@ -391,11 +387,6 @@ impl Survey {
         }
     }
 
-    /// True if any checkpoint was begun, and is not overwritten.
-    pub(crate) fn has_checkpoint(&self) -> bool {
-        self.parts.values().any(|(_, part)| part.index == 0)
-    }
-
     /// The structures, by a checkpoint if there is one that counts.
     pub(crate) fn structures(&self, medium: &dyn Device) -> Result<Opened, OpenError> {
         if let Some(resumed) = self.resume(medium) {
@@ -409,17 +400,18 @@ impl Survey {
 
     /// The structures from a checkpoint and the log behind it. `None` if there is no checkpoint, or any damage: the caller
     /// reads the whole log then.
-    pub(crate) fn resume(&self, medium: &dyn Device) -> Option<Opened> {
+    fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
-        let fresh = || Replayed::new(&self.superblock);
-        let (manifest, mut replayed) = checkpoint::load(medium, layout, &self.parts, &chain, fresh)?;
-        let start = manifest.start;
+        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || {
+            Replayed::new(&self.superblock)
+        })?;
+        let (mut replayed, start) = (loaded.replayed, loaded.start);
         let take = |_, entry: &Entry<'_>, location| replayed.take(entry, location);
         let records = self.replay(medium, Some(start), take).ok()?;
         check(&replayed).ok()?;
         let has_moved = replayed.structures.values().any(Structure::has_moved);
-        (!has_moved).then_some((replayed, records, Some(manifest)))
+        (!has_moved).then_some((replayed, records, Some((start, loaded.slots))))
     }
 
     /// Calls `f` with the number of every record, its entries, and where the record is in the area.
@@ -480,8 +472,8 @@ impl Survey {
     }
 }
 
-/// The structures, records replayed, and the checkpoint before, if there was one.
-pub(crate) type Opened = (Replayed, u64, Option<Manifest>);
+/// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
+pub(crate) type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 
 /// Every log has all its positions.
 pub(crate) fn check(replayed: &Replayed) -> Result<(), OpenError> {
@@ -506,13 +498,10 @@ impl Engine {
             leftovers: (survey.dropped.len() + survey.leftovers.len()) as u64,
             superblocks_damaged: survey.superblocks_damaged,
             headers_damaged: survey.damaged.len() as u32,
-            checkpoint: checkpoint.as_ref().map_or(0, |manifest| manifest.start.record),
+            checkpoint: checkpoint.as_ref().map_or(0, |(start, _)| start.record),
         };
         let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
-        let start = checkpoint
-            .as_ref()
-            .map_or(Start::default(), |manifest| manifest.start);
-        let kept = checkpoint.map_or(Vec::new(), |manifest| manifest.slots());
+        let (start, kept) = checkpoint.unwrap_or_default();
         let behind = chain.iter().filter(|used| used.generation > start.generation);
         let since = behind.map(|used| u64::from(used.end)).sum();
         let tip = chain.back().map(|used| Start {

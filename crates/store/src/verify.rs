@@ -1,9 +1,8 @@
 //! Offline: check an area, list what is in its log, read all of its values.
 
-use crate::checkpoint;
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::fetch::Found;
-use crate::recover::{OpenError, Survey, check, survey};
+use crate::recover::{OpenError, check, survey};
 use crate::replay::Replayed;
 use crate::salvage::EntryKey;
 use base::Device;
@@ -30,25 +29,8 @@ pub struct VerifyReport {
     pub superblocks_damaged: u32,
     /// Damaged headers of segments that the log does not need; opening erases them.
     pub headers_damaged: u32,
-    /// The checkpoint of the index that opening would use.
-    pub checkpoint: CheckpointState,
     /// Name, kind and entries of each structure.
     pub structures: Vec<(String, crate::Kind, u64)>,
-}
-
-/// The checkpoint that opening would use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CheckpointState {
-    /// There is none.
-    #[default]
-    None,
-    /// Replay begins behind this record. The checkpoint agrees with the log.
-    Counts {
-        /// Its number.
-        record: u64,
-    },
-    /// None that is there counts: each is cut, older than the log, or damaged. Opening reads the whole log.
-    Ignored,
 }
 
 /// Checks everything that opening would rely on, and changes nothing.
@@ -57,7 +39,6 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let mut replayed = Replayed::new(&survey.superblock);
     let records = survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
     check(&replayed)?;
-    let checkpoint = check_index(medium, &survey, &replayed)?;
     let all = replayed.structures.values();
     Ok(VerifyReport {
         uuid: survey.superblock.uuid,
@@ -69,44 +50,8 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
         is_torn: survey.is_torn,
         superblocks_damaged: survey.superblocks_damaged,
         headers_damaged: survey.damaged.len() as u32,
-        checkpoint,
         structures: all.map(|it| (it.name.to_string(), it.kind, it.len())).collect(),
     })
-}
-
-/// Compares what opening would find by a checkpoint with what the whole log says.
-fn check_index(
-    medium: &dyn Device,
-    survey: &Survey,
-    replayed: &Replayed,
-) -> Result<CheckpointState, OpenError> {
-    let Some((resumed, _, Some(manifest))) = survey.resume(medium) else {
-        return Ok(match survey.has_checkpoint() {
-            true => CheckpointState::Ignored,
-            false => CheckpointState::None,
-        });
-    };
-    let agrees = entries_of(&resumed) == entries_of(replayed) && resumed.usage == replayed.usage;
-    match agrees && checkpoint::finds_all(medium, &survey.superblock.layout, &manifest) {
-        true => Ok(CheckpointState::Counts {
-            record: manifest.start.record,
-        }),
-        false => Err(OpenError::CheckpointWrong),
-    }
-}
-
-/// A hash of each structure's entries, whatever their order.
-fn entries_of(replayed: &Replayed) -> BTreeMap<StructureId, (u64, u64)> {
-    let structures = replayed.structures.iter().map(|(&id, structure)| {
-        let mut sum = 0_u64;
-        structure.each(|key, location| {
-            let text = format!("{key:?} {location:?}");
-            let hash = u64::from(crc32c::crc32c(text.as_bytes())) << 32 | text.len() as u64;
-            sum = sum.wrapping_add(hash);
-        });
-        (id, (structure.len(), sum))
-    });
-    structures.collect()
 }
 
 /// An entry of the log, for people.

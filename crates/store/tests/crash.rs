@@ -3,9 +3,7 @@
 mod common;
 use base::{Device, MediaError};
 use common::{Owned, Recorded, Rig, contents, roomy, seeds, slots_beside_the_log, tiny};
-use store::{
-    CheckpointState, Durability, Engine, Kind, OpenError, Options, StructureId, SubmitError, TicketState,
-};
+use store::{Durability, Engine, Kind, Options, StructureId, SubmitError, TicketState};
 
 /// More sectors than this are sampled instead of enumerated.
 const EXHAUSTIVE: usize = 8;
@@ -272,7 +270,7 @@ fn a_damaged_header_of_a_free_slot_is_told_and_the_slot_is_used_anew() {
             }
         }
     }
-    assert!(flips > 500, "{flips} damaged headers");
+    assert!(flips > 1000, "{flips} damaged headers");
 }
 
 #[test]
@@ -317,7 +315,7 @@ fn dropping_a_structure_survives_everything() {
 
 #[test]
 fn a_checkpoint_and_the_log_behind_it_are_the_whole_log() {
-    let (mut resumed, mut written, mut verified) = (0, 0, 0);
+    let (mut resumed, mut written) = (0, 0);
     for seed in 0..seeds(60) {
         let mut rig = Rig::new(roomy(), options(1 + seed as usize % 4), 9000 + seed);
         rig.furnish();
@@ -327,15 +325,13 @@ fn a_checkpoint_and_the_log_behind_it_are_the_whole_log() {
             }
             written += rig.engine.stats().checkpoints;
             let image = rig.random_cut();
-            let report = store::verify(&image).expect("a cut is no damage");
-            verified += u32::from(matches!(report.checkpoint, CheckpointState::Counts { .. }));
             rig.restart(image);
         }
         resumed += rig.resumed.get();
     }
     assert!(
-        resumed > 500 && written > 150 && verified > 500,
-        "{resumed} resumed, {written} written, {verified} verified"
+        resumed > 500 && written > 150,
+        "{resumed} resumed, {written} written"
     );
 }
 
@@ -408,7 +404,6 @@ fn every_flipped_bit_of_a_checkpoint_is_detected() {
                 }
                 image[byte] ^= 1 << bit;
                 let before = rig.resumed.get();
-                store::verify(&image).expect("the log is whole");
                 rig.probe(image);
                 flips += 1;
                 unused += u64::from(rig.resumed.get() == before);
@@ -416,73 +411,6 @@ fn every_flipped_bit_of_a_checkpoint_is_detected() {
         }
     }
     assert!(flips > 2000 && unused > 500, "{flips} flips, {unused} fell back");
-}
-
-/// Every key of a run with several levels is found through the pages above its leaf, and no checkpoint of another history
-/// passes for this one's.
-#[test]
-fn verify_compares_a_checkpoint_with_the_log() {
-    let layout = store::Layout {
-        segments: 600,
-        ..tiny(1)
-    };
-    let write = |rig: &mut Rig, salt: u64| {
-        let ids: Vec<_> = rig
-            .engine
-            .structures()
-            .map(|(_, id, kind, ..)| (id, kind))
-            .collect();
-        let before = rig.engine.stats().checkpoints;
-        for step in 0..20_000_u64 {
-            if rig.engine.stats().checkpoints > before {
-                return;
-            }
-            let key = format!("key-{:04}", (step * 7919 + salt) % 1500).into_bytes();
-            let value = vec![salt as u8; (step % 20) as usize];
-            let keyed = ids
-                .iter()
-                .filter(|(_, kind)| matches!(kind, Kind::Map | Kind::Tree));
-            let puts = keyed.map(|&(id, _)| Owned::Put(id, key.clone(), value.clone()));
-            // A busy engine takes it the next time.
-            let _ = rig.submit(puts.collect());
-            rig.settle();
-        }
-        panic!("no checkpoint was written");
-    };
-    let begun = || {
-        let mut rig = Rig::new(layout, options(1), 15_500);
-        rig.furnish();
-        write(&mut rig, 1);
-        rig
-    };
-    let rig = begun();
-    let report = store::verify(&rig.image).expect("sound");
-    assert!(
-        matches!(report.checkpoint, CheckpointState::Counts { .. }),
-        "{report:?}"
-    );
-    let entries: u64 = report.structures.iter().map(|(_, _, count)| count).sum();
-    assert!(entries > 1500, "{entries} entries are there");
-
-    let [one, two] = [2, 3].map(|salt| {
-        let mut rig = begun();
-        assert_eq!(
-            rig.engine.newest(),
-            rig.engine.durable(),
-            "both go on from one state"
-        );
-        write(&mut rig, salt);
-        (rig.image.clone(), slots_beside_the_log(&rig))
-    });
-    let segment = layout.segment_bytes as usize;
-    let mut mixed = one.0;
-    for at in one.1 {
-        match two.1.contains(&at) {
-            true => mixed[at..at + segment].copy_from_slice(&two.0[at..at + segment]),
-            false => mixed[at..at + segment].fill(0),
-        }
-    }
-    assert_eq!(store::verify(&mixed), Err(OpenError::CheckpointWrong));
 }
 
 /// What a checkpoint lacks because the log went on is not in the log any more, either.

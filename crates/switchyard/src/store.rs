@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
-use store::{CheckpointState, DumpEntry, OpenError};
+use store::{DumpEntry, OpenError};
 
 /// `switchyard store`.
 #[derive(Args)]
@@ -134,10 +134,6 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
             "records": report.records, "entries": report.entries, "live_bytes": report.live_bytes,
             "cut": report.is_torn, "superblocks_damaged": report.superblocks_damaged,
             "headers_damaged": report.headers_damaged, "structures": structures,
-            "checkpoint_record": match report.checkpoint {
-                CheckpointState::Counts { record } => Some(record),
-                CheckpointState::None | CheckpointState::Ignored => None,
-            },
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -160,15 +156,6 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     if report.headers_damaged > 0 {
         let count = report.headers_damaged;
         println!("  {count} headers of segments that the log does not need are damaged; opening erases them");
-    }
-    match report.checkpoint {
-        CheckpointState::None => {}
-        CheckpointState::Counts { record } => {
-            println!("  the checkpoint of the index is as the log says, up to record {record}");
-        }
-        CheckpointState::Ignored => {
-            println!("  no checkpoint of the index counts: opening reads the whole log");
-        }
     }
     for (name, kind, entries) in &report.structures {
         println!("  {name}: {kind:?}, {entries} entries");
