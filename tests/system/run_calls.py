@@ -358,6 +358,72 @@ os.fsync(file)"""
     assert receiver.wait() == 0
 
 
+@case(b"01234ab")
+def static_image(path):
+    # The owner of the area becomes a program that the library is not in.
+    owner = os.fork()
+    if owner == 0:
+        file = opened(path)
+        synced(file, b"01234")
+        os.write(file, b"56")
+        os.set_inheritable(file, True)
+        code = f"import os; os.pwrite({file}, b'ab', 5); os.fsync({file}); os._exit(0)"
+        os.execve(sys.executable, [sys.executable, "-c", code], without_library())
+    os.waitpid(owner, 0)
+
+
+@case(b"0123456789")
+def new_directory(path):
+    # bug: the area was refused for ever. cause: a directory that nobody had synced went with the crash, and the file with it.
+    os.makedirs(path + ".d/e")
+    file = opened(path + ".d/e/" + os.path.basename(path))
+    synced(file, b"0123456789")
+    os.symlink(path + ".d/e/" + os.path.basename(path), path)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+
+
+@case(b"0123456789")
+def new_directory_after_that(path):
+    # The directory goes after the file is followed.
+    synced(opened(path), b"x")
+    os.mkdir(path + ".d")
+    os.rename(path, path + ".d/" + os.path.basename(path))
+    file = opened(path + ".d/" + os.path.basename(path), os.O_WRONLY)
+    synced(file, b"0123456789")
+    os.symlink(path + ".d/" + os.path.basename(path), path)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+
+
+@case(b"01234")
+def in_another_root(path):
+    # bug: ENOENT, and recovery would have looked for the file in the old root.
+    child = os.fork()
+    if child == 0:
+        os.chroot(os.path.dirname(path))
+        os.chdir("/")
+        synced(opened("/" + os.path.basename(path)), b"01234")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+
+
+@case(b"01234")
+def as_another_user(path):
+    # bug: EBUSY, as the area was opened with the first file.
+    directory = os.path.dirname(path) + "/for_all"
+    os.makedirs(directory, exist_ok=True)
+    os.chmod(directory, 0o1777)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        synced(opened(directory + "/" + os.path.basename(path)), b"01234")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    os.symlink(directory + "/" + os.path.basename(path), path)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+
+
 def closed_by(close):
     """A program that closes all descriptors it may have, and gets their numbers again."""
 

@@ -11,6 +11,7 @@ use crate::sync::Arc;
 use base::{Device, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
 use std::fmt;
+use std::fs::File;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -191,6 +192,11 @@ impl Area {
             false => drop(store::grow(&mut medium)?),
         }
         Self::open_medium(medium, &options)
+    }
+
+    /// Opens the area in a file or block device that somebody has opened, for this process alone.
+    pub fn from_file(file: File, options: &AreaOptions) -> Result<Self, AreaError> {
+        Self::open_medium(MediaFile::from_file(file)?, options)
     }
 
     fn open_medium(medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {

@@ -1,16 +1,30 @@
 //! Descriptors that this library has in a program that knows nothing of it, and rings that are the program's.
+//!
+//! A descriptor of ours has a number above the program's limit, where that can be: so the program gets the numbers that it expects,
+//! and as many. It is an opening of its own, not a duplicate, as a duplicate keeps flock(2) locks. Locks of fcntl(2) end if the process
+//! closes any descriptor of the file. So ours of such a file stay open until the program closes one.
 
-use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
 use os::Ring;
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Higher descriptors are not told from the program's.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 /// Descriptors of ours are above those that programs expect to get.
 const DESCRIPTOR_MIN: libc::c_int = 512;
+/// Of files that nobody has open, so many descriptors are kept.
+const SPARE_MAX: usize = 64;
+/// Above a higher limit there are no descriptors that could be told from the program's.
+const LIMIT_MAX: u64 = DESCRIPTORS_MAX as u64 / 2;
 /// The name of a ring's descriptor in /proc.
 const RING: &str = "anon_inode:[io_uring]";
 
@@ -19,6 +33,16 @@ const RING: &str = "anon_inode:[io_uring]";
 static OWN: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 /// Held while a ring of ours is made, and while rings are looked for.
 static RINGS: Mutex<()> = Mutex::new(());
+/// Held while the limit of descriptors is another one than the program's.
+static RAISED: Mutex<()> = Mutex::new(());
+/// `/proc` as this process has found it: a new root may have none.
+static PROC: OnceLock<Option<Own>> = OnceLock::new();
+/// Files (device and inode) of which the program may have locks of fcntl(2), and our descriptors that wait for the locks' end.
+static LOCKED: Mutex<BTreeMap<FilePlace, Vec<Own>>> = Mutex::new(BTreeMap::new());
+/// How many there are, for who must not wait.
+static LOCKED_COUNT: AtomicU32 = AtomicU32::new(0);
+
+type FilePlace = (u64, u64);
 
 fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
@@ -35,11 +59,52 @@ pub fn next(first: RawFd, last: RawFd) -> Option<RawFd> {
     (first.max(0)..=last.min(DESCRIPTORS_MAX as RawFd - 1)).find(|&fd| is_own(fd))
 }
 
-/// Another descriptor of what `fd` is, above the program's.
-pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+/// The program's limit of descriptors.
+fn limit() -> libc::rlimit {
+    // SAFETY: zeros are a valid `rlimit`.
+    let mut limit: libc::rlimit = unsafe { mem::zeroed() };
+    // SAFETY: the kernel fills `limit`, whose resource there is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit
+}
+
+/// Descriptors that we may keep beside those of open files.
+pub(crate) fn spare() -> usize {
+    let limit = limit();
+    match limit.rlim_cur < limit.rlim_max || limit.rlim_cur > LIMIT_MAX {
+        true => SPARE_MAX,
+        false => SPARE_MAX.min(limit.rlim_cur as usize / 16),
+    }
+}
+
+/// Calls `f` with the lowest descriptor that is ours, while the limit of descriptors is high enough for it.
+fn above_limit<R>(f: impl FnOnce(RawFd) -> R) -> R {
+    let _guard = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = limit();
+    if limit.rlim_cur > LIMIT_MAX {
+        return f(DESCRIPTOR_MIN);
+    }
+    if limit.rlim_cur >= limit.rlim_max {
+        // The last ones that there are.
+        return f(DESCRIPTOR_MIN.min((limit.rlim_cur - limit.rlim_cur / 4) as RawFd));
+    }
+    let raised = libc::rlimit {
+        rlim_cur: limit.rlim_max.min(DESCRIPTORS_MAX as u64),
+        ..limit
+    };
+    // SAFETY: limits that are there during the calls. A limit that cannot be raised stays.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
+        let result = f(DESCRIPTOR_MIN.max(limit.rlim_cur as RawFd));
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        result
+    }
+}
+
+fn duplicate_from(fd: RawFd, lowest: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let make = |lowest: libc::c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
-    let high = make(DESCRIPTOR_MIN);
+    let high = make(lowest);
     // The limit of descriptors may be lower.
     let own = if high < 0 { make(0) } else { high };
     if own < 0 {
@@ -47,6 +112,130 @@ pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(own) })
+}
+
+/// Another descriptor of what `fd` is, above the program's.
+pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    above_limit(|lowest| duplicate_from(fd, lowest))
+}
+
+/// An opening of the descriptor's file, with these flags and no other, above the program's.
+///
+/// # Errors
+/// Also if the program may have locks of the file: an opening begins with a low number, and the locks would end when it is closed.
+pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> io::Result<Own> {
+    let proc = proc().ok_or(io::ErrorKind::NotFound)?;
+    if is_locked(fd) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    above_limit(|lowest| {
+        let low = openat(
+            proc,
+            format!("self/fd/{fd}"),
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Own::new(duplicate_from(low.as_raw_fd(), lowest)?))
+    })
+}
+
+/// `/proc`, opened when this process first asks for it.
+pub fn proc() -> Option<BorrowedFd<'static>> {
+    let open = || {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let low = openat(CWD, "/proc", flags, Mode::empty()).ok()?;
+        duplicate(low.as_raw_fd()).ok().map(Own::new)
+    };
+    PROC.get_or_init(open).as_ref().map(Own::as_fd)
+}
+
+/// What a file of `/proc` says.
+pub(crate) fn read_proc(path: &str) -> io::Result<String> {
+    let proc = proc().ok_or(io::ErrorKind::NotFound)?;
+    let file = openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    io::read_to_string(fs::File::from(file))
+}
+
+/// The path of the descriptor's file, as the kernel tells it.
+pub(crate) fn link(fd: RawFd) -> io::Result<PathBuf> {
+    let proc = proc().ok_or(io::ErrorKind::NotFound)?;
+    let path = readlinkat(proc, format!("self/fd/{fd}"), Vec::new())?;
+    Ok(OsString::from_vec(path.into_bytes()).into())
+}
+
+/// The absolute path that `path` leads to, relative to a directory's descriptor, without links.
+pub fn resolve(directory: RawFd, path: &Path) -> io::Result<PathBuf> {
+    // SAFETY: the caller's descriptor, or the mark of the working directory, during the call.
+    let directory = unsafe { BorrowedFd::borrow_raw(directory) };
+    let place = openat(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    link(place.as_raw_fd())
+}
+
+/// Device and inode of a descriptor's file. No times are asked for (`files::identity`).
+fn file_place(fd: RawFd) -> Option<FilePlace> {
+    // SAFETY: zeros are a valid `statx`.
+    let mut found: libc::statx = unsafe { mem::zeroed() };
+    // SAFETY: the path ends with a zero; the kernel fills `found`.
+    let result = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_INO, &mut found) };
+    let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
+    (result == 0).then_some((device, found.stx_ino))
+}
+
+/// The program is about to lock the descriptor's file (fcntl(2)).
+pub fn locking(fd: RawFd) {
+    if let Some(place) = file_place(fd) {
+        let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.entry(place).or_default();
+        LOCKED_COUNT.store(locked.len() as u32, Ordering::Relaxed);
+    }
+}
+
+/// The program is about to close the descriptor, by which it loses its locks of the file.
+pub fn unlocking(fd: RawFd) {
+    if LOCKED_COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(place) = file_place(fd) else {
+        return;
+    };
+    let waited = {
+        let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = locked.remove(&place);
+        LOCKED_COUNT.store(locked.len() as u32, Ordering::Relaxed);
+        waited
+    };
+    drop(waited);
+}
+
+fn is_locked(fd: RawFd) -> bool {
+    LOCKED_COUNT.load(Ordering::Relaxed) > 0
+        && file_place(fd).is_some_and(|place| {
+            let locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+            locked.contains_key(&place)
+        })
+}
+
+/// In a forked child, which has no locks: nothing is waited for, and nobody holds what other threads held.
+pub fn forked() {
+    LOCKED_COUNT.store(0, Ordering::Relaxed);
+}
+
+/// Keeps a descriptor of ours while the program has locks of its file; gives it back if there are none.
+fn keep_locks(own: OwnedFd) -> Option<OwnedFd> {
+    if LOCKED_COUNT.load(Ordering::Relaxed) == 0 {
+        return Some(own);
+    }
+    let Some(place) = file_place(own.as_raw_fd()) else {
+        return Some(own);
+    };
+    let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    match locked.get_mut(&place) {
+        Some(waiting) => {
+            waiting.push(Own::new(own));
+            None
+        }
+        None => Some(own),
+    }
 }
 
 pub(crate) fn mark(fd: RawFd) {
@@ -62,24 +251,26 @@ pub(crate) fn unmark(fd: RawFd) {
 }
 
 /// A descriptor of ours.
-pub(crate) struct Own(OwnedFd);
+pub(crate) struct Own(Option<OwnedFd>);
 
 impl Own {
     pub fn new(fd: OwnedFd) -> Self {
         mark(fd.as_raw_fd());
-        Self(fd)
+        Self(Some(fd))
     }
 }
 
 impl AsFd for Own {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.as_ref().expect("it is taken when dropped").as_fd()
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        unmark(self.0.as_raw_fd());
+        if let Some(own) = self.0.take().and_then(keep_locks) {
+            unmark(own.as_raw_fd());
+        }
     }
 }
 
@@ -94,14 +285,16 @@ pub(crate) fn ring(make: impl FnOnce() -> io::Result<Ring>) -> io::Result<Ring> 
 /// True if the program has an io_uring. A look costs a system call for each descriptor.
 pub fn has_rings() -> bool {
     let _guard = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
-        return false;
-    };
-    let is_ring = |path: &Path| fs::read_link(path).is_ok_and(|name| name.as_os_str() == RING);
-    let mut rings = entries.flatten().filter(|entry| is_ring(&entry.path()));
-    rings.any(|entry| {
-        let number = entry.file_name();
-        let fd = number.to_str().and_then(|text| text.parse().ok());
-        fd.is_none_or(|fd| !is_own(fd))
-    })
+    let is_ring = |fd| link(fd).is_ok_and(|name| name.as_os_str() == RING);
+    // Without a list nobody knows.
+    descriptors().is_none_or(|all| all.into_iter().any(|fd| !is_own(fd) && is_ring(fd)))
+}
+
+/// The descriptors of this process; `None` if the system does not tell.
+pub fn descriptors() -> Option<Vec<RawFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(proc()?, "self/fd", flags, Mode::empty()).ok()?;
+    let entries = Dir::read_from(directory).ok()?;
+    let number = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok()?.parse().ok();
+    Some(entries.flatten().filter_map(number).collect())
 }

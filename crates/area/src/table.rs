@@ -13,12 +13,12 @@
 //!
 //! Each wait has a limit, after which the waiter looks whether the owner lives.
 
+use crate::own;
 use crate::sync::{AtomicU64, Ordering, SharedFutex, now};
 use base::Duration;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::ptr;
 
 /// Files that are followed, or that other processes write, at once. A file without a place is not followed.
@@ -89,9 +89,7 @@ impl Table {
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn map(file: Option<&Path>) -> io::Result<&'static Self> {
-        let file = file.map(|path| File::options().read(true).write(true).open(path));
-        let file = file.transpose()?;
+    pub fn map(file: Option<File>) -> io::Result<&'static Self> {
         if let Some(file) = &file
             && file.metadata()?.len() < Self::BYTES
         {
@@ -264,8 +262,11 @@ impl Table {
 
 /// True if there is such a process, and it has not ended.
 pub fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
+    let Ok(stat) = own::read_proc(&format!("{pid}/stat")) else {
+        // SAFETY: no memory is involved, and no signal is sent.
+        let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
+        let is_missing = || io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        return own::proc().is_none() && (result == 0 || !is_missing());
     };
     let state = stat
         .rsplit(')')

@@ -1,7 +1,7 @@
 //! Descriptors that come and go.
 
-use crate::state::{DESCRIPTORS_MAX, is_owner};
-use crate::{Followed, followed, inside, open, present, real, set_errno, unfollow};
+use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner};
+use crate::{Followed, followed, inside, is_passive, open, real, set_errno, settings, unfollow};
 use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
 
@@ -26,7 +26,7 @@ fn copied(from: Option<Followed>, fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if next_own(fd, fd).is_some() {
         set_errno(libc::EBADF);
         return -1;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
+pub unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
         unfollow(libc::fileno(file));
@@ -68,7 +68,7 @@ fn close_around(mut first: c_uint, last: c_uint, close: impl Fn(c_uint, c_uint) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         unfollow_range(first, last);
     }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     unfollow_range(first, c_uint::MAX);
     close_around(first, c_uint::MAX, |first, last| {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     copied(followed(fd), unsafe { real::dup(fd) })
 }
@@ -104,6 +104,10 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     if fd == to {
         return make();
+    }
+    if is_own_memory() {
+        // If the call fails, what waits for the locks' end is closed, and the locks end early: a wrong `fd` is a program's mistake.
+        inside(|| own::unlocking(to));
     }
     if next_own(to, to).is_some() {
         set_errno(libc::EBUSY);
@@ -127,48 +131,48 @@ fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     replaced(fd, to, || unsafe { real::dup2(fd, to) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
-/// The program has a lock of the file, which ends if this process closes any descriptor of it. So the journal closes none.
-fn locked(fd: c_int) {
-    if let Some(journal) = present() {
-        inside(|| journal.lock_file(fd));
+/// The program is about to lock the file. The lock ends if this process closes any descriptor of the file, so we close none of ours
+/// meanwhile.
+fn locking(fd: c_int) {
+    if fd >= 0 && settings().is_some() && !is_passive() && is_own_memory() {
+        inside(|| own::locking(fd));
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lockf(fd: c_int, command: c_int, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, count: off_t) -> c_int {
+    if matches!(command, libc::F_LOCK | libc::F_TLOCK) {
+        locking(fd);
+    }
     // SAFETY: the caller's arguments.
-    let result = unsafe { real::lockf(fd, command, count) };
-    if matches!(command, libc::F_LOCK | libc::F_TLOCK) && result == 0 {
-        locked(fd);
-    }
-    result
+    unsafe { real::lockf(fd, command, count) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lockf64(fd: c_int, command: c_int, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { lockf(fd, command, count) }
 }
 
 /// The C library's is variadic: the argument, if any, is a word.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+        locking(fd);
+    }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    if matches!(command, libc::F_SETLK | libc::F_SETLKW) && result == 0 {
-        locked(fd);
-    }
     let Some(it) = followed(fd) else {
         return result;
     };
@@ -190,7 +194,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { fcntl(fd, command, argument) }
 }

@@ -2,7 +2,7 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, descriptors, inside, present, real, rings, sync, write};
+use crate::{answer, descriptors, exec, inside, present, real, rings, sync, write};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
@@ -23,19 +23,19 @@ unsafe fn give_up_list(list: *const *mut aiocb, count: c_int) -> io::Result<()> 
 macro_rules! asynchronous {
     ($($write:ident, $fsync:ident, $list:ident;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $write(request: *mut aiocb) -> c_int {
+        pub unsafe extern "C-unwind" fn $write(request: *mut aiocb) -> c_int {
             // SAFETY: the caller's arguments.
             answer(unsafe { give_up_list(&request, 1).map(|()| real::$write(request)) })
         }
 
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $fsync(operation: c_int, request: *mut aiocb) -> c_int {
+        pub unsafe extern "C-unwind" fn $fsync(operation: c_int, request: *mut aiocb) -> c_int {
             // SAFETY: the caller's arguments.
             answer(unsafe { give_up_list(&request, 1).map(|()| real::$fsync(operation, request)) })
         }
 
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $list(
+        pub unsafe extern "C-unwind" fn $list(
             mode: c_int,
             list: *const *mut aiocb,
             count: c_int,
@@ -79,7 +79,11 @@ unsafe fn give_up_requests(count: c_long, requests: *const *const Iocb) -> io::R
 
 /// Of libaio, which answers with the negative error number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_submit(context: *mut c_void, count: c_long, requests: *mut *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn io_submit(
+    context: *mut c_void,
+    count: c_long,
+    requests: *mut *mut c_void,
+) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
         match give_up_requests(count, requests.cast_const().cast()) {
@@ -106,7 +110,7 @@ struct Range {
 
 /// The C library's is variadic: the argument, if any, is a word. Only clones change a file's data.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     const FICLONE: c_ulong = 0x4004_9409;
     const FICLONERANGE: c_ulong = 0x4020_940d;
     const FIDEDUPERANGE: c_ulong = 0xc018_9436;
@@ -149,14 +153,18 @@ unsafe fn give_up_message(message: *const libc::msghdr) -> io::Result<()> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendmsg(
+    socket: c_int,
+    message: *const libc::msghdr,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     let sent = unsafe { give_up_message(message).map(|()| real::sendmsg(socket, message, flags) as i64) };
     answer(sent) as ssize_t
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
+pub unsafe extern "C-unwind" fn sendmmsg(
     socket: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,
@@ -176,7 +184,7 @@ pub unsafe extern "C" fn sendmmsg(
 
 /// System calls by their number. The usual ones that change or sync files are as those of the C library.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
+pub unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -202,6 +210,10 @@ pub unsafe extern "C" fn syscall(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => return c_long::from(descriptors::dup2(fd, b as c_int)),
             libc::SYS_dup3 => return c_long::from(descriptors::dup3(fd, b as c_int, c as c_int)),
+            libc::SYS_execve => {
+                let values = |word: c_long| word as *const *const libc::c_char;
+                return c_long::from(exec::execve(a as *const libc::c_char, values(b), values(c)));
+            }
             libc::SYS_io_uring_setup => made_ring(),
             libc::SYS_io_submit => give_up_requests(b, c as *const *const Iocb),
             libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_fallocate => give_up(fd),
@@ -226,7 +238,7 @@ fn made_ring() -> io::Result<()> {
 
 /// Of liburing, which calls the kernel itself, and answers with the negative error number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
     match made_ring() {
         // SAFETY: the caller's arguments.
         Ok(()) => unsafe { real::io_uring_setup(entries, parameters) },
@@ -235,7 +247,11 @@ pub unsafe extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+pub unsafe extern "C-unwind" fn io_uring_queue_init(
+    entries: c_uint,
+    ring: *mut c_void,
+    flags: c_uint,
+) -> c_int {
     match made_ring() {
         // SAFETY: the caller's arguments.
         Ok(()) => unsafe { real::io_uring_queue_init(entries, ring, flags) },
@@ -244,7 +260,7 @@ pub unsafe extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void,
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_uring_queue_init_params(
+pub unsafe extern "C-unwind" fn io_uring_queue_init_params(
     entries: c_uint,
     ring: *mut c_void,
     parameters: *mut c_void,

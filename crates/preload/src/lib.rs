@@ -6,13 +6,17 @@
 //! | `open` | open, creat, fopen, and their variants |
 //! | `write` | write, pwrite, writev, pwritev, truncation, allocation, mapping |
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
-//! | `names` | rename, unlink, remove |
+//! | `names` | rename, unlink, remove, chroot |
 //! | `descriptors` | close, dup, fcntl |
+//! | `exec` | execve and its variants: the area has nothing of any file before |
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
 //! | `rings` | a look for an io_uring of the program, which writes unseen |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
+//!
+//! Functions that are cancellation points of threads may be unwound: they have nothing to drop while they call the C library's, and are
+//! not cancelled while they have a lock. What the library allocates is its own, as a signal may have interrupted the program's malloc.
 //!
 //! A forked child follows nothing: its calls reach the files alone, and before it changes a file that its parent follows, the parent
 //! gives the file up (`tree`). The area is opened when the first file is to be followed, so that a program that puts itself into
@@ -24,6 +28,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod descriptors;
+mod exec;
 mod hidden;
 mod names;
 mod open;
@@ -35,38 +40,63 @@ mod sync;
 mod tree;
 mod write;
 
-use area::files::{FileId, Journal};
+use area::files::{FileId, FilesError, Journal, Source};
+use area::own;
+use dlmalloc::GlobalDlmalloc;
 use libc::{c_int, pid_t};
 use state::{APPENDS, Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Settings, answer, followed};
-use state::{inside, is_passive, place, present, set_errno, settings};
+use state::{inside, is_passive, place, present, pthread_testcancel, set_errno, settings};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The journal, which is opened now if it was not; the error number for the program if it cannot be.
-fn journal(settings: &Settings) -> Result<&'static Journal, c_int> {
+/// The program's own may be held by the very thread that a signal has interrupted.
+#[global_allocator]
+static MEMORY: GlobalDlmalloc = GlobalDlmalloc;
+
+/// The journal, which is opened now if it was not. `None` if it cannot be: then the file system has all files alone.
+fn journal(settings: &Settings) -> Option<&'static Journal> {
     let open = || {
+        // Another process of the run may have been faster: it has the area.
         if !tree::own() {
-            return Err(libc::EBUSY);
+            return None;
         }
-        open_journal(settings).inspect_err(|_| tree::disown())
+        let journal = open_journal(settings);
+        if journal.is_none() {
+            tree::disown();
+        }
+        journal
     };
-    let journal = JOURNAL.get_or_init(|| inside(open)).as_ref();
-    let journal = journal.map_err(|&code| code)?;
+    if JOURNAL.get().is_none() && tree::is_another() {
+        return None;
+    }
+    let journal = JOURNAL.get_or_init(|| inside(open)).as_ref()?;
     inside(|| tree::opened(journal));
-    Ok(journal)
+    Some(journal)
 }
 
-fn open_journal(settings: &Settings) -> Result<Journal, c_int> {
-    match Journal::open(&settings.source) {
+fn open_journal(settings: &Settings) -> Option<Journal> {
+    let handed = || match &settings.source {
+        Source::Path(path, _) => tree::hand_out().map(|result| (path, result)),
+        Source::Nvm(..) => None,
+    };
+    let opened = match handed() {
+        Some((_, Ok(area))) => Journal::open_file_of_area(area),
+        Some((path, Err(source))) => Err(FilesError::File {
+            path: path.clone(),
+            source,
+        }),
+        None => Journal::open(&settings.source),
+    };
+    match opened {
         Ok((journal, _)) => {
             OWNER.store(std::process::id() as pid_t, Ordering::Relaxed);
             // SAFETY: the function is there as long as the process.
             unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
-            Ok(journal)
+            Some(journal)
         }
         Err(error) => {
-            eprintln!("switchyard run: {error}");
-            Err(libc::EBUSY)
+            eprintln!("switchyard run: {error}: syncs of this program go to the file system");
+            None
         }
     }
 }
@@ -74,7 +104,8 @@ fn open_journal(settings: &Settings) -> Result<Journal, c_int> {
 /// In a child, after fork.
 extern "C" fn after_fork() {
     IS_PASSIVE.store(true, Ordering::Relaxed);
-    let area = JOURNAL.get().and_then(|it| it.as_ref().ok()?.descriptor());
+    own::forked();
+    let area = JOURNAL.get().and_then(|it| it.as_ref()?.descriptor());
     if let Some(area) = area {
         // SAFETY: the child's copy, which nothing uses.
         unsafe { libc::syscall(libc::SYS_close, area) };
@@ -86,6 +117,8 @@ fn to_change(fd: c_int) -> io::Result<Option<Followed>> {
     if place(fd).is_none_or(|place| place.load(Ordering::Relaxed) == 0) {
         return Ok(None);
     }
+    // SAFETY: nothing is dropped on the way, and the callers are cancellation points.
+    unsafe { pthread_testcancel() };
     let known = followed(fd);
     if known.is_none() && !IS_INSIDE.get() {
         tree::change(fd)?;
@@ -95,6 +128,9 @@ fn to_change(fd: c_int) -> io::Result<Option<Followed>> {
 
 /// The descriptor is not followed any more.
 fn unfollow(fd: c_int) {
+    if state::is_own_memory() {
+        inside(|| own::unlocking(fd));
+    }
     if followed(fd).is_none() {
         // What is there is another process's; a child of vfork has its parent's memory.
         if IS_PASSIVE.load(Ordering::Relaxed) || JOURNAL.get().is_none() {

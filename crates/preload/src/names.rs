@@ -1,10 +1,10 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
 use crate::{answer, inside, present, real, tree};
-use area::files::{FileId, Journal};
+use area::files::{FileId, Journal, change_root, whole};
+use area::own;
 use libc::{c_char, c_int, c_uint};
 use std::ffi::{CStr, OsStr};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,30 +17,33 @@ fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
     Some(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// The name that `path` is, relative to a directory's descriptor: absolute, its directories without links.
+/// The name that `path` is, relative to a directory's descriptor: absolute, its directories without links, as the area has it.
 fn name(directory: c_int, path: *const c_char) -> Option<PathBuf> {
     let path = path_of(path)?;
-    let parent = base(directory, path)?.join(path.parent()?);
-    let parent = if parent.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        &parent
-    };
-    Some(fs::canonicalize(parent).ok()?.join(path.file_name()?))
+    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let parent = own::resolve(directory, parent.unwrap_or(Path::new("."))).ok()?;
+    Some(whole(&parent).join(path.file_name()?))
 }
 
-/// The file that `path` leads to, relative to a directory's descriptor.
+/// The file that `path` leads to, relative to a directory's descriptor, as the area has it.
 pub(crate) fn target(directory: c_int, path: *const c_char) -> Option<PathBuf> {
-    fs::canonicalize(base(directory, path_of(path)?)?.join(path_of(path)?)).ok()
+    own::resolve(directory, path_of(path)?).ok().map(|it| whole(&it))
 }
 
-/// The directory that a path is relative to.
-fn base(directory: c_int, path: &Path) -> Option<PathBuf> {
-    match directory {
-        libc::AT_FDCWD => Some(PathBuf::new()),
-        _ if path.is_absolute() => Some(PathBuf::new()),
-        _ => fs::read_link(format!("/proc/self/fd/{directory}")).ok(),
+/// Another root: what the area knows has the paths of the one before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
+    let root = inside(|| target_here(path));
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::chroot(path) };
+    if let (0, Some(root)) = (result, root) {
+        inside(|| change_root(&root));
     }
+    result
+}
+
+fn target_here(path: *const c_char) -> Option<PathBuf> {
+    own::resolve(libc::AT_FDCWD, path_of(path)?).ok()
 }
 
 fn known(directory: c_int, path: *const c_char) -> Option<(&'static Journal, FileId)> {
@@ -50,7 +53,7 @@ fn known(directory: c_int, path: *const c_char) -> Option<(&'static Journal, Fil
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn renameat2(
+pub unsafe extern "C-unwind" fn renameat2(
     from_directory: c_int,
     from: *const c_char,
     to_directory: c_int,
@@ -75,13 +78,13 @@ pub unsafe extern "C" fn renameat2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { renameat2(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn renameat(
+pub unsafe extern "C-unwind" fn renameat(
     from_directory: c_int,
     from: *const c_char,
     to_directory: c_int,
@@ -92,7 +95,7 @@ pub unsafe extern "C" fn renameat(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::unlinkat(directory, path, flags) };
     match known(directory, path) {
@@ -102,13 +105,13 @@ pub unsafe extern "C" fn unlinkat(directory: c_int, path: *const c_char, flags: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn unlink(path: *const c_char) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { unlinkat(libc::AT_FDCWD, path, 0) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::remove(path) };
     match known(libc::AT_FDCWD, path) {

@@ -3,13 +3,13 @@
 use crate::{APPENDS, SYNCS, Settings, inside, is_passive, journal, names, place, present, real, rings};
 use crate::{set_errno, settings, tree, unfollow};
 use area::files::{FileId, Journal, matches};
-use area::own::is_own;
+use area::own::{descriptors, is_own};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::{CStr, OsStr};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::{fs, io};
 
 const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
 
@@ -72,14 +72,11 @@ fn is_open_elsewhere(fd: c_int) -> bool {
         let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
         flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0
     };
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+    let Some(numbers) = descriptors() else {
         return true;
     };
     let wanted = identity(fd);
-    let numbers = entries
-        .flatten()
-        .filter_map(|it| it.file_name().to_str()?.parse().ok());
-    let mut others = numbers.filter(|&other: &c_int| other != fd && !is_own(other));
+    let mut others = numbers.into_iter().filter(|&other| other != fd && !is_own(other));
     others.any(|other| identity(other) == wanted && writes(other))
 }
 
@@ -136,12 +133,10 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     let Some(settings) = chosen(path) else {
         return follow_known(open(flags), flags);
     };
-    let journal = match journal(settings) {
-        Ok(journal) => journal,
-        Err(code) => {
-            set_errno(code);
-            return -1;
-        }
+    let Some(journal) = journal(settings) else {
+        // Another process has the area, or nobody can.
+        let fd = open(flags);
+        return if tree::is_another() { told(fd, true) } else { fd };
     };
     // What the log has of a file must not be made to one that was emptied without the log's knowledge.
     let is_known = || journal.find(&names::target(directory, path)?);
@@ -174,7 +169,7 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
 macro_rules! opens {
     ($($name:ident($($argument:ident: $type:ty),*) => $directory:expr, $path:ident, $flags:expr, $mode:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller's arguments.
             unsafe { open_any($directory, $path, $flags, $mode) }
         }

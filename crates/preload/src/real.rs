@@ -29,7 +29,7 @@ macro_rules! real {
             static PLACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
             let found = find(&PLACE, concat!(stringify!($name), "\0"));
             // SAFETY: the C library's function of this name has this type.
-            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
             // SAFETY: the caller keeps to its contract.
             unsafe { function($($argument),*) }
         }
@@ -68,6 +68,12 @@ real! {
     sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int;
     syncfs(fd: c_int) -> c_int;
     sync() -> ();
+    execve(path: *const c_char, values: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv(path: *const c_char, values: *const *const c_char) -> c_int;
+    execvp(path: *const c_char, values: *const *const c_char) -> c_int;
+    execvpe(path: *const c_char, values: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, values: *const *const c_char, environment: *const *const c_char) -> c_int;
+    chroot(path: *const c_char) -> c_int;
     renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint) -> c_int;
     unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     remove(path: *const c_char) -> c_int;
@@ -98,6 +104,9 @@ variadic! {
     __dprintf_chk;
     vdprintf;
     __vdprintf_chk;
+    execl;
+    execle;
+    execlp;
 }
 
 /// Functions of libraries that a program may lack: they answer with a negative error number.

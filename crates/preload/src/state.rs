@@ -6,10 +6,10 @@ use area::files::{FileId, Journal, Source};
 use libc::{c_int, pid_t};
 use std::cell::Cell;
 use std::ffi::CString;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::{io, mem, ptr, thread};
 
 /// Descriptors from here on are not followed.
 pub(crate) const DESCRIPTORS_MAX: usize = 1 << 16;
@@ -29,7 +29,7 @@ pub(crate) static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
 /// The process that opened the area.
 pub(crate) static OWNER: AtomicI32 = AtomicI32::new(0);
 pub(crate) static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
-pub(crate) static JOURNAL: OnceLock<Result<Journal, c_int>> = OnceLock::new();
+pub(crate) static JOURNAL: OnceLock<Option<Journal>> = OnceLock::new();
 
 thread_local! {
     /// This thread is in the journal: its own calls are not followed.
@@ -65,12 +65,74 @@ pub(crate) fn settings() -> Option<&'static Settings> {
     SETTINGS.get_or_init(|| inside(Settings::read)).as_ref()
 }
 
-/// Runs `f` with this thread's own calls not followed.
+/// Runs `f` with this thread's own calls not followed. No signal's handler runs meanwhile, as it may call us, or leave for good; and the
+/// thread is not cancelled, as it would take our locks along.
 pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
-    let before = IS_INSIDE.replace(true);
-    let result = f();
-    IS_INSIDE.set(before);
-    result
+    if IS_INSIDE.get() {
+        return f();
+    }
+    let _within = Within::enter();
+    f()
+}
+
+struct Within {
+    signals: libc::sigset_t,
+    cancel: c_int,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+unsafe extern "C-unwind" {
+    /// Ends the thread if it was cancelled. Nobody between the program and this call may have something to drop.
+    pub(crate) fn pthread_testcancel();
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of pthread.h.
+const CANCEL_DISABLE: c_int = 1;
+/// A fault of the thread itself.
+const FAULTS: [c_int; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGSYS,
+];
+
+impl Within {
+    fn enter() -> Self {
+        // SAFETY: zeros are valid sets, which the calls fill.
+        let within = unsafe {
+            let (mut all, mut signals, mut cancel) = (mem::zeroed(), mem::zeroed(), 0);
+            libc::sigfillset(&mut all);
+            for fault in FAULTS {
+                libc::sigdelset(&mut all, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut signals);
+            pthread_setcancelstate(CANCEL_DISABLE, &mut cancel);
+            Self { signals, cancel }
+        };
+        IS_INSIDE.set(true);
+        within
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The program cannot go on with what is half done, and has nothing that would catch it.
+            std::process::abort();
+        }
+        IS_INSIDE.set(false);
+        // SAFETY: what was there before.
+        unsafe {
+            pthread_setcancelstate(self.cancel, ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut());
+        }
+    }
 }
 
 pub(crate) fn is_passive() -> bool {
@@ -80,8 +142,13 @@ pub(crate) fn is_passive() -> bool {
 /// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
 /// its own.
 pub(crate) fn present() -> Option<&'static Journal> {
-    let journal = JOURNAL.get()?.as_ref().ok()?;
+    let journal = JOURNAL.get()?.as_ref()?;
     (!is_passive() && is_owner()).then_some(journal)
+}
+
+/// False in a child of vfork, which has its parent's memory, and descriptors of its own.
+pub(crate) fn is_own_memory() -> bool {
+    JOURNAL.get().is_none() || IS_PASSIVE.load(Ordering::Relaxed) || is_owner()
 }
 
 /// True in the process that opened the area.

@@ -2,7 +2,7 @@
 
 use crate::open::{chosen, follow, matched, told};
 use crate::write::give_up;
-use crate::{Followed, followed, inside, journal, present, real, set_errno, tree, unfollow};
+use crate::{Followed, exec, followed, inside, journal, present, real, set_errno, tree, unfollow};
 use area::files::Journal;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -31,15 +31,18 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
     }
     let known = || present().filter(|journal| inside(|| journal.find_same(fd)).is_some());
     let journal = match (chosen(path), known()) {
-        (_, Some(journal)) => Ok(journal),
+        (_, Some(journal)) => Some(journal),
         (Some(settings), None) => journal(settings),
         (None, None) => return file,
+    };
+    let Some(journal) = journal else {
+        return file;
     };
     let give_up = |journal: &'static Journal| {
         follow(journal, fd, 0)?;
         followed(fd).map_or(Ok(()), |it: Followed| it.give_up().map_err(|_| libc::EIO))
     };
-    match journal.and_then(give_up) {
+    match give_up(journal) {
         Ok(()) => file,
         Err(code) => {
             unfollow(fd);
@@ -52,19 +55,19 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller's arguments.
     unsafe { stream(path, mode, real::fopen(path, mode)) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller's arguments.
     unsafe { fopen(path, mode) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen(
+pub unsafe extern "C-unwind" fn freopen(
     path: *const c_char,
     mode: *const c_char,
     file: *mut libc::FILE,
@@ -77,7 +80,7 @@ pub unsafe extern "C" fn freopen(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen64(
+pub unsafe extern "C-unwind" fn freopen64(
     path: *const c_char,
     mode: *const c_char,
     file: *mut libc::FILE,
@@ -87,7 +90,7 @@ pub unsafe extern "C" fn freopen64(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if give_up(fd).is_err() {
         set_errno(libc::EIO);
         return std::ptr::null_mut();
@@ -109,12 +112,12 @@ unsafe extern "C" fn fails() -> c_int {
     -1
 }
 
-/// A variadic function of the C library: the file of its first argument is given up, then the library goes on with all arguments
-/// as they are.
+/// A variadic function of the C library: something is done with its first argument, then the function that this names goes on with all
+/// arguments as they are.
 macro_rules! variadic {
-    ($($name:ident by $prepare:ident;)*) => {$(
-        extern "C" fn $prepare(fd: c_int) -> *mut c_void {
-            after_giving_up(fd, real::$name())
+    ($($name:ident by $prepare:ident($first:ident: $type:ty) $how:expr;)*) => {$(
+        extern "C" fn $prepare($first: $type) -> *mut c_void {
+            $how
         }
 
         #[cfg(target_arch = "x86_64")]
@@ -199,8 +202,11 @@ macro_rules! variadic {
 }
 
 variadic! {
-    dprintf by before_dprintf;
-    __dprintf_chk by before_dprintf_chk;
-    vdprintf by before_vdprintf;
-    __vdprintf_chk by before_vdprintf_chk;
+    dprintf by before_dprintf(fd: c_int) after_giving_up(fd, real::dprintf());
+    __dprintf_chk by before_dprintf_chk(fd: c_int) after_giving_up(fd, real::__dprintf_chk());
+    vdprintf by before_vdprintf(fd: c_int) after_giving_up(fd, real::vdprintf());
+    __vdprintf_chk by before_vdprintf_chk(fd: c_int) after_giving_up(fd, real::__vdprintf_chk());
+    execl by before_execl(_path: *const c_char) exec::before(real::execl());
+    execle by before_execle(_path: *const c_char) exec::before(real::execle());
+    execlp by before_execlp(_path: *const c_char) exec::before(real::execlp());
 }

@@ -1,6 +1,6 @@
 //! Syncing: one write to the area.
 
-use crate::state::Followed;
+use crate::state::{Followed, pthread_testcancel};
 use crate::{answer, followed, inside, present, real, tree};
 use libc::{c_int, c_uint, off_t};
 use std::io;
@@ -8,6 +8,8 @@ use std::io;
 /// The followed file of a descriptor, also of one that cannot write. The log has to have all that such a sync makes durable:
 /// recovery takes the log for the newest. If another process follows the file, that process gives it up.
 fn known(fd: c_int) -> io::Result<Option<Followed>> {
+    // SAFETY: nothing is dropped on the way, and the callers are cancellation points.
+    unsafe { pthread_testcancel() };
     if let Some(it) = followed(fd) {
         return Ok(Some(it));
     }
@@ -43,20 +45,25 @@ fn sync_all() -> io::Result<()> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     synced(fd, || unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     synced(fd, || unsafe { real::fdatasync(fd) })
 }
 
 /// It begins to write, which the area need not, or waits for that, which is a sync.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int {
+pub unsafe extern "C-unwind" fn sync_file_range(
+    fd: c_int,
+    offset: off_t,
+    count: off_t,
+    flags: c_uint,
+) -> c_int {
     let waits = flags & (libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER) != 0;
     // SAFETY: the caller's arguments.
     let real = || unsafe { real::sync_file_range(fd, offset, count, flags) };
@@ -68,13 +75,13 @@ pub unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, count: off_t,
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     answer(sync_all().map(|()| unsafe { real::syncfs(fd) }))
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sync() {
+pub unsafe extern "C-unwind" fn sync() {
     // It has no way to tell of a failure, which the next fsync does.
     let _ = sync_all();
     // SAFETY: it takes nothing.

@@ -5,17 +5,19 @@ use crate::state::{
 };
 use area::AreaError;
 use area::MediaOpenError;
-use area::files::{FileId, FilesError, Journal, Source, restore};
-use area::own::is_own;
+use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
+use area::own::{descriptors, is_own};
 use area::table::{Answer, FileKey, Table, is_alive};
 use libc::{c_char, c_int};
+use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
-use std::{fs, io, mem, thread};
+use std::{io, mem, thread};
 
-/// The path of the table, from `switchyard run`.
-const TABLE: &str = "SWITCHYARD_TABLE";
+/// Where `switchyard run` hands out the table and the area.
+const BROKER: &str = "SWITCHYARD_BROKER";
 /// Looks whether the area of a dead owner is free, and the time between two.
 const LOOKS: u32 = 600;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -28,10 +30,26 @@ static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
 fn table() -> Option<&'static Table> {
     let map = || {
         settings()?;
-        let path = std::env::var_os(TABLE);
-        Table::map(path.as_ref().map(|it| it.as_ref())).ok()
+        match broker()?.ask(Wish::Table) {
+            Ok(Some(file)) => Table::map(Some(file.into())).ok(),
+            // The run is over: a program that it has left behind is the only one of it.
+            _ => Table::map(None).ok(),
+        }
     };
     *MAPPED.get_or_init(|| inside(map))
+}
+
+fn broker() -> Option<Broker> {
+    std::env::var(BROKER).ok().and_then(|it| Broker::parse(&it))
+}
+
+/// The area's file as `switchyard run` opens it: with its rights, and in its root. `None` if it is over.
+pub fn hand_out() -> Option<io::Result<File>> {
+    match broker()?.ask(Wish::Area) {
+        Ok(file) => file.map(|it| Ok(it.into())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
+        Err(error) => Some(Err(error)),
+    }
 }
 
 fn failed() -> io::Error {
@@ -67,8 +85,8 @@ pub fn is_another() -> bool {
     if IS_INSIDE.get() {
         return false;
     }
-    if let Some(journal) = JOURNAL.get() {
-        return journal.is_ok() && !is_owner();
+    if let Some(Some(_)) = JOURNAL.get() {
+        return !is_owner();
     }
     table().is_some_and(|table| {
         let owner = table.owner();
@@ -135,6 +153,25 @@ fn ask(key: FileKey, keeps: bool) -> io::Result<()> {
     }
 }
 
+/// Settles the area; false if somebody has it.
+fn is_settled(path: &Path) -> io::Result<bool> {
+    match broker().map(|it| it.ask(Wish::Settled)) {
+        Some(Ok(_)) => return Ok(true),
+        Some(Err(error)) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(false),
+        Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Some(Err(_)) => return Err(failed()),
+        None => {}
+    }
+    match restore(path, 0) {
+        Ok(_) => Ok(true),
+        Err(FilesError::Area(AreaError::Media(MediaOpenError::InUse(_)))) => Ok(false),
+        Err(error) => {
+            eprintln!("switchyard run: {error}");
+            Err(failed())
+        }
+    }
+}
+
 /// Settles the area of an owner that is dead, unless somebody else does.
 fn bury(table: &Table, owner: u32) -> io::Result<()> {
     let Some(Settings {
@@ -146,16 +183,9 @@ fn bury(table: &Table, owner: u32) -> io::Result<()> {
         return Ok(());
     };
     for _ in 0..LOOKS {
-        match restore(path, 0) {
-            Ok(_) => {
-                table.bury(owner);
-                return Ok(());
-            }
-            Err(FilesError::Area(AreaError::Media(MediaOpenError::InUse(_)))) => {}
-            Err(error) => {
-                eprintln!("switchyard run: {error}");
-                return Err(failed());
-            }
+        if is_settled(path)? {
+            table.bury(owner);
+            return Ok(());
         }
         let next = table.owner();
         if next != owner && next != 0 && is_alive(next) {
@@ -211,9 +241,13 @@ pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
 
 /// When a program starts: what it has inherited may be followed by another process, or have been by the program that was here before.
 extern "C" fn at_start() {
-    if std::env::var_os(TABLE).is_none() {
+    // SAFETY: no other thread is there yet.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+    if std::env::var_os(BROKER).is_none() {
         return;
     }
+    // Later there may be another root, or another user.
+    inside(prepare);
     let Some(table) = table() else {
         return;
     };
@@ -229,13 +263,7 @@ extern "C" fn at_start() {
 }
 
 fn mark_inherited(table: &Table, own: u32) {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
-        return;
-    };
-    for fd in entries
-        .flatten()
-        .filter_map(|it| it.file_name().to_str()?.parse().ok())
-    {
+    for fd in descriptors().unwrap_or_default() {
         let is_followed = |fd| key_of(fd).is_some_and(|key| table.is_followed(own, key));
         if let Some(place) = place(fd).filter(|_| !is_own(fd) && is_followed(fd)) {
             place.store(FOREIGN, Ordering::Relaxed);

@@ -19,14 +19,7 @@ impl Followed {
         }
     }
 
-    fn write(
-        &self,
-        fd: c_int,
-        at: At,
-        data: &[&[u8]],
-        syncs: bool,
-        make: impl FnOnce() -> ssize_t,
-    ) -> ssize_t {
+    fn write(&self, fd: c_int, at: At, data: &[&[u8]], syncs: bool, make: impl Fn() -> ssize_t) -> ssize_t {
         let unsynced = || {
             let appends = self.flags & crate::APPENDS != 0;
             self.journal.write_unsynced(fd, self.file, at, appends, data)
@@ -45,7 +38,7 @@ impl Followed {
         at: At,
         data: *const c_void,
         count: size_t,
-        make: impl FnOnce() -> ssize_t,
+        make: impl Fn() -> ssize_t,
     ) -> ssize_t {
         if data.is_null() || count > isize::MAX as usize {
             return make();
@@ -61,23 +54,26 @@ impl Followed {
         at: At,
         (parts, count): (*const iovec, c_int),
         syncs: bool,
-        make: impl FnOnce() -> ssize_t,
+        make: impl Fn() -> ssize_t,
     ) -> ssize_t {
         if parts.is_null() || !(1..=PARTS_MAX).contains(&count) {
             return make();
         }
         // SAFETY: the program's vector.
         let parts = unsafe { slice::from_raw_parts(parts, count as usize) };
-        let filled = parts.iter().filter(|part| part.iov_len > 0);
-        // SAFETY: the program's bytes.
-        let bytes = |part: &iovec| unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        let data: Vec<&[u8]> = filled.map(bytes).collect();
-        self.write(fd, at, &data, syncs, make)
+        inside(|| {
+            let filled = parts.iter().filter(|part| part.iov_len > 0);
+            // SAFETY: the program's bytes.
+            let bytes =
+                |part: &iovec| unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+            let data: Vec<&[u8]> = filled.map(bytes).collect();
+            self.write(fd, at, &data, syncs, make)
+        })
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::write(fd, data, count) };
     match to_change(fd) {
@@ -89,7 +85,12 @@ pub unsafe extern "C" fn write(fd: c_int, data: *const c_void, count: size_t) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwrite(
+    fd: c_int,
+    data: *const c_void,
+    count: size_t,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwrite(fd, data, count, offset) };
     match to_change(fd) {
@@ -101,13 +102,18 @@ pub unsafe extern "C" fn pwrite(fd: c_int, data: *const c_void, count: size_t, o
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwrite64(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwrite64(
+    fd: c_int,
+    data: *const c_void,
+    count: size_t,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     unsafe { pwrite(fd, data, count, offset) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::writev(fd, parts, count) };
     match to_change(fd) {
@@ -119,7 +125,12 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwritev(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwritev(fd, parts, count, offset) };
     match to_change(fd) {
@@ -131,13 +142,18 @@ pub unsafe extern "C" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, o
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwritev64(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     unsafe { pwritev(fd, parts, count, offset) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(
+pub unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     parts: *const iovec,
     count: c_int,
@@ -163,7 +179,7 @@ pub unsafe extern "C" fn pwritev2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev64v2(
+pub unsafe extern "C-unwind" fn pwritev64v2(
     fd: c_int,
     parts: *const iovec,
     count: c_int,
@@ -180,20 +196,30 @@ pub(crate) fn give_up(fd: c_int) -> io::Result<()> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::sendfile(to, from, offset, count) as i64 };
     answer(give_up(to).map(make)) as ssize_t
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the caller's arguments.
     unsafe { sendfile(to, from, offset, count) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut loff_t,
     to: c_int,
@@ -207,7 +233,7 @@ pub unsafe extern "C" fn splice(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn copy_file_range(
+pub unsafe extern "C-unwind" fn copy_file_range(
     from: c_int,
     from_offset: *mut loff_t,
     to: c_int,
@@ -221,7 +247,7 @@ pub unsafe extern "C" fn copy_file_range(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
+pub unsafe extern "C-unwind" fn mmap(
     at: *mut c_void,
     count: size_t,
     protection: c_int,
@@ -245,7 +271,7 @@ pub unsafe extern "C" fn mmap(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
+pub unsafe extern "C-unwind" fn mmap64(
     at: *mut c_void,
     count: size_t,
     protection: c_int,
@@ -258,7 +284,7 @@ pub unsafe extern "C" fn mmap64(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::ftruncate(fd, size) };
     match (to_change(fd), u64::try_from(size)) {
@@ -269,13 +295,13 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { ftruncate(fd, size) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::truncate(path, size) };
     if let Err(error) = tree::change_path(libc::AT_FDCWD, path, true) {
@@ -292,13 +318,13 @@ pub unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn truncate64(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { truncate(path, size) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::fallocate(fd, mode, offset, count) };
     let it = match to_change(fd) {
@@ -313,14 +339,14 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count:
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { fallocate(fd, mode, offset, count) }
 }
 
 /// Answers with the error number itself.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::posix_fallocate(fd, offset, count) };
     match to_change(fd) {
@@ -331,7 +357,7 @@ pub unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, count: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn posix_fallocate64(fd: c_int, offset: off_t, count: off_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { posix_fallocate(fd, offset, count) }
 }

@@ -150,7 +150,8 @@ impl World {
         let Some((description, change)) = change else {
             return;
         };
-        let (map, log, key, header) = (self.map, self.log, id.key(), change.emit());
+        let key = self.files.number(id).key();
+        let (map, log, header) = (self.map, self.log, change.emit());
         let mut ops = Vec::new();
         if let Some(data) = &description {
             ops.push(Op::Put { map, key: &key, data });
@@ -233,10 +234,8 @@ impl World {
                 self.sync_area();
                 self.syncs[0] += 1;
             }
-            SyncBy::Checkpoint => {
-                self.end_checkpoint();
-                self.begin_checkpoint();
-                self.end_checkpoint();
+            SyncBy::Settle => {
+                self.settle(id);
                 self.syncs[1] += 1;
             }
             SyncBy::FileSystem => panic!("removed files are closed at once here"),
@@ -245,11 +244,32 @@ impl World {
         self.since.insert(path, last);
     }
 
+    /// The file is the file system's, as far as it goes: with a checkpoint under way, or none.
+    fn settle(&mut self, id: FileId) {
+        let Some(with_directory) = self.files.unsettled(id) else {
+            return;
+        };
+        self.keep(id, with_directory);
+        if let Some(number) = self.files.settle(id) {
+            let (map, key) = (self.map, number.key());
+            assert!(self.enter(&[Op::Remove { map, key: &key }]), "a removal has room");
+            self.sync_area();
+        }
+    }
+
+    fn keep(&mut self, id: FileId, with_directory: bool) {
+        let inode = self.inodes.get_mut(&self.inode_of[&id]).expect("kept");
+        inode.kept = inode.seen.clone();
+        if with_directory {
+            self.names_kept = self.names.clone();
+        }
+    }
+
     fn remove(&mut self, path: &'static [u8]) {
         let id = self.open.remove(path).expect("open");
         let before = self.history[path].len() - 1;
         if let Some(data) = self.files.remove(id) {
-            let key = id.key();
+            let key = self.files.number(id).key();
             let put = Op::Put {
                 map: self.map,
                 key: &key,
@@ -279,12 +299,8 @@ impl World {
         let Some((round, end)) = self.round.take() else {
             return;
         };
-        for (id, with_directory) in &round.files {
-            let inode = self.inodes.get_mut(&self.inode_of[id]).expect("kept");
-            inode.kept = inode.seen.clone();
-            if *with_directory {
-                self.names_kept = self.names.clone();
-            }
+        for &(id, with_directory) in &round.files {
+            self.keep(id, with_directory);
         }
         let settled = self.files.end_checkpoint(&round);
         let (map, log) = (self.map, self.log);
@@ -338,7 +354,8 @@ impl World {
             0..=17 => self.write(path),
             18..=19 => self.resize(path),
             20..=27 => self.sync(path),
-            28..=29 => self.remove(path),
+            28 => self.remove(path),
+            29 => self.settle(self.open[path]),
             30..=31 => {
                 let id = self.open.remove(path).expect("open");
                 self.files.close(id);
@@ -603,7 +620,7 @@ fn a_write_behind_the_end_is_not_logged() {
     assert!(files.write(id, 0, 10, 1).is_some());
     // Somebody else has made it longer.
     assert!(files.write(id, 20, 10, 1).is_none());
-    assert_eq!(files.sync(id, true), SyncBy::Checkpoint);
+    assert_eq!(files.sync(id, true), SyncBy::Settle);
 }
 
 /// bug: what another way than the log's had written was lost after a sync. fix: a sync that follows no logged change is a real one.
@@ -620,5 +637,5 @@ fn a_sync_without_news_is_left_to_a_checkpoint() {
     assert_eq!(files.sync(id, false), SyncBy::Log);
     // Another thread's sync has taken its change along.
     assert_eq!(files.sync(id, true), SyncBy::Log);
-    assert_eq!(files.sync(id, false), SyncBy::Checkpoint);
+    assert_eq!(files.sync(id, false), SyncBy::Settle);
 }

@@ -7,13 +7,14 @@ use anyhow::{Context, bail, ensure};
 use area::AreaError;
 use area::files::{
     DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
+    serve,
 };
 use area::table::Table;
 use clap::Args;
 use runtime::MediaOpenError;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -135,9 +136,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
         .env("SWITCHYARD_MATCH", patterns);
-    let table = table()?;
-    let place = format!("/proc/{}/fd/{}", std::process::id(), table.as_raw_fd());
-    command.env("SWITCHYARD_TABLE", place);
+    let broker =
+        serve(area.clone(), table()?).context("the program would have nobody to ask for its area")?;
+    command.env("SWITCHYARD_BROKER", broker.text());
     let status = run_to_end(&mut command);
     let status = status.with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))?;
     if !args.nvm {

@@ -1,11 +1,14 @@
 //! Which file a descriptor, path or handle leads to, and whether the kernel still has its pages.
 
+use super::root;
+use crate::own;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use store::files::{Description, Identity};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -37,14 +40,18 @@ fn ns(time: libc::statx_timestamp) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + u64::from(time.tv_nsec)
 }
 
-/// Name and size of the descriptor's file; `None` unless it is a regular file with a name.
+/// Name and size of the descriptor's file; `None` unless it is a regular file with a name that can be told.
 pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>> {
     let fd = file.as_fd().as_raw_fd();
     let found = statx(fd, c"", libc::AT_EMPTY_PATH, 0)?;
-    if !found.is_regular {
+    if !found.is_regular || found.links == 0 {
         return Ok(None);
     }
-    let path = std::fs::read_link(format!("/proc/self/fd/{fd}"))?;
+    let Ok(path) = own::link(fd) else {
+        // Without a path nobody could find it again.
+        return Ok(None);
+    };
+    let path = root::whole(&path);
     let description = Description {
         path: path.as_os_str().as_bytes().to_vec(),
         handle: handle(fd),
@@ -67,10 +74,7 @@ pub(super) enum Name {
 
 pub(super) fn name(file: impl AsFd) -> Name {
     let fd = file.as_fd();
-    match (
-        links(fd),
-        std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())),
-    ) {
+    match (links(fd), own::link(fd.as_raw_fd())) {
         (Ok(0), _) => Name::None,
         (Ok(_), Ok(path)) if path.is_absolute() && !path.as_os_str().as_bytes().ends_with(b" (deleted)") => {
             Name::Path(path)
@@ -210,7 +214,7 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
     let file = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK | libc::STATX_UID | libc::STATX_GID;
     let place = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
     let data = ask(fd, path, flags, file | place | mount | times)?;
-    let boot = std::fs::read(BOOT_ID)?;
+    let boot = boot()?;
     let mount = data.stx_mnt_id.to_le_bytes();
     let device = [data.stx_dev_major, data.stx_dev_minor]
         .map(u32::to_le_bytes)
@@ -228,6 +232,21 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
         links: data.stx_nlink,
         changed_ns: if times != 0 { ns(data.stx_ctime) } else { 0 },
     })
+}
+
+/// The boot. It is read once, as another root may lack it.
+fn boot() -> io::Result<&'static [u8]> {
+    static BOOT: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Ok(boot);
+    }
+    let read = std::fs::read(BOOT_ID)?;
+    Ok(BOOT.get_or_init(|| read))
+}
+
+/// Reads what another root may lack.
+pub fn prepare() {
+    let _ = (own::proc(), boot());
 }
 
 /// FNV-1a.

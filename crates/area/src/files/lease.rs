@@ -31,9 +31,14 @@ impl Lease {
         }
     }
 
-    /// True if files may change now.
-    pub fn holds(&self) -> bool {
-        clock_ns() + LEFT_NS_MIN <= self.durable.until_ns
+    /// The end of the claim that is durable.
+    pub fn until_ns(&self) -> u64 {
+        self.durable.until_ns
+    }
+
+    /// True if files may change now under a claim that ends then.
+    pub fn is_held(until_ns: u64) -> bool {
+        clock_ns() + LEFT_NS_MIN <= until_ns
     }
 
     fn enter(&mut self, area: &Area) -> Result<Claim, AreaError> {
@@ -51,7 +56,7 @@ impl Lease {
 
     /// Extends the claim, durably, if it runs out.
     pub fn hold(&mut self, area: &Area) -> Result<(), AreaError> {
-        if self.holds() {
+        if Self::is_held(self.until_ns()) {
             return Ok(());
         }
         let claim = self.enter(area)?;

@@ -1,44 +1,52 @@
 //! Files of an unmodified program that an area makes durable (docs/format/files.md): what the preload calls for each
 //! descriptor that it follows.
 //!
-//! Every change is made to the file itself, as the program asked, and logged, under one lock, so that the log has the order of
-//! the changes. A sync makes the log durable. A thread of its own shortens the log by checkpoints.
+//! Every change is made to the file itself, as the program asked, and logged, under the file's lock, so that the log has the order of
+//! the changes of a file, and of those of a thread. A sync makes the log durable. A thread of its own shortens the log by
+//! checkpoints.
 //!
-//! Locks are taken in this order: rounds, state, the area's.
+//! Locks are taken in this order: rounds, the files' by their numbers, names, state, the area's. No system call that may take long is
+//! made under the last two.
 
+mod broker;
 mod error;
 mod identity;
 mod lease;
+mod opened;
 mod pattern;
 mod program;
 mod recover;
+mod root;
+mod shared;
 
+pub use broker::{Broker, Wish, serve};
 pub use error::FilesError;
+pub use identity::prepare;
 pub use pattern::{DEFAULT_PATTERNS, matches};
 pub use program::{end_as, run_to_end};
 pub use recover::{Recovered, export, forget, restore};
+pub use root::{change_root, whole};
 pub use store::files::FileId;
 
 use crate::area::{Area, AreaOptions};
 use crate::awake;
 use crate::backend::NvmTiming;
 use crate::error::AreaError;
-use crate::own::{self, Own};
-use crate::structures::Log;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, thread};
-use identity::Name;
+use crate::own;
+use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, PoisonError, thread};
 use lease::Lease;
+use opened::{Opened, keep_directories, open_plain, sync_directory, sync_file};
+use shared::{Shared, State, failed};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use store::files::{Change, Claim, FileLimits, Files, Round, Settled, SyncBy};
-use store::{Op, StructureId};
+use store::Op;
+use store::files::{Claim, FileLimits, Files, SyncBy};
 
 /// A file that changes by so much between two syncs is synced by the file system: its cost is that of the data then.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -65,54 +73,10 @@ pub enum At {
     End,
 }
 
-struct State {
-    files: Files,
-    /// Of each file: open as long as the area has something of it.
-    descriptors: BTreeMap<FileId, Arc<Own>>,
-    /// Of files that are open with O_SYNC or O_DSYNC: a descriptor without these flags.
-    plain: BTreeMap<FileId, Arc<Own>>,
-    /// Held whenever a file changes.
-    lease: Lease,
-    /// The program has had locks of the file (fcntl(2)), which end if any of its descriptors is closed.
-    locked: BTreeSet<FileId>,
-    /// A file could not be synced, or the area not written.
-    has_failed: bool,
-    is_closing: bool,
-}
-
-impl State {
-    /// Closes our descriptors of these files. Those of locked files stay open.
-    fn close(&mut self, is_done: impl Fn(FileId) -> bool) {
-        for map in [&mut self.descriptors, &mut self.plain] {
-            map.retain(|&id, own| {
-                if is_done(id) && self.locked.contains(&id) {
-                    mem::forget(Arc::clone(own));
-                }
-                !is_done(id)
-            });
-        }
-    }
-}
-
-struct Shared {
-    area: Area,
-    map: StructureId,
-    writes: Log,
-    batch_bytes_max: usize,
-    rounds: Mutex<()>,
-    state: Mutex<State>,
-    /// The thread sleeps here.
-    due: Condvar,
-}
-
 /// The files of this process that its area makes durable.
 pub struct Journal {
     shared: Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-}
-
-fn failed() -> io::Error {
-    io::Error::from_raw_os_error(libc::EIO)
 }
 
 thread_local! {
@@ -127,6 +91,15 @@ impl Journal {
             Source::Path(path, bytes) => Area::open(path, &AreaOptions::new(*bytes))?,
             Source::Nvm(bytes, timing) => Area::memory(&AreaOptions::new(*bytes), Some(*timing))?,
         };
+        Self::on(area)
+    }
+
+    /// The same of an area in a file that somebody else has opened for this process.
+    pub fn open_file_of_area(file: File) -> Result<(Self, Recovered), FilesError> {
+        Self::on(Area::from_file(file, &AreaOptions::new(0))?)
+    }
+
+    fn on(area: Area) -> Result<(Self, Recovered), FilesError> {
         let (map, writes) = recover::structures(&area)?;
         let recovered = recover::in_place(&area, map, &writes)?;
         let limits = FileLimits {
@@ -137,11 +110,14 @@ impl Journal {
             map,
             batch_bytes_max: area.batch_bytes_max(),
             rounds: Mutex::new(()),
+            names: Mutex::new(()),
+            directories: Mutex::new(BTreeSet::new()),
+            until_ns: AtomicU64::new(0),
             state: Mutex::new(State {
                 files: Files::new(limits, FileId(writes.positions().end + 1)),
-                descriptors: BTreeMap::new(),
+                opened: BTreeMap::new(),
+                directories: BTreeMap::new(),
                 plain: BTreeMap::new(),
-                locked: BTreeSet::new(),
                 lease: Lease::new(map, Claim::default()),
                 has_failed: false,
                 is_closing: false,
@@ -175,28 +151,39 @@ impl Journal {
     pub fn open_file(&self, fd: RawFd, is_truncated: bool) -> io::Result<Option<FileId>> {
         // SAFETY: the caller's descriptor is open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let shared = &*self.shared;
+        let names = shared.names();
         let Some((description, size)) = identity::describe(file)? else {
             return Ok(None);
         };
-        // Before the program can have a lock of the file by this descriptor.
         // SAFETY: no memory is involved.
         let syncs = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DSYNC != 0;
-        let mut state = self.shared.lock();
+        let path = description.path.clone();
+        let mut state = shared.lock();
         let (id, is_new) = state.files.open(description, size);
+        if is_new {
+            let Ok(opened) = Opened::new(fd) else {
+                state.files.close(id);
+                return Ok(None);
+            };
+            state.opened.insert(id, Arc::new(opened));
+            state.keep_directory(&path);
+        }
         if syncs
             && !state.plain.contains_key(&id)
-            && let Some(plain) = open_again(fd)
+            && let Some(plain) = open_plain(fd)
         {
-            state.plain.insert(id, Arc::new(Own::new(plain)));
+            state.plain.insert(id, Arc::new(plain));
         }
-        if is_new {
-            let own = own::duplicate(fd)?;
-            state.descriptors.insert(id, Arc::new(Own::new(own)));
-        } else if is_truncated && !state.files.has_size(id, 0) {
+        if !is_new && is_truncated && !state.files.has_size(id, 0) {
             let change = state.files.resize(id, 0);
-            self.shared.log(&mut state, id, change, &[]);
-            drop(state);
+            shared.log(&mut state, id, change, &[]);
+            drop((state, names));
             self.sync(id)?;
+        } else if is_new && size == 0 {
+            drop((state, names));
+            let mut durable = shared.directories.lock().unwrap_or_else(PoisonError::into_inner);
+            keep_directories(Path::new(OsStr::from_bytes(&path)), file, &mut durable)?;
         }
         Ok(Some(id))
     }
@@ -208,26 +195,36 @@ impl Journal {
 
     /// A descriptor was closed.
     pub fn close_file(&self, id: FileId) {
+        let opened = self.shared.opened(id);
+        if opened.is_some_and(|it| it.is_duplicate) && self.opens(id) == 1 {
+            // A failure is kept, and told to whoever syncs next.
+            let _ = self.shared.settle(id);
+        }
         let mut state = self.shared.lock();
-        if state.files.close(id) {
-            state.close(|it| it == id);
+        state.files.close(id);
+        state.close_if_unneeded(id);
+        let closed = state.files.closed();
+        drop(state);
+        if closed > 0 && self.shared.is_crowded(closed) {
+            // A failure is kept, and told to whoever syncs next.
+            let _ = self.shared.checkpoint();
         }
     }
 
     /// Writes by `make`, which returns how many of the bytes were written, or less than 0, and logs it.
-    pub fn write(
-        &self,
-        fd: RawFd,
-        id: FileId,
-        at: At,
-        data: &[&[u8]],
-        make: impl FnOnce() -> isize,
-    ) -> isize {
-        let mut state = self.shared.held();
-        let written = make();
-        if written <= 0 {
-            return written;
-        }
+    pub fn write(&self, fd: RawFd, id: FileId, at: At, data: &[&[u8]], make: impl Fn() -> isize) -> isize {
+        let write = |_: &Opened| {
+            let written = make();
+            if written > 0 {
+                self.log_write(fd, id, at, data, written as usize);
+            }
+            written
+        };
+        self.shared.change(id, write).unwrap_or_else(&make)
+    }
+
+    /// Logs a write that was made.
+    fn log_write(&self, fd: RawFd, id: FileId, at: At, data: &[&[u8]], written: usize) {
         let count = written as u64;
         let offset = match at {
             At::Offset(offset) => Some(offset),
@@ -240,18 +237,22 @@ impl Journal {
             At::Offset(_) => offset,
             _ => offset.and_then(|end| end.checked_sub(count)),
         };
+        WRITTEN.set(Some(id));
+        let mut state = self.shared.lock();
+        if state.files.opens(id).is_none() {
+            // Another thread has closed its last descriptor meanwhile.
+            return;
+        }
         let Some(offset) = offset else {
             state.files.missed(id);
-            return written;
+            return;
         };
-        let data = cut(data, written as usize);
+        let data = cut(data, written);
         let change = state.files.write(id, offset, count, data.len() as u32);
         self.shared.log(&mut state, id, change, &data);
-        WRITTEN.set(Some(id));
         if state.files.is_checkpoint_due() {
             self.shared.due.notify_one();
         }
-        written
     }
 
     /// Writes for a descriptor that was opened with O_SYNC or O_DSYNC, so that the kernel does not sync: as [`Journal::write`], by a
@@ -272,50 +273,61 @@ impl Journal {
     }
 
     /// Changes the file's size by `make`, which returns 0 if it did; durable on return if it is less then.
-    pub fn resize(&self, id: FileId, size: u64, make: impl FnOnce() -> i32) -> io::Result<i32> {
-        let mut state = self.shared.held();
-        if state.files.is_falling_behind(id) {
-            // Older changes of the log must not be made to the shorter file.
-            drop(state);
-            self.shared.checkpoint()?;
-            state = self.shared.held();
-        }
-        let before = self.shared.size(&state, id)?;
-        let result = make();
-        if result != 0 || before == size {
-            return Ok(result);
-        }
-        let change = state.files.resize(id, size);
-        self.shared.log(&mut state, id, change, &[]);
-        drop(state);
-        if size < before {
+    pub fn resize(&self, id: FileId, size: u64, make: impl Fn() -> i32) -> io::Result<i32> {
+        let shared = &*self.shared;
+        let resize = |opened: &Opened| -> io::Result<(i32, bool)> {
+            if shared.lock().files.opens(id).is_none() {
+                return Ok((make(), false));
+            }
+            if shared.lock().files.is_falling_behind(id) {
+                // Older changes of the log must not be made to the shorter file.
+                shared.settle_held(id)?;
+            }
+            let before = identity::size(opened)?;
+            let result = make();
+            if result != 0 || before == size {
+                return Ok((result, false));
+            }
+            shared.resized(id, size);
+            Ok((result, size < before))
+        };
+        let (result, is_shorter) = shared.change(id, resize).unwrap_or_else(|| Ok((make(), false)))?;
+        if is_shorter {
             self.sync(id)?;
         }
         Ok(result)
     }
 
     /// The file's size may have grown by `make`, as `posix_fallocate` does.
-    pub fn grow(&self, id: FileId, make: impl FnOnce() -> i32) -> io::Result<i32> {
-        let mut state = self.shared.held();
-        let before = self.shared.size(&state, id)?;
-        let result = make();
-        let size = self.shared.size(&state, id)?;
-        if size != before {
-            let change = state.files.resize(id, size);
-            self.shared.log(&mut state, id, change, &[]);
-        }
-        Ok(result)
+    pub fn grow(&self, id: FileId, make: impl Fn() -> i32) -> io::Result<i32> {
+        let grow = |opened: &Opened| {
+            let before = identity::size(opened)?;
+            let result = make();
+            let size = identity::size(opened)?;
+            if size != before {
+                self.shared.resized(id, size);
+            }
+            Ok(result)
+        };
+        self.shared.change(id, grow).unwrap_or_else(|| Ok(make()))
     }
 
     /// Makes everything durable that was written to the file.
     pub fn sync(&self, id: FileId) -> io::Result<()> {
         let shared = &*self.shared;
+        let opened = shared.opened(id).ok_or_else(failed)?;
+        // A change that is under way is waited for: it may have been made, and not logged.
+        let changing = opened.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let (by, claim) = {
+            let size = identity::size(&*opened)?;
             let mut state = shared.lock();
             if state.has_failed {
                 return Err(failed());
             }
-            let size = shared.size(&state, id)?;
+            if state.files.opens(id).is_none() {
+                // A checkpoint has synced it, and nobody has it open.
+                return Ok(());
+            }
             if !state.files.has_size(id, size) {
                 state.files.surprise(id, size);
             }
@@ -331,20 +343,28 @@ impl Journal {
         };
         match by {
             SyncBy::Log => {
-                let result = shared.area.sync();
-                if result.is_err() {
-                    shared.lock().has_failed = true;
-                } else if let Some(claim) = claim {
-                    shared.lock().lease.is_durable(claim);
-                }
-                result.map_err(|_| failed())
+                drop(changing);
+                self.sync_log(claim)
             }
-            SyncBy::Checkpoint => shared.checkpoint(),
+            SyncBy::Settle => shared.settle_held(id),
             SyncBy::FileSystem => {
-                let own = shared.lock().descriptors.get(&id).map(Arc::clone);
-                sync_file(&*own.ok_or_else(failed)?)
+                drop(changing);
+                sync_file(&*opened)
             }
         }
+    }
+
+    fn sync_log(&self, claim: Option<Claim>) -> io::Result<()> {
+        let shared = &*self.shared;
+        let result = shared.area.sync();
+        if result.is_err() {
+            shared.lock().has_failed = true;
+        } else if let Some(claim) = claim {
+            let mut state = shared.lock();
+            state.lease.is_durable(claim);
+            shared.until_ns.store(state.lease.until_ns(), Ordering::Relaxed);
+        }
+        result.map_err(|_| failed())
     }
 
     /// Makes everything durable that was written to any file.
@@ -375,13 +395,6 @@ impl Journal {
         self.shared.lock().files.find(&description.identity)
     }
 
-    /// The program locks a file by this descriptor.
-    pub fn lock_file(&self, fd: RawFd) {
-        if let Some(id) = self.find_same(fd) {
-            self.shared.lock().locked.insert(id);
-        }
-    }
-
     /// True if the area or the program has something of the file.
     pub fn is_known(&self, id: FileId) -> bool {
         self.shared.lock().files.opens(id).is_some()
@@ -394,97 +407,144 @@ impl Journal {
 
     /// Gives all files up.
     pub fn give_up_all(&self) -> io::Result<()> {
-        let _round = self.shared.round();
-        let mut state = self.shared.lock();
-        self.shared.quiet_checkpoint(&mut state)?;
-        let all: Vec<_> = state.files.all().collect();
-        for id in all {
-            state.files.remove(id);
-        }
-        Ok(())
+        let all: Vec<_> = self.shared.lock().files.all().collect();
+        all.into_iter().try_for_each(|id| self.give_up(id))
     }
 
     /// Gives the file up: from now on it is the file system's alone, which has all of it.
     pub fn give_up(&self, id: FileId) -> io::Result<()> {
-        let _round = self.shared.round();
-        let mut state = self.shared.lock();
-        if state.files.opens(id).is_some() {
-            self.shared.quiet_checkpoint(&mut state)?;
-            state.files.remove(id);
-        }
-        Ok(())
+        let give_up = |_: &Opened| {
+            self.shared.settle_held(id)?;
+            self.shared.lock().files.remove(id);
+            Ok(())
+        };
+        self.shared.change(id, give_up).unwrap_or(Ok(()))
+    }
+
+    /// The area has nothing of any file, until one changes.
+    pub fn settle_all(&self) -> io::Result<()> {
+        let all: Vec<_> = self.shared.lock().files.all().collect();
+        all.into_iter().try_for_each(|id| self.shared.settle(id))
     }
 
     /// Removes a file by `make`, which returns 0 if it did.
-    pub fn remove(&self, id: FileId, make: impl FnOnce() -> i32) -> io::Result<i32> {
+    pub fn remove(&self, id: FileId, make: impl Fn() -> i32) -> io::Result<i32> {
         let shared = &*self.shared;
-        let _round = shared.round();
-        let mut state = shared.lock();
-        shared.hold(&mut state)?;
-        if identity::links(shared.own(&state, id)?)? > 1 {
-            shared.quiet_checkpoint(&mut state)?;
-        }
-        if let Some(description) = state.files.remove(id) {
-            let key = id.key();
-            let put = Op::Put {
-                map: shared.map,
-                key: &key,
-                data: &description,
-            };
-            let done = shared.area.enter(&[put]).and_then(|_| shared.area.sync());
-            if done.is_err() {
-                state.files.restore(id);
-                shared.quiet_checkpoint(&mut state)?;
-                state.files.remove(id);
+        let remove = |opened: &Opened| {
+            if identity::links(opened)? > 1 {
+                shared.settle_held(id)?;
             }
-        }
-        let result = make();
-        if result != 0 {
-            let failure = io::Error::last_os_error();
-            state.files.restore(id);
-            // Until the area forgets it, recovery would remove what is still there.
-            shared.quiet_checkpoint(&mut state)?;
-            return Err(failure);
-        }
-        Ok(result)
+            let (number, description) = {
+                let mut state = shared.lock();
+                if state.has_failed {
+                    return Err(failed());
+                }
+                if state.files.opens(id).is_none() {
+                    // It is nobody's any more.
+                    drop(state);
+                    return match make() {
+                        0 => Ok(0),
+                        _ => Err(io::Error::last_os_error()),
+                    };
+                }
+                (state.files.number(id), state.files.remove(id))
+            };
+            if let Some(data) = description {
+                let (map, key) = (shared.map, number.key());
+                let put = Op::Put {
+                    map,
+                    key: &key,
+                    data: &data,
+                };
+                let done = shared.area.enter(&[put]).and_then(|_| shared.area.sync());
+                if done.is_err() {
+                    shared.lock().files.restore(id);
+                    shared.settle_held(id)?;
+                    shared.lock().files.remove(id);
+                }
+            }
+            let result = make();
+            if result != 0 {
+                let failure = io::Error::last_os_error();
+                shared.lock().files.restore(id);
+                // Until the area forgets it, recovery would remove what is still there.
+                shared.settle_held(id)?;
+                return Err(failure);
+            }
+            shared.lock().close_if_unneeded(id);
+            Ok(result)
+        };
+        shared.change(id, remove).unwrap_or_else(|| Ok(make()))
     }
 
     /// Renames by `make`, which returns 0 if it did; `swaps` if both names stay. Paths as for [`Journal::find`].
-    pub fn rename(&self, from: &Path, to: &Path, swaps: bool, make: impl FnOnce() -> i32) -> io::Result<i32> {
+    pub fn rename(&self, from: &Path, to: &Path, swaps: bool, make: impl Fn() -> i32) -> io::Result<i32> {
         let shared = &*self.shared;
         let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
-        let _round = shared.round();
-        let mut state = shared.lock();
-        let moved: Vec<_> = state.files.at(from).collect();
-        let replaced: Vec<_> = state.files.at(to).collect();
-        if moved.is_empty() && replaced.is_empty() {
-            drop(state);
-            return Ok(make());
-        }
-        shared.quiet_checkpoint(&mut state)?;
-        let result = make();
-        if result != 0 || from == to {
+        let named = |state: &State| -> BTreeSet<FileId> {
+            let all = state.files.at(from).chain(state.files.at(to));
+            all.collect()
+        };
+        loop {
+            let ids = named(&shared.lock());
+            if ids.is_empty() {
+                let _names = shared.names();
+                if !named(&shared.lock()).is_empty() {
+                    continue;
+                }
+                return Ok(make());
+            }
+            let opened: Vec<_> = ids.iter().map(|&id| shared.opened(id)).collect();
+            let _changing: Vec<_> = opened
+                .iter()
+                .flatten()
+                .map(|it| it.changing.lock().unwrap_or_else(PoisonError::into_inner))
+                .collect();
+            ids.iter().try_for_each(|&id| shared.settle_held(id))?;
+            let _names = shared.names();
+            // What came meanwhile is settled first, too.
+            let is_settled = {
+                let state = shared.lock();
+                named(&state).is_subset(&ids)
+            };
+            if !is_settled {
+                continue;
+            }
+            let result = make();
+            if result != 0 || from == to {
+                return Ok(result);
+            }
+            self.renamed(&ids, from, to, swaps);
+            // Changes are logged for the new name from now on, so it has to be there.
+            let file = opened.iter().flatten().next().map(|it| it.as_fd());
+            for name in [from, to] {
+                if let Some(parent) = Path::new(OsStr::from_bytes(name)).parent() {
+                    sync_directory(parent, file)?;
+                }
+            }
             return Ok(result);
         }
-        let still = |state: &State, ids: &[FileId]| -> Vec<FileId> {
-            let known = ids.iter().filter(|&&id| state.files.opens(id).is_some());
-            known.copied().collect()
+    }
+
+    /// The files go by their new names.
+    fn renamed(&self, ids: &BTreeSet<FileId>, from: &[u8], to: &[u8], swaps: bool) {
+        let mut state = self.shared.lock();
+        let at = |state: &State, path: &[u8]| -> Vec<FileId> {
+            state.files.at(path).filter(|id| ids.contains(id)).collect()
         };
-        for id in still(&state, &replaced) {
+        let (moved, replaced) = (at(&state, from), at(&state, to));
+        for id in replaced {
             if swaps {
                 state.files.renamed(id, to, from);
             } else {
                 state.files.remove(id);
             }
         }
-        for id in still(&state, &moved) {
+        for id in moved {
             state.files.renamed(id, from, to);
+            let path = state.files.path(id).to_vec();
+            state.keep_directory(&path);
         }
-        // Changes are logged for the new name from now on, so it has to be there.
-        for name in [from, to] {
-            sync_directory_of(name)?;
-        }
-        Ok(result)
     }
 
     /// Syncs all files, so that the area has nothing that they lack, and ends. Nothing is followed afterwards.
@@ -507,207 +567,6 @@ impl Drop for Journal {
             own::unmark(fd);
         }
     }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn round(&self) -> MutexGuard<'_, ()> {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The state, in which files may change.
-    fn held(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        if state.has_failed || state.lease.hold(&self.area).is_ok() {
-            return state;
-        }
-        // Perhaps the area is full, which a checkpoint ends. If it cannot be written, every sync will fail from now on.
-        drop(state);
-        let _ = self.checkpoint();
-        state = self.lock();
-        let _ = state.lease.hold(&self.area);
-        state
-    }
-
-    /// Files may change from here on. Of a full area it makes room.
-    fn hold(&self, state: &mut State) -> io::Result<()> {
-        if state.lease.hold(&self.area).is_ok() {
-            return Ok(());
-        }
-        self.quiet_checkpoint(state)?;
-        state.lease.hold(&self.area).map_err(|_| failed())
-    }
-
-    /// After the last checkpoint: the area has nothing any more, and claims nothing.
-    fn end_claim(&self) -> io::Result<()> {
-        let key = Claim::PLACE.key();
-        let map = self.map;
-        let done = self.area.enter(&[Op::Remove { map, key: &key }]);
-        done.and_then(|_| self.area.sync()).map_err(|_| failed())
-    }
-
-    fn own<'a>(&self, state: &'a State, id: FileId) -> io::Result<BorrowedFd<'a>> {
-        let own = state.descriptors.get(&id).ok_or_else(failed)?;
-        Ok(own.as_fd())
-    }
-
-    fn size(&self, state: &State, id: FileId) -> io::Result<u64> {
-        identity::size(self.own(state, id)?)
-    }
-
-    /// Logs a change, if the log follows the file, with its data.
-    fn log(&self, state: &mut State, id: FileId, change: Option<(Option<Vec<u8>>, Change)>, data: &[&[u8]]) {
-        let Some((description, change)) = change else {
-            return;
-        };
-        let (key, header, log) = (id.key(), change.emit(), self.writes.id());
-        let mut ops = Vec::with_capacity(2 + data.len());
-        let mut bytes = 0;
-        if let Some(description) = &description {
-            ops.push(Op::Put {
-                map: self.map,
-                key: &key,
-                data: description,
-            });
-        }
-        ops.push(Op::Append { log, data: &header });
-        ops.extend(data.iter().map(|data| Op::Append { log, data }));
-        for op in &ops {
-            bytes += op.bytes();
-        }
-        let is_logged = bytes <= self.batch_bytes_max && self.area.enter(&ops).is_ok();
-        if is_logged {
-            state.files.logged(id, bytes as u64);
-        } else {
-            state.files.missed(id);
-        }
-    }
-
-    /// Syncs what the log is about, and empties the log up to where it was at the beginning.
-    fn checkpoint(&self) -> io::Result<()> {
-        let _round = self.round();
-        let mut state = self.lock();
-        if state.has_failed {
-            return Err(failed());
-        }
-        let end = self.writes.positions().end;
-        let round = self.begin_checkpoint(&mut state);
-        let syncs: Vec<_> = round
-            .files
-            .iter()
-            .map(|&(id, with_directory)| self.syncing(&state, id, with_directory))
-            .collect();
-        drop(state);
-        let result = syncs.into_iter().try_for_each(|sync| sync.and_then(Syncing::run));
-        let mut state = self.lock();
-        state.has_failed |= result.is_err();
-        result?;
-        if self.settle(&mut state, &round, end).is_err() {
-            // The area is so full that it does not take a description: with nothing changing, it needs none.
-            self.quiet_checkpoint(&mut state)?;
-        }
-        Ok(())
-    }
-
-    /// A checkpoint during which no file is changed: afterwards the area has nothing of any.
-    fn quiet_checkpoint(&self, state: &mut State) -> io::Result<()> {
-        if state.has_failed {
-            return Err(failed());
-        }
-        let end = self.writes.positions().end;
-        let round = self.begin_checkpoint(state);
-        let result = round.files.iter().try_for_each(|&(id, with_directory)| {
-            self.syncing(state, id, with_directory).and_then(Syncing::run)
-        });
-        let result = result.and_then(|()| self.settle(state, &round, end));
-        state.has_failed |= result.is_err();
-        result
-    }
-
-    /// Begins a checkpoint, in which every file goes by the name that it has now: others may have renamed or removed it.
-    fn begin_checkpoint(&self, state: &mut State) -> Round {
-        for (&id, own) in &state.descriptors {
-            match identity::name(own) {
-                Name::Path(path) => state.files.moved(id, path.as_os_str().as_bytes()),
-                Name::None => state.files.vanished(id),
-                Name::Unknown => {}
-            }
-        }
-        state.files.begin_checkpoint()
-    }
-
-    fn settle(&self, state: &mut State, round: &Round, end: u64) -> io::Result<()> {
-        let settled = state.files.end_checkpoint(round);
-        let mut owned: Vec<([u8; 8], Option<Vec<u8>>)> = Vec::with_capacity(settled.len());
-        owned.extend(settled.into_iter().map(|it| match it {
-            Settled::Put(id, description) => (id.key(), Some(description)),
-            Settled::Forget(id) => (id.key(), None),
-        }));
-        let map = self.map;
-        let mut ops: Vec<Op<'_>> = owned
-            .iter()
-            .map(|(key, description)| match description {
-                Some(data) => Op::Put { map, key, data },
-                None => Op::Remove { map, key },
-            })
-            .collect();
-        ops.push(Op::Trim {
-            log: self.writes.id(),
-            floor: end,
-        });
-        self.area.enter(&ops).map_err(|_| failed())?;
-        let known: BTreeSet<_> = state.files.all().collect();
-        state.close(|id| !known.contains(&id));
-        self.area.sync().map_err(|_| failed())
-    }
-
-    fn syncing(&self, state: &State, id: FileId, with_directory: bool) -> io::Result<Syncing> {
-        let own = state.descriptors.get(&id).ok_or_else(failed)?;
-        let path = Path::new(OsStr::from_bytes(state.files.path(id)));
-        let directory = path.parent().filter(|_| with_directory);
-        Ok(Syncing {
-            file: Arc::clone(own),
-            directory: directory.map(Path::to_owned),
-        })
-    }
-
-    /// The thread: checkpoints when they are due.
-    fn run(&self) {
-        let mut state = self.lock();
-        while !state.is_closing {
-            if state.files.is_checkpoint_due() && !state.has_failed {
-                drop(state);
-                // A failure is kept, and told to whoever syncs next.
-                let _ = self.checkpoint();
-                state = self.lock();
-                continue;
-            }
-            state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// A file that a checkpoint syncs, and the directory that has its name.
-struct Syncing {
-    file: Arc<Own>,
-    directory: Option<PathBuf>,
-}
-
-impl Syncing {
-    fn run(self) -> io::Result<()> {
-        sync_file(&self.file)?;
-        self.directory.map_or(Ok(()), |path| sync_directory(&path))
-    }
-}
-
-/// Another descriptor of the file for writing, without flags.
-fn open_again(fd: RawFd) -> Option<OwnedFd> {
-    let path = format!("/proc/self/fd/{fd}");
-    let file = File::options().write(true).open(path).ok()?;
-    own::duplicate(file.as_fd().as_raw_fd()).ok()
 }
 
 /// Writes to the place by `plain`, and moves the cursor of `fd` as its own write would.
@@ -744,10 +603,6 @@ fn write_plain(plain: BorrowedFd<'_>, fd: RawFd, at: At, appends: bool, parts: &
     }
 }
 
-fn sync_file(file: &Own) -> io::Result<()> {
-    Ok(rustix::fs::fsync(file)?)
-}
-
 /// The first `count` bytes of `data`, without empty pieces: a write may be short.
 fn cut<'a>(data: &[&'a [u8]], mut count: usize) -> Vec<&'a [u8]> {
     let mut written = Vec::with_capacity(data.len());
@@ -759,17 +614,4 @@ fn cut<'a>(data: &[&'a [u8]], mut count: usize) -> Vec<&'a [u8]> {
         }
     }
     written
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    match File::open(path) {
-        // It was removed with all that was in it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        directory => directory?.sync_all(),
-    }
-}
-
-fn sync_directory_of(path: &[u8]) -> io::Result<()> {
-    let parent = Path::new(OsStr::from_bytes(path)).parent();
-    parent.map_or(Ok(()), sync_directory)
 }

@@ -3,18 +3,21 @@
 use super::error::FilesError;
 use super::identity::{Found, Name, look_at, look_up, name, open_handle};
 use super::lease::Lease;
+use super::opened::sync_directory;
+use super::shared::OPS_MAX;
 use crate::area::{Area, AreaOptions};
 use crate::beneath::Beneath;
 use crate::error::AreaError;
 use crate::structures::Log;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::files::{self, Claim, Description, Evidence, Fate, FileId, Present};
+use store::files::{self, Claim, Description, Evidence, Fate, FileId, NO_CACHE, Present};
 use store::{Durability, Kind, Op, StructureId};
 
 /// Recovered changes.
@@ -61,8 +64,14 @@ struct Subject {
 
 fn judge(id: FileId, description: Description, claim: Claim) -> Result<Subject, FilesError> {
     let path = path_of(&description).to_owned();
-    let directory = path.parent().unwrap_or(&path);
-    let directory = at(directory, look_up(directory))?;
+    // A crash may have taken the directory, too.
+    let mut directory = None;
+    for above in path.ancestors().skip(1) {
+        directory = at(above, look_up(above))?;
+        if directory.is_some() {
+            break;
+        }
+    }
     let is_it = |found: &Found| found.is_regular && found.identity.is_same_file(&description.identity);
     let at_path = at(&path, look_up(&path))?;
     let elsewhere = match &at_path {
@@ -181,10 +190,9 @@ fn replay(
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), |parent| {
+        sync_directory(parent, File::open(path).ok().as_ref().map(AsFd::as_fd))
+    })
 }
 
 fn open_target(path: &Path) -> io::Result<File> {
@@ -200,6 +208,9 @@ fn create_target(path: &Path, owner: Option<[u32; 3]>) -> io::Result<File> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    if let Some(parent) = path.parent() {
+        create_directories(parent, owner)?;
+    }
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -211,6 +222,25 @@ fn create_target(path: &Path, owner: Option<[u32; 3]>) -> io::Result<File> {
         file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
     }
     Ok(file)
+}
+
+/// Makes the directories that a crash has taken, durably. Nobody knows their modes: who may read the file finds it.
+fn create_directories(path: &Path, owner: Option<[u32; 3]>) -> io::Result<()> {
+    if look_up(path)?.is_some() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        create_directories(parent, owner)?;
+    }
+    let [mode, user, group] = owner.unwrap_or([0o600, 0, 0]);
+    let finds = (mode & 0o444) >> 2;
+    DirBuilder::new()
+        .mode(0o700 | mode & 0o044 | finds & 0o011)
+        .create(path)?;
+    if owner.is_some() {
+        let _ = chown(path, Some(user), Some(group));
+    }
+    sync_parent(path)
 }
 
 /// Refuses if there is a file that recovery cannot prove to be the program's.
@@ -274,6 +304,18 @@ fn target(subject: &mut Subject, area: &Area, map: StructureId) -> Result<File, 
     Ok(file)
 }
 
+/// The kernel may have given up pages that it could not write, and called them clean: the next recovery makes the log's changes again.
+fn distrust(area: &Area, map: StructureId, subject: &mut Subject) -> Result<(), AreaError> {
+    subject.description.identity.cache = NO_CACHE;
+    let (key, data) = (subject.id.key(), subject.description.emit());
+    area.enter(&[Op::Put {
+        map,
+        key: &key,
+        data: &data,
+    }])?;
+    area.sync()
+}
+
 /// Brings everything back to the files themselves. Nothing is changed if a file is refused.
 pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
     let (mut all, claim) = subjects(area)?;
@@ -289,7 +331,11 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
                     Some(file) => file,
                     None => at(&path, File::open(&path))?,
                 };
-                at(&path, file.sync_all().and_then(|()| sync_parent(&path)))?;
+                let synced = file.sync_all().and_then(|()| sync_parent(&path));
+                if synced.is_err() {
+                    distrust(area, map, subject)?;
+                }
+                at(&path, synced)?;
                 recovered.complete += 1;
             }
             Fate::Remove => {
@@ -314,7 +360,7 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
         log: writes.id(),
         floor: writes.positions().end,
     });
-    for ops in ops.chunks(1000) {
+    for ops in ops.chunks(OPS_MAX) {
         area.enter(ops)?;
     }
     area.sync()?;
@@ -380,7 +426,7 @@ pub fn forget(path: &Path, file: &Path) -> Result<bool, FilesError> {
     let its = all.iter().filter(|(_, description)| path_of(description) == file);
     let keys: Vec<_> = its.map(|(id, _)| id.key()).collect();
     let ops: Vec<_> = keys.iter().map(|key| Op::Remove { map, key }).collect();
-    for ops in ops.chunks(1000) {
+    for ops in ops.chunks(OPS_MAX) {
         area.enter(ops)?;
     }
     area.sync()?;

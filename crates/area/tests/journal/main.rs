@@ -28,12 +28,28 @@ mod error {
     pub(crate) use ::area::AreaError;
 }
 mod own {
+    use rustix::fs::OFlags;
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+    use std::path::PathBuf;
 
     pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
         // SAFETY: the caller's descriptor is open during the call.
         unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
+    }
+
+    pub(crate) fn reopen(fd: RawFd, _: OFlags) -> io::Result<Own> {
+        duplicate(fd).map(Own)
+    }
+
+    pub(crate) fn link(fd: RawFd) -> io::Result<PathBuf> {
+        std::fs::read_link(format!("/proc/self/fd/{fd}"))
+    }
+
+    pub(crate) fn proc() {}
+
+    pub(crate) fn spare() -> usize {
+        64
     }
 
     pub(crate) struct Own(OwnedFd);

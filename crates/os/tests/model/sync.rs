@@ -101,6 +101,15 @@ impl Condvar {
         self.0.wait(guard)
     }
 
+    /// Nobody waits for the limit: a thread that only its limit would wake is found.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: std::time::Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, sync::WaitTimeoutResult)> {
+        self.0.wait_timeout(guard, limit)
+    }
+
     pub fn notify_one(&self) {
         if !has(Fault::NotifiesNone) {
             self.0.notify_one();

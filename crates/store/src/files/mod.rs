@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! - A file that is not behind is what the file system has durably and the log's changes after that, or ends in them.
-//! - A number is never used for two files.
+//! - A number of the log is never used for two files. A file gets another one when the log forgets what it has of it, so that older
+//!   changes are nobody's.
 //! - The program changes a described file only while the area holds a [`Claim`] durably.
 
 mod recovery;
@@ -22,10 +23,12 @@ pub const WRITES_NAME: &str = "writes";
 /// Bytes of a change's entry.
 pub const CHANGE_BYTES: usize = 32;
 const DESCRIPTION_BYTES: usize = 40;
+/// The page cache of a file that could not be synced: no boot and mount have it.
+pub const NO_CACHE: u64 = 0;
 const FRESH: u8 = 1;
 const REMOVED: u8 = 2;
 
-/// Number of a file in its area; never used again.
+/// Number of a file, and of what the area has of it; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub u64);
 
@@ -200,8 +203,8 @@ pub struct FileLimits {
 pub enum SyncBy {
     /// The area: the log has everything.
     Log,
-    /// A checkpoint: it is behind.
-    Checkpoint,
+    /// The file system, and then the area forgets the file ([`Files::settle`]): it is behind.
+    Settle,
     /// The file system: it was removed or given up.
     FileSystem,
 }
@@ -224,6 +227,8 @@ pub enum Settled {
 }
 
 struct File {
+    /// What the log and the map call it.
+    number: FileId,
     description: Description,
     size: u64,
     /// Descriptors of the program.
@@ -237,6 +242,8 @@ struct File {
     /// Checkpoints that had begun at its last change that was logged, and at the last that was not.
     logged: Option<u64>,
     missed: Option<u64>,
+    /// Checkpoints that had begun when it was removed.
+    removed: Option<u64>,
     unsynced_bytes: u64,
     /// A change was logged after the last sync.
     has_news: bool,
@@ -277,6 +284,7 @@ impl Files {
         let id = FileId(self.next);
         self.next += 1;
         let file = File {
+            number: id,
             description: Description {
                 is_fresh: size == 0,
                 is_removed: false,
@@ -289,6 +297,7 @@ impl Files {
             has_moved: false,
             logged: None,
             missed: (size > 0).then_some(self.rounds),
+            removed: None,
             unsynced_bytes: 0,
             has_news: false,
         };
@@ -310,6 +319,11 @@ impl Files {
             self.files.remove(&id);
         }
         is_done
+    }
+
+    /// What the map calls the file.
+    pub fn number(&self, id: FileId) -> FileId {
+        self.files[&id].number
     }
 
     fn file(&mut self, id: FileId) -> &mut File {
@@ -377,7 +391,7 @@ impl Files {
             return None;
         }
         let change = Change {
-            file: id,
+            file: file.number,
             pieces,
             offset,
             size,
@@ -442,7 +456,7 @@ impl Files {
             return SyncBy::FileSystem;
         }
         if file.missed.is_some() {
-            return SyncBy::Checkpoint;
+            return SyncBy::Settle;
         }
         file.unsynced_bytes = 0;
         SyncBy::Log
@@ -451,8 +465,10 @@ impl Files {
     /// The file is about to be removed, or given up: what the map must say of it before, if it has it. A checkpoint may have
     /// forgotten the file, as one that nobody has open.
     pub fn remove(&mut self, id: FileId) -> Option<Vec<u8>> {
+        let rounds = self.rounds;
         let file = self.files.get_mut(&id)?;
         file.description.is_removed = true;
+        file.removed = Some(rounds);
         file.is_described.then(|| file.description.emit())
     }
 
@@ -462,10 +478,11 @@ impl Files {
         if let Some(file) = self.files.get_mut(&id) {
             file.missed = Some(rounds);
             file.description.is_removed = false;
+            file.removed = None;
         }
     }
 
-    /// The file, or a directory above it, moved from `from` to `to`. Only after a checkpoint in which nothing changed.
+    /// The file, or a directory above it, moved from `from` to `to`. Only after [`Files::settle`], with no change since.
     pub fn renamed(&mut self, id: FileId, from: &[u8], to: &[u8]) {
         let file = self.file(id);
         assert!(!file.is_described, "the map says where the file was");
@@ -486,10 +503,73 @@ impl Files {
 
     /// Somebody else has taken the file's last name: it is the file system's alone.
     pub fn vanished(&mut self, id: FileId) {
+        let rounds = self.rounds;
         if let Some(file) = self.files.get_mut(&id) {
             file.has_moved |= !file.description.is_removed;
             file.description.is_removed = true;
+            file.removed.get_or_insert(rounds);
         }
+    }
+
+    /// Work by which the file system has all of the file: to sync it, and its directory, too, if true. `None` if there is nothing to
+    /// do.
+    pub fn unsettled(&self, id: FileId) -> Option<bool> {
+        let file = self.files.get(&id)?;
+        let needs = file.is_described || file.missed.is_some();
+        needs.then_some(!file.is_named || file.has_moved || file.description.is_removed)
+    }
+
+    /// The file was synced as [`Files::unsettled`] says, and has not changed since: the number that the map has to forget, durably.
+    /// What the log has of the file is nobody's then.
+    pub fn settle(&mut self, id: FileId) -> Option<FileId> {
+        let next = FileId(self.next);
+        let file = self.files.get_mut(&id)?;
+        (file.missed, file.logged, file.unsynced_bytes) = (None, None, 0);
+        (file.is_named, file.has_moved, file.description.is_fresh) = (true, false, false);
+        let forgotten = core::mem::take(&mut file.is_described).then_some(file.number);
+        if forgotten.is_some() {
+            file.number = next;
+            self.next += 1;
+        }
+        if self.files[&id].opens == 0 {
+            self.files.remove(&id);
+        }
+        forgotten
+    }
+
+    /// The file could not be synced, and the kernel may have given up its pages: its description from now on, by which recovery makes
+    /// the log's changes again. `None` if the log has none.
+    pub fn distrust(&self, id: FileId) -> Option<(FileId, Vec<u8>)> {
+        let file = self.files.get(&id)?;
+        let mut description = file.description.clone();
+        description.identity.cache = NO_CACHE;
+        file.is_described.then(|| (file.number, description.emit()))
+    }
+
+    /// The file that the map calls so.
+    pub fn numbered(&self, number: FileId) -> Option<FileId> {
+        let mut all = self.files.iter();
+        all.find_map(|(&id, it)| (it.number == number).then_some(id))
+    }
+
+    /// True if the file was removed, or given up.
+    pub fn is_removed(&self, id: FileId) -> bool {
+        self.files.get(&id).is_none_or(|it| it.description.is_removed)
+    }
+
+    /// Files that nobody has open, and of which the area has something.
+    pub fn closed(&self) -> usize {
+        self.files.values().filter(|it| it.opens == 0).count()
+    }
+
+    /// Changes that are in the log, or missing there, since the last checkpoint: it grows with each.
+    pub fn logged_bytes(&self) -> u64 {
+        self.logged_bytes
+    }
+
+    /// True if a checkpoint has something to do.
+    pub fn is_unsettled(&self) -> bool {
+        self.files.values().any(|it| it.is_described)
     }
 
     /// True if the log should be shortened.
@@ -518,6 +598,10 @@ impl Files {
             let Some(file) = self.files.get_mut(&id) else {
                 continue;
             };
+            if file.removed.is_some() && !before(file.removed) {
+                // Its directory was not synced after the removal: the next checkpoint's.
+                continue;
+            }
             if before(file.missed) {
                 file.missed = None;
                 file.unsynced_bytes = 0;
@@ -529,10 +613,10 @@ impl Files {
             let was_fresh = core::mem::take(&mut file.description.is_fresh);
             let is_new = core::mem::take(&mut file.has_moved) || was_fresh;
             match (file.logged.is_some(), file.is_described) {
-                (true, _) if is_new => settled.push(Settled::Put(id, file.description.emit())),
+                (true, _) if is_new => settled.push(Settled::Put(file.number, file.description.emit())),
                 (true, _) | (false, false) => {}
                 (false, true) => {
-                    settled.push(Settled::Forget(id));
+                    settled.push(Settled::Forget(file.number));
                     file.is_described = false;
                 }
             }

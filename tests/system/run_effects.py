@@ -1,0 +1,243 @@
+"""What programs see of their own files, for t_19_run_effects.sh: it has to be the same with `switchyard run` and without.
+
+`act NAME DIRECTORY` does something with files of DIRECTORY whose names begin with `f`, and prints what it has seen. `names` lists
+the cases.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+CASES = {}
+
+
+def case(act):
+    CASES[act.__name__] = act
+    return act
+
+
+def opened(path, flags=os.O_RDWR | os.O_CREAT, mode=0o644):
+    return os.open(path, flags, mode)
+
+
+def synced(file, data=b"0123456789"):
+    os.write(file, data)
+    os.fsync(file)
+
+
+def outside():
+    """The environment of a program that the library is not in."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def lock_from_outside(path, call):
+    code = f"import fcntl, sys; fcntl.{call}(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    other = subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.PIPE, env=outside())
+    return "taken by another" if b"BlockingIOError" in other.stderr else "free"
+
+
+def said(call):
+    try:
+        call()
+        return "fine"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+@case
+def many_closed(directory):
+    # bug: EMFILE after a thousand files. cause: each closed file kept a descriptor until a checkpoint.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    for number in range(1500):
+        file = opened(f"{directory}/f{number}")
+        synced(file)
+        os.close(file)
+    print("closed", file)
+
+
+@case
+def many_open(directory):
+    # bug: each open file counted twice. fix: the library's descriptors are beyond the program's limit.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    files = []
+    try:
+        while True:
+            files.append(opened(f"{directory}/f{len(files)}", os.O_RDWR | os.O_CREAT | (os.O_DSYNC if len(files) % 2 else 0)))
+            synced(files[-1])
+    except OSError as error:
+        print(len(files), errno.errorcode[error.errno], files[-1], resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+@case
+def flock_of_a_closed_file(directory):
+    # bug: flock outlived close. cause: the library's descriptor was a duplicate, which has the same lock.
+    for flags in (0, os.O_DSYNC):
+        file = opened(directory + "/f", os.O_RDWR | os.O_CREAT | flags)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        synced(file)
+        print(lock_from_outside(directory + "/f", "flock"))
+        os.close(file)
+        print(lock_from_outside(directory + "/f", "flock"))
+
+
+@case
+def locks_of_a_process(directory):
+    # bug: a checkpoint, and a second opening, ended locks of fcntl(2). cause: the library closed a descriptor of the file.
+    path = directory + "/f"
+    file = opened(path)
+    synced(file)
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    os.sync()
+    print(lock_from_outside(path, "lockf"))
+    more = opened(path, os.O_RDWR | os.O_DSYNC)
+    print(lock_from_outside(path, "lockf"))
+    synced(more)
+    os.sync()
+    print(lock_from_outside(path, "lockf"))
+    os.close(more)
+    print(lock_from_outside(path, "lockf"))
+    # The lock is there before the file is followed.
+    with open(directory + "/f.more", "wb"):
+        pass
+    reader = os.open(directory + "/f.more", os.O_RDONLY)
+    fcntl.lockf(reader, fcntl.LOCK_SH)
+    file = opened(directory + "/f.more", os.O_WRONLY | os.O_DSYNC)
+    synced(file)
+    os.sync()
+    print(lock_from_outside(directory + "/f.more", "lockf"))
+
+
+@case
+def descriptors_of_locked_files(directory):
+    # bug: each closed file that had been locked kept a descriptor for ever.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    for number in range(400):
+        file = opened(f"{directory}/f{number}")
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        synced(file)
+        os.close(file)
+    print("closed", file)
+
+
+@case
+def space_of_removed_files(directory):
+    # bug: a removed file kept its space until a checkpoint.
+    for number in range(3):
+        path = f"{directory}/f{number}"
+        file = opened(path)
+        synced(file, b"x" * 100000)
+        if number == 0:
+            os.unlink(path)
+            os.close(file)
+        else:
+            os.close(file)
+            os.unlink(path) if number == 1 else subprocess.run(["rm", path], env=outside(), check=True)
+    time.sleep(5)
+    left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
+    print([name for name in left if name.endswith("(deleted)") and "/f" in name])
+
+
+@case
+def run_what_was_written(directory):
+    # bug: ETXTBSY. cause: the library had the file open for writing.
+    for flags in (0, os.O_DSYNC):
+        path = directory + "/f.program"
+        file = opened(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | flags, 0o755)
+        with open("/bin/true", "rb") as program:
+            synced(file, program.read())
+        os.close(file)
+        print(said(lambda: subprocess.run([path], check=True)))
+
+
+@case
+def unreadable_directory(directory):
+    # bug: EIO for ever. cause: the library opened the directory to sync it.
+    os.mkdir(directory + "/hidden", 0o733)
+    os.chmod(directory + "/hidden", 0o733)
+    os.setgid(65534)
+    os.setuid(65534)
+    file = opened(directory + "/hidden/f")
+    synced(file)
+    os.sync()
+    print(said(lambda: synced(file)))
+    os.rename(directory + "/hidden/f", directory + "/hidden/f2")
+    print(said(lambda: synced(file)))
+    os.unlink(directory + "/hidden/f2")
+    os.sync()
+    print(said(lambda: synced(file)))
+    file = opened(directory + "/hidden/f3")
+    print(said(lambda: synced(file)))
+
+
+@case
+def another_user(directory):
+    # bug: EBUSY. cause: the area was opened with the first file, by a user who may not.
+    os.chmod(directory, 0o777)
+    os.setgid(65534)
+    os.setuid(65534)
+    file = opened(directory + "/f")
+    print(said(lambda: synced(file)))
+    subprocess.run([sys.executable, "-c", "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY); os.write(f, b'ab'); os.fsync(f)",
+                    directory + "/f"], check=True)
+    print(os.pread(file, 20, 0))
+
+
+@case
+def another_root(directory):
+    # bug: ENOENT. cause: the area's path led nowhere in the new root.
+    os.chroot(directory)
+    os.chdir("/")
+    file = opened("/f")
+    print(said(lambda: synced(file)))
+    os.rename("/f", "/f2")
+    print(said(lambda: synced(file)))
+    os.unlink("/f2")
+    print(os.listdir("/"))
+
+
+@case
+def two_at_once(directory):
+    # bug: EBUSY for the second of two processes that came at the same time.
+    code = "import os, sys; f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); os.write(f, b'x'); os.fsync(f)"
+    for _ in range(5):
+        both = [subprocess.Popen([sys.executable, "-c", code, f"{directory}/f{n}"], stderr=subprocess.PIPE) for n in range(4)]
+        print([b"" if p.wait() == 0 else p.stderr.read()[-60:] for p in both])
+
+
+@case
+def exact_end_of_room(directory):
+    # A short write counts as far as it went.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    import signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    file = opened(directory + "/f")
+    print(os.write(file, b"x" * 900), os.write(file, b"y" * 900), said(lambda: os.write(file, b"z")))
+    os.fsync(file)
+    print(os.fstat(file).st_size)
+
+
+@case
+def without_a_name(directory):
+    file = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644)
+    synced(file)
+    assert libc.linkat(file, b"", -100, (directory + "/f.named").encode(), 0x1000) == 0
+    synced(file)
+    print(sorted(os.listdir(directory)), os.path.getsize(directory + "/f.named"))
+
+
+def main():
+    if sys.argv[1] == "names":
+        print(*CASES)
+        return
+    CASES[sys.argv[2]](sys.argv[3])
+
+
+main()

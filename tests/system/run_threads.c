@@ -1,0 +1,100 @@
+/* What threads and signal handlers do with followed files, for t_19_run_effects.sh. run_threads CASE DIRECTORY prints what it has seen. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static char path[4096], name[4200];
+static int file;
+static volatile long cleaned, handled;
+
+static int opened(int number) {
+    snprintf(name, sizeof name, "%s/f%d", path, number);
+    return open(name, O_RDWR | O_CREAT, 0644);
+}
+static void clean(void *count) { (void)count; cleaned++; }
+static void *write_for_ever(void *where) {
+    int own = (int)(long)where;
+    struct iovec pieces[2] = { { "01234", 5 }, { "56789", 5 } };
+    pthread_cleanup_push(clean, NULL);
+    for (;;) {
+        if (write(own, "0123456789", 10) < 0 || writev(own, pieces, 2) < 0 || pwrite(own, "ab", 2, 0) < 0) abort();
+        if (fsync(own) < 0) abort();
+    }
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+static void *write_a_pipe(void *where) {
+    static char data[1 << 20];
+    pthread_cleanup_push(clean, NULL);
+    for (;;) if (write((int)(long)where, data, sizeof data) < 0) abort();
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+static void cancelled(void *(*act)(void *), int where) {
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, act, (void *)(long)where);
+    usleep(1000 + rand() % 3000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    if (result != PTHREAD_CANCELED) puts("not cancelled");
+}
+static void end(int own) {
+    if (write(own, "end", 3) != 3 || fsync(own)) perror("the end");
+}
+/* bug: a thread that was cancelled in a write took a lock with it, or the process. */
+static void cancel(void) {
+    int ends[2];
+    file = opened(0);
+    for (int i = 0; i < 50; i++) cancelled(write_for_ever, file);
+    end(file);
+    if (pipe(ends)) perror("pipe");
+    for (int i = 0; i < 5; i++) cancelled(write_a_pipe, ends[1]);
+    printf("%ld cleaned\n", cleaned);
+}
+/* bug: a handler that opened a file while malloc was interrupted waited for ever. */
+static void handle(int number) {
+    int before = errno, other = opened(1 + number % 3);
+    if (write(other, "x", 1) != 1 || fsync(other)) abort();
+    close(other);
+    if (write(file, "y", 1) != 1) abort();
+    handled++;
+    errno = before;
+}
+static void handlers(void) {
+    struct itimerval often = { { 0, 5000 }, { 0, 5000 } }, never = { { 0, 0 }, { 0, 0 } };
+    struct stat now;
+    long written = 0;
+    file = opened(0);
+    write(file, "0", 1);
+    signal(SIGALRM, handle);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < 100000; i++) {
+        void *all[20];
+        for (int j = 0; j < 20; j++) all[j] = malloc(10 + i * j % 3000);
+        for (int j = 0; j < 20; j++) free(all[j]);
+        if (i % 100 == 0) written += write(file, "main", 4) == 4 && fsync(file) == 0;
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    fsync(file);
+    fstat(file, &now);
+    printf("%ld written, %s, %s\n", written, handled > 10 ? "interrupted" : "hardly interrupted",
+           now.st_size == 1 + 4 * written + handled ? "all is there" : "something is missing");
+}
+
+int main(int count, char **values) {
+    (void)count;
+    strcpy(path, values[2]);
+    if (!strcmp(values[1], "cancel")) cancel();
+    if (!strcmp(values[1], "handlers")) handlers();
+    return 0;
+}

@@ -1,0 +1,36 @@
+#!/bin/bash
+# What programs see of their own files is the same with `switchyard run` and without: descriptors, locks, space, errors, users, roots.
+# CASES says which (one of them: CASES=many_open tests/system/t_19_run_effects.sh).
+source "$(dirname "$0")/lib.sh"
+need python3 cc
+(( EUID == 0 )) || skip "other users and roots need root"
+
+# Other users reach the files, and not the area.
+chmod 711 "$work"
+# Other users start Debian's Python.
+python=/usr/bin/python3
+[[ -x $python ]] || python=python3
+effects() { "$python" "$here/run_effects.py" "$@"; }
+cc -O1 -pthread -o "$work/threads" "$here/run_threads.c" 2>/dev/null || fail "run_threads.c"
+chmod 755 "$work/threads"
+# as NAME: the program of a case, without the directory.
+as() {
+    case $1 in
+        cancel | handlers) program=("$work/threads" "$1") ;;
+        *) program=("$python" "$here/run_effects.py" act "$1") ;;
+    esac
+}
+failed=
+for name in ${CASES:-$(effects names) cancel handlers}; do
+    echo "· $name"
+    mkdir -p "$work/plain" "$work/ran"
+    as "$name"
+    timeout 60 "${program[@]}" "$work/plain" >"$work/plain.out" 2>&1 || echo "ended with $?" >>"$work/plain.out"
+    timeout 60 "$SWITCHYARD" run --area "$work/area" --size 32MiB --match 'f*' -- "${program[@]}" \
+        "$work/ran" >"$work/ran.out" 2>"$work/ran.err" || echo "ended with $?" >>"$work/ran.out"
+    sed -i "s:$work/[a-z]*:DIR:g" "$work/plain.out" "$work/ran.out"
+    diff "$work/plain.out" "$work/ran.out" || { tail -3 "$work/ran.err"; failed+=" $name"; }
+    "$SWITCHYARD" store verify "$work/area" | grep -q "files: Map, 0 entries" || { echo "the area keeps something"; failed+=" $name"; }
+    rm -rf "$work/plain" "$work/ran"
+done
+[[ -z $failed ]] || fail "not as without run:$failed"
