@@ -402,6 +402,7 @@ def in_another_root(path):
         os.chroot(os.path.dirname(path))
         os.chdir("/")
         synced(opened("/" + os.path.basename(path)), b"01234")
+        libc.prctl(1, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
 
@@ -418,6 +419,7 @@ def as_another_user(path):
         os.setgid(65534)
         os.setuid(65534)
         synced(opened(directory + "/" + os.path.basename(path)), b"01234")
+        libc.prctl(1, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     os.symlink(directory + "/" + os.path.basename(path), path)

@@ -67,6 +67,8 @@ pub struct Table {
     owner: SharedFutex,
     /// Changes with each question.
     questions: SharedFutex,
+    /// Files that were followed so far.
+    followed: AtomicU64,
     places: [Place; PLACES],
 }
 
@@ -173,6 +175,8 @@ impl Table {
         let is_foreign = self.is_foreign(key);
         if is_foreign {
             place.state.set(FREE);
+        } else {
+            self.followed.fetch_add(1, Ordering::Relaxed);
         }
         Some(!is_foreign)
     }
@@ -198,6 +202,11 @@ impl Table {
             }
         }
         self.fill_followed(pid, key, file).unwrap_or(false)
+    }
+
+    /// Files that were followed so far.
+    pub fn count(&self) -> u64 {
+        self.followed.load(Ordering::Relaxed)
     }
 
     /// The owner's thread: gives up what others ask for, for ever.

@@ -285,6 +285,81 @@ fn a_closed_file_with_two_names_loses_one_of_them() {
     journal.close().expect("all is synced");
 }
 
+/// bug: after a power cut while an area was made, the file was refused for ever. cause: a file of zeros was taken for a damaged area.
+/// fix: it has nothing, and becomes an area with the next size.
+#[test]
+fn an_area_that_was_not_finished_has_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for bytes in [0, 1000, AREA_BYTES] {
+        let path = directory.path().join("area");
+        File::create(&path)
+            .and_then(|it| it.set_len(bytes))
+            .expect("room");
+        assert_eq!(restore(&path, 0).expect("nothing is in it"), Recovered::default());
+        let copies = export(&path, &directory.path().join("copies"));
+        assert!(copies.expect("nothing is in it").is_empty());
+        if bytes != 1000 {
+            assert_eq!(restore(&path, AREA_BYTES).expect("made"), Recovered::default());
+            Area::open(&path, &AreaOptions::new(0)).expect("it is an area");
+        }
+        fs::remove_file(&path).expect("there");
+    }
+}
+
+/// bug: a sync that failed was made again at the end, and succeeded: the kernel had called the pages clean. fix: the log's changes are
+/// made again.
+#[test]
+fn a_file_that_could_not_be_synced_is_written_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, path] = ["area", "a-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"0123456789");
+    journal.sync_failed(id);
+    assert!(journal.sync(id).is_err(), "no sync succeeds after that");
+    // What the kernel has lost.
+    file.set_len(0).expect("shorter");
+    journal.close().expect_err("it keeps what it has");
+    drop(journal);
+    assert_eq!(restore(&area, 0).expect("restored").replayed, 1);
+    assert_eq!(fs::read(&path).expect("there"), b"0123456789");
+}
+
+/// A write that the file system takes a part of.
+#[test]
+fn a_short_write_is_logged_as_far_as_it_went() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, path] = ["area", "image", "a-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"0123");
+    let fd = file.as_raw_fd();
+    // SAFETY: the bytes are there during the call.
+    let make = || unsafe { libc::write(fd, b"45".as_ptr().cast(), 2) };
+    assert_eq!(journal.write(fd, id, At::Cursor, &[b"4", b"5678"], make), 2);
+    journal.sync(id).expect("durable");
+    file.set_len(0).expect("what the crash took of it");
+    after_a_crash(&area, &image);
+    assert_eq!(fs::read(&path).expect("there"), b"012345");
+}
+
+/// bug: a new directory that the crash had taken kept its files from coming back, for ever. fix: recovery makes it, if nobody has
+/// changed the directory above since.
+#[test]
+fn a_directory_that_the_crash_has_taken_is_made_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, new] = ["area", "image", "new"].map(|name| directory.join(name));
+    fs::create_dir(&new).expect("room");
+    let path = new.join("deep-wal");
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (_file, _) = followed(&journal, &path, b"data");
+    lose_the_cache(&area, &image);
+    fs::remove_dir_all(&new).expect("there");
+    assert_eq!(restore(&image, 0).expect("restored").replayed, 1);
+    assert_eq!(fs::read(&path).expect("there"), b"data");
+}
+
 /// Lets the claim of an area run out.
 fn end_claim(area: &Path) {
     let area = Area::open(area, &AreaOptions::new(0)).expect("nobody has it");

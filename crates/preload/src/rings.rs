@@ -39,7 +39,13 @@ pub fn made(journal: Option<&Journal>) -> io::Result<()> {
     if ARE_THERE.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    journal.map_or(Ok(()), Journal::give_up_all)
+    let given_up = journal.map_or(Ok(()), Journal::give_up_all);
+    if journal.is_some() {
+        eprintln!(
+            "switchyard run: the program has an io_uring, which writes unseen: its syncs go to the file system from now on"
+        );
+    }
+    given_up
 }
 
 /// Linux 6.2 tells how many descriptors a process has as the size of their directory; before, it is 0.

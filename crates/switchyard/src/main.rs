@@ -34,6 +34,7 @@ mod datadir;
 mod emulated;
 mod events;
 mod failure;
+mod followed;
 mod foreign;
 mod identity;
 mod launch;

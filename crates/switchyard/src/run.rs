@@ -2,6 +2,7 @@
 //! (docs/format/files.md). The work is done in the program itself, by the library of `crates/preload`.
 
 use crate::failure::{Failure, IN_USE, code_of, told};
+use crate::followed::obstacle;
 use crate::size::Size;
 use anyhow::{Context, bail, ensure};
 use area::AreaError;
@@ -44,6 +45,9 @@ pub struct RunArgs {
     /// Use emulated NVM instead of the area, for measuring: NOTHING survives the program
     #[arg(long, conflicts_with = "area")]
     pub nvm: bool,
+    /// Say only what went wrong
+    #[arg(long, short)]
+    pub quiet: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -135,16 +139,39 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .env("LD_PRELOAD", preload)
         .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
-        .env("SWITCHYARD_MATCH", patterns);
-    let broker =
-        serve(area.clone(), table()?).context("the program would have nobody to ask for its area")?;
+        .env("SWITCHYARD_MATCH", &patterns);
+    let obstacle = obstacle(&args.program[0]);
+    if !args.quiet {
+        tell_start(&patterns, &area, obstacle.as_deref());
+    }
+    let table = table()?;
+    let followed = Table::map(Some(table.try_clone().context("a descriptor")?.into())).context("memory")?;
+    let broker = serve(area.clone(), table).context("the program would have nobody to ask for its area")?;
     command.env("SWITCHYARD_BROKER", broker.text());
     let status = run_to_end(&mut command);
     let status = status.with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))?;
     if !args.nvm {
         settle(&area);
     }
+    if !args.quiet && obstacle.is_none() && followed.count() == 0 {
+        let names = patterns.replace('\n', ", ");
+        eprintln!("switchyard: nothing was followed: no file that was opened for writing is called {names}");
+    }
     end_as(status)
+}
+
+/// One line: what is followed, or why nothing is.
+fn tell_start(patterns: &str, area: &Path, obstacle: Option<&str>) {
+    let (names, area) = (patterns.replace('\n', ", "), area.display());
+    match obstacle {
+        None => eprintln!(
+            "switchyard: syncs of {names} go to {area}; those of statically linked and setuid programs, and of programs with an \
+             io_uring, go to the file system"
+        ),
+        Some(why) => {
+            eprintln!("switchyard: {why}: run cannot follow it, and its syncs go to the file system")
+        }
+    }
 }
 
 /// The memory by which the processes of this run tell each other which files they follow.

@@ -421,6 +421,12 @@ impl Journal {
         self.shared.change(id, give_up).unwrap_or(Ok(()))
     }
 
+    /// The file could not be synced: no sync succeeds from now on, and recovery makes its changes again.
+    #[doc(hidden)]
+    pub fn sync_failed(&self, id: FileId) {
+        self.shared.fail(id);
+    }
+
     /// The area has nothing of any file, until one changes.
     pub fn settle_all(&self) -> io::Result<()> {
         let all: Vec<_> = self.shared.lock().files.all().collect();

@@ -12,7 +12,7 @@ use crate::structures::Log;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
@@ -369,14 +369,32 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
 
 /// Brings what the area at `path` has of files back to them. A missing area is made, unless `create_bytes` is 0.
 pub fn restore(path: &Path, create_bytes: u64) -> Result<Recovered, FilesError> {
+    if create_bytes == 0 && is_unfinished(path) {
+        return Ok(Recovered::default());
+    }
     let area = Area::open(path, &AreaOptions::new(create_bytes))?;
     let (map, writes) = structures(&area)?;
     in_place(&area, map, &writes)
 }
 
+/// True if the file was to become an area, and the machine stopped before it was one: its superblocks come last. Nobody was told that
+/// anything is in it. With a size it is made anew.
+fn is_unfinished(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    let is_regular = file.metadata().is_ok_and(|it| it.is_file());
+    let mut head = Vec::new();
+    let read = file.take(2 * store::SUPERBLOCK_BYTES).read_to_end(&mut head);
+    is_regular && read.is_ok() && head.iter().all(|&byte| byte == 0)
+}
+
 /// Writes copies of the files that the area at `path` has something of below `directory`, each at its whole path, as they were
 /// acknowledged. Neither the files nor what the area has of them changes. The copies' paths.
 pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
+    if is_unfinished(path) {
+        return Ok(Vec::new());
+    }
     let area = Area::open(path, &AreaOptions::new(0))?;
     let (_, writes) = structures(&area)?;
     let mut targets = BTreeMap::new();

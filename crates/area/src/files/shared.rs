@@ -340,7 +340,7 @@ impl Shared {
 
     /// The file could not be synced: no sync succeeds from now on. The kernel may have given up its pages, and called them clean. So
     /// recovery must not trust the page cache for this file, and makes the log's changes again.
-    fn fail(&self, id: FileId) {
+    pub fn fail(&self, id: FileId) {
         let mut state = self.lock();
         state.has_failed = true;
         let Some((number, description)) = state.files.distrust(id) else {
