@@ -140,7 +140,21 @@ def space_of_removed_files(directory):
         else:
             os.close(file)
             os.unlink(path) if number == 1 else subprocess.run(["rm", path], env=outside(), check=True)
+    file = opened(f"{directory}/f3")
+    synced(file, b"x" * 100000)
+    if os.fork() == 0:
+        # bug: a forked child kept the descriptors of its parent's library.
+        os.close(file)
+        os.execve("/bin/sleep", ["sleep", "6"], outside())
+    os.unlink(f"{directory}/f3")
+    os.close(file)
+    child = os.fork()
+    if child == 0:
+        time.sleep(4)
+        os._exit(any("/f" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                     if os.path.lexists(f"/proc/self/fd/{fd}") and os.readlink(f"/proc/self/fd/{fd}").endswith("(deleted)")))
     time.sleep(5)
+    print(os.waitpid(child, 0)[1])
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
     print([name for name in left if name.endswith("(deleted)") and "/f" in name])
 
@@ -231,6 +245,18 @@ def without_a_name(directory):
     assert libc.linkat(file, b"", -100, (directory + "/f.named").encode(), 0x1000) == 0
     synced(file)
     print(sorted(os.listdir(directory)), os.path.getsize(directory + "/f.named"))
+
+
+@case
+def signals_of_a_process(directory):
+    # bug: a signal that every thread of the program had blocked ran its handler in a thread of the library.
+    import signal
+
+    synced(opened(directory + "/f"))
+    signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    os.kill(os.getpid(), signal.SIGUSR1)
+    print(signal.sigtimedwait([signal.SIGUSR1], 2) is not None)
 
 
 def main():

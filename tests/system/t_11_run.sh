@@ -197,6 +197,8 @@ expect_code 0 "$SWITCHYARD" run --area "$work/stale.area" -- true
 echo "· calls that are seldom, or that are not seen"
 # Each case has an area and a program of its own; the power is cut once under all of them.
 calls() { "$python" "$here/run_calls.py" "$@"; }
+# Other users reach the files.
+chmod 711 "$work"
 mkdir "$work/calls.d"
 declare -A programs=()
 at_end 'kill -9 ${programs[@]} 2>/dev/null || true'

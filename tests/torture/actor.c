@@ -159,9 +159,13 @@ static long call_of(struct line *l, long number, struct record *note) {
     CALL("unlink", unlink(l->from));
     CALL("dup", put(&l->b, dup(file)));
     CALL("dup2", dup2(file, other));
+    CALL("dup3", dup3(file, other, l->c));
+    CALL("fdup", put(&l->b, fcntl(file, F_DUPFD, (int)l->c)));
+    CALL("mkdir", mkdir(l->from, 0755));
     CALL("sendfile", sendfile(file, other, &from_offset, l->d));
     CALL("copy", copy_file_range(other, &from_offset, file, &to_offset, 3000, 0));
     CALL("setlk", lock(file, l->b, F_SETLK, l->c, l->d));
+    CALL("setofd", lock(file, l->b, F_OFD_SETLK, l->c, l->d));
     CALL("getlk", lock(file, l->b, F_GETLK, l->c, l->d));
     CALL("flock", flock(file, l->b | LOCK_NB));
     CALL("fork", spawn(l->b, 0, -1, -1));

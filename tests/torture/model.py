@@ -291,6 +291,13 @@ class Model:
         if not maybe and result >= 0 and p.slots[a] != p.slots[b]:
             p.descriptors[result] = [self.opened(p, a), False]
 
+    def do_dup3(self, line, p, a, b, flags, d, s, t, result, maybe):
+        if not maybe and result >= 0:
+            p.descriptors[result] = [self.opened(p, a), bool(flags & CLOEXEC)]
+
+    def do_fdup(self, *rest):
+        self.do_dup(*rest)
+
     def do_sendfile(self, line, p, a, b, c, d, s, t, result, maybe):
         out, source = self.opened(p, a), self.opened(p, b)
         if out and source and (maybe or result > 0):

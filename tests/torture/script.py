@@ -2,12 +2,12 @@
 import os
 import random
 
-NAMES = ["f0", "f1", "f2", "f3", "u0", "u1", "d/f4", "d/u2"]
+NAMES = ["f0", "f1", "f2", "f3", "u0", "u1", "d/f4", "d/u2", "e/f5", "e/u3"]
 SIZES = [1, 7, 100, 512, 1000, 4000, 4096, 5000, 9000, 20000]
 WEIGHTS = {
     "open": 14, "close": 4, "lseek": 3, "write": 18, "writev": 4, "pwrite": 10, "pwritev2": 3, "aio": 2, "mmap": 2, "stream": 2,
     "dprintf": 1, "fsync": 12, "fdatasync": 10, "syncfs": 0.5, "sync_file_range": 1, "dirsync": 3, "ftruncate": 3, "truncate": 2,
-    "fallocate": 2, "rename": 3, "link": 1.5, "unlink": 2.5, "dup": 2, "dup2": 2, "sendfile": 1, "copy": 1, "setlk": 2, "getlk": 2,
+    "fallocate": 2, "rename": 3, "link": 1.5, "unlink": 2.5, "dup": 2, "dup2": 2, "dup3": 1, "fdup": 1, "setofd": 1, "mkdir": 1, "sendfile": 1, "copy": 1, "setlk": 2, "getlk": 2,
     "flock": 1, "fork": 1.5, "vexec": 1.5, "exec": 0.7, "end": 1.5, "read": 6, "stat": 3,
 }
 
@@ -55,7 +55,7 @@ def make(seed):
         elif call == "stream":
             add(process, call, 0, size, 0, rng.randrange(2), name)
         elif call == "dirsync":
-            add(process, call, source=rng.choice([".", "d"]))
+            add(process, call, source=rng.choice([".", "d", "e"]))
         elif call == "ftruncate":
             add(process, call, slot, offset(rng))
         elif call == "truncate":
@@ -68,6 +68,14 @@ def make(seed):
             add(process, call, source=name)
         elif call in ("dup", "dup2"):
             add(process, call, slot, other)
+        elif call == "dup3":
+            add(process, call, slot, other, rng.choice([0, os.O_CLOEXEC]))
+        elif call == "fdup":
+            add(process, call, slot, other, rng.choice([0, 5, 40]))
+        elif call == "mkdir":
+            add(process, call, source="e")
+        elif call == "setofd":
+            add(process, call, slot, rng.choice([0, 1, 2]), offset(rng), 100)
         elif call == "sendfile":
             add(process, call, slot, other, offset(rng), size)
         elif call == "copy":

@@ -203,6 +203,9 @@ impl Area {
         // Out of the way of the program's descriptors; the lock goes with it.
         let file = own::duplicate(medium.as_file().as_raw_fd())?;
         let mut medium = MediaFile::from_file(file.into())?;
+        if medium.warning() == Some(MediaWarning::Buffered) {
+            read_from_medium(medium.as_file())?;
+        }
         let (engine, report) = Engine::open(&mut medium, options.engine())?;
         let warning = medium.warning();
         let capacity = medium.capacity_bytes();
@@ -404,6 +407,14 @@ impl fmt::Debug for Area {
         let stats = self.check().ok().map(|()| self.stats());
         f.debug_struct("Area").field("stats", &stats).finish()
     }
+}
+
+/// What the page cache has of the file goes: after a write that failed the kernel calls pages clean that are not on the medium.
+fn read_from_medium(file: &File) -> std::io::Result<()> {
+    file.sync_all()?;
+    // SAFETY: no memory is involved. What cannot go is being written, or read by somebody else.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
 }
 
 /// True if the place of the superblocks holds zeros: no area. Somebody's data may be behind.

@@ -31,6 +31,8 @@ const RING: &str = "anon_inode:[io_uring]";
 /// A bit for each descriptor. A bit is set after its descriptor is made, and cleared before that is closed. So each bit stands for
 /// itself, and no order is needed.
 static OWN: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
+/// Those of them that are an [`Own`].
+static FILES: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 /// Held while a ring of ours is made, and while rings are looked for.
 static RINGS: Mutex<()> = Mutex::new(());
 /// Held while the limit of descriptors is another one than the program's.
@@ -47,6 +49,11 @@ type FilePlace = (u64, u64);
 fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
     Some((OWN.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+fn place_of_file(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((FILES.get(fd / 64)?, 1 << (fd % 64)))
 }
 
 /// True if this library has the descriptor, not the program.
@@ -215,9 +222,27 @@ fn is_locked(fd: RawFd) -> bool {
         })
 }
 
-/// In a forked child, which has no locks: nothing is waited for, and nobody holds what other threads held.
+/// In a forked child, which has no locks: nothing is waited for, and nobody holds what other threads held. It has no use for our
+/// descriptors, which would keep the space of removed files.
 pub fn forked() {
     LOCKED_COUNT.store(0, Ordering::Relaxed);
+    let kept = PROC
+        .get()
+        .and_then(Option::as_ref)
+        .map(|it| it.as_fd().as_raw_fd());
+    for (index, word) in FILES.iter().enumerate() {
+        let mut bits = word.load(Ordering::Relaxed);
+        while bits != 0 {
+            let fd = (index * 64) as RawFd + bits.trailing_zeros() as RawFd;
+            bits &= bits - 1;
+            if Some(fd) != kept {
+                unmark(fd);
+                word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+                // SAFETY: the child's copy, which nothing uses.
+                unsafe { libc::syscall(libc::SYS_close, fd) };
+            }
+        }
+    }
 }
 
 /// Keeps a descriptor of ours while the program has locks of its file; gives it back if there are none.
@@ -256,6 +281,9 @@ pub(crate) struct Own(Option<OwnedFd>);
 impl Own {
     pub fn new(fd: OwnedFd) -> Self {
         mark(fd.as_raw_fd());
+        if let Some((word, bit)) = place_of_file(fd.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
         Self(Some(fd))
     }
 }
@@ -270,6 +298,9 @@ impl Drop for Own {
     fn drop(&mut self) {
         if let Some(own) = self.0.take().and_then(keep_locks) {
             unmark(own.as_raw_fd());
+            if let Some((word, bit)) = place_of_file(own.as_raw_fd()) {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
         }
     }
 }

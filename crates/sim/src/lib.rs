@@ -19,6 +19,7 @@ pub mod disk;
 mod draw;
 pub mod eval;
 pub mod experiment;
+pub mod files;
 pub mod media;
 pub mod net;
 pub mod operators;

@@ -1,5 +1,5 @@
 //! The swarm: runs whose options are all drawn from their seed, each made twice and checked: a rack, a
-//! storage area, and a disk.
+//! storage area, files of programs, and a disk.
 //!
 //! Everything that can be is small, so that rare things are common: volumes of a few dozen pages on flash of a few
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
@@ -8,6 +8,7 @@ use crate::check::Violation;
 use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
 use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
@@ -51,6 +52,8 @@ pub struct SwarmOptions {
     pub failing_media: bool,
     /// The deliberate break of storage areas: their flushes do nothing.
     pub area_canary: bool,
+    /// The deliberate break of programs' files: the syncs of their area do nothing.
+    pub files_canary: bool,
     /// The deliberate break of disks: a write with FUA is acknowledged before it is on the medium.
     pub disk_canary: bool,
 }
@@ -62,6 +65,7 @@ impl Default for SwarmOptions {
             control_canary: ControlCanary::None,
             failing_media: true,
             area_canary: false,
+            files_canary: false,
             disk_canary: false,
         }
     }
@@ -150,17 +154,22 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
             ..DiskOptions::default()
         };
         let outcome = Run::new(fleet, spec).execute();
-        (outcome, storage::run(seed, area), disk::run(seed, disk).outcome)
+        let files = FilesOptions {
+            loses_syncs: options.files_canary,
+        };
+        let (area, files) = (storage::run(seed, area), files::run(seed, files));
+        (outcome, area, files, disk::run(seed, disk).outcome)
     }));
     match outcome {
-        Ok((outcome, area, disk)) => {
+        Ok((outcome, area, files, disk)) => {
             let mut report = report(seed, options, outcome);
-            for hash in [area.hash, disk.hash] {
+            for hash in [area.hash, files.hash, disk.hash] {
                 report.hash = (report.hash ^ hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             }
             report.requests += area.acknowledged + disk.clients.issued;
             report.events += disk.world.events;
             report.violations.extend(area.violation.map(Violation::Area));
+            report.violations.extend(files.violation.map(Violation::Files));
             if !disk.violations.is_empty() {
                 report.told.extend(disk.events);
             }

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Bytes of the secret, and of a question: the secret and what is wanted.
@@ -126,7 +126,7 @@ pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
     Ok(broker)
 }
 
-fn answer(broker: &Broker, mut stream: UnixStream, area: &PathBuf, table: BorrowedFd<'_>) -> io::Result<()> {
+fn answer(broker: &Broker, mut stream: UnixStream, area: &Path, table: BorrowedFd<'_>) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let mut question = [0; QUESTION_BYTES];
     stream.read_exact(&mut question)?;
@@ -159,7 +159,7 @@ fn answer(broker: &Broker, mut stream: UnixStream, area: &PathBuf, table: Borrow
 }
 
 /// The area, which has nothing of any file. Its claim goes with the descriptor.
-fn open(area: &PathBuf) -> Result<MediaFile, FilesError> {
+fn open(area: &Path) -> Result<MediaFile, FilesError> {
     restore(area, 0)?;
     Ok(MediaFile::open(area, 0, false).map_err(AreaError::from)?)
 }

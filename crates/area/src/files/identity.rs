@@ -224,7 +224,7 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
         identity: Identity {
             inode: data.stx_ino,
             born_ns: if has_birth { ns(data.stx_btime) } else { 0 },
-            cache: hash(&[&boot, &mount, &device]),
+            cache: hash(&[boot, &mount, &device]),
         },
         owner: [u32::from(data.stx_mode), data.stx_uid, data.stx_gid],
         size: data.stx_size,

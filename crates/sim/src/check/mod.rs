@@ -115,6 +115,9 @@ pub enum Violation {
     /// A storage area lost or invented something.
     #[error("storage area: {0}")]
     Area(String),
+    /// A file of a program lost what was synced, or has what was never written.
+    #[error("files: {0}")]
+    Files(String),
     /// A disk of its own broke a promise.
     #[error("disk: {0}")]
     Disk(Box<Violation>),
