@@ -409,7 +409,7 @@ impl fmt::Debug for Area {
     }
 }
 
-/// What the page cache has of the file goes: after a write that failed the kernel calls pages clean that are not on the medium.
+/// Drops the file's pages. After a write that failed the kernel calls pages clean that are not on the medium.
 fn read_from_medium(file: &File) -> std::io::Result<()> {
     file.sync_all()?;
     // SAFETY: no memory is involved. What cannot go is being written, or read by somebody else.

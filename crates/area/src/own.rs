@@ -4,7 +4,7 @@
 //! and as many. It is an opening of its own, not a duplicate, as a duplicate keeps flock(2) locks. Locks of fcntl(2) end if the process
 //! closes any descriptor of the file. So ours of such a file stay open until the program closes one.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Once, Ordering, PoisonError};
 use os::Ring;
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use std::collections::BTreeMap;
@@ -12,10 +12,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Higher descriptors are not told from the program's.
 const DESCRIPTORS_MAX: usize = 1 << 16;
@@ -38,7 +37,9 @@ static RINGS: Mutex<()> = Mutex::new(());
 /// Held while the limit of descriptors is another one than the program's.
 static RAISED: Mutex<()> = Mutex::new(());
 /// `/proc` as this process has found it: a new root may have none.
-static PROC: OnceLock<Option<Own>> = OnceLock::new();
+static PROC: AtomicU32 = AtomicU32::new(NO_PROC);
+static PROC_ONCE: Once = Once::new();
+const NO_PROC: u32 = u32::MAX;
 /// Files (device and inode) of which the program may have locks of fcntl(2), and our descriptors that wait for the locks' end.
 static LOCKED: Mutex<BTreeMap<FilePlace, Vec<Own>>> = Mutex::new(BTreeMap::new());
 /// How many there are, for who must not wait.
@@ -151,12 +152,22 @@ pub fn proc() -> Option<BorrowedFd<'static>> {
     let open = || {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let low = openat(CWD, "/proc", flags, Mode::empty()).ok()?;
-        duplicate(low.as_raw_fd()).ok().map(Own::new)
+        duplicate(low.as_raw_fd()).ok()
     };
-    PROC.get_or_init(open).as_ref().map(Own::as_fd)
+    PROC_ONCE.call_once(|| {
+        if let Some(own) = open() {
+            // It stays as long as the process, also in a forked child.
+            let fd = own.into_raw_fd();
+            mark(fd);
+            PROC.store(fd as u32, Ordering::Release);
+        }
+    });
+    let fd = PROC.load(Ordering::Acquire);
+    // SAFETY: it is never closed.
+    (fd != NO_PROC).then(|| unsafe { BorrowedFd::borrow_raw(fd as RawFd) })
 }
 
-/// What a file of `/proc` says.
+/// The text of a file in `/proc`.
 pub(crate) fn read_proc(path: &str) -> io::Result<String> {
     let proc = proc().ok_or(io::ErrorKind::NotFound)?;
     let file = openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -226,21 +237,15 @@ fn is_locked(fd: RawFd) -> bool {
 /// descriptors, which would keep the space of removed files.
 pub fn forked() {
     LOCKED_COUNT.store(0, Ordering::Relaxed);
-    let kept = PROC
-        .get()
-        .and_then(Option::as_ref)
-        .map(|it| it.as_fd().as_raw_fd());
     for (index, word) in FILES.iter().enumerate() {
         let mut bits = word.load(Ordering::Relaxed);
         while bits != 0 {
             let fd = (index * 64) as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            if Some(fd) != kept {
-                unmark(fd);
-                word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
-                // SAFETY: the child's copy, which nothing uses.
-                unsafe { libc::syscall(libc::SYS_close, fd) };
-            }
+            unmark(fd);
+            word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+            // SAFETY: the child's copy, which nothing uses.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `switchyard run` does for its program what the program may not do any more, after it has changed its user or its root: it opens the
-//! area, hands out the table, and settles the area of an owner that is dead.
+//! `switchyard run` opens the area for its program, hands out the table, and settles the area of an owner that is dead. The program may
+//! not do so itself after it has changed its user or its root.
 //!
-//! The program asks over a socket that has a name and no file. Whoever knows the secret, which is in the program's environment, may
-//! ask.
+//! The program asks over a socket that has a name and no file. Its environment has a secret, and only programs that know the secret are
+//! answered.
 
 use super::{FilesError, restore};
 use crate::error::AreaError;
@@ -23,12 +23,12 @@ use std::time::Duration;
 /// Bytes of the secret, and of a question: the secret and what is wanted.
 const SECRET_BYTES: usize = 16;
 const QUESTION_BYTES: usize = SECRET_BYTES + 1;
-/// Whoever asks and says nothing is let go.
+/// A program that asks and says nothing is let go.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// An answer takes a recovery at most.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// What a program may want.
+/// Something that a program may want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Wish {
@@ -40,7 +40,7 @@ pub enum Wish {
     Settled = b'S',
 }
 
-/// Where a program asks.
+/// The place where a program asks.
 #[derive(Clone, Debug)]
 pub struct Broker {
     secret: String,

@@ -2,13 +2,13 @@
 
 use super::root;
 use crate::own;
+use crate::sync::{AtomicU64, Ordering};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use store::files::{Description, Identity};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -224,7 +224,7 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
         identity: Identity {
             inode: data.stx_ino,
             born_ns: if has_birth { ns(data.stx_btime) } else { 0 },
-            cache: hash(&[boot, &mount, &device]),
+            cache: hash(boot, &[&mount, &device]),
         },
         owner: [u32::from(data.stx_mode), data.stx_uid, data.stx_gid],
         size: data.stx_size,
@@ -234,14 +234,16 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
     })
 }
 
-/// The boot. It is read once, as another root may lack it.
-fn boot() -> io::Result<&'static [u8]> {
-    static BOOT: OnceLock<Vec<u8>> = OnceLock::new();
-    if let Some(boot) = BOOT.get() {
-        return Ok(boot);
+/// [`hash`] of the boot. It is read once, as another root may lack it.
+fn boot() -> io::Result<u64> {
+    static BOOT: AtomicU64 = AtomicU64::new(0);
+    let known = BOOT.load(Ordering::Relaxed);
+    if known != 0 {
+        return Ok(known);
     }
-    let read = std::fs::read(BOOT_ID)?;
-    Ok(BOOT.get_or_init(|| read))
+    let hash = hash(HASH_BASIS, &[&std::fs::read(BOOT_ID)?]);
+    BOOT.store(hash, Ordering::Relaxed);
+    Ok(hash)
 }
 
 /// Reads what another root may lack.
@@ -250,9 +252,11 @@ pub fn prepare() {
 }
 
 /// FNV-1a.
-fn hash(parts: &[&[u8]]) -> u64 {
+const HASH_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn hash(begun: u64, parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.iter());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+    bytes.fold(begun, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }

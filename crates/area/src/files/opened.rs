@@ -84,7 +84,7 @@ pub(super) fn open_directory(path: &Path) -> Option<Arc<Own>> {
     Some(Arc::new(Own::new(own)))
 }
 
-/// What the file system has to make durable of a file: itself, and the directory of its name.
+/// Work of the file system that makes a file durable: its own sync, and that of the directory of its name.
 pub(super) struct Syncing {
     pub file: Option<Arc<Opened>>,
     /// Its path, and our descriptor if there is one.

@@ -1,4 +1,4 @@
-//! Where the root of this process is: the area has paths as those who recover it see them.
+//! The root of this process. The area has paths as those who recover it see them.
 
 use crate::sync::{Mutex, PoisonError};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the journal's threads share, and its checkpoints.
+//! The state that the journal's threads share, and its checkpoints.
 
 use super::identity::{self, Name};
 use super::lease::Lease;
