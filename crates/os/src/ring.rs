@@ -2,7 +2,7 @@
 //!
 //! A ring takes entries, hands them to the kernel, and gives their ends back. It knows nothing of what they mean.
 
-use io_uring::{IoUring, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, time};
@@ -97,6 +97,20 @@ impl Ring {
         // SAFETY: by this function's contract.
         unsafe { self.ring.submission().push(entry) }.expect("no more entries than the ring has");
         self.unsubmitted += 1;
+    }
+
+    /// Queues a read of `file` from `offset` on. Its end has `number`, and the count of bytes that were read.
+    ///
+    /// # Safety
+    /// File and bytes stay until its end was given back, and nobody else uses the bytes.
+    ///
+    /// # Panics
+    /// When the ring is full.
+    pub unsafe fn push_read(&mut self, file: RawFd, offset: u64, bytes: &mut [u8], number: u64) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(types::Fd(file), bytes.as_mut_ptr(), length).offset(offset);
+        // SAFETY: by this function's contract.
+        unsafe { self.push(&read.build().user_data(number)) };
     }
 
     /// Hands what is queued to the kernel by one system call; how many entries it took.
