@@ -127,8 +127,8 @@ pub fn has_rings() -> bool {
 mod tests {
     use super::*;
 
-    /// bug: a forked child slept for ever at its first write. cause: a thread of the parent was making a ring at the fork, so the
-    /// child's copy of the lock was held by nobody. fix: nobody waits long for the lock, and a thread without a ring sleeps.
+    /// bug: a forked child slept for ever at its first write. cause: a thread of the parent was making a ring at the fork. So nobody
+    /// held the child's copy of the lock. fix: nobody waits long for the lock, and a thread without a ring sleeps.
     #[test]
     fn a_child_forked_while_a_ring_is_made_does_without_one() {
         let guard = rings().expect("nobody holds it for long");

@@ -19,7 +19,7 @@ const PAGE_BYTES: u32 = 4096;
 /// Values whose blocks are more than this together are read by more than one submission.
 pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
 
-/// Where a page is.
+/// The place of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageAt {
     pub key: PageKey,
@@ -89,13 +89,13 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// Whoever reads the area: its engine, medium and cache.
+/// A reader's view of the area: its engine, medium and cache.
 pub(crate) struct Reading<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
 }
 
-/// What became of a lookup.
+/// The outcome of a lookup.
 enum Place {
     Here(Option<Value>),
     Medium(Found),
@@ -105,7 +105,7 @@ enum Place {
 struct Missing {
     /// Its place among those asked for.
     place: usize,
-    /// Where it was damaged when it was looked at last: a segment that is written anew at this moment looks so once.
+    /// The place, if it was found damaged the last time: a segment that is written anew at this moment looks so once.
     damage: Option<Found>,
 }
 
@@ -159,8 +159,35 @@ impl Reading<'_> {
         &self,
         mut find: impl FnMut(&Engine) -> Option<Fetch>,
     ) -> Result<Option<Value>, AreaError> {
-        let mut values = self.values(1, |engine, _| find(engine))?;
+        let first = find(&self.shared.lock().engine);
+        // What most reads find needs none of the lists below.
+        match &first {
+            None => return Ok(None),
+            Some(Fetch::Read(found)) => {
+                if let Some(value) = self.kept(found) {
+                    return Ok(Some(value));
+                }
+            }
+            Some(Fetch::Ready(_) | Fetch::Lost) => {}
+        }
+        let mut first = Some(first);
+        let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
         Ok(values.pop().expect("one was asked for"))
+    }
+
+    /// The value, if it lies in one page that is in the cache.
+    fn kept(&self, found: &Found) -> Option<Value> {
+        let page_bytes = self.cache.page_bytes() as u32;
+        let pages = found.pages(page_bytes);
+        if pages.len() != 1 {
+            return None;
+        }
+        let key = PageKey {
+            generation: found.generation(),
+            index: pages.start,
+        };
+        let page = self.cache.get(key)?;
+        value_of(found, page_bytes, &[ReadPage { page, is_final: true }]).ok()
     }
 
     /// `count` values, of which `find` finds each: all lookups under one lock, and all reads in one submission.
@@ -206,7 +233,7 @@ impl Reading<'_> {
         missing.iter().map(look).collect()
     }
 
-    /// Reads what was found, in as many submissions as [`AHEAD_BYTES_MAX`] asks for. What has moved is `left`.
+    /// Reads what was found, in as many submissions as [`AHEAD_BYTES_MAX`] asks for. Values that have moved are `left`.
     fn read(
         &self,
         found: SmallVec<[(Missing, Found); 1]>,
