@@ -156,6 +156,16 @@ impl Ring {
         Ok(())
     }
 
+    /// Submits, and sleeps until `count` entries have ended whose ends were not given back yet.
+    ///
+    /// # Errors
+    /// Of io_uring_enter(2): fewer may have ended.
+    pub fn wait_for(&mut self, count: usize) -> io::Result<()> {
+        let taken = self.ring.submit_and_wait(count)?;
+        self.unsubmitted -= taken.min(self.unsubmitted);
+        Ok(())
+    }
+
     /// Never closes the ring: the kernel has something of it for ever, or its descriptor is another file's by now.
     pub fn leak(self) {
         std::mem::forget(self);

@@ -128,6 +128,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Peers(args)) => return compare::peers(args),
         Some(Comparison::Hostile(args)) => return hostile::run(args),
         Some(Comparison::Rack(args)) => return rack::run(args),
+        Some(Comparison::Store(args)) if args.reading.reads => return reads::run(args),
         Some(Comparison::Store(args)) => return store::run(args),
         Some(Comparison::Redis(args)) => return redis::run(args),
         Some(Comparison::Databases(args)) => return databases::run(args),

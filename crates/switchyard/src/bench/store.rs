@@ -6,7 +6,7 @@
 //! run in a program of their own (`bench/peers`), so that this one does not depend on them.
 
 use super::instructions::{self, key};
-use super::reads::{self, ReadsArgs};
+use super::reads::args::ReadsArgs;
 use super::rounds::{ROUNDS, SECONDS};
 use crate::failure::{Failure, within};
 use crate::machine;
@@ -123,9 +123,6 @@ pub(super) fn check_area(size: Size) -> Result<(), Failure> {
 
 /// Runs it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
-    if args.reading.reads {
-        return reads::run(args);
-    }
     if args.bytes.len() != 1 {
         return Err(Failure::Usage("--bytes takes one size without --reads".into()).into());
     }
