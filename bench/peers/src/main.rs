@@ -12,7 +12,12 @@
 //!
 //! Each insert is a transaction of its own, as for a program whose threads do not know of each other. Keys and values are
 //! those of `switchyard bench store`.
+//!
+//! With `--plan` it is one engine's process of `switchyard bench store --reads`: `reads` has how each engine is set up for that.
 
+#[path = "../../../crates/switchyard/src/bench/reads/drive.rs"]
+mod drive;
+mod reads;
 mod rocksdb;
 
 use anyhow::{Context, bail};
@@ -34,6 +39,8 @@ struct Args {
     bytes: usize,
     seconds: f64,
     engines: Vec<String>,
+    /// Reads instead (`reads`).
+    plan: Option<String>,
 }
 
 fn args() -> anyhow::Result<Args> {
@@ -45,11 +52,13 @@ fn args() -> anyhow::Result<Args> {
         engines: ["lmdb", "redb", "fjall", "sled", "rocksdb", "sqlite"]
             .map(String::from)
             .to_vec(),
+        plan: None,
     };
     let mut all = std::env::args().skip(1);
     while let Some(flag) = all.next() {
         let value = all.next().with_context(|| format!("{flag} wants a value"))?;
         match flag.as_str() {
+            "--plan" => args.plan = Some(value),
             "--dir" => args.dir = value.into(),
             "--threads" => args.threads = value.parse()?,
             "--bytes" => args.bytes = value.parse()?,
@@ -63,6 +72,9 @@ fn args() -> anyhow::Result<Args> {
 
 fn main() -> anyhow::Result<()> {
     let args = args()?;
+    if let Some(plan) = &args.plan {
+        return reads::run(plan);
+    }
     for engine in &args.engines {
         let dir = args
             .dir

@@ -2,10 +2,12 @@
 
 use crate::awake;
 use crate::backend::{self, Mapped, NvmTiming, Storage, WriteCache};
+use crate::cache::{Cache, CacheStats};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
 use crate::fork;
 use crate::own;
+use crate::read::{self, Reading};
 use crate::shared::Shared;
 use crate::sync::Arc;
 use base::{Device, Rate};
@@ -27,6 +29,9 @@ const ATOMIC_BYTES: u32 = 8;
 /// Blocks of areas in memory: a cache line is less than a sector.
 const MEMORY_BLOCK_BYTES: u32 = 512;
 
+/// Memory of the cache, unless it is chosen: as much as nobody misses.
+const CACHE_BYTES: u64 = 32 << 20;
+
 /// How an area is opened, and made if it is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaOptions {
@@ -38,6 +43,8 @@ pub struct AreaOptions {
     pub writes_in_flight_max: usize,
     /// Memory that the index may take.
     pub index_bytes_max: u64,
+    /// Memory that the cache of what was read may take; 0 for none. It is taken as pages are read.
+    pub cache_bytes_max: u64,
 }
 
 impl AreaOptions {
@@ -49,6 +56,7 @@ impl AreaOptions {
             is_mapped: false,
             writes_in_flight_max: options.writes_in_flight_max,
             index_bytes_max: options.index_bytes_max,
+            cache_bytes_max: CACHE_BYTES,
         }
     }
 
@@ -68,6 +76,7 @@ pub struct Area(Arc<Owner>);
 /// Ends the area's thread.
 struct Owner {
     shared: Arc<Shared>,
+    cache: Cache,
     thread: Option<JoinHandle<()>>,
     report: RecoveryReport,
     details: Details,
@@ -216,16 +225,18 @@ impl Area {
         } else {
             Storage::Direct(medium)
         };
-        Self::start(
-            storage,
-            engine,
-            report,
-            Details {
-                warning,
-                write_cache,
-                descriptor,
-            },
-        )
+        // What is mapped is in memory already.
+        let cache_bytes = if options.is_mapped {
+            0
+        } else {
+            options.cache_bytes_max
+        };
+        let details = Details {
+            warning,
+            write_cache,
+            descriptor,
+        };
+        Self::start(storage, engine, report, details, cache_bytes)
     }
 
     /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
@@ -239,7 +250,7 @@ impl Area {
             write_cache: WriteCache::Unknown,
             descriptor: None,
         };
-        Self::start(storage, engine, report, details)
+        Self::start(storage, engine, report, details, 0)
     }
 
     fn start(
@@ -247,7 +258,9 @@ impl Area {
         engine: Engine,
         report: RecoveryReport,
         details: Details,
+        cache_bytes: u64,
     ) -> Result<Self, AreaError> {
+        let cache = Cache::new(cache_bytes, read::page_bytes(engine.layout()) as usize)?;
         let shared = Arc::new(Shared::new(storage, engine));
         let runner = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("area".into()).spawn(move || {
@@ -256,6 +269,7 @@ impl Area {
         })?;
         Ok(Self(Arc::new(Owner {
             shared,
+            cache,
             thread: Some(thread),
             report,
             details,
@@ -272,6 +286,13 @@ impl Area {
             true => Ok(&self.0.shared),
             false => Err(AreaError::Forked),
         }
+    }
+
+    /// The same for those who read.
+    pub(crate) fn reading(&self) -> Result<Reading<'_>, AreaError> {
+        let shared = self.shared()?;
+        let cache = &self.0.cache;
+        Ok(Reading { shared, cache })
     }
 
     /// The same, for looks that cannot fail: in a forked child they panic, as nobody there ends what other threads began.
@@ -316,6 +337,11 @@ impl Area {
     /// Counters and state.
     pub fn stats(&self) -> Stats {
         self.own().lock().engine.stats()
+    }
+
+    /// Counts and memory of the cache of what was read.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.0.cache.stats()
     }
 
     /// Makes a structure with a durability of its own, or finds it with the one that it has. Opening it by

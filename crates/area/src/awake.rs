@@ -1,9 +1,9 @@
-//! Durable writes whose writer stays awake, if that is faster. The writer yields the processor to others, but does not
+//! Durable writes, and reads, whose thread stays awake, if that is faster. The thread yields the processor to others, but does not
 //! sleep.
 //!
 //! To sleep and to be woken can cost as much time as the write of a fast device. So a thread has its own ring of the
 //! kernel, and looks for the completion between calls of `sched_yield`. The kernel does not wake a thread that yields
-//! when its write ends. So the thread sleeps for the rest of a write if others want the processor, or after [`WATCH`].
+//! when its write ends. So the thread sleeps for the rest of a write if others want the processor, or after a while ([`burst::watch`]).
 //!
 //! A thread measures both ways and takes the faster one. It tries the slower way now and then, less often after each
 //! loss. Some threads answer a client after each write, and the client asks again at once. The scheduler puts such a
@@ -13,20 +13,17 @@
 //! A killed program leaves such a write to the kernel, and the kernel keeps the file open until the write ends. So the
 //! next owner of a medium must ask whether the medium is open, and must rely on no other file.
 
+use crate::burst::{self, BURST_MAX, Wanted, watch};
 use crate::own;
 use crate::sync::{AtomicU32, Once, Ordering};
-use base::Duration;
 use io_uring::{opcode, types};
 use os::{Ring, now};
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::slice;
 
-/// Longest time for which a thread stays awake.
-const WATCH: Duration = Duration::from_micros(200);
-/// Somebody else ran meanwhile, for longer than workers of the kernel do.
-const LONG_YIELD: Duration = Duration::from_micros(50);
 /// Writes of a trial, and how many of them come before those that count: the scheduler has to get used to it.
 const TRIAL: u32 = 16;
 const UNCOUNTED: u32 = 4;
@@ -52,7 +49,10 @@ struct Awake {
     /// `None` where the kernel, or who confines us, has no rings, and for threads that always sleep.
     ring: Option<Ring>,
     generation: u32,
+    /// Of writes.
     choice: Choice,
+    /// Of reads of one piece.
+    reads: Choice,
 }
 
 /// Which way writes go.
@@ -88,11 +88,7 @@ pub(super) fn write(
     let outcome = AWAKE.try_with(|awake| {
         // A signal's handler may come here while its thread is at a write.
         let mut awake = awake.try_borrow_mut().ok()?;
-        let generation = GENERATION.load(Ordering::Relaxed);
-        if awake.as_ref().is_none_or(|awake| awake.generation != generation) {
-            *awake = Some(Awake::new(generation));
-        }
-        let awake = awake.as_mut()?;
+        let awake = Awake::present(&mut awake);
         if bytes.len() > BYTES_MAX || awake.ring.is_none() {
             return None;
         }
@@ -112,18 +108,48 @@ pub(super) fn write(
     }
 }
 
+/// Reads all that is wanted. One read alone goes as a write does: asleep, or awake by the thread's ring, whichever took less time
+/// lately. Several go to the ring together, so that the device has all of them at once. `asleep` reads some of one's bytes by
+/// sleeping: the file ends where it reads nothing.
+pub(super) fn read(
+    file: BorrowedFd<'_>,
+    wanted: &mut [Wanted<'_>],
+    asleep: impl Fn(u64, &mut [u8]) -> io::Result<usize>,
+) -> io::Result<()> {
+    // A thread that ends may read, and have nothing of its own any more.
+    let _ = AWAKE.try_with(|awake| {
+        // A signal's handler may come here while its thread is at a read.
+        let mut awake = awake.try_borrow_mut().ok()?;
+        Awake::present(&mut awake).read(file, wanted, &asleep);
+        Some(())
+    });
+    // What the ring did not read, for whatever reason: where it is an error, it shows here again.
+    for one in wanted {
+        while !one.is_done() {
+            match asleep(one.offset + one.done as u64, &mut one.bytes[one.done..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => one.done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// From now on this thread sleeps: nobody waits for its writes, and who is awake takes others' processor.
 pub(crate) fn never() {
     AWAKE.set(Some(Awake {
         ring: None,
         generation: GENERATION.load(Ordering::Relaxed),
         choice: Choice::default(),
+        reads: Choice::default(),
     }));
 }
 
 /// A ring of one thread, out of the way of the program's descriptors.
 fn new_ring() -> io::Result<Ring> {
-    own::ring(|| Ring::new(2)?.moved_to(DESCRIPTORS))
+    own::ring(|| Ring::new(BURST_MAX as u32)?.moved_to(DESCRIPTORS))
 }
 
 extern "C" fn after_fork() {
@@ -201,7 +227,17 @@ impl Awake {
             ring: new_ring().ok(),
             generation,
             choice: Choice::default(),
+            reads: Choice::default(),
         }
+    }
+
+    /// This thread's, made anew in a forked child.
+    fn present(awake: &mut Option<Self>) -> &mut Self {
+        let generation = GENERATION.load(Ordering::Relaxed);
+        if awake.as_ref().is_none_or(|awake| awake.generation != generation) {
+            *awake = Some(Self::new(generation));
+        }
+        awake.as_mut().expect("made above")
     }
 
     fn take_ring(&mut self) -> Option<Ring> {
@@ -227,20 +263,7 @@ impl Awake {
             }
             return None;
         }
-        let began = now();
-        let mut last = began;
-        let mut pays = true;
-        while !ring.has_ended() {
-            if pays {
-                std::thread::yield_now();
-                let now = now();
-                pays = now.since(last) < LONG_YIELD && now.since(began) < WATCH;
-                last = now;
-            } else {
-                // However it ends, the completion is looked for.
-                let _ = ring.wait(None);
-            }
-        }
+        watch(ring);
         let (_, result) = ring.next_end()?;
         match -result {
             // What would have to wait goes to a worker, of which there may be none as there may be no more tasks (RLIMIT_NPROC, pids.max).
@@ -250,6 +273,43 @@ impl Awake {
             }
             error @ 1.. => Some(Err(io::Error::from_raw_os_error(error))),
             _ => Some(Ok(result as usize)),
+        }
+    }
+
+    /// Reads what it can.
+    fn read(
+        &mut self,
+        file: BorrowedFd<'_>,
+        wanted: &mut [Wanted<'_>],
+        asleep: &impl Fn(u64, &mut [u8]) -> io::Result<usize>,
+    ) {
+        if self.ring.is_none() {
+            return;
+        }
+        let [one] = wanted else {
+            wanted
+                .chunks_mut(BURST_MAX)
+                .for_each(|some| self.burst(file, some));
+            return;
+        };
+        let stays = self.reads.stays_awake();
+        let began = now();
+        if stays {
+            self.burst(file, slice::from_mut(one));
+        } else {
+            one.done = asleep(one.offset, one.bytes).unwrap_or(0);
+        }
+        self.reads.took(began.as_nanos(), now().as_nanos());
+    }
+
+    fn burst(&mut self, file: BorrowedFd<'_>, some: &mut [Wanted<'_>]) {
+        let serves = self
+            .ring
+            .as_mut()
+            .is_none_or(|ring| burst::read(ring, file, some));
+        // As for a write: the ring's descriptor may be another file's now.
+        if !serves && let Some(ring) = self.take_ring() {
+            ring.leak();
         }
     }
 }
@@ -268,6 +328,9 @@ impl Drop for Awake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
 
     /// Lets `count` writes take so long asleep and awake, with pauses between them; how many were waited for awake.
     fn awake_of(choice: &mut Choice, count: u32, took_ns: [u64; 2], pause_ns: u64) -> u32 {
@@ -313,7 +376,6 @@ mod tests {
 
     #[test]
     fn both_ways_write_and_a_bad_file_is_an_error_of_either() {
-        use std::os::fd::AsFd;
         let file = tempfile::tempfile().expect("a file");
         let slept = std::cell::Cell::new(0);
         for round in 0..200_u64 {
@@ -340,7 +402,6 @@ mod tests {
 
     #[test]
     fn programs_keep_their_descriptors() {
-        use std::os::fd::AsFd;
         let rings: Vec<_> = (0..100).map_while(|_| new_ring().ok()).collect();
         assert!(rings.len() <= DESCRIPTORS.len());
         assert!(rings.iter().all(|ring| DESCRIPTORS.contains(&ring.fd())));
@@ -351,6 +412,7 @@ mod tests {
                 ring: Some(ring),
                 generation: 0,
                 choice: Choice::default(),
+                reads: Choice::default(),
             };
             // SAFETY: no memory is involved.
             assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
@@ -367,8 +429,6 @@ mod tests {
     /// makes it itself.
     #[test]
     fn a_write_needs_no_other_task() {
-        use std::os::fd::AsFd;
-        use std::os::unix::fs::FileExt;
         // Here each write goes to a worker.
         let file = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
         let confined = || {
@@ -398,5 +458,79 @@ mod tests {
         let mut read = [0; 512];
         file.read_exact_at(&mut read, 0).expect("it is there");
         assert_eq!(read, [7; 512]);
+    }
+
+    const PIECE: usize = 512;
+
+    fn file(pieces: usize) -> File {
+        let file = tempfile::tempfile().expect("a file");
+        for piece in 0..pieces {
+            file.write_all_at(&[piece as u8; PIECE], (piece * PIECE) as u64)
+                .expect("room");
+        }
+        file
+    }
+
+    fn read_pieces(file: &File, pieces: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+        let mut all = vec![vec![0; PIECE]; pieces.len()];
+        let places = all.iter_mut().zip(pieces);
+        let mut wanted: Vec<_> = places
+            .map(|(bytes, piece)| Wanted::new((piece * PIECE) as u64, bytes))
+            .collect();
+        read(file.as_fd(), &mut wanted, |offset, bytes| {
+            file.read_at(bytes, offset)
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn many_pieces_arrive_in_their_places() {
+        let file = file(200);
+        let pieces: Vec<usize> = (0..3 * BURST_MAX + 1).map(|nth| nth * 7 % 200).collect();
+        let read = read_pieces(&file, &pieces).expect("it is there");
+        for (bytes, piece) in read.iter().zip(pieces) {
+            assert_eq!(bytes, &vec![piece as u8; PIECE]);
+        }
+    }
+
+    #[test]
+    fn one_piece_is_read_either_way() {
+        let file = file(100);
+        for nth in 0..1000 {
+            let read = read_pieces(&file, &[nth % 100]).expect("it is there");
+            assert_eq!(read[0], vec![(nth % 100) as u8; PIECE]);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_an_error_of_the_whole() {
+        let file = file(10);
+        for pieces in [&[10][..], &[1, 2, 10, 3]] {
+            let error = read_pieces(&file, pieces).expect_err("nothing is there");
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        }
+        read_pieces(&file, &[9, 8]).expect("the ring is of use still");
+    }
+
+    #[test]
+    fn a_ring_that_the_program_has_closed_is_not_needed() {
+        let file = file(10);
+        let numbered = |awake: &std::cell::RefCell<Option<Awake>>| {
+            let awake = awake.borrow();
+            awake.as_ref().and_then(|awake| awake.ring.as_ref()).map(Ring::fd)
+        };
+        read_pieces(&file, &[1, 2]).expect("it is there");
+        let Some(number) = AWAKE.with(numbered) else {
+            return;
+        };
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        assert_eq!(
+            read_pieces(&file, &[3, 4]).expect("it is there")[1],
+            vec![4; PIECE]
+        );
+        assert_eq!(AWAKE.with(numbered), None);
+        // SAFETY: as above; the descriptor is this test's.
+        assert_eq!(unsafe { libc::close(number) }, 0, "it is not the ring's any more");
     }
 }

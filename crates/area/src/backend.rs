@@ -4,12 +4,14 @@
 //! device's cache after the write if it has one and no FUA.
 
 use crate::awake;
+use crate::burst::Wanted;
 use base::limits::PAGE_BYTES;
 use base::{Device, MediaError};
 use os::{MediaFile, now};
+use smallvec::SmallVec;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::{hint, io, ptr};
 
 /// The medium of an area, used by many threads at once.
@@ -25,6 +27,24 @@ impl Storage {
         match self {
             Self::Direct(file) => file.read_blocks(offset, bytes),
             Self::Mapped(mapped) => mapped.read(offset, bytes),
+        }
+    }
+
+    /// Reads whole blocks of the area into aligned memory, all by one submission where the kernel has rings.
+    pub fn read_all<'a>(&self, all: impl Iterator<Item = (u64, &'a mut [u8])>) -> io::Result<()> {
+        match self {
+            Self::Direct(file) => {
+                let file = file.as_file();
+                let wanted = all.map(|(offset, bytes)| Wanted::new(offset, bytes));
+                let mut wanted: SmallVec<[_; 8]> = wanted.collect();
+                awake::read(file.as_fd(), &mut wanted, |offset, bytes| {
+                    file.read_at(bytes, offset)
+                })
+            }
+            Self::Mapped(mapped) => {
+                let mut all = all;
+                all.try_for_each(|(offset, bytes)| mapped.read(offset, bytes))
+            }
         }
     }
 

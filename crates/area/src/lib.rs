@@ -24,12 +24,15 @@ mod awake;
 mod backend;
 mod bell;
 mod beneath;
+mod burst;
+mod cache;
 pub mod catalog;
 mod commit;
 mod error;
 pub mod files;
 mod fork;
 pub mod own;
+mod read;
 mod shared;
 mod structures;
 pub mod table;
@@ -38,8 +41,10 @@ use os::sync;
 
 pub use area::{Area, AreaOptions, Pending};
 pub use backend::{NvmTiming, WriteCache};
+pub use cache::CacheStats;
 pub use error::AreaError;
 pub use os::MediaOpenError;
+pub use read::Value;
 pub use store::{
     Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
 };

@@ -4,7 +4,7 @@
 //! and as many. It is an opening of its own, not a duplicate, as a duplicate keeps flock(2) locks. Locks of fcntl(2) end if the process
 //! closes any descriptor of the file. So ours of such a file stay open until the program closes one.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Once, Ordering, PoisonError};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Once, Ordering, PoisonError};
 use os::Ring;
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::TryLockError;
 
 /// Higher descriptors are not told from the program's.
 const DESCRIPTORS_MAX: usize = 1 << 16;
@@ -34,6 +35,9 @@ static OWN: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DE
 static FILES: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 /// Held while a ring of ours is made, and while rings are looked for.
 static RINGS: Mutex<()> = Mutex::new(());
+/// Looks at the lock before nobody waits for it any more. A thread holds it for some system calls. In a forked child it may be held
+/// for ever, by a thread that is not there.
+const LOOKS_MAX: u32 = 1000;
 /// Held while the limit of descriptors is another one than the program's.
 static RAISED: Mutex<()> = Mutex::new(());
 /// `/proc` as this process has found it: a new root may have none.
@@ -310,17 +314,30 @@ impl Drop for Own {
     }
 }
 
+/// The lock of [`RINGS`], unless it is held for too long.
+fn rings() -> Option<MutexGuard<'static, ()>> {
+    for _ in 0..LOOKS_MAX {
+        match RINGS.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
 /// Makes a ring of ours, which nobody takes for the program's meanwhile.
 pub(crate) fn ring(make: impl FnOnce() -> io::Result<Ring>) -> io::Result<Ring> {
-    let _guard = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = rings().ok_or(io::ErrorKind::WouldBlock)?;
     let ring = make()?;
     mark(ring.fd());
     Ok(ring)
 }
 
-/// True if the program has an io_uring. A look costs a system call for each descriptor.
+/// True if the program has an io_uring. A look costs a system call for each descriptor. A ring of ours may pass for one of the
+/// program's if the lock is held for too long: then files are followed no more, which is always safe.
 pub fn has_rings() -> bool {
-    let _guard = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = rings();
     let is_ring = |fd| link(fd).is_ok_and(|name| name.as_os_str() == RING);
     // Without a list nobody knows.
     descriptors().is_none_or(|all| all.into_iter().any(|fd| !is_own(fd) && is_ring(fd)))
@@ -333,4 +350,32 @@ pub fn descriptors() -> Option<Vec<RawFd>> {
     let entries = Dir::read_from(directory).ok()?;
     let number = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok()?.parse().ok();
     Some(entries.flatten().filter_map(number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// bug: a forked child slept for ever at its first write. cause: a thread of the parent was making a ring at the fork. So nobody
+    /// held the child's copy of the lock. fix: nobody waits long for the lock, and a thread without a ring sleeps.
+    #[test]
+    fn a_child_forked_while_a_ring_is_made_does_without_one() {
+        let guard = rings().expect("nobody holds it for long");
+        // SAFETY: the child makes system calls, and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                let refused = ring(|| Err(io::ErrorKind::Unsupported.into()));
+                let is_refused = refused.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+                // SAFETY: it ends here.
+                unsafe { libc::_exit(i32::from(!is_refused)) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: the status is borrowed.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        drop(guard);
+    }
 }

@@ -39,10 +39,8 @@ use super::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, P
 use base::MediaError;
 use smallvec::SmallVec;
 use std::{io, mem};
-use store::{CleanStep, Engine, Fetch, FetchError, SubmitError, Ticket, Write};
+use store::{CleanStep, Engine, SubmitError, Ticket, Write};
 
-/// Lookups of a value that moves while it is read.
-const READS_MAX: u32 = 64;
 /// The cleaner reads a segment in pieces of so many bytes, a multiple of any block. A whole segment of 4 MiB kept a
 /// virtual disk busy for 4 ms.
 const CLEAN_READ_BYTES: usize = 128 << 10;
@@ -321,36 +319,6 @@ impl Shared {
         let mut guard = self.lock();
         guard.is_closing = true;
         self.background.notify_one();
-    }
-
-    /// The value that `find` finds, read from the medium if need be.
-    pub(super) fn value(
-        &self,
-        mut find: impl FnMut(&Engine) -> Option<Fetch>,
-    ) -> Result<Option<Vec<u8>>, AreaError> {
-        let mut damage = None;
-        for _ in 0..READS_MAX {
-            let found = match find(&self.lock().engine) {
-                None => return Ok(None),
-                Some(Fetch::Ready(bytes)) => return Ok(Some(bytes)),
-                Some(Fetch::Lost) => return Err(AreaError::Lost),
-                Some(Fetch::Read(found)) => found,
-            };
-            let mut bytes = vec![0; found.length()];
-            self.storage
-                .read(found.offset(), &mut bytes)
-                .map_err(|source| AreaError::Read(source.kind()))?;
-            match found.extract(&bytes) {
-                Ok(value) => return Ok(Some(value)),
-                Err(FetchError::Moved) => {}
-                // A segment that is written anew at this moment looks like this once.
-                Err(FetchError::Damaged { offset }) if damage == Some(found) => {
-                    return Err(AreaError::Damaged { offset });
-                }
-                Err(FetchError::Damaged { .. }) => damage = Some(found),
-            }
-        }
-        Err(AreaError::Read(io::ErrorKind::TimedOut))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::area::{Area, Pending};
 use crate::error::AreaError;
+use crate::read::{AHEAD_BYTES_MAX, Value};
 use std::ops::{Bound, Range, RangeBounds};
 use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
 
@@ -9,6 +10,9 @@ use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
 const RANGE_STEP_MAX: usize = 256;
 /// Of the first look: most ranges are short, or are not read to their end.
 const RANGE_STEP_FIRST: usize = 16;
+
+/// Key and value.
+type Entry = (Box<[u8]>, Vec<u8>);
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -103,6 +107,17 @@ impl Area {
     }
 }
 
+/// The value of each of `count` things that `find` finds.
+fn values(
+    area: &Area,
+    count: usize,
+    find: impl FnMut(&Engine, usize) -> Option<Fetch>,
+) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
+    let values = area.reading()?.values(count, find)?;
+    let own = values.into_iter().map(|value| value.map(Value::into_vec));
+    Ok(own.collect())
+}
+
 impl Log {
     /// Adds to the end; the entry's position. Durable on return, unless the log is lazy.
     pub fn append(&self, data: &[u8]) -> Result<u64, AreaError> {
@@ -119,7 +134,19 @@ impl Log {
 
     /// The entry at a position; `None` if it was trimmed or is not there yet.
     pub fn read(&self, position: u64) -> Result<Option<Vec<u8>>, AreaError> {
-        self.area.shared()?.value(|engine| engine.read(self.id, position))
+        let value = self
+            .area
+            .reading()?
+            .value(|engine| engine.read(self.id, position))?;
+        Ok(value.map(Value::into_vec))
+    }
+
+    /// The entries at some positions, in their order, as [`Log::read`] has each. All that is not in memory is read at once.
+    pub fn read_many(&self, positions: Range<u64>) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
+        let count = positions.end.saturating_sub(positions.start) as usize;
+        values(&self.area, count, |engine, nth| {
+            engine.read(self.id, positions.start + nth as u64)
+        })
     }
 
     /// Forgets all positions below `floor`.
@@ -159,9 +186,12 @@ impl Queue {
         let Some(position) = popped else {
             return Ok(None);
         };
-        let data = shared.value(|engine| engine.read(self.id, position));
+        let data = self
+            .area
+            .reading()?
+            .value(|engine| engine.read(self.id, position));
         match data {
-            Ok(data) => Ok(data.map(|data| (position, data))),
+            Ok(data) => Ok(data.map(|data| (position, data.into_vec()))),
             Err(error) => {
                 self.give_up(position);
                 Err(error)
@@ -202,7 +232,22 @@ macro_rules! keyed {
 
             /// The value of a key.
             pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, AreaError> {
-                self.area.shared()?.value(|engine| engine.get(self.id, key))
+                Ok(self.get_ref(key)?.map(Value::into_vec))
+            }
+
+            /// The value of a key, without a copy if it lies in memory in one piece.
+            pub fn get_ref(&self, key: &[u8]) -> Result<Option<Value>, AreaError> {
+                self.area
+                    .reading()?
+                    .value(|engine| engine.get(self.id, key))
+            }
+
+            /// The values of some keys, in their order. All that is not in memory is read at once. Each value is one that its key had
+            /// while the call ran; together they are no snapshot.
+            pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
+                values(&self.area, keys.len(), |engine, nth| {
+                    engine.get(self.id, keys[nth])
+                })
             }
 
             /// Removes a key, if it is there.
@@ -233,31 +278,56 @@ impl Tree {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let (mut from, to) = (owned(range.start_bound()), owned(range.end_bound()));
         let mut found: std::vec::IntoIter<(Box<[u8]>, Fetch)> = Vec::new().into_iter();
+        let mut ready = Vec::new().into_iter();
         let mut step = RANGE_STEP_FIRST;
         std::iter::from_fn(move || {
             loop {
-                for (key, fetch) in found.by_ref() {
-                    if let Some(value) = self.value(&key, fetch).transpose() {
-                        return Some(value.map(|value| (key, value)));
-                    }
+                if let Some(entry) = ready.next() {
+                    return Some(entry);
                 }
-                let bounds = (as_slice(&from), as_slice(&to));
-                let more = {
+                if found.as_slice().is_empty() {
+                    let bounds = (as_slice(&from), as_slice(&to));
                     let guard = self.area.own().lock();
-                    guard.engine.range(self.id, bounds, step)
-                };
-                step = (2 * step).min(RANGE_STEP_MAX);
-                let last = more.last()?.0.to_vec();
-                from = Bound::Excluded(last);
-                found = more.into_iter();
+                    let more = guard.engine.range(self.id, bounds, step);
+                    drop(guard);
+                    step = (2 * step).min(RANGE_STEP_MAX);
+                    from = Bound::Excluded(more.last()?.0.to_vec());
+                    found = more.into_iter();
+                }
+                ready = self.ahead(&mut found).into_iter();
             }
         })
     }
 
-    fn value(&self, key: &[u8], fetch: Fetch) -> Result<Option<Vec<u8>>, AreaError> {
-        let mut first = Some(fetch);
-        let look_up = |engine: &Engine| first.take().or_else(|| engine.get(self.id, key));
-        self.area.shared()?.value(look_up)
+    /// The next entries of those that a range has found, as many as are read at once. Those that are gone by now are left out.
+    fn ahead(&self, found: &mut std::vec::IntoIter<(Box<[u8]>, Fetch)>) -> Vec<Result<Entry, AreaError>> {
+        let mut bytes = 0;
+        let mut fits = 0;
+        for (_, fetch) in found.as_slice() {
+            bytes += match fetch {
+                Fetch::Read(found) => found.length(),
+                Fetch::Ready(_) | Fetch::Lost => 0,
+            };
+            if bytes > AHEAD_BYTES_MAX && fits > 0 {
+                break;
+            }
+            fits += 1;
+        }
+        let some = found.by_ref().take(fits).map(|(key, fetch)| (key, Some(fetch)));
+        let (keys, mut firsts): (Vec<_>, Vec<_>) = some.unzip();
+        let look_up =
+            |engine: &Engine, nth: usize| firsts[nth].take().or_else(|| engine.get(self.id, &keys[nth]));
+        match values(&self.area, keys.len(), look_up) {
+            Ok(values) => {
+                let pairs = keys.into_iter().zip(values);
+                pairs.filter_map(|(key, value)| Some(Ok((key, value?)))).collect()
+            }
+            // One of them is damaged: the others are not lost with it.
+            Err(_) => {
+                let one = |key: Box<[u8]>| Some(self.get(&key).transpose()?.map(|value| (key, value)));
+                keys.into_iter().filter_map(one).collect()
+            }
+        }
     }
 }
 

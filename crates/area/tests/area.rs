@@ -293,3 +293,55 @@ fn a_file_with_somebodys_data_does_not_become_an_area() {
     file.write_all_at(&[0; 8], 65_536 + 64).expect("room");
     drop(Area::open(&path, &options()).expect("zeros are nobody's"));
 }
+
+/// An area whose cache holds a tenth of what is written, and one without any.
+#[test]
+fn values_are_the_same_through_a_cache_of_any_size() -> Result<(), AreaError> {
+    let dir = tempfile::tempdir().expect("a directory");
+    for cache_bytes_max in [0, 256 << 10, 64 << 20] {
+        let options = AreaOptions {
+            cache_bytes_max,
+            ..AreaOptions::new(32 << 20)
+        };
+        let area = Area::open(&dir.path().join(format!("{cache_bytes_max}.area")), &options)?;
+        let (tree, log) = (area.tree("tree")?, area.log("log")?);
+        let value =
+            |nth: u32, round: u8| vec![(nth as u8).wrapping_add(round); 20 + (nth as usize * 37) % 9000];
+        for round in 0..2 {
+            for nth in 0..200_u32 {
+                Batch::new()
+                    .put(&tree, &nth.to_be_bytes(), &value(nth, round))
+                    .append(&log, &nth.to_be_bytes())
+                    .submit(&area)?;
+            }
+            area.sync()?;
+            for _ in 0..2 {
+                let keys: Vec<_> = (0..200_u32).rev().map(u32::to_be_bytes).collect();
+                let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).chain([&b"none"[..]]).collect();
+                let many = tree.get_many(&keys)?;
+                assert_eq!(many[200], None);
+                for (nth, value_read) in (0..200_u32).rev().zip(many) {
+                    assert_eq!(value_read, Some(value(nth, round)));
+                    let held = tree.get_ref(&nth.to_be_bytes())?.expect("it is there");
+                    assert_eq!(held[..], value(nth, round));
+                }
+                let range = tree.range(..).map(|entry| entry.expect("it is there"));
+                assert!(
+                    range.zip(0..200_u32).all(|((key, read), nth)| {
+                        key[..] == nth.to_be_bytes() && read == value(nth, round)
+                    })
+                );
+                let all = log.read_many(log.positions())?;
+                let last = all.iter().rev().take(200).zip((0..200_u32).rev());
+                assert!(
+                    last.into_iter()
+                        .all(|(entry, nth)| entry.as_deref() == Some(&nth.to_be_bytes()[..]))
+                );
+            }
+        }
+        let stats = area.cache_stats();
+        assert!(stats.bytes <= cache_bytes_max, "{stats:?}");
+        assert_eq!(stats.hits > 0, cache_bytes_max > 0, "{stats:?}");
+    }
+    Ok(())
+}

@@ -2,7 +2,7 @@
 //!
 //! A ring takes entries, hands them to the kernel, and gives their ends back. It knows nothing of what they mean.
 
-use io_uring::{IoUring, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, time};
@@ -99,6 +99,20 @@ impl Ring {
         self.unsubmitted += 1;
     }
 
+    /// Queues a read of `file` from `offset` on. Its end has `number`, and the count of bytes that were read.
+    ///
+    /// # Safety
+    /// File and bytes stay until its end was given back, and nobody else uses the bytes.
+    ///
+    /// # Panics
+    /// When the ring is full.
+    pub unsafe fn push_read(&mut self, file: RawFd, offset: u64, bytes: &mut [u8], number: u64) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(types::Fd(file), bytes.as_mut_ptr(), length).offset(offset);
+        // SAFETY: by this function's contract.
+        unsafe { self.push(&read.build().user_data(number)) };
+    }
+
     /// Hands what is queued to the kernel by one system call; how many entries it took.
     ///
     /// # Errors
@@ -138,6 +152,16 @@ impl Ring {
                 self.ring.submitter().submit_with_args(1, &args)?
             }
         };
+        self.unsubmitted -= taken.min(self.unsubmitted);
+        Ok(())
+    }
+
+    /// Submits, and sleeps until `count` entries have ended whose ends were not given back yet.
+    ///
+    /// # Errors
+    /// Of io_uring_enter(2): fewer may have ended.
+    pub fn wait_for(&mut self, count: usize) -> io::Result<()> {
+        let taken = self.ring.submit_and_wait(count)?;
         self.unsubmitted -= taken.min(self.unsubmitted);
         Ok(())
     }

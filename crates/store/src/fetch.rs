@@ -20,12 +20,12 @@ pub enum Fetch {
 /// A value on the medium: read [`Found::length`] bytes at [`Found::offset`] and [`Found::extract`] it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    layout: Layout,
-    location: Location,
-    tag: u32,
+    pub(crate) layout: Layout,
+    pub(crate) location: Location,
+    pub(crate) generation: u64,
     /// Of the first block that holds it, in its segment.
-    start: u32,
-    length: u32,
+    pub(crate) start: u32,
+    pub(crate) length: u32,
 }
 
 /// Why bytes of the medium are not the value.
@@ -51,7 +51,7 @@ impl Found {
         Self {
             layout,
             location,
-            tag: generation as u32,
+            generation,
             start,
             length: end - start,
         }
@@ -79,7 +79,7 @@ impl Found {
             let number = layout.sector_number(self.location.slot, within);
             // A value may begin in the first sector of its record.
             let roles = [Role::Inner, Role::Record];
-            let states = roles.map(|role| sector::judge(sector, role, self.tag, number));
+            let states = roles.map(|role| sector::judge(sector, role, self.generation as u32, number));
             if states.contains(&sector::State::New) {
                 continue;
             }

@@ -15,6 +15,7 @@ mod load;
 mod nbd;
 mod nvme;
 mod rack;
+mod reads;
 mod redis;
 mod report;
 mod rounds;
@@ -46,7 +47,7 @@ pub enum Comparison {
     /// Run the simulator's experiments on a real rack with emulated devices and links, and compare
     Rack(rack::RackArgs),
     /// Measure durable inserts into a storage area, beside raw overwrites and other engines
-    Store(store::StoreArgs),
+    Store(Box<store::StoreArgs>),
     /// Measure Redis with a durable append-only file, by ext4 and by `switchyard run`
     Redis(redis::RedisArgs),
     /// Measure durable writes of SQLite, LevelDB and RocksDB, by ext4 and by `switchyard run`
@@ -127,6 +128,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Peers(args)) => return compare::peers(args),
         Some(Comparison::Hostile(args)) => return hostile::run(args),
         Some(Comparison::Rack(args)) => return rack::run(args),
+        Some(Comparison::Store(args)) if args.reading.reads => return reads::run(args),
         Some(Comparison::Store(args)) => return store::run(args),
         Some(Comparison::Redis(args)) => return redis::run(args),
         Some(Comparison::Databases(args)) => return databases::run(args),

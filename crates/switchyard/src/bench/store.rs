@@ -6,6 +6,7 @@
 //! run in a program of their own (`bench/peers`), so that this one does not depend on them.
 
 use super::instructions::{self, key};
+use super::reads::args::ReadsArgs;
 use super::rounds::{ROUNDS, SECONDS};
 use crate::failure::{Failure, within};
 use crate::machine;
@@ -42,15 +43,19 @@ const OURS: [&str; 4] = ["log", "queue", "map", "tree"];
 #[command(
     after_help = "Examples:\n  switchyard bench store --dir /srv --threads 1,2,4,8,16\n  \
     cargo build --release --manifest-path bench/peers/Cargo.toml\n  switchyard bench store --peers bench/peers/target/release/switchyard-peers\n  \
-    switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s\n  switchyard bench store --instructions         what an operation costs, by valgrind"
+    switchyard bench store --nvm                  emulated NVM of 500 ns and 20 GB/s\n  switchyard bench store --instructions         what an operation costs, by valgrind\n  \
+    switchyard bench store --reads --bytes 100,1KiB --peers bench/peers/target/release/switchyard-peers --keep /srv/data\n\n\
+    --reads gives each engine the same memory: its own cache takes --cache, and a control group bounds the process, with the page \
+    cache of its files, to --cache and --beside. The group needs root and the memory controller. Engines with direct I/O \
+    (Switchyard, RocksDB) read past the page cache. Each engine's files are taken out of the page cache before it runs."
 )]
 pub struct StoreArgs {
     /// Directory on the file system to measure, for files that the command removes again
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Bytes of a value
-    #[arg(long, value_name = "SIZE", default_value = "1KiB")]
-    pub bytes: Size,
+    /// Bytes of a value; several with --reads
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "1KiB")]
+    pub bytes: Vec<Size>,
     /// Threads that insert at the same time
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8")]
     pub threads: Vec<usize>,
@@ -84,6 +89,15 @@ pub struct StoreArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub reading: ReadsArgs,
+}
+
+impl StoreArgs {
+    /// Bytes of a value of inserts.
+    fn value_bytes(&self) -> Size {
+        self.bytes[0]
+    }
 }
 
 /// One case of one round, or of the median one.
@@ -109,9 +123,12 @@ pub(super) fn check_area(size: Size) -> Result<(), Failure> {
 
 /// Runs it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
+    if args.bytes.len() != 1 {
+        return Err(Failure::Usage("--bytes takes one size without --reads".into()).into());
+    }
     if args.instructions {
         let counted = args.operation.as_deref().map(|operation| (operation, args.count));
-        return instructions::run(args.bytes, counted, args.json);
+        return instructions::run(args.value_bytes(), counted, args.json);
     }
     for &threads in &args.threads {
         within("--threads", threads, 1..=256)?;
@@ -137,14 +154,16 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     }
     if args.json {
         let value = serde_json::json!({
-            "machine": about, "bytes": args.bytes.0, "rounds": args.rounds, "seconds": args.seconds, "rows": rows,
+            "machine": about, "bytes": args.value_bytes().0, "rounds": args.rounds, "seconds": args.seconds, "rows": rows,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
     }
     println!(
         "durable inserts of {} bytes; medians of {} interleaved rounds of {} s",
-        args.bytes.0, args.rounds, args.seconds
+        args.value_bytes().0,
+        args.rounds,
+        args.seconds
     );
     println!(
         "{}, Linux {}, commit {}\n",
@@ -229,7 +248,7 @@ fn ours(args: &StoreArgs, structure: &str, threads: usize, time: Duration) -> an
     } else {
         Area::open(&path.0, &options)?
     };
-    let value = vec![0x5a; args.bytes.0 as usize];
+    let value = vec![0x5a; args.value_bytes().0 as usize];
     let name = format!("switchyard {structure}");
     match structure {
         "log" => {
@@ -315,7 +334,7 @@ fn peers(args: &StoreArgs, program: &Path, threads: usize) -> anyhow::Result<Vec
     let output = Command::new(program)
         .args(["--dir".as_ref(), args.dir.as_os_str()])
         .args(["--threads", &threads.to_string()])
-        .args(["--bytes", &args.bytes.0.to_string()])
+        .args(["--bytes", &args.value_bytes().0.to_string()])
         .args(["--seconds", &args.seconds.to_string()])
         .output()
         .with_context(|| format!("{} does not run", program.display()))?;

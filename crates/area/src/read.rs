@@ -1,0 +1,308 @@
+//! Reading values: looked up under the lock, then read without it, by pages through the cache.
+//!
+//! All pages that a call lacks go to the medium in one submission. A segment may be used anew between the look and the
+//! read. Then its tags show that, and the value is looked up again. A page in the cache is never of the wrong generation, as
+//! the generation is a part of its name.
+
+use crate::cache::{Cache, Page, PageKey};
+use crate::error::AreaError;
+use crate::shared::Shared;
+use smallvec::SmallVec;
+use std::io;
+use std::ops::{Deref, Range};
+use store::{Engine, Fetch, FetchError, Found, Layout, PageView};
+
+/// Lookups of a value that moves while it is read.
+const READS_MAX: u32 = 64;
+/// Bytes of a page, unless blocks are larger, or segments are no multiple. A smaller read takes no less time on any device.
+const PAGE_BYTES: u32 = 4096;
+/// Values whose blocks are more than this together are read by more than one submission.
+pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
+
+/// The place of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageAt {
+    pub key: PageKey,
+    /// In bytes of the area.
+    pub offset: u64,
+}
+
+/// A page that is here, for a while or for good.
+#[derive(Clone)]
+pub(crate) struct ReadPage {
+    pub page: Page,
+    /// The page never changes: it was kept, or is now.
+    pub is_final: bool,
+}
+
+impl ReadPage {
+    fn view(&self) -> PageView<'_> {
+        PageView {
+            bytes: &self.page,
+            is_final: self.is_final,
+        }
+    }
+}
+
+/// Bytes of a page of this area's cache.
+pub(crate) fn page_bytes(layout: &Layout) -> u32 {
+    let page = layout.block_bytes.max(PAGE_BYTES);
+    match layout.segment_bytes.is_multiple_of(page) && page.is_multiple_of(layout.block_bytes) {
+        true => page,
+        false => layout.block_bytes,
+    }
+}
+
+/// A value. It lies in the cache if it was stored in one piece: it is not copied then, and its page stays in memory as long as
+/// it is held.
+pub struct Value(Bytes);
+
+enum Bytes {
+    Own(Vec<u8>),
+    Page(Page, Range<usize>),
+}
+
+impl Value {
+    /// A copy, or the value itself if it has its own memory.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.0 {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Page(page, range) => page[range].to_vec(),
+        }
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Page(page, range) => &page[range.clone()],
+        }
+    }
+}
+
+impl std::fmt::Debug for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// A reader's view of the area: its engine, medium and cache.
+pub(crate) struct Reading<'a> {
+    pub shared: &'a Shared,
+    pub cache: &'a Cache,
+}
+
+/// The outcome of a lookup.
+enum Place {
+    Here(Option<Value>),
+    Medium(Found),
+}
+
+/// A value that is still to be read.
+struct Missing {
+    /// Its place among those asked for.
+    place: usize,
+    /// The place, if it was found damaged the last time: a segment that is written anew at this moment looks so once.
+    damage: Option<Found>,
+}
+
+impl Reading<'_> {
+    /// The pages, in the order of `wanted`: from the cache, or from the medium by one submission. `is_final` says whether a page
+    /// that was read is intact and can never change: then it is kept.
+    pub(crate) fn pages(
+        &self,
+        wanted: &[PageAt],
+        is_final: impl Fn(usize, &[u8]) -> bool,
+    ) -> io::Result<SmallVec<[ReadPage; 2]>> {
+        let kept = |at: &PageAt| {
+            let page = self.cache.get(at.key)?;
+            Some(ReadPage { page, is_final: true })
+        };
+        let mut pages: SmallVec<[Option<ReadPage>; 2]> = wanted.iter().map(kept).collect();
+        let mut missing: SmallVec<[usize; 8]> =
+            (0..wanted.len()).filter(|&nth| pages[nth].is_none()).collect();
+        if !missing.is_empty() {
+            // Those of one page come together, in the order of the medium.
+            missing.sort_unstable_by_key(|&nth| wanted[nth].key);
+            let mut firsts = missing.clone();
+            firsts.dedup_by_key(|nth| wanted[*nth].key);
+            let mut blanks: SmallVec<[_; 8]> = firsts.iter().map(|_| self.cache.blank()).collect();
+            let places = firsts.iter().map(|&nth| wanted[nth].offset);
+            self.shared
+                .storage
+                .read_all(places.zip(blanks.iter_mut().map(|blank| &mut **blank)))?;
+            let mut read = firsts.iter().zip(blanks).map(|(&nth, blank)| {
+                let page = blank.fill();
+                let is_final = is_final(nth, &page);
+                if is_final {
+                    self.cache.keep(wanted[nth].key, &page);
+                }
+                (wanted[nth].key, ReadPage { page, is_final })
+            });
+            let mut last = read.next();
+            for nth in missing {
+                while last.as_ref().is_some_and(|(key, _)| *key != wanted[nth].key) {
+                    last = read.next();
+                }
+                pages[nth] = last.as_ref().map(|(_, page)| page.clone());
+            }
+        }
+        let all = pages.into_iter();
+        Ok(all.map(|page| page.expect("kept, or read above")).collect())
+    }
+
+    /// The value that `find` finds, read from the medium if need be.
+    pub(crate) fn value(
+        &self,
+        mut find: impl FnMut(&Engine) -> Option<Fetch>,
+    ) -> Result<Option<Value>, AreaError> {
+        let first = find(&self.shared.lock().engine);
+        // What most reads find needs none of the lists below.
+        match &first {
+            None => return Ok(None),
+            Some(Fetch::Read(found)) => {
+                if let Some(value) = self.kept(found) {
+                    return Ok(Some(value));
+                }
+            }
+            Some(Fetch::Ready(_) | Fetch::Lost) => {}
+        }
+        let mut first = Some(first);
+        let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
+        Ok(values.pop().expect("one was asked for"))
+    }
+
+    /// The value, if it lies in one page that is in the cache.
+    fn kept(&self, found: &Found) -> Option<Value> {
+        let page_bytes = self.cache.page_bytes() as u32;
+        let pages = found.pages(page_bytes);
+        if pages.len() != 1 {
+            return None;
+        }
+        let key = PageKey {
+            generation: found.generation(),
+            index: pages.start,
+        };
+        let page = self.cache.get(key)?;
+        value_of(found, page_bytes, &[ReadPage { page, is_final: true }]).ok()
+    }
+
+    /// `count` values, of which `find` finds each: all lookups under one lock, and all reads in one submission.
+    pub(crate) fn values(
+        &self,
+        count: usize,
+        mut find: impl FnMut(&Engine, usize) -> Option<Fetch>,
+    ) -> Result<SmallVec<[Option<Value>; 1]>, AreaError> {
+        let mut values: SmallVec<[Option<Value>; 1]> = (0..count).map(|_| None).collect();
+        let start = |place| Missing { place, damage: None };
+        let mut missing: SmallVec<[Missing; 1]> = (0..count).map(start).collect();
+        for _ in 0..READS_MAX {
+            let found = self.look_up(&missing, &mut find)?;
+            let mut left: SmallVec<[Missing; 1]> = SmallVec::new();
+            let mut to_read: SmallVec<[(Missing, Found); 1]> = SmallVec::new();
+            for (one, found) in missing.into_iter().zip(found) {
+                match found {
+                    Place::Here(value) => values[one.place] = value,
+                    Place::Medium(found) => to_read.push((one, found)),
+                }
+            }
+            self.read(to_read, &mut values, &mut left)?;
+            if left.is_empty() {
+                return Ok(values);
+            }
+            missing = left;
+        }
+        Err(AreaError::Read(io::ErrorKind::TimedOut))
+    }
+
+    fn look_up(
+        &self,
+        missing: &[Missing],
+        find: &mut impl FnMut(&Engine, usize) -> Option<Fetch>,
+    ) -> Result<SmallVec<[Place; 1]>, AreaError> {
+        let guard = self.shared.lock();
+        let look = |one: &Missing| match find(&guard.engine, one.place) {
+            None => Ok(Place::Here(None)),
+            Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value(Bytes::Own(bytes))))),
+            Some(Fetch::Lost) => Err(AreaError::Lost),
+            Some(Fetch::Read(found)) => Ok(Place::Medium(found)),
+        };
+        missing.iter().map(look).collect()
+    }
+
+    /// Reads what was found, in as many submissions as [`AHEAD_BYTES_MAX`] asks for. Values that have moved are `left`.
+    fn read(
+        &self,
+        found: SmallVec<[(Missing, Found); 1]>,
+        values: &mut [Option<Value>],
+        left: &mut SmallVec<[Missing; 1]>,
+    ) -> Result<(), AreaError> {
+        let mut rest = &found[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|(_, found)| {
+                bytes += found.length();
+                bytes <= AHEAD_BYTES_MAX
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            self.read_some(now, values, left)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn read_some(
+        &self,
+        found: &[(Missing, Found)],
+        values: &mut [Option<Value>],
+        left: &mut SmallVec<[Missing; 1]>,
+    ) -> Result<(), AreaError> {
+        let page_bytes = self.cache.page_bytes() as u32;
+        let mut wanted: SmallVec<[(PageAt, Found); 2]> = SmallVec::new();
+        for (_, found) in found {
+            let at = |index| PageAt {
+                key: PageKey {
+                    generation: found.generation(),
+                    index,
+                },
+                offset: found.page_offset(page_bytes, index),
+            };
+            wanted.extend(found.pages(page_bytes).map(|index| (at(index), *found)));
+        }
+        let places: SmallVec<[PageAt; 2]> = wanted.iter().map(|(at, _)| *at).collect();
+        let is_final = |nth: usize, bytes: &[u8]| {
+            let (at, found) = &wanted[nth];
+            found.is_final(page_bytes, at.key.index, bytes)
+        };
+        let pages = self
+            .pages(&places, is_final)
+            .map_err(|source| AreaError::Read(source.kind()))?;
+        let mut rest = &pages[..];
+        for (one, found) in found {
+            let (pages, later) = rest.split_at(found.pages(page_bytes).len());
+            rest = later;
+            match value_of(found, page_bytes, pages) {
+                Ok(value) => values[one.place] = Some(value),
+                Err(FetchError::Damaged { offset }) if one.damage == Some(*found) => {
+                    return Err(AreaError::Damaged { offset });
+                }
+                Err(error) => left.push(Missing {
+                    place: one.place,
+                    damage: matches!(error, FetchError::Damaged { .. }).then_some(*found),
+                }),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn value_of(found: &Found, page_bytes: u32, pages: &[ReadPage]) -> Result<Value, FetchError> {
+    if let ([ReadPage { page, is_final: true }], Some(range)) = (pages, found.in_one_piece(page_bytes)) {
+        return Ok(Value(Bytes::Page(page.clone(), range)));
+    }
+    let bytes = found.extract_paged(page_bytes, |nth| pages[nth].view())?;
+    Ok(Value(Bytes::Own(bytes)))
+}
