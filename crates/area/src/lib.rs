@@ -24,6 +24,7 @@ mod awake;
 mod backend;
 mod bell;
 mod beneath;
+mod bindings;
 pub mod catalog;
 mod commit;
 mod error;
@@ -38,6 +39,7 @@ use os::sync;
 
 pub use area::{Area, AreaOptions, Pending};
 pub use backend::{NvmTiming, WriteCache};
+pub use bindings::process_generation;
 pub use error::AreaError;
 pub use os::MediaOpenError;
 pub use store::{
