@@ -18,8 +18,11 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -1
 soname=libswitchyard_store.so.0
 
 python_directory() {
-    python3 -c 'import sys, sysconfig
-print(sysconfig.get_path("purelib", "posix_prefix", vars={"base": sys.argv[1]}))' "$prefix"
+    # Where this Python looks below the prefix, as Debian's looks in dist-packages; or where a Python of the prefix would.
+    python3 -c 'import site, sys, sysconfig
+looks = [path for path in site.getsitepackages() if path.startswith(sys.argv[1] + "/lib/")]
+usual = sysconfig.get_path("purelib", "posix_prefix", vars={"base": sys.argv[1]})
+print((looks + [usual])[0])' "$prefix"
 }
 
 install -d "$destdir$libdir/pkgconfig" "$destdir$includedir"
@@ -30,6 +33,11 @@ install -m 644 "$libraries/libswitchyard_store.a" "$destdir$libdir/libswitchyard
 install -m 644 "$here/include/switchyard_store.h" "$destdir$includedir/switchyard_store.h"
 sed -e "s|@prefix@|$prefix|" -e "s|@libdir@|$libdir|" -e "s|@includedir@|$includedir|" -e "s|@version@|$version|" \
     "$here/switchyard_store.pc.in" >"$destdir$libdir/pkgconfig/switchyard_store.pc"
+
+# The dynamic linker finds the library in its own directories by its cache.
+if [[ -z $destdir && $EUID -eq 0 && $libdir =~ ^/usr(/local)?/lib ]] && command -v ldconfig >/dev/null; then
+    ldconfig
+fi
 
 if [[ -n ${PYTHONDIR-default} ]] && { [[ -n ${PYTHONDIR-} ]] || command -v python3 >/dev/null; }; then
     package=$destdir${PYTHONDIR:-$(python_directory)}/switchyard_store

@@ -226,7 +226,7 @@ SWY_API int swy_queue_pop(swy_queue *queue, uint64_t *position, swy_bytes *value
 SWY_API int swy_queue_acknowledge(swy_queue *queue, uint64_t position) SWY_CHECKED;
 SWY_API int swy_queue_acknowledge_async(swy_queue *queue, uint64_t position, uint64_t *ticket) SWY_CHECKED;
 /* Gives an entry back; SWY_NONE if it is not there any more. */
-SWY_API int swy_queue_give_up(swy_queue *queue, uint64_t position) SWY_CHECKED;
+SWY_API int swy_queue_give_up(swy_queue *queue, uint64_t position);
 /* The entry at a position, without handing it out; SWY_NONE if it was acknowledged. */
 SWY_API int swy_queue_read(swy_queue *queue, uint64_t position, swy_bytes *value) SWY_CHECKED;
 /* The first position that was not acknowledged, and the one that comes next. */
@@ -241,6 +241,9 @@ SWY_API int swy_map_put(swy_map *map, const void *key, size_t key_length, const 
 SWY_API int swy_map_put_async(swy_map *map, const void *key, size_t key_length, const void *data, size_t length,
                               uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_map_get(swy_map *map, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+/* The values of count keys, in their order; a missing key has none. SWY_OK, whichever are there. What is not in memory is read
+ * together. Each value is one that its key had during the call; together they are no snapshot. */
+SWY_API int swy_map_get_many(swy_map *map, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
 /* A key that is not there may be removed. */
 SWY_API int swy_map_remove(swy_map *map, const void *key, size_t key_length) SWY_CHECKED;
 SWY_API int swy_map_remove_async(swy_map *map, const void *key, size_t key_length, uint64_t *ticket) SWY_CHECKED;
@@ -254,6 +257,7 @@ SWY_API int swy_tree_put(swy_tree *tree, const void *key, size_t key_length, con
 SWY_API int swy_tree_put_async(swy_tree *tree, const void *key, size_t key_length, const void *data, size_t length,
                                uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_tree_get(swy_tree *tree, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_tree_get_many(swy_tree *tree, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
 SWY_API int swy_tree_remove(swy_tree *tree, const void *key, size_t key_length) SWY_CHECKED;
 SWY_API int swy_tree_remove_async(swy_tree *tree, const void *key, size_t key_length, uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_tree_length(swy_tree *tree, uint64_t *entries) SWY_CHECKED;
@@ -305,7 +309,7 @@ SWY_API int swy_batch_tree_remove(swy_batch *batch, swy_tree *tree, const void *
 /* How many changes it has, and how many of these are appends and pushes; either may be null. */
 SWY_API int swy_batch_length(swy_batch *batch, size_t *changes, size_t *additions) SWY_CHECKED;
 /* Takes all changes out. */
-SWY_API int swy_batch_clear(swy_batch *batch) SWY_CHECKED;
+SWY_API int swy_batch_clear(swy_batch *batch);
 /* Carries the batch out, and empties it if that succeeds. positions gets those of appends and pushes, in their order, and has
  * room for capacity of them; null if nobody asks. */
 SWY_API int swy_batch_commit(swy_batch *batch, uint64_t *positions, size_t capacity) SWY_CHECKED;

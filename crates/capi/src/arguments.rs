@@ -14,6 +14,16 @@ pub struct Bytes {
     length: usize,
 }
 
+impl Bytes {
+    /// Gives them back to malloc.
+    pub fn free(&mut self) {
+        // SAFETY: of malloc, or null.
+        unsafe { libc::free(self.data) };
+        self.data = ptr::null_mut();
+        self.length = 0;
+    }
+}
+
 /// Bytes that a cursor lends until its next call.
 #[repr(C)]
 pub struct Slice {
@@ -26,6 +36,11 @@ impl Slice {
         data: ptr::null(),
         length: 0,
     };
+
+    /// Where they are, and how many.
+    pub fn parts(&self) -> (*const c_void, usize) {
+        (self.data, self.length)
+    }
 
     /// The bytes outlive the loan: their owner keeps them until the next call.
     pub fn of(bytes: &[u8]) -> Self {
@@ -112,6 +127,45 @@ pub fn give_bytes(place: &mut Bytes, value: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
+/// The slices that a caller has at an address.
+pub fn slices<'a>(first: *const Slice, count: usize) -> Result<&'a [Slice]> {
+    array(first, count)?;
+    match count {
+        0 => Ok(&[]),
+        // SAFETY: not null, and the caller has `count` of them there.
+        _ => Ok(unsafe { slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// Places for the values of many keys, empty until the call succeeds.
+pub fn bytes_places<'a>(first: *mut Bytes, count: usize) -> Result<&'a mut [Bytes]> {
+    array(first, count)?;
+    for index in 0..count {
+        let none = Bytes {
+            data: ptr::null_mut(),
+            length: 0,
+        };
+        // SAFETY: not null, and the caller has room for `count` of them there.
+        unsafe { first.add(index).write(none) };
+    }
+    match count {
+        0 => Ok(&mut []),
+        // SAFETY: as above, and they were just written.
+        _ => Ok(unsafe { slice::from_raw_parts_mut(first, count) }),
+    }
+}
+
+/// An array whose bytes a length can tell.
+fn array<T>(first: *const T, count: usize) -> Result<()> {
+    if count > 0 && first.is_null() {
+        return Err(invalid("an array is null, and its count is not 0"));
+    }
+    match count.checked_mul(size_of::<T>()).map(isize::try_from) {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(Failure(TOO_LARGE, "a count is negative".into())),
+    }
+}
+
 /// A place for bytes, empty until the call succeeds.
 pub fn bytes_place<'a>(bytes: *mut Bytes) -> Result<&'a mut Bytes> {
     let place = place(bytes)?;
@@ -123,10 +177,7 @@ pub fn bytes_place<'a>(bytes: *mut Bytes) -> Result<&'a mut Bytes> {
 pub unsafe extern "C" fn swy_bytes_free(bytes: *mut Bytes) {
     // SAFETY: null, or bytes of a call, or freed before and so without an address.
     if let Some(bytes) = unsafe { bytes.as_mut() } {
-        // SAFETY: of malloc, or null.
-        unsafe { libc::free(bytes.data) };
-        bytes.data = ptr::null_mut();
-        bytes.length = 0;
+        bytes.free();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Maps and trees: what they have in common. `cursor` has their order.
 
 use crate::area::{Structure, open_structure, store_length, store_ticket};
-use crate::arguments::{Bytes, bytes, bytes_place, give_bytes};
+use crate::arguments::{Bytes, Slice, bytes, bytes_place, bytes_places, give_bytes, slices};
 use crate::handles::{Handle, Target, close, look_up};
 use crate::result::{Failure, NONE, OK, Result, TOO_LARGE, call};
 use area::{Area, Kind, Map, Op, StructureId, Tree};
@@ -34,6 +34,9 @@ pub fn key_of<'a>(key: *const c_void, length: usize) -> Result<&'a [u8]> {
 pub trait Keyed {
     fn whole(&self) -> (&Area, StructureId);
     fn value(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, area::AreaError>;
+    fn values(&self, keys: &[&[u8]]) -> std::result::Result<Vec<Option<Vec<u8>>>, area::AreaError> {
+        keys.iter().map(|key| self.value(key)).collect()
+    }
 }
 
 impl Keyed for Map {
@@ -117,8 +120,30 @@ where
     })
 }
 
+/// All values, or none: what was given is taken back if a later one fails.
+fn get_many<T: Keyed>(structure: Handle, (keys, count): (*const Slice, usize), values: *mut Bytes) -> c_int
+where
+    Structure<T>: Target,
+{
+    call(|| {
+        let places = bytes_places(values, count)?;
+        let structure = look_up::<Structure<T>>(structure)?;
+        let keys = slices(keys, count)?.iter();
+        let keys = keys.map(|key| key_of(key.parts().0, key.parts().1));
+        let keys: Vec<&[u8]> = keys.collect::<Result<_>>()?;
+        let values = structure.it.values(&keys)?;
+        let mut pairs = places.iter_mut().zip(&values);
+        let given = pairs.try_for_each(|(place, value)| give_bytes(place, value.as_deref()));
+        if let Err(failure) = given {
+            places.iter_mut().for_each(Bytes::free);
+            return Err(failure);
+        }
+        Ok(OK)
+    })
+}
+
 macro_rules! keyed {
-    ($type:ident, $kind:expr, $make:expr, $open:ident, $put:ident, $put_async:ident, $get:ident, $remove:ident,
+    ($type:ident, $kind:expr, $make:expr, $open:ident, $put:ident, $put_async:ident, $get:ident, $get_many:ident, $remove:ident,
      $remove_async:ident, $length:ident, $close:ident) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $open(
@@ -164,6 +189,16 @@ macro_rules! keyed {
         }
 
         #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $get_many(
+            structure: Handle,
+            keys: *const Slice,
+            count: usize,
+            values: *mut Bytes,
+        ) -> c_int {
+            get_many::<$type>(structure, (keys, count), values)
+        }
+
+        #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $remove(structure: Handle, key: *const c_void, key_length: usize) -> c_int {
             remove::<$type>(structure, (key, key_length), None)
         }
@@ -198,6 +233,7 @@ keyed!(
     swy_map_put,
     swy_map_put_async,
     swy_map_get,
+    swy_map_get_many,
     swy_map_remove,
     swy_map_remove_async,
     swy_map_length,
@@ -211,6 +247,7 @@ keyed!(
     swy_tree_put,
     swy_tree_put_async,
     swy_tree_get,
+    swy_tree_get_many,
     swy_tree_remove,
     swy_tree_remove_async,
     swy_tree_length,

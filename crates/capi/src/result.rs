@@ -158,14 +158,17 @@ pub fn invalid(what: &str) -> Failure {
 pub fn call(body: impl FnOnce() -> Result<c_int>) -> c_int {
     body().unwrap_or_else(|Failure(code, text)| {
         let text = CString::new(text.replace('\0', " ")).expect("zeros were replaced");
-        ERROR.set(text);
+        // A thread that ends has no place for words any more: destructors of C++ may make calls there.
+        let _ = ERROR.try_with(|error| error.replace(text));
         code
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn swy_error() -> *const c_char {
-    ERROR.with_borrow(|text| text.as_ptr())
+    ERROR
+        .try_with(|error| error.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
 }
 
 fn described(code: c_int) -> Option<&'static (c_int, &'static CStr, &'static CStr)> {

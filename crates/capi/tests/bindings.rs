@@ -43,7 +43,7 @@ fn sanitizers_find_nothing_in_c_programs() {
         eprintln!("skipped: this compiler has no sanitizers");
         return;
     }
-    for source in ["tests/c/calls.c", "tests/c/threads.c"] {
+    for source in ["tests/c/calls.c", "tests/c/threads.c", "tests/c/failure.c"] {
         installed.run(&installed.compile("cc", SANITIZED, source), &["area"]);
     }
 }
@@ -65,6 +65,12 @@ fn a_forked_child_is_refused_and_its_parent_whole() {
 fn what_was_durable_is_there_after_a_kill() {
     let installed = Installed::new();
     installed.run(&installed.compile("cc", C, "tests/c/kill.c"), &["area"]);
+}
+
+#[test]
+fn a_failed_write_is_told_to_all_who_wait() {
+    let installed = Installed::new();
+    installed.run(&installed.compile("cc", C, "tests/c/failure.c"), &["area"]);
 }
 
 /// Names of the header, and of the library's dynamic symbols.

@@ -9,6 +9,7 @@ from typing import (
     ClassVar,
     Generator,
     ItemsView,
+    Iterable,
     Iterator,
     List,
     MutableMapping,
@@ -34,6 +35,7 @@ from ._library import (
     CAreaOptions,
     CBytes,
     CRange,
+    CSlice,
     CStats,
     CStructure,
     ForkedError,
@@ -485,6 +487,17 @@ class _Keyed(Structure, MutableMapping[bytes, bytes]):
     async def get_async(self, key: BytesLike) -> Optional[bytes]:
         """The value of a key, or None, beside other tasks."""
         return await in_thread(self._find, key)
+
+    def get_many(self, keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
+        """The values of some keys, in their order. What is not in memory is read together. They are no snapshot."""
+        asked = [CSlice(*self._key(key)) for key in keys]
+        found = (CBytes * len(asked))()
+        call(f"{self._kind}_get_many", self, (CSlice * len(asked))(*asked), len(asked), found)
+        return [None if it.data is None else take(it) for it in found]
+
+    async def get_many_async(self, keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
+        """The same beside other tasks."""
+        return await in_thread(self.get_many, list(keys))
 
     def _value(self, key: BytesLike) -> bytes:
         data = self._find(key)

@@ -104,6 +104,10 @@ class CBytes(Structure):
     _fields_ = [("data", c_void_p), ("length", c_size_t)]
 
 
+class CSlice(Structure):
+    _fields_ = [("data", c_char_p), ("length", c_size_t)]
+
+
 class CAreaOptions(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -204,6 +208,7 @@ def _signatures() -> Dict[str, List[Any]]:
         calls[f"{kind}_put"] = [handle, *data, *data]
         calls[f"{kind}_put_async"] = [handle, *data, *data, number_out]
         calls[f"{kind}_get"] = [handle, *data, bytes_out]
+        calls[f"{kind}_get_many"] = [handle, POINTER(CSlice), c_size_t, POINTER(CBytes)]
         calls[f"{kind}_remove"] = [handle, *data]
         calls[f"{kind}_remove_async"] = [handle, *data, number_out]
         calls[f"batch_{kind}_put"] = [handle, handle, *data, *data]

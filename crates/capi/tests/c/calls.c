@@ -175,6 +175,27 @@ static void order(swy_area *area)
     OK(swy_tree_close(tree));
 }
 
+static void many(swy_area *area)
+{
+    swy_slice keys[3] = { { "a", 1 }, { "none", 4 }, { "c", 1 } };
+    swy_bytes values[3];
+    swy_tree *tree;
+    swy_map *map;
+    OK(swy_tree_open(area, "tree", 0, &tree));
+    OK(swy_map_open(area, "map", 0, &map));
+    OK(swy_tree_get_many(tree, keys, 3, values));
+    EXPECT(is_text(&values[0], "1") && values[1].data == NULL && is_text(&values[2], "3"));
+    OK(swy_map_get_many(map, keys, 3, values));
+    EXPECT(values[0].data == NULL && values[1].data == NULL && values[2].data == NULL);
+    OK(swy_map_get_many(map, NULL, 0, NULL));
+    EXPECT(swy_map_get_many(map, NULL, 1, values) == SWY_INVALID && swy_map_get_many(map, keys, 3, NULL) == SWY_INVALID);
+    EXPECT(swy_map_get_many(map, keys, (size_t)-1, values) == SWY_TOO_LARGE);
+    keys[1].data = NULL;
+    EXPECT(swy_tree_get_many(tree, keys, 3, values) == SWY_INVALID && values[0].data == NULL);
+    OK(swy_map_close(map));
+    OK(swy_tree_close(tree));
+}
+
 static void together(swy_area *area)
 {
     swy_batch *batch;
@@ -356,6 +377,7 @@ int main(int argc, char **argv)
     area = open_area(argv[1], 0);
     look(area);
     order(area);
+    many(area);
     together(area);
     list(area);
     refuse(argv[1], area);

@@ -75,7 +75,8 @@ with Area(path) as area:
         assert kept.pop(b"x") == b"1" and kept.setdefault(b"y", b"3") == b"2"
         kept.clear()
         assert not kept and list(kept.items()) == []
-    assert area.map("lazy")[b"k"] == b"v"
+    lazy = area.map("lazy")
+    assert lazy[b"k"] == b"v"
     tree = area.tree("tree")
     assert list(tree) == [b"a", b"ab", b"b", b"\xff", b"\xff\xff"]
     assert list(tree[b"a":b"b"]) == [(b"a", b"A"), (b"ab", b"AB")]
@@ -91,8 +92,12 @@ with Area(path) as area:
     assert [key for key, _ in tree.prefix(b"\xff")] == [b"\xff", b"\xff\xff"]
     assert len(list(tree.prefix(b""))) == 5
     raises(ValueError, tree.__getitem__, slice(b"a", b"b", 2))
+    assert tree.get_many([b"b", b"none", bytearray(b"a")]) == [b"B", None, b"A"] and tree.get_many([]) == []
+    lazy[b"empty"] = b""
+    assert lazy.get_many(iter([b"empty", b"k"])) == [b"", b"v"]
+    raises(TypeError, tree.get_many, ["text"])
     kinds = {found.name: (found.kind, found.lazy, found.entries) for found in area.structures()}
-    assert kinds["tree"] == (Kind.TREE, False, 5) and kinds["lazy"] == (Kind.MAP, True, 1)
+    assert kinds["tree"] == (Kind.TREE, False, 5) and kinds["lazy"] == (Kind.MAP, True, 2)
     # A range that is left early lets go of its cursor.
     for _ in range(3):
         next(iter(tree[b"a":]))
