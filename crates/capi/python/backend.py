@@ -13,9 +13,11 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 
 NAME = "switchyard_store"
@@ -43,6 +45,15 @@ def _library():
     return pathlib.Path(next(name for name in files if name.endswith("/libswitchyard_store.so")))
 
 
+def _stripped(library):
+    """The library without what only debuggers read: nine tenths of it. Names of functions stay."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(shutil.copy(library, directory))
+        if shutil.which("strip"):
+            subprocess.run(["strip", "--strip-debug", copy], check=True)
+        return copy.read_bytes()
+
+
 def _tag():
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     return f"py3-none-{platform}"
@@ -67,7 +78,7 @@ def _wheel():
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     sources = [*sorted((HERE / NAME).glob("*.py")), HERE / NAME / "py.typed"]
     files = {f"{NAME}/{path.name}": path.read_bytes() for path in sources}
-    files[f"{NAME}/{SONAME}"] = _library().read_bytes()
+    files[f"{NAME}/{SONAME}"] = _stripped(_library())
     info = f"{NAME}-{_version()}.dist-info"
     files[f"{info}/METADATA"] = _metadata().encode()
     files[f"{info}/WHEEL"] = _wheel().encode()

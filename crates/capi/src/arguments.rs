@@ -37,7 +37,7 @@ impl Slice {
         length: 0,
     };
 
-    /// Where they are, and how many.
+    /// Address and length.
     pub fn parts(&self) -> (*const c_void, usize) {
         (self.data, self.length)
     }

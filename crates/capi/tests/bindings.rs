@@ -43,9 +43,16 @@ fn sanitizers_find_nothing_in_c_programs() {
         eprintln!("skipped: this compiler has no sanitizers");
         return;
     }
-    for source in ["tests/c/calls.c", "tests/c/threads.c", "tests/c/failure.c"] {
-        installed.run(&installed.compile("cc", SANITIZED, source), &["area"]);
+    let sources = ["calls", "threads", "failure", "chaos"];
+    for source in sources.map(|name| format!("tests/c/{name}.c")) {
+        installed.run(&installed.compile("cc", SANITIZED, &source), &["area"]);
     }
+}
+
+#[test]
+fn threads_close_each_others_handles() {
+    let installed = Installed::new();
+    installed.run(&installed.compile("cc", C, "tests/c/chaos.c"), &["area"]);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn mypy_finds_nothing_in_the_package() {
             "install",
             "--quiet",
             "--disable-pip-version-check",
-            "mypy",
+            "mypy<3",
         ])
         .output();
     if !fetched.is_ok_and(|output| output.status.success()) {

@@ -227,7 +227,7 @@ def _candidates() -> List[str]:
     if asked:
         return [asked]
     here = pathlib.Path(__file__).resolve()
-    near = [here.parent / SONAME, *(parent / SONAME for parent in here.parents[2:5])]
+    near = [here.parent / SONAME, *(parent / SONAME for parent in list(here.parents)[2:5])]
     return [*(str(path) for path in near if path.exists()), SONAME]
 
 

@@ -4,10 +4,13 @@ import multiprocessing
 import os
 import sys
 import threading
+import warnings
 
 from switchyard_store import Area, ForkedError
 
 path, its_path = sys.argv[1:3]
+# Python 3.12 warns of a fork with threads: that is what is tested.
+warnings.simplefilter("ignore", DeprecationWarning)
 
 
 def child(area, kept, answers):

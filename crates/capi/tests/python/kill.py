@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import warnings
 
 from switchyard_store import Area
 
@@ -23,6 +24,8 @@ def fill(pipe):
     asyncio.run(run())
 
 
+# Python 3.12 warns of a fork with threads: that is what is tested.
+warnings.simplefilter("ignore", DeprecationWarning)
 told = set()
 for round in range(5):
     reader, writer = os.pipe()
