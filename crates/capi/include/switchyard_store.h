@@ -164,6 +164,8 @@ typedef struct swy_stats {
 #define SWY_STATS_INIT { sizeof(swy_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 SWY_API int swy_area_stats(swy_area *area, swy_stats *stats) SWY_CHECKED;
+/* A warning about the medium, such as that its files do not survive a power cut; SWY_NONE if there is none. The text stays. */
+SWY_API int swy_area_warning(swy_area *area, const char **text) SWY_CHECKED;
 
 /* Structures */
 

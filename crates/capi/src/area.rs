@@ -2,10 +2,11 @@
 
 use crate::arguments::{Versioned, known_flags, name, path, place, read_sized, store, write_sized};
 use crate::handles::{Handle, Target, close, give, look_up};
-use crate::result::{Failure, MISSING, OK, Result, call, invalid};
+use crate::result::{Failure, MISSING, NONE, OK, Result, call, invalid};
 use crate::sync::{AtomicU64, Ordering};
 use area::catalog::{CatalogClient, default_socket};
 use area::{Area, AreaError, AreaOptions, Durability, Kind, StructureId, Ticket};
+use os::MediaWarning;
 use std::ffi::{c_char, c_int};
 
 /// `SWY_AREA_MAPPED`.
@@ -217,6 +218,25 @@ pub unsafe extern "C" fn swy_area_stats(area: Handle, stats: *mut CStats) -> c_i
             is_torn: u64::from(report.is_torn),
         };
         write_sized(stats, &found)?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_area_warning(area: Handle, text: *mut *const c_char) -> c_int {
+    call(|| {
+        let place = place(text)?;
+        *place = std::ptr::null();
+        let text = match look_up::<OpenArea>(area)?.area.warning() {
+            None => return Ok(NONE),
+            Some(MediaWarning::Buffered) => {
+                c"the file system refuses O_DIRECT: data passes through the page cache"
+            }
+            Some(MediaWarning::Volatile) => {
+                c"the file system keeps its files in memory: data does not survive a power cut"
+            }
+        };
+        *place = text.as_ptr();
         Ok(OK)
     })
 }

@@ -237,6 +237,13 @@ class Area(Parent):
         return Stats(**fields)
 
     @property
+    def warning(self) -> Optional[str]:
+        """A warning about the medium, such as that its files do not survive a power cut."""
+        text = ctypes.c_char_p()
+        found = call("area_warning", self, ctypes.byref(text))
+        return text.value.decode() if found and text.value is not None else None
+
+    @property
     def durable(self) -> int:
         """The watermark: this ticket, and all smaller ones, are durable."""
         return number("area_durable", self)

@@ -172,6 +172,7 @@ def _signatures() -> Dict[str, List[Any]]:
         "area_wait": [handle, c_uint64],
         "area_stats": [handle, POINTER(CStats)],
         "area_drop": [handle, c_char_p],
+        "area_warning": [handle, POINTER(c_char_p)],
         "listing_open": [handle, out],
         "listing_next": [handle, POINTER(CStructure)],
         "log_append": [handle, *data, number_out],

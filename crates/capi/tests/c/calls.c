@@ -266,6 +266,12 @@ static void list(swy_area *area)
     EXPECT(swy_map_put(map, TEXT("k"), TEXT("v")) == SWY_MISSING);
     OK(swy_map_close(map));
     EXPECT(swy_map_open(area, "many", SWY_EXISTING, &map) == SWY_MISSING);
+    {
+        const char *text = "x";
+        int code = swy_area_warning(area, &text);
+        EXPECT((code == SWY_NONE && text == NULL) || (code == SWY_OK && strlen(text) > 10));
+        EXPECT(swy_area_warning(area, NULL) == SWY_INVALID);
+    }
     OK(swy_area_stats(area, &stats));
     EXPECT(stats.size == sizeof stats && stats.records > 0 && stats.opened >= 2 && stats.damaged_at == UINT64_MAX);
     EXPECT(stats.batch_bytes_max > 1000 && stats.live_bytes_max > stats.live_bytes);

@@ -134,6 +134,7 @@ with Area(path) as area:
     raises(ValueError, log.trim, 1 << 60)
     stats = area.stats()
     assert stats.damaged_at is None and stats.is_torn is False and stats.opened >= 2 and stats.records > 0
+    assert area.warning is None or len(area.warning) > 10
     area.drop("tree")
     raises(MissingError, tree.put, b"k", b"v")
     area.sync()
