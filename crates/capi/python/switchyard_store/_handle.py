@@ -3,7 +3,7 @@
 import weakref
 from typing import Any, ClassVar, Optional, Type, TypeVar
 
-from ._library import call, close_quietly, name_of, number, open_handle
+from ._library import HANDLE, ClosedError, call, close_quietly, name_of, number, open_handle
 
 T = TypeVar("T", bound="Handle")
 
@@ -62,7 +62,8 @@ class Parent(Handle):
 
     def __init__(self, handle: int) -> None:
         super().__init__(handle)
-        self._children: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        # By id. Copies of it are one step of the interpreter, so it needs no lock that a fork could find taken.
+        self._children: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
 
     def _open_structure(self, cls: Type[Any], name: str, lazy: bool, existing: bool) -> Any:
         flags = (1 if lazy else 0) | (2 if existing else 0)
@@ -70,13 +71,21 @@ class Parent(Handle):
         return self._adopt(cls(self, handle, name))
 
     def _adopt(self, child: Any) -> Any:
-        self._children.add(child)
+        self._children[id(child)] = child
+        # Another thread may have closed the area since: it sees the child, or this sees the end.
+        if not self._is_open:
+            child.close()
+            raise ClosedError(HANDLE, f"the {self._kind} is closed")
         return child
 
     def close(self) -> None:
-        for child in list(self._children):
-            child.close()
-        super().close()
+        try:
+            super().close()
+        finally:
+            for reference in self._children.valuerefs():
+                child = reference()
+                if child is not None:
+                    child.close()
 
 
 class Child(Handle):

@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 import warnings
 
-from switchyard_store import Area, ForkedError
+from switchyard_store import Area, ClosedError, ForkedError
 
 path, its_path = sys.argv[1:3]
 # Python 3.12 warns of a fork with threads: that is what is tested.
@@ -67,6 +68,26 @@ with Area(path, create_bytes=16 << 20) as area:
     for thread in threads:
         thread.join()
     assert len(log) == 400 and len(kept) == 402
+
+# Closing an area while threads open parts of it: the file is free afterwards.
+def open_parts():
+    try:
+        while True:
+            area.map("map").put(b"k", b"parent")
+            area.batch()
+    except ClosedError:
+        pass
+
+
+for _ in range(20):
+    area = Area(path)
+    threads = [threading.Thread(target=open_parts) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.001)
+    area.close()
+    for thread in threads:
+        thread.join()
 with Area(path) as area, Area(its_path) as own:
     assert area.map("map")[b"k"] == b"parent" and area.map("map")[b"after"] == b"parent"
     assert own.map("map")[b"k"] == b"own"
