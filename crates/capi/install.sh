@@ -27,11 +27,11 @@ print((looks + [usual])[0])' "$prefix"
 
 install -d "$destdir$libdir/pkgconfig" "$destdir$includedir"
 install -m 755 "$libraries/libswitchyard_store.so" "$destdir$libdir/libswitchyard_store.so.$version"
-# Without what only debuggers read, nine tenths of the file; names of functions stay, for profilers.
-strip --strip-debug "$destdir$libdir/libswitchyard_store.so.$version" 2>/dev/null || true
 ln -sf "libswitchyard_store.so.$version" "$destdir$libdir/$soname"
 ln -sf "$soname" "$destdir$libdir/libswitchyard_store.so"
 install -m 644 "$libraries/libswitchyard_store.a" "$destdir$libdir/libswitchyard_store.a"
+# Without what only debuggers read, most of the files; names of functions stay, for profilers.
+strip --strip-debug "$destdir$libdir/libswitchyard_store.so.$version" "$destdir$libdir/libswitchyard_store.a" 2>/dev/null || true
 install -m 644 "$here/include/switchyard_store.h" "$destdir$includedir/switchyard_store.h"
 sed -e "s|@prefix@|$prefix|" -e "s|@libdir@|$libdir|" -e "s|@includedir@|$includedir|" -e "s|@version@|$version|" \
     "$here/switchyard_store.pc.in" >"$destdir$libdir/pkgconfig/switchyard_store.pc"

@@ -46,6 +46,7 @@ unsafe impl Versioned for CAreaOptions {
     const NAME: &'static str = "swy_area_options";
     const BYTES_MIN: usize = 32;
 }
+const _: () = assert!(size_of::<CAreaOptions>() == CAreaOptions::BYTES_MIN);
 
 impl CAreaOptions {
     fn checked(self) -> Result<AreaOptions> {
@@ -192,6 +193,7 @@ unsafe impl Versioned for CStats {
     const NAME: &'static str = "swy_stats";
     const BYTES_MIN: usize = 136;
 }
+const _: () = assert!(size_of::<CStats>() == CStats::BYTES_MIN);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_area_stats(area: Handle, stats: *mut CStats) -> c_int {

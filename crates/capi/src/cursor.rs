@@ -55,6 +55,7 @@ unsafe impl Versioned for CRange {
     const NAME: &'static str = "swy_range";
     const BYTES_MIN: usize = 56;
 }
+const _: () = assert!(size_of::<CRange>() == CRange::BYTES_MIN);
 
 fn bound(kind: u32, key: *const c_void, length: usize) -> Result<Bound<Box<[u8]>>> {
     match kind {

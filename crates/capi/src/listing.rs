@@ -46,6 +46,7 @@ unsafe impl Versioned for CStructure {
     const NAME: &'static str = "swy_structure";
     const BYTES_MIN: usize = 104;
 }
+const _: () = assert!(size_of::<CStructure>() == CStructure::BYTES_MIN);
 
 type Found = (String, StructureId, Kind, Durability, u64);
 
