@@ -52,7 +52,7 @@ extern "C" {
 enum swy_code {
     SWY_OK = 0,
     SWY_NONE = 1,        /* there is no such entry, or no more entry */
-    SWY_INVALID = -1,    /* an argument: null, empty, no UTF-8, an unknown flag, a position or ticket that was never given out */
+    SWY_INVALID = -1,    /* an argument: null, empty, no UTF-8, an unknown flag, a ticket that was never given out */
     SWY_FULL = -2,       /* no room: of the area, its index, the disk or a quota. Nothing was done */
     SWY_FAILED = -3,     /* a write failed: the area takes nothing more. Open it anew to see what is there */
     SWY_DAMAGED = -4,    /* a checksum does not match, or data were lost to damage */
@@ -210,7 +210,7 @@ SWY_API int swy_log_append(swy_log *log, const void *data, size_t length, uint64
 SWY_API int swy_log_append_async(swy_log *log, const void *data, size_t length, uint64_t *position,
                                  uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_log_read(swy_log *log, uint64_t position, swy_bytes *value) SWY_CHECKED;
-/* Forgets the positions below floor, which is not beyond the next position. */
+/* Forgets the positions below floor. A floor beyond the next position stands for that one. */
 SWY_API int swy_log_trim(swy_log *log, uint64_t floor) SWY_CHECKED;
 /* The first position, and the one that comes next. */
 SWY_API int swy_log_positions(swy_log *log, uint64_t *first, uint64_t *next) SWY_CHECKED;
@@ -224,7 +224,7 @@ SWY_API int swy_queue_push_async(swy_queue *queue, const void *data, size_t leng
                                  uint64_t *ticket) SWY_CHECKED;
 /* The next entry; SWY_NONE if there is none. It comes again after a crash, or swy_queue_give_up, until it is acknowledged. */
 SWY_API int swy_queue_pop(swy_queue *queue, uint64_t *position, swy_bytes *value) SWY_CHECKED;
-/* The entry is never handed out again. */
+/* The entry is never handed out again. A position that no entry has yet, or any more, changes nothing. */
 SWY_API int swy_queue_acknowledge(swy_queue *queue, uint64_t position) SWY_CHECKED;
 SWY_API int swy_queue_acknowledge_async(swy_queue *queue, uint64_t position, uint64_t *ticket) SWY_CHECKED;
 /* Gives an entry back; SWY_NONE if it is not there any more. */

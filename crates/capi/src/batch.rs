@@ -4,8 +4,8 @@ use crate::area::{OpenArea, Structure, store_ticket};
 use crate::arguments::{bytes, place, store};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::keyed::{OpenMap, OpenTree, key_of};
-use crate::log::{OpenLog, known_floor};
-use crate::queue::{OpenQueue, known_position};
+use crate::log::OpenLog;
+use crate::queue::OpenQueue;
 use crate::result::{Failure, OK, Result, TOO_LARGE, call, invalid};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use area::{Area, Keyed, Op};
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn swy_batch_append(
 pub unsafe extern "C" fn swy_batch_trim(batch: Handle, log: Handle, floor: u64) -> c_int {
     add(batch, |batch| {
         let log: Arc<OpenLog> = batch.structure(log)?;
-        Ok(OwnedOp::Trim(log.it.id(), known_floor(&log.it, floor)?))
+        Ok(OwnedOp::Trim(log.it.id(), floor))
     })
 }
 
@@ -154,7 +154,6 @@ pub unsafe extern "C" fn swy_batch_push(
 pub unsafe extern "C" fn swy_batch_acknowledge(batch: Handle, queue: Handle, position: u64) -> c_int {
     add(batch, |batch| {
         let queue: Arc<OpenQueue> = batch.structure(queue)?;
-        let position = known_position(&queue.it, position)?;
         Ok(OwnedOp::Acknowledge(queue.it.id(), position))
     })
 }

@@ -3,7 +3,7 @@
 use crate::area::{Structure, open_structure, store_length, store_ticket};
 use crate::arguments::{Bytes, bytes, bytes_place, give_bytes, store};
 use crate::handles::{Handle, Target, close, look_up};
-use crate::result::{NONE, OK, Result, call, invalid};
+use crate::result::{NONE, OK, call};
 use area::{Area, Kind, Log};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,14 +12,6 @@ pub type OpenLog = Structure<Log>;
 impl Target for OpenLog {
     const KIND: u64 = 2;
     const NAME: &'static str = "log";
-}
-
-/// A floor that a log may have: up to its end. A later one would make positions that no entry ever had.
-pub fn known_floor(log: &Log, floor: u64) -> Result<u64> {
-    match floor <= log.positions().end {
-        true => Ok(floor),
-        false => Err(invalid(&format!("floor {floor} is beyond the end of the log"))),
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -76,7 +68,7 @@ pub unsafe extern "C" fn swy_log_read(log: Handle, position: u64, value: *mut By
 pub unsafe extern "C" fn swy_log_trim(log: Handle, floor: u64) -> c_int {
     call(|| {
         let log = look_up::<OpenLog>(log)?;
-        log.it.trim(known_floor(&log.it, floor)?)?;
+        log.it.trim(floor)?;
         Ok(OK)
     })
 }

@@ -3,7 +3,7 @@
 use crate::area::{Structure, open_structure, store_length, store_ticket};
 use crate::arguments::{Bytes, bytes, bytes_place, give_bytes, place, store};
 use crate::handles::{Handle, Target, close, look_up};
-use crate::result::{NONE, OK, Result, call, invalid};
+use crate::result::{NONE, OK, call};
 use area::{Area, Kind, Op, Queue};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,16 +12,6 @@ pub type OpenQueue = Structure<Queue>;
 impl Target for OpenQueue {
     const KIND: u64 = 3;
     const NAME: &'static str = "queue";
-}
-
-/// A position that an entry had. The acknowledgement of a later one would outlive the push that it forestalls.
-pub fn known_position(queue: &Queue, position: u64) -> Result<u64> {
-    match position < queue.positions().end {
-        true => Ok(position),
-        false => Err(invalid(&format!(
-            "no entry of the queue had position {position} yet"
-        ))),
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -89,7 +79,7 @@ pub unsafe extern "C" fn swy_queue_pop(queue: Handle, position: *mut u64, value:
 pub unsafe extern "C" fn swy_queue_acknowledge(queue: Handle, position: u64) -> c_int {
     call(|| {
         let queue = look_up::<OpenQueue>(queue)?;
-        queue.it.acknowledge(known_position(&queue.it, position)?)?;
+        queue.it.acknowledge(position)?;
         Ok(OK)
     })
 }
@@ -104,7 +94,7 @@ pub unsafe extern "C" fn swy_queue_acknowledge_async(
         let queue = &look_up::<OpenQueue>(queue)?.it;
         let op = Op::Acknowledge {
             queue: queue.id(),
-            position: known_position(queue, position)?,
+            position,
         };
         let (_, pending) = queue.area().submit(&[op])?;
         store_ticket(ticket, &pending)

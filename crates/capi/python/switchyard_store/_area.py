@@ -361,7 +361,7 @@ class Log(_Positions):
         return position
 
     def trim(self, floor: int) -> None:
-        """Forgets the positions below `floor`."""
+        """Forgets the positions below `floor`; a floor beyond the end stands for the end."""
         call("log_trim", self, number_of(floor, "a floor"))
 
     def __iter__(self) -> Iterator[Tuple[int, bytes]]:

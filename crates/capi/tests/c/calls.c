@@ -232,11 +232,16 @@ static void together(swy_area *area)
     EXPECT(swy_log_read(log, 0, &value) == SWY_NONE && swy_map_get(map, TEXT("m"), &value) == SWY_NONE);
     OK(swy_queue_length(queue, &next));
     EXPECT(next == 0);
+    /* What the batch itself adds may be trimmed by it. */
+    OK(swy_batch_append(batch, log, TEXT("short")));
+    OK(swy_batch_trim(batch, log, 2));
+    OK(swy_batch_commit(batch, positions, 2));
+    EXPECT(positions[0] == 1 && swy_log_read(log, 1, &value) == SWY_NONE);
     OK(swy_batch_append(batch, log, TEXT("never")));
     OK(swy_batch_clear(batch));
     OK(swy_batch_commit(batch, positions, 2));
     OK(swy_log_positions(log, NULL, &next));
-    EXPECT(next == 1);
+    EXPECT(next == 2);
     OK(swy_batch_close(batch));
     OK(swy_log_close(log));
     OK(swy_queue_close(queue));
@@ -344,8 +349,15 @@ static void refuse(const char *path, swy_area *area)
     EXPECT(swy_map_get(map, key, 70000, &value) == SWY_TOO_LARGE);
     OK(swy_map_put(map, key, SWY_KEY_BYTES_MAX, TEXT("v")));
     EXPECT(swy_map_get(map, TEXT("key"), NULL) == SWY_INVALID);
-    EXPECT(swy_log_trim(log, UINT64_MAX) == SWY_INVALID);
-    EXPECT(swy_queue_acknowledge(queue, UINT64_MAX) == SWY_INVALID);
+    /* Beyond the end there is nothing to forget, and what comes later stays. */
+    OK(swy_log_trim(log, UINT64_MAX));
+    OK(swy_log_append(log, TEXT("stays"), &position));
+    OK(swy_log_read(log, position, &value));
+    EXPECT(is_text(&value, "stays"));
+    OK(swy_queue_acknowledge(queue, UINT64_MAX));
+    OK(swy_queue_push(queue, TEXT("stays"), &position));
+    OK(swy_queue_read(queue, position, &value));
+    EXPECT(is_text(&value, "stays"));
     EXPECT(swy_area_wait(area, UINT64_MAX) == SWY_INVALID);
     /* Handles that are none. */
     EXPECT(swy_log_append(NULL, TEXT("x"), &position) == SWY_HANDLE);

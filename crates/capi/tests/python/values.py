@@ -63,5 +63,5 @@ with Area(sys.argv[1], create_bytes=16 << 20) as area:
         raises(TypeError, pickle.dumps, thing)
         assert thing == thing and hash(thing) == hash(thing)
     assert kept != area.map("map") and "map" in repr(kept)
-    error = raises(ValueError, log.trim, 1 << 40)
+    error = raises(ValueError, area.wait, 1 << 40)
     assert pickle.loads(pickle.dumps(error)).code == error.code
