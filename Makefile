@@ -3,8 +3,10 @@
 SEED ?= 1
 EXECUTIONS ?= 10000000
 SEEDS ?= 0..200
+PREFIX ?= /usr/local
+WHEELS ?= target/wheels
 
-.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture help
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture install wheel help
 
 up: build ## install what is missing, build, start a whole rack in one process
 	./target/release/switchyard up
@@ -40,6 +42,13 @@ swarm: build ## simulate whole racks under faults (SEEDS=first..last)
 
 torture: build ## random programs under `run`, with kills and power cuts; as root (SEEDS=first..last)
 	./tests/torture/run --seeds $(SEEDS)
+
+install: build-deps ## the library for C, its header and the Python package (PREFIX, DESTDIR)
+	cargo build --release -p switchyard-capi
+	PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' ./crates/capi/install.sh target/release
+
+wheel: build-deps ## the Python package with its library, for pip (WHEELS=directory)
+	python3 crates/capi/python/backend.py '$(WHEELS)'
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

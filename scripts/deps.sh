@@ -23,6 +23,8 @@ test_tools=(
     curl:curl
     jq:jq
     python3:python3
+    pkg-config:pkg-config
+    c++:g++
     sqlite3:sqlite3
     redis-server:redis-server
     redis-cli:redis-tools

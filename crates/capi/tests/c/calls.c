@@ -1,0 +1,404 @@
+/* What a C program does with an area: every call, and what each refuses. argv[1] is the area's file. */
+#include "check.h"
+
+static void fill(const char *path)
+{
+    swy_area *area;
+    swy_log *log;
+    swy_queue *queue;
+    swy_map *map;
+    swy_tree *tree;
+    swy_bytes value;
+    uint64_t position, ticket, durable;
+    EXPECT(swy_area_open(path, NULL, &area) == SWY_MISSING && area == NULL && strlen(swy_error()) > 0);
+    area = open_area(path, 16 << 20);
+    OK(swy_log_open(area, "log", 0, &log));
+    OK(swy_queue_open(area, "queue", 0, &queue));
+    OK(swy_map_open(area, "map", SWY_LAZY, &map));
+    OK(swy_tree_open(area, "tree", 0, &tree));
+    OK(swy_log_append(log, TEXT("first"), &position));
+    EXPECT(position == 0);
+    OK(swy_log_append_async(log, TEXT("second"), &position, &ticket));
+    EXPECT(position == 1);
+    OK(swy_area_wait(area, ticket));
+    OK(swy_area_durable(area, &durable));
+    EXPECT(durable >= ticket);
+    OK(swy_log_trim(log, 1));
+    EXPECT(swy_log_read(log, 0, &value) == SWY_NONE && value.data == NULL);
+    OK(swy_queue_push(queue, TEXT("job"), &position));
+    OK(swy_queue_push_async(queue, TEXT("later"), NULL, NULL));
+    OK(swy_queue_pop(queue, &position, &value));
+    EXPECT(is_text(&value, "job"));
+    OK(swy_queue_acknowledge_async(queue, position, &ticket));
+    OK(swy_area_wait(area, ticket));
+    OK(swy_map_put(map, TEXT("key"), TEXT("value")));
+    OK(swy_map_put_async(map, TEXT("gone"), NULL, 0, NULL));
+    OK(swy_map_get(map, TEXT("gone"), &value));
+    EXPECT(value.data != NULL && value.length == 0);
+    swy_bytes_free(&value);
+    swy_bytes_free(&value);
+    OK(swy_map_remove_async(map, TEXT("gone"), &ticket));
+    OK(swy_area_wait(area, ticket));
+    OK(swy_tree_put(tree, TEXT("b"), TEXT("2")));
+    OK(swy_tree_put(tree, TEXT("a"), TEXT("1")));
+    OK(swy_tree_put_async(tree, TEXT("c"), TEXT("3"), &ticket));
+    OK(swy_tree_put(tree, TEXT("d"), TEXT("4")));
+    OK(swy_tree_remove(tree, TEXT("d")));
+    OK(swy_tree_put(tree, "\0\xff", 2, "\0", 1));
+    OK(swy_tree_remove_async(tree, "\0\xff", 2, NULL));
+    OK(swy_area_sync(area));
+    OK(swy_area_close(area));
+    OK(swy_log_close(log));
+    OK(swy_queue_close(queue));
+    OK(swy_map_close(map));
+    OK(swy_tree_close(tree));
+}
+
+static void look(swy_area *area)
+{
+    swy_log *log;
+    swy_queue *queue;
+    swy_map *map;
+    swy_bytes value;
+    uint64_t first, next, position;
+    OK(swy_log_open(area, "log", SWY_EXISTING, &log));
+    OK(swy_queue_open(area, "queue", SWY_EXISTING, &queue));
+    OK(swy_map_open(area, "map", SWY_EXISTING, &map));
+    OK(swy_log_positions(log, &first, &next));
+    EXPECT(first == 1 && next == 2);
+    OK(swy_log_length(log, &next));
+    EXPECT(next == 1);
+    OK(swy_log_read(log, 1, &value));
+    EXPECT(is_text(&value, "second"));
+    OK(swy_queue_positions(queue, &first, &next));
+    EXPECT(first == 1 && next == 2);
+    OK(swy_queue_read(queue, 1, &value));
+    EXPECT(is_text(&value, "later"));
+    EXPECT(swy_queue_read(queue, 0, &value) == SWY_NONE);
+    OK(swy_queue_pop(queue, &position, &value));
+    EXPECT(is_text(&value, "later"));
+    OK(swy_queue_give_up(queue, position));
+    EXPECT(swy_queue_give_up(queue, position + 1) == SWY_NONE);
+    OK(swy_queue_pop(queue, &position, &value));
+    EXPECT(is_text(&value, "later"));
+    EXPECT(swy_queue_pop(queue, &position, &value) == SWY_NONE && value.data == NULL);
+    OK(swy_map_get(map, TEXT("key"), &value));
+    EXPECT(is_text(&value, "value"));
+    EXPECT(swy_map_get(map, TEXT("gone"), &value) == SWY_NONE);
+    OK(swy_map_length(map, &next));
+    EXPECT(next == 1);
+    OK(swy_queue_length(queue, &next));
+    EXPECT(next == 1);
+    OK(swy_map_close(map));
+    OK(swy_queue_close(queue));
+    OK(swy_log_close(log));
+}
+
+static size_t count(swy_tree *tree, const swy_range *range, const char *expected)
+{
+    swy_cursor *cursor;
+    swy_slice key, value;
+    size_t found = 0;
+    int code;
+    OK(swy_tree_cursor_open(tree, range, &cursor));
+    while ((code = swy_cursor_next(cursor, &key, &value)) == SWY_OK) {
+        EXPECT(key.length == 1 && *(const char *)key.data == expected[found]);
+        found++;
+    }
+    EXPECT(code == SWY_NONE && swy_cursor_next(cursor, &key, &value) == SWY_NONE && key.data == NULL);
+    OK(swy_cursor_close(cursor));
+    return found;
+}
+
+static void order(swy_area *area)
+{
+    swy_range range = SWY_RANGE_INIT;
+    swy_tree *tree;
+    swy_map *map;
+    swy_cursor *cursor;
+    swy_slice key, value;
+    swy_bytes bytes;
+    uint64_t entries;
+    char number[16];
+    int i;
+    OK(swy_tree_open(area, "tree", 0, &tree));
+    OK(swy_tree_length(tree, &entries));
+    EXPECT(entries == 3);
+    OK(swy_tree_get(tree, TEXT("c"), &bytes));
+    EXPECT(is_text(&bytes, "3"));
+    EXPECT(count(tree, NULL, "abc") == 3 && count(tree, &range, "abc") == 3);
+    range.from = "a", range.from_length = 1, range.from_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "bc") == 2);
+    range.to = "c", range.to_length = 1, range.to_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "b") == 1);
+    range.from_bound = range.to_bound = SWY_INCLUDED;
+    EXPECT(count(tree, &range, "abc") == 3);
+    range.flags = SWY_KEYS_ONLY;
+    EXPECT(count(tree, &range, "abc") == 3);
+    range.from = "d";
+    EXPECT(count(tree, &range, "") == 0);
+    range.flags = 2;
+    EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID && cursor == NULL);
+    range.flags = 0, range.to_bound = 3;
+    EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID);
+    range.to_bound = SWY_UNBOUNDED;
+    EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID);
+    OK(swy_map_open(area, "many", SWY_LAZY, &map));
+    for (i = 0; i < 1000; i++) {
+        snprintf(number, sizeof number, "%06d", i);
+        OK(swy_map_put(map, TEXT(number), TEXT(number)));
+        OK(swy_tree_put_async(tree, TEXT(number), TEXT(number), NULL));
+    }
+    OK(swy_area_sync(area));
+    OK(swy_map_cursor_open(map, 0, &cursor));
+    for (i = 0; i < 1000; i++) {
+        snprintf(number, sizeof number, "%06d", i);
+        OK(swy_cursor_next(cursor, &key, &value));
+        EXPECT(holds(key, number) && holds(value, number));
+    }
+    EXPECT(swy_cursor_next(cursor, &key, &value) == SWY_NONE);
+    OK(swy_cursor_close(cursor));
+    OK(swy_tree_cursor_open(tree, NULL, &cursor));
+    for (i = 0; i < 1000; i++) {
+        snprintf(number, sizeof number, "%06d", i);
+        OK(swy_cursor_next(cursor, &key, &value));
+        EXPECT(holds(key, number) && holds(value, number));
+    }
+    OK(swy_cursor_next(cursor, &key, &value));
+    EXPECT(holds(key, "a"));
+    OK(swy_cursor_close(cursor));
+    OK(swy_map_cursor_open(map, SWY_KEYS_ONLY, &cursor));
+    OK(swy_cursor_next(cursor, &key, &value));
+    EXPECT(holds(key, "000000") && value.length == 0);
+    OK(swy_cursor_close(cursor));
+    OK(swy_map_close(map));
+    OK(swy_tree_close(tree));
+}
+
+static void many(swy_area *area)
+{
+    swy_slice keys[3] = { { "a", 1 }, { "none", 4 }, { "c", 1 } };
+    swy_bytes values[3];
+    swy_tree *tree;
+    swy_map *map;
+    OK(swy_tree_open(area, "tree", 0, &tree));
+    OK(swy_map_open(area, "map", 0, &map));
+    OK(swy_tree_get_many(tree, keys, 3, values));
+    EXPECT(is_text(&values[0], "1") && values[1].data == NULL && is_text(&values[2], "3"));
+    OK(swy_map_get_many(map, keys, 3, values));
+    EXPECT(values[0].data == NULL && values[1].data == NULL && values[2].data == NULL);
+    OK(swy_map_get_many(map, NULL, 0, NULL));
+    EXPECT(swy_map_get_many(map, NULL, 1, values) == SWY_INVALID && swy_map_get_many(map, keys, 3, NULL) == SWY_INVALID);
+    EXPECT(swy_map_get_many(map, keys, (size_t)-1, values) == SWY_TOO_LARGE);
+    keys[1].data = NULL;
+    EXPECT(swy_tree_get_many(tree, keys, 3, values) == SWY_INVALID && values[0].data == NULL);
+    OK(swy_map_close(map));
+    OK(swy_tree_close(tree));
+}
+
+static void together(swy_area *area)
+{
+    swy_batch *batch;
+    swy_log *log;
+    swy_queue *queue;
+    swy_map *map;
+    swy_tree *tree;
+    swy_bytes value;
+    uint64_t positions[2], ticket, next;
+    size_t changes, additions;
+    OK(swy_log_open(area, "batch log", 0, &log));
+    OK(swy_queue_open(area, "batch queue", 0, &queue));
+    OK(swy_map_open(area, "batch map", 0, &map));
+    OK(swy_tree_open(area, "batch tree", 0, &tree));
+    OK(swy_batch_open(area, &batch));
+    OK(swy_batch_commit(batch, NULL, 0));
+    OK(swy_batch_append(batch, log, TEXT("0")));
+    OK(swy_batch_push(batch, queue, TEXT("0")));
+    OK(swy_batch_map_put(batch, map, TEXT("m"), TEXT("1")));
+    OK(swy_batch_tree_put(batch, tree, TEXT("t"), TEXT("2")));
+    OK(swy_batch_length(batch, &changes, &additions));
+    EXPECT(changes == 4 && additions == 2);
+    EXPECT(swy_batch_commit(batch, positions, 1) == SWY_INVALID);
+    OK(swy_batch_commit(batch, positions, 2));
+    EXPECT(positions[0] == 0 && positions[1] == 0);
+    OK(swy_batch_length(batch, &changes, NULL));
+    EXPECT(changes == 0);
+    OK(swy_batch_trim(batch, log, 1));
+    OK(swy_batch_acknowledge(batch, queue, 0));
+    OK(swy_batch_map_remove(batch, map, TEXT("m")));
+    OK(swy_batch_tree_remove(batch, tree, TEXT("t")));
+    OK(swy_batch_submit(batch, NULL, 0, &ticket));
+    OK(swy_area_wait(area, ticket));
+    EXPECT(swy_log_read(log, 0, &value) == SWY_NONE && swy_map_get(map, TEXT("m"), &value) == SWY_NONE);
+    OK(swy_queue_length(queue, &next));
+    EXPECT(next == 0);
+    /* What the batch itself adds may be trimmed by it. */
+    OK(swy_batch_append(batch, log, TEXT("short")));
+    OK(swy_batch_trim(batch, log, 2));
+    OK(swy_batch_commit(batch, positions, 2));
+    EXPECT(positions[0] == 1 && swy_log_read(log, 1, &value) == SWY_NONE);
+    OK(swy_batch_append(batch, log, TEXT("never")));
+    OK(swy_batch_clear(batch));
+    OK(swy_batch_commit(batch, positions, 2));
+    OK(swy_log_positions(log, NULL, &next));
+    EXPECT(next == 2);
+    OK(swy_batch_close(batch));
+    OK(swy_log_close(log));
+    OK(swy_queue_close(queue));
+    OK(swy_map_close(map));
+    OK(swy_tree_close(tree));
+}
+
+static void list(swy_area *area)
+{
+    swy_structure structure = SWY_STRUCTURE_INIT;
+    swy_stats stats = SWY_STATS_INIT;
+    swy_listing *listing;
+    swy_map *map;
+    int found = 0, code;
+    OK(swy_listing_open(area, &listing));
+    while ((code = swy_listing_next(listing, &structure)) == SWY_OK) {
+        EXPECT(structure.name_length == strlen(structure.name));
+        if (strcmp(structure.name, "many") == 0)
+            EXPECT(structure.kind == SWY_KIND_MAP && structure.is_lazy == 1 && structure.entries == 1000);
+        found++;
+    }
+    EXPECT(code == SWY_NONE && found == 9);
+    OK(swy_listing_close(listing));
+    OK(swy_map_open(area, "many", 0, &map));
+    OK(swy_area_drop(area, "many"));
+    EXPECT(swy_area_drop(area, "many") == SWY_MISSING);
+    EXPECT(swy_map_put(map, TEXT("k"), TEXT("v")) == SWY_MISSING);
+    OK(swy_map_close(map));
+    EXPECT(swy_map_open(area, "many", SWY_EXISTING, &map) == SWY_MISSING);
+    {
+        const char *text = "x";
+        int code = swy_area_warning(area, &text);
+        EXPECT((code == SWY_NONE && text == NULL) || (code == SWY_OK && strlen(text) > 10));
+        EXPECT(swy_area_warning(area, NULL) == SWY_INVALID);
+    }
+    OK(swy_area_stats(area, &stats));
+    EXPECT(stats.size == sizeof stats && stats.records > 0 && stats.opened >= 2 && stats.damaged_at == UINT64_MAX);
+    EXPECT(stats.batch_bytes_max > 1000 && stats.live_bytes_max > stats.live_bytes);
+}
+
+/* Arguments that no call takes. */
+static void refuse(const char *path, swy_area *area)
+{
+    swy_area_options options = SWY_AREA_OPTIONS_INIT;
+    struct {
+        swy_area_options known;
+        uint64_t later;
+    } newer = { SWY_AREA_OPTIONS_INIT, 0 };
+    struct {
+        swy_stats known;
+        uint64_t later;
+    } stats = { SWY_STATS_INIT, 7 };
+    swy_area *other, *memory;
+    swy_log *log;
+    swy_map *map;
+    swy_queue *queue;
+    swy_batch *batch;
+    swy_bytes value;
+    uint64_t position;
+    char name[80], *key = (char *)calloc(1, 70000), *large = (char *)calloc(1, 1 << 20);
+    memset(name, 'n', sizeof name);
+    name[65] = 0;
+    OK(swy_log_open(area, "log", 0, &log));
+    OK(swy_queue_open(area, "queue", 0, &queue));
+    OK(swy_map_open(area, "map", 0, &map));
+    EXPECT(swy_map_open(area, "log", 0, NULL) == SWY_INVALID);
+    {
+        swy_map *none = map;
+        EXPECT(swy_map_open(area, "log", 0, &none) == SWY_KIND && none == NULL);
+        EXPECT(swy_map_open(area, "log", SWY_EXISTING, &none) == SWY_KIND);
+        EXPECT(swy_map_open(area, name, 0, &none) == SWY_TOO_LARGE);
+        EXPECT(swy_map_open(area, "", 0, &none) == SWY_INVALID);
+        EXPECT(swy_map_open(area, NULL, 0, &none) == SWY_INVALID);
+        EXPECT(swy_map_open(area, "\xff", 0, &none) == SWY_INVALID);
+        EXPECT(swy_map_open(area, "x", 4, &none) == SWY_INVALID);
+        EXPECT(swy_map_open(area, "x", SWY_EXISTING, &none) == SWY_MISSING);
+    }
+    EXPECT(swy_area_open(path, NULL, &other) == SWY_BUSY && other == NULL);
+    EXPECT(swy_area_open("", NULL, &other) == SWY_INVALID && swy_area_open(NULL, NULL, &other) == SWY_INVALID);
+    EXPECT(swy_area_open("/dev/null", NULL, &other) == SWY_UNUSABLE);
+    EXPECT(swy_area_open_in_catalog("/nowhere", "x", NULL, &other) == SWY_UNUSABLE);
+    options.size = 8;
+    EXPECT(swy_area_open(path, &options, &other) == SWY_INVALID);
+    options.size = sizeof options, options.flags = 8, options.cache_bytes_max = 1 << 20;
+    EXPECT(swy_area_open(path, &options, &other) == SWY_INVALID);
+    options.flags = 0, options.writes_in_flight_max = 33;
+    EXPECT(swy_area_open(path, &options, &other) == SWY_INVALID);
+    /* A program of a later version: its fields may be zero, and not more. */
+    newer.known.size = sizeof newer, newer.known.create_bytes = 8 << 20, newer.later = 1;
+    EXPECT(swy_area_open_memory(&newer.known, &memory) == SWY_INVALID);
+    newer.later = 0;
+    OK(swy_area_open_memory(&newer.known, &memory));
+    stats.known.size = sizeof stats;
+    OK(swy_area_stats(memory, &stats.known));
+    EXPECT(stats.later == 0 && stats.known.opened > 0);
+    EXPECT(swy_area_open_memory(NULL, &other) == SWY_INVALID);
+    OK(swy_batch_open(memory, &batch));
+    EXPECT(swy_batch_append(batch, log, TEXT("x")) == SWY_INVALID);
+    OK(swy_batch_close(batch));
+    EXPECT(swy_log_append(log, NULL, 1, NULL) == SWY_INVALID);
+    OK(swy_log_append(log, NULL, 0, NULL));
+    EXPECT(swy_log_append(log, large, 1 << 20, NULL) == SWY_TOO_LARGE);
+    EXPECT(swy_log_append(log, large, (size_t)-1, NULL) == SWY_TOO_LARGE);
+    EXPECT(swy_map_put(map, key, 65536, TEXT("v")) == SWY_TOO_LARGE);
+    EXPECT(swy_map_get(map, key, 70000, &value) == SWY_TOO_LARGE);
+    OK(swy_map_put(map, key, SWY_KEY_BYTES_MAX, TEXT("v")));
+    EXPECT(swy_map_get(map, TEXT("key"), NULL) == SWY_INVALID);
+    /* Beyond the end there is nothing to forget, and what comes later stays. */
+    OK(swy_log_trim(log, UINT64_MAX));
+    OK(swy_log_append(log, TEXT("stays"), &position));
+    OK(swy_log_read(log, position, &value));
+    EXPECT(is_text(&value, "stays"));
+    OK(swy_queue_acknowledge(queue, UINT64_MAX));
+    OK(swy_queue_push(queue, TEXT("stays"), &position));
+    OK(swy_queue_read(queue, position, &value));
+    EXPECT(is_text(&value, "stays"));
+    EXPECT(swy_area_wait(area, UINT64_MAX) == SWY_INVALID);
+    /* Handles that are none. */
+    EXPECT(swy_log_append(NULL, TEXT("x"), &position) == SWY_HANDLE);
+    EXPECT(swy_log_append((swy_log *)map, TEXT("x"), &position) == SWY_HANDLE);
+    EXPECT(swy_log_append((swy_log *)name, TEXT("x"), &position) == SWY_HANDLE);
+    EXPECT(swy_log_append((swy_log *)8, TEXT("x"), &position) == SWY_HANDLE);
+    OK(swy_log_close(log));
+    EXPECT(swy_log_append(log, TEXT("x"), &position) == SWY_HANDLE && strstr(swy_error(), "closed") != NULL);
+    EXPECT(swy_log_close(log) == SWY_HANDLE && swy_map_close((swy_map *)queue) == SWY_HANDLE);
+    OK(swy_log_close(NULL));
+    OK(swy_area_close(memory));
+    EXPECT(swy_area_sync(memory) == SWY_HANDLE);
+    OK(swy_queue_close(queue));
+    OK(swy_map_close(map));
+    free(key);
+    free(large);
+}
+
+static void words(void)
+{
+    int code;
+    EXPECT(strcmp(swy_code_name(SWY_FULL), "SWY_FULL") == 0 && strcmp(swy_code_name(99), "unknown") == 0);
+    for (code = SWY_SYSTEM; code <= SWY_NONE; code++)
+        EXPECT(strncmp(swy_code_name(code), "SWY_", 4) == 0 && strlen(swy_code_text(code)) > 3);
+    EXPECT(strncmp(swy_code_name(SWY_SYSTEM - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
+    EXPECT(swy_version()[0] == '0' + SWY_VERSION_MAJOR);
+}
+
+int main(int argc, char **argv)
+{
+    swy_area *area;
+    EXPECT(argc == 2);
+    words();
+    fill(argv[1]);
+    area = open_area(argv[1], 0);
+    look(area);
+    order(area);
+    many(area);
+    together(area);
+    list(area);
+    refuse(argv[1], area);
+    OK(swy_area_close(area));
+    return 0;
+}

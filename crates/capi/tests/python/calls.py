@@ -1,0 +1,140 @@
+"""What a Python program does with an area. argv[1] is the area's file."""
+
+import sys
+
+from switchyard_store import (
+    Area,
+    BusyError,
+    ClosedError,
+    Kind,
+    KindError,
+    MissingError,
+    StoreError,
+    TooLargeError,
+    version,
+)
+
+
+def raises(kind, work, *arguments, **named):
+    try:
+        work(*arguments, **named)
+    except kind as error:
+        assert str(error), kind
+        return error
+    raise SystemExit(f"{work} raises no {kind}")
+
+
+path = sys.argv[1]
+error = raises(MissingError, Area, path)
+assert error.code == -10 and isinstance(error, (StoreError, LookupError))
+
+with Area(path, create_bytes=16 << 20, writes_in_flight_max=2, index_bytes_max=64 << 20, cache_bytes_max=0) as area:
+    raises(BusyError, Area, path)
+    log, queue, kept, tree = area.log("log"), area.queue("queue"), area.map("map"), area.tree("tree")
+    assert [log.append(bytes([i]) * i) for i in range(5)] == [0, 1, 2, 3, 4]
+    log.trim(2)
+    queue.push(b"job")
+    queue.push(b"later")
+    assert list(queue.entries()) == [(0, b"job"), (1, b"later")]
+    position, job = queue.pop()
+    kept[job] = b"done"
+    kept[b"\x00"] = b""
+    del kept[b"\x00"]
+    queue.acknowledge(position)
+    for key in (b"b", b"a", b"ab", b"\xff", b"\xff\xff"):
+        tree[key] = key.upper()
+    lazy = area.map("lazy", lazy=True)
+    lazy[b"k"] = b"v"
+    raises(KindError, area.map, "log")
+    raises(MissingError, area.map, "nowhere", existing=True)
+    raises(TooLargeError, area.map, "n" * 65)
+    raises(TooLargeError, kept.put, b"k" * 65536, b"")
+    raises(TooLargeError, log.append, bytes(1 << 20))
+
+# Closing an area closes what was opened of it, so that its file is free.
+assert area.closed and log.closed and "closed" in repr(log)
+raises(ClosedError, log.append, b"x")
+raises(ClosedError, area.sync)
+area.close()
+
+with Area(path) as area:
+    with area.log("log") as log, area.queue("queue") as queue, area.map("map") as kept:
+        assert list(log) == [(2, b"\x02\x02"), (3, b"\x03" * 3), (4, b"\x04" * 4)]
+        assert log.positions() == range(2, 5) and len(log) == 3 and log[3] == b"\x03" * 3
+        raises(IndexError, log.__getitem__, 5)
+        assert [data for _, data in queue] == [b"later"] and len(queue) == 1
+        assert queue.give_up(1) and not queue.give_up(0) and queue.pop() == (1, b"later")
+        assert kept[b"job"] == b"done" and b"\x00" not in kept and len(kept) == 1
+        assert kept.get(b"none") is None and kept.get(b"none", 7) == 7
+        raises(KeyError, kept.__getitem__, b"none")
+        raises(KeyError, kept.__delitem__, b"none")
+        kept.discard(b"none")
+        kept.update({b"x": b"1", b"y": b"2"})
+        assert dict(kept) == {b"job": b"done", b"x": b"1", b"y": b"2"}
+        assert list(kept) == [b"job", b"x", b"y"] and list(kept.values()) == [b"done", b"1", b"2"]
+        assert kept.pop(b"x") == b"1" and kept.setdefault(b"y", b"3") == b"2"
+        kept.clear()
+        assert not kept and list(kept.items()) == []
+    lazy = area.map("lazy")
+    assert lazy[b"k"] == b"v"
+    tree = area.tree("tree")
+    assert list(tree) == [b"a", b"ab", b"b", b"\xff", b"\xff\xff"]
+    assert list(tree[b"a":b"b"]) == [(b"a", b"A"), (b"ab", b"AB")]
+    assert [key for key, _ in tree[:b"b"]] == [b"a", b"ab"] and [key for key, _ in tree[b"b":]] == [
+        b"b",
+        b"\xff",
+        b"\xff\xff",
+    ]
+    assert [key for key, _ in tree.range(b"a", b"b", after=True, through=True)] == [b"ab", b"b"]
+    assert list(tree.range(b"b", keys_only=True))[0] == (b"b", b"")
+    assert list(tree[b"b":b"a"]) == []
+    assert [key for key, _ in tree.prefix(b"a")] == [b"a", b"ab"]
+    assert [key for key, _ in tree.prefix(b"\xff")] == [b"\xff", b"\xff\xff"]
+    assert len(list(tree.prefix(b""))) == 5
+    raises(ValueError, tree.__getitem__, slice(b"a", b"b", 2))
+    assert tree.get_many([b"b", b"none", bytearray(b"a")]) == [b"B", None, b"A"] and tree.get_many([]) == []
+    lazy[b"empty"] = b""
+    assert lazy.get_many(iter([b"empty", b"k"])) == [b"", b"v"]
+    raises(TypeError, tree.get_many, ["text"])
+    kinds = {found.name: (found.kind, found.lazy, found.entries) for found in area.structures()}
+    assert kinds["tree"] == (Kind.TREE, False, 5) and kinds["lazy"] == (Kind.MAP, True, 2)
+    # A range that is left early lets go of its cursor.
+    for _ in range(3):
+        next(iter(tree[b"a":]))
+
+    log = area.log("log")
+    with area.batch() as batch:
+        assert len(batch) == 0
+        batch.append(log, b"both").put(tree, b"c", b"C").remove(tree, b"a").put(kept := area.map("map"), b"m", b"M")
+        batch.push(queue := area.queue("queue"), b"q")
+        assert len(batch) == 5
+    assert batch.positions == [5, 2] and log[5] == b"both" and b"a" not in tree and kept[b"m"] == b"M"
+    with area.batch() as batch:
+        batch.acknowledge(queue, 1).trim(log, 6)
+    assert len(log) == 0 and len(queue) == 1
+    try:
+        with area.batch() as batch:
+            batch.put(tree, b"never", b"")
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert b"never" not in tree and batch.closed
+    batch = area.batch()
+    raises(TypeError, batch.put, log, b"k", b"v")
+    raises(TypeError, batch.append, tree, b"v")
+    with Area.in_memory() as other:
+        raises(ValueError, batch.put, other.map("map"), b"k", b"v")
+    batch.put(tree, b"d", b"D")
+    batch.clear()
+    assert batch.commit() == []
+
+    position, ticket = log.append_nowait(b"later")
+    area.wait(ticket)
+    assert area.durable >= ticket and log[position] == b"later"
+    raises(ValueError, area.wait, 1 << 60)
+    stats = area.stats()
+    assert stats.damaged_at is None and stats.is_torn is False and stats.opened >= 2 and stats.records > 0
+    assert area.warning is None or len(area.warning) > 10
+    area.drop("tree")
+    raises(MissingError, tree.put, b"k", b"v")
+    area.sync()
+assert version().count(".") == 2
