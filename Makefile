@@ -3,8 +3,9 @@
 SEED ?= 1
 EXECUTIONS ?= 10000000
 SEEDS ?= 0..200
+TIMES ?= 1
 
-.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture help
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture matrix help
 
 up: build ## install what is missing, build, start a whole rack in one process
 	./target/release/switchyard up
@@ -40,6 +41,10 @@ swarm: build ## simulate whole racks under faults (SEEDS=first..last)
 
 torture: build ## random programs under `run`, with kills and power cuts; as root (SEEDS=first..last)
 	./tests/torture/run --seeds $(SEEDS)
+
+matrix: build ## ordinary programs with and without `run`: same results, nothing lost (TIMES)
+	./scripts/deps.sh matrix
+	./tests/matrix/run --times $(TIMES)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
