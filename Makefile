@@ -5,8 +5,9 @@ EXECUTIONS ?= 10000000
 SEEDS ?= 0..200
 PREFIX ?= /usr/local
 WHEELS ?= target/wheels
+TIMES ?= 1
 
-.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture install wheel help
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture matrix install wheel help
 
 up: build ## install what is missing, build, start a whole rack in one process
 	./target/release/switchyard up
@@ -49,6 +50,10 @@ install: build-deps ## the library for C, its header and the Python package (PRE
 
 wheel: build-deps ## the Python package with its library, for pip (WHEELS=directory)
 	python3 crates/capi/python/backend.py '$(WHEELS)'
+
+matrix: build ## ordinary programs with and without `run`: same results, nothing lost (TIMES)
+	./scripts/deps.sh matrix
+	./tests/matrix/run --times $(TIMES)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

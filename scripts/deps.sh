@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what is missing for building ("build", the default) or for building and testing ("test").
+# Installs what is missing for building ("build", the default), for building and testing ("test"), or for those and the whole matrix
+# of programs ("matrix"; Debian's PostgreSQL then starts a server, as its package does).
 # Touches apt-get only if a tool is missing, as root or through sudo.
 set -euo pipefail
 
@@ -34,6 +35,22 @@ test_tools=(
     bpftrace:bpftrace
     mkfs.btrfs:btrfs-progs
     losetup:mount
+    git:git
+    tar:tar
+    setpriv:util-linux
+)
+matrix_tools=(
+    redis-benchmark:redis-tools
+    tclsh:tcl
+    /usr/include/leveldb/c.h:libleveldb-dev
+    /usr/lib/postgresql:postgresql
+    mariadbd:mariadb-server-core
+    mariadb:mariadb-client-core
+    java:default-jdk-headless
+    javac:default-jdk-headless
+    node:nodejs
+    rsync:rsync
+    gdb:gdb
 )
 
 fail() {
@@ -44,7 +61,8 @@ fail() {
 case "${1:-build}" in
 build) tools=("${build_tools[@]}") ;;
 test) tools=("${build_tools[@]}" "${test_tools[@]}") ;;
-*) fail "usage: scripts/deps.sh [build|test]" ;;
+matrix) tools=("${build_tools[@]}" "${test_tools[@]}" "${matrix_tools[@]}") ;;
+*) fail "usage: scripts/deps.sh [build|test|matrix]" ;;
 esac
 
 # File system tools live in sbin, which an ordinary user's PATH may lack.

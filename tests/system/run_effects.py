@@ -1,4 +1,4 @@
-"""What programs see of their own files, for t_19_run_effects.sh: it has to be the same with `switchyard run` and without.
+"""What programs see of their own files, for t_20_run_effects.sh: it has to be the same with `switchyard run` and without.
 
 `act NAME DIRECTORY` does something with files of DIRECTORY whose names begin with `f`, and prints what it has seen. `names` lists
 the cases.

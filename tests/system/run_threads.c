@@ -1,4 +1,4 @@
-/* What threads and signal handlers do with followed files, for t_19_run_effects.sh. run_threads CASE DIRECTORY prints what it has seen. */
+/* What threads and signal handlers do with followed files, for t_20_run_effects.sh. run_threads CASE DIRECTORY prints what it has seen. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

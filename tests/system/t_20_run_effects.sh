@@ -1,6 +1,6 @@
 #!/bin/bash
 # What programs see of their own files is the same with `switchyard run` and without: descriptors, locks, space, errors, users, roots.
-# CASES says which (one of them: CASES=many_open tests/system/t_19_run_effects.sh).
+# CASES says which (one of them: CASES=many_open tests/system/t_20_run_effects.sh).
 source "$(dirname "$0")/lib.sh"
 need python3 cc
 (( EUID == 0 )) || skip "other users and roots need root"
