@@ -16,7 +16,7 @@
 //! directories. A descriptor that is not followed costs one look into a table.
 //!
 //! Functions that are cancellation points of threads may be unwound: they have nothing to drop while they call the C library's, and are
-//! not cancelled while they have a lock. What the library allocates is its own, as a signal may have interrupted the program's malloc.
+//! not cancelled while they have a lock.
 //!
 //! A forked child follows nothing: its calls reach the files alone, and before it changes a file that its parent follows, the parent
 //! gives the file up (`tree`). The area is opened when the first file is to be followed, so that a program that puts itself into
@@ -42,16 +42,11 @@ mod write;
 
 use area::files::{FileId, FilesError, Journal, Source};
 use area::own;
-use dlmalloc::GlobalDlmalloc;
 use libc::{c_int, pid_t};
 use state::{APPENDS, Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Settings, answer, followed};
 use state::{inside, is_passive, place, present, pthread_testcancel, set_errno, settings};
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// The program's own may be held by the very thread that a signal has interrupted.
-#[global_allocator]
-static MEMORY: GlobalDlmalloc = GlobalDlmalloc;
 
 /// The journal, which is opened now if it was not. `None` if it cannot be: then the file system has all files alone.
 fn journal(settings: &Settings) -> Option<&'static Journal> {

@@ -241,8 +241,6 @@ pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
 
 /// When a program starts: what it has inherited may be followed by another process, or have been by the program that was here before.
 extern "C" fn at_start() {
-    // SAFETY: no other thread is there yet.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
     if std::env::var_os(BROKER).is_none() {
         return;
     }

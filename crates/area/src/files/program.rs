@@ -63,7 +63,8 @@ pub(super) fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
     }
 }
 
-/// How the child ended, if it has. If it stopped, this process stops, too.
+/// How the child ended, if it has. If the terminal stopped it, this process stops, too: the shell waits for that, and continues both.
+/// A process that stops the child by its number continues the child by its number, and would leave this process stopped.
 fn changed(child: libc::pid_t) -> Option<ExitStatus> {
     loop {
         let mut status = 0;
@@ -75,8 +76,13 @@ fn changed(child: libc::pid_t) -> Option<ExitStatus> {
         if !libc::WIFSTOPPED(status) {
             return Some(ExitStatus::from_raw(status));
         }
-        // SAFETY: whoever has started this process sees that it has stopped, and continues it.
-        unsafe { libc::raise(libc::SIGSTOP) };
+        if matches!(
+            libc::WSTOPSIG(status),
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
+        ) {
+            // SAFETY: whoever has started this process sees that it has stopped, and continues it.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
     }
 }
 
