@@ -43,6 +43,8 @@ pub struct AreaOptions {
     pub writes_in_flight_max: usize,
     /// Memory that the index may take.
     pub index_bytes_max: u64,
+    /// Maps and trees leave memory for tables when they have so many bytes ([`Options::spill_bytes`]).
+    pub spill_bytes: u64,
     /// Memory that the cache of what was read may take; 0 for none. It is taken as pages are read.
     pub cache_bytes_max: u64,
 }
@@ -56,7 +58,19 @@ impl AreaOptions {
             is_mapped: false,
             writes_in_flight_max: options.writes_in_flight_max,
             index_bytes_max: options.index_bytes_max,
+            spill_bytes: options.spill_bytes,
             cache_bytes_max: CACHE_BYTES,
+        }
+    }
+
+    /// The same within so much memory. Half of it is for the cache of what was read. Maps and trees leave for tables when they have an
+    /// eighth; while they leave, their keys and values are there twice. The rest is for positions.
+    pub fn with_memory(self, bytes: u64) -> Self {
+        Self {
+            index_bytes_max: bytes / 2,
+            spill_bytes: bytes / 8,
+            cache_bytes_max: bytes / 2,
+            ..self
         }
     }
 
@@ -64,6 +78,7 @@ impl AreaOptions {
         Options {
             writes_in_flight_max: self.writes_in_flight_max,
             index_bytes_max: self.index_bytes_max,
+            spill_bytes: self.spill_bytes,
         }
     }
 }
@@ -77,7 +92,10 @@ pub struct Area(Arc<Owner>);
 struct Owner {
     shared: Arc<Shared>,
     cache: Cache,
-    thread: Option<JoinHandle<()>>,
+    /// Bytes of a page of the log.
+    page_bytes: u32,
+    /// The area's own, and the one of its tables.
+    threads: [Option<JoinHandle<()>>; 2],
     report: RecoveryReport,
     details: Details,
     /// The process that opened it.
@@ -102,7 +120,7 @@ impl Drop for Owner {
         let newest = guard.engine.newest();
         let _ = self.shared.wait(guard, newest);
         self.shared.close();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.iter_mut().filter_map(Option::take) {
             // Its panic was reported by itself.
             let _ = thread.join();
         }
@@ -112,7 +130,7 @@ impl Drop for Owner {
 impl Owner {
     /// In a forked child: nothing of the parent is touched. The threads are not here, and their memory stays as it is.
     fn leave_to_parent(&mut self) {
-        mem::forget(self.thread.take());
+        mem::forget(mem::take(&mut self.threads));
         mem::forget(Arc::clone(&self.shared));
         if let Some(fd) = self.details.descriptor {
             // SAFETY: the child's copy, which nothing uses any more: the area, and with it the medium, is never dropped here.
@@ -260,17 +278,27 @@ impl Area {
         details: Details,
         cache_bytes: u64,
     ) -> Result<Self, AreaError> {
-        let cache = Cache::new(cache_bytes, read::page_bytes(engine.layout()) as usize)?;
+        let cache = Cache::new(cache_bytes);
+        let page_bytes = read::page_bytes(engine.layout());
+        let has_jobs = engine.may_spill();
         let shared = Arc::new(Shared::new(storage, engine));
         let runner = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("area".into()).spawn(move || {
             awake::never();
             runner.run();
         })?;
+        let runner = Arc::clone(&shared);
+        let jobs = has_jobs.then(|| {
+            std::thread::Builder::new().name("tables".into()).spawn(move || {
+                awake::never();
+                runner.run_jobs();
+            })
+        });
         Ok(Self(Arc::new(Owner {
             shared,
             cache,
-            thread: Some(thread),
+            page_bytes,
+            threads: [Some(thread), jobs.transpose()?],
             report,
             details,
             generation: fork::generation(),
@@ -292,7 +320,12 @@ impl Area {
     pub(crate) fn reading(&self) -> Result<Reading<'_>, AreaError> {
         let shared = self.shared()?;
         let cache = &self.0.cache;
-        Ok(Reading { shared, cache })
+        let page_bytes = self.0.page_bytes;
+        Ok(Reading {
+            shared,
+            cache,
+            page_bytes,
+        })
     }
 
     /// The same, for looks that cannot fail: in a forked child they panic, as nobody there ends what other threads began.

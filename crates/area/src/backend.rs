@@ -13,6 +13,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::{hint, io, ptr};
+use store::{Job, JobError};
 
 /// The medium of an area, used by many threads at once.
 pub(super) enum Storage {
@@ -46,6 +47,12 @@ impl Storage {
                 all.try_for_each(|(offset, bytes)| mapped.read(offset, bytes))
             }
         }
+    }
+
+    /// Does a job on tables.
+    pub fn work(&self, job: &mut Job) -> Result<(), JobError> {
+        let mut medium = self;
+        job.run(&mut medium)
     }
 
     /// Writes whole blocks of the area, durable on return.

@@ -43,8 +43,15 @@ impl Queue {
 
 impl Tree {
     /// Keys of a range in order, at most `limit`. Reads no values.
-    pub fn keys(&self, range: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> Vec<Box<[u8]>> {
-        let found = self.area().own().lock().engine.range(self.id(), range, limit);
-        found.into_iter().map(|(key, _)| key).collect()
+    pub fn keys(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        limit: usize,
+    ) -> Result<Vec<Box<[u8]>>, AreaError> {
+        let mut found = self.part(range, limit)?;
+        while let (true, Some(next)) = (found.entries.is_empty(), &found.next) {
+            found = self.part((Bound::Excluded(next), range.1), limit)?;
+        }
+        Ok(found.entries.into_iter().map(|(key, _)| key).collect())
     }
 }

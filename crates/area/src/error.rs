@@ -4,7 +4,7 @@ use crate::catalog::ClientError;
 use os::MediaOpenError;
 use std::io;
 use std::path::PathBuf;
-use store::{OpenError, SubmitError};
+use store::{FetchError, OpenError, SubmitError};
 use thiserror::Error;
 
 /// Why an operation on an area failed.
@@ -62,4 +62,13 @@ pub enum AreaError {
     /// The operating system refuses memory or a thread.
     #[error("the system refuses the area's memory or thread: {0}")]
     System(#[from] io::Error),
+}
+
+impl From<FetchError> for AreaError {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Damaged { offset } => Self::Damaged { offset },
+            FetchError::Moved => Self::Read(io::ErrorKind::TimedOut),
+        }
+    }
 }

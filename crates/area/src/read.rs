@@ -4,13 +4,13 @@
 //! read. Then its tags show that, and the value is looked up again. A page in the cache is never of the wrong generation, as
 //! the generation is a part of its name.
 
-use crate::cache::{Cache, Page, PageKey};
+use crate::cache::{Blank, Cache, Page, PageKey};
 use crate::error::AreaError;
 use crate::shared::Shared;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::{Deref, Range};
-use store::{Engine, Fetch, FetchError, Found, Layout, PageView};
+use store::{Engine, Fetch, FetchError, Found, Layout, PageView, Pages, Piece, Search};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
@@ -60,6 +60,7 @@ pub struct Value(Bytes);
 enum Bytes {
     Own(Vec<u8>),
     Page(Page, Range<usize>),
+    Piece(Piece),
 }
 
 impl Value {
@@ -68,6 +69,7 @@ impl Value {
         match self.0 {
             Bytes::Own(bytes) => bytes,
             Bytes::Page(page, range) => page[range].to_vec(),
+            Bytes::Piece(piece) => piece.value().unwrap_or_default().to_vec(),
         }
     }
 }
@@ -79,6 +81,7 @@ impl Deref for Value {
         match &self.0 {
             Bytes::Own(bytes) => bytes,
             Bytes::Page(page, range) => &page[range.clone()],
+            Bytes::Piece(piece) => piece.value().unwrap_or_default(),
         }
     }
 }
@@ -90,15 +93,40 @@ impl std::fmt::Debug for Value {
 }
 
 /// A reader's view of the area: its engine, medium and cache.
+#[derive(Clone, Copy)]
 pub(crate) struct Reading<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
+    /// Bytes of a page of the log.
+    pub page_bytes: u32,
+}
+
+/// Pages of tables, each through the cache.
+impl Pages for Reading<'_> {
+    type Error = AreaError;
+
+    fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
+        let (generation, index) = at.name();
+        let key = PageKey { generation, index };
+        if let Some(page) = self.cache.get(key) {
+            return Ok(page);
+        }
+        let mut blank = Blank::new(at.length());
+        self.shared
+            .storage
+            .read_all(std::iter::once((at.offset(), &mut *blank)))
+            .map_err(|source| AreaError::Read(source.kind()))?;
+        let page: Page = at.extract(&blank)?.into();
+        self.cache.keep(key, &page);
+        Ok(page)
+    }
 }
 
 /// The outcome of a lookup.
 enum Place {
     Here(Option<Value>),
     Medium(Found),
+    Tables(Search),
 }
 
 /// A value that is still to be read.
@@ -129,13 +157,14 @@ impl Reading<'_> {
             missing.sort_unstable_by_key(|&nth| wanted[nth].key);
             let mut firsts = missing.clone();
             firsts.dedup_by_key(|nth| wanted[*nth].key);
-            let mut blanks: SmallVec<[_; 8]> = firsts.iter().map(|_| self.cache.blank()).collect();
+            let blank = |_| Blank::new(self.page_bytes as usize);
+            let mut blanks: SmallVec<[_; 8]> = firsts.iter().map(blank).collect();
             let places = firsts.iter().map(|&nth| wanted[nth].offset);
             self.shared
                 .storage
                 .read_all(places.zip(blanks.iter_mut().map(|blank| &mut **blank)))?;
             let mut read = firsts.iter().zip(blanks).map(|(&nth, blank)| {
-                let page = blank.fill();
+                let page: Page = blank[..].into();
                 let is_final = is_final(nth, &page);
                 if is_final {
                     self.cache.keep(wanted[nth].key, &page);
@@ -168,6 +197,10 @@ impl Reading<'_> {
                     return Ok(Some(value));
                 }
             }
+            Some(Fetch::Search(search)) => {
+                let piece = search.run(&mut { *self })?;
+                return Ok(piece.map(|piece| Value(Bytes::Piece(piece))));
+            }
             Some(Fetch::Ready(_) | Fetch::Lost) => {}
         }
         let mut first = Some(first);
@@ -177,7 +210,7 @@ impl Reading<'_> {
 
     /// The value, if it lies in one page that is in the cache.
     fn kept(&self, found: &Found) -> Option<Value> {
-        let page_bytes = self.cache.page_bytes() as u32;
+        let page_bytes = self.page_bytes;
         let pages = found.pages(page_bytes);
         if pages.len() != 1 {
             return None;
@@ -207,6 +240,10 @@ impl Reading<'_> {
                 match found {
                     Place::Here(value) => values[one.place] = value,
                     Place::Medium(found) => to_read.push((one, found)),
+                    Place::Tables(search) => {
+                        let piece = search.run(&mut { *self })?;
+                        values[one.place] = piece.map(|piece| Value(Bytes::Piece(piece)));
+                    }
                 }
             }
             self.read(to_read, &mut values, &mut left)?;
@@ -229,6 +266,7 @@ impl Reading<'_> {
             Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value(Bytes::Own(bytes))))),
             Some(Fetch::Lost) => Err(AreaError::Lost),
             Some(Fetch::Read(found)) => Ok(Place::Medium(found)),
+            Some(Fetch::Search(search)) => Ok(Place::Tables(search)),
         };
         missing.iter().map(look).collect()
     }
@@ -260,7 +298,7 @@ impl Reading<'_> {
         values: &mut [Option<Value>],
         left: &mut SmallVec<[Missing; 1]>,
     ) -> Result<(), AreaError> {
-        let page_bytes = self.cache.page_bytes() as u32;
+        let page_bytes = self.page_bytes;
         let mut wanted: SmallVec<[(PageAt, Found); 2]> = SmallVec::new();
         for (_, found) in found {
             let at = |index| PageAt {

@@ -27,6 +27,9 @@
 //!   The area's own thread was called in the same step: it cleans, and rings `any` when it has no more to clean.
 //! - The area's own thread sleeps on `background`, under the lock, unless `is_called`. It leaves only after the last owner
 //!   has left, so nobody can wait for it.
+//! - The thread of the tables sleeps on `jobs`, under the lock, unless `are_jobs_called`. A job can begin only after a write has
+//!   ended, the cleaner has made a step, or a submitter found the engine busy: each of them calls it. A submitter that waits for
+//!   a job is woken by the end of the record that lists its tables, or by the failure that [`Shared::run_jobs`] publishes.
 //! - A thread that panics at a write, or as the area's own, latches the engine and serves everybody ([`Alarm`]).
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
 //!   [`GroupCommit::serve`] ends the hold with it.
@@ -52,6 +55,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The area's own thread sleeps here.
     background: Condvar,
+    /// The thread of the tables sleeps here.
+    jobs: Condvar,
     /// The engine's, for those who do not hold the lock: the last durable record, and the first that failed.
     durable: AtomicU64,
     failed: AtomicU64,
@@ -70,6 +75,8 @@ pub(super) struct State {
     is_crowded: bool,
     /// The area's thread has something to do: clean, or write what was submitted and is awaited by nobody.
     is_called: bool,
+    /// The thread of the tables has something to do, or may have.
+    are_jobs_called: bool,
     is_closing: bool,
 }
 
@@ -83,12 +90,14 @@ impl Shared {
             commit: GroupCommit::default(),
             is_crowded: false,
             is_called: false,
+            are_jobs_called: false,
             is_closing: false,
         };
         Self {
             storage,
             state: Mutex::new(state),
             background: Condvar::new(),
+            jobs: Condvar::new(),
             durable,
             failed: AtomicU64::new(u64::MAX),
             is_abandoned: AtomicBool::new(false),
@@ -122,6 +131,7 @@ impl Shared {
                 }
             }
             self.call(&mut guard);
+            self.call_jobs(&mut guard);
             if let Some(write) = guard.engine.next_write() {
                 self.write(guard, write);
             } else {
@@ -216,6 +226,7 @@ impl Shared {
         if guard.engine.wants_cleaning() {
             self.call(&mut guard);
         }
+        self.call_jobs(&mut guard);
         drop(guard);
         mem::forget(alarm);
         for (bell, count) in rings {
@@ -263,6 +274,14 @@ impl Shared {
         rings
     }
 
+    /// The thread of the tables should look for work, if there may be some.
+    fn call_jobs(&self, guard: &mut Guard<'_>) {
+        if guard.engine.wants_job() && !guard.are_jobs_called {
+            guard.are_jobs_called = true;
+            self.jobs.notify_one();
+        }
+    }
+
     fn call(&self, guard: &mut Guard<'_>) {
         if !guard.is_called {
             guard.is_called = true;
@@ -278,6 +297,10 @@ impl Shared {
         loop {
             guard.is_called = false;
             let step = guard.engine.clean_step();
+            if matches!(step, CleanStep::Idle) {
+                // A job may have waited for cleaning to come to rest.
+                self.call_jobs(&mut guard);
+            }
             let was_cleaning = mem::replace(&mut is_cleaning, !matches!(step, CleanStep::Idle));
             if was_cleaning && !is_cleaning && guard.is_crowded {
                 // What they wait for may not come.
@@ -305,6 +328,40 @@ impl Shared {
         }
     }
 
+    /// The thread of the tables: does one job after the other, without the lock. Ends when the area is closed.
+    pub(super) fn run_jobs(&self) {
+        let alarm = Alarm(self);
+        let mut guard = self.lock();
+        while !guard.is_closing {
+            guard.are_jobs_called = false;
+            if let Some(mut job) = guard.engine.take_job() {
+                drop(guard);
+                let result = self.storage.work(&mut job);
+                guard = self.lock();
+                let before = guard.engine.durable().0;
+                guard.engine.end_job(job, result);
+                // A record that lists the tables is to be written; a failure is to be told.
+                let rings = self.publish(&mut guard, before, |_, _| {});
+                self.call(&mut guard);
+                let trash = guard.engine.take_trash();
+                drop(guard);
+                for (bell, count) in rings {
+                    bell.ring(count);
+                }
+                drop(trash);
+                guard = self.lock();
+                continue;
+            }
+            // What has just been frozen may have to be written first.
+            self.call(&mut guard);
+            if !guard.are_jobs_called && !guard.is_closing {
+                let woken = self.jobs.wait(guard);
+                guard = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        mem::forget(alarm);
+    }
+
     /// Reads a segment to be cleaned in pieces, so that a write has to wait for one at most.
     fn read_slowly(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let mut pieces = bytes.chunks_mut(CLEAN_READ_BYTES).enumerate();
@@ -319,6 +376,7 @@ impl Shared {
         let mut guard = self.lock();
         guard.is_closing = true;
         self.background.notify_one();
+        self.jobs.notify_one();
     }
 }
 

@@ -4,7 +4,7 @@ use crate::area::{Area, Pending};
 use crate::error::AreaError;
 use crate::read::{AHEAD_BYTES_MAX, Value};
 use std::ops::{Bound, Range, RangeBounds};
-use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, Receipt, StructureId};
+use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, RangeEntries, RangeValue, Receipt, StructureId};
 
 /// Entries of a tree that a range looks up at once.
 const RANGE_STEP_MAX: usize = 256;
@@ -25,6 +25,7 @@ macro_rules! structure {
 
         impl $name {
             pub(super) const KIND: Kind = $kind;
+            const HAS_KEYS: bool = matches!($kind, Kind::Map | Kind::Tree);
 
             pub(super) fn new(area: Area, id: StructureId) -> Self {
                 Self { area, id }
@@ -45,9 +46,16 @@ macro_rules! structure {
                 self.area.own().lock().engine.len(self.id)
             }
 
-            /// True without entries.
+            /// True without entries. An entry that cannot be read counts as one.
             pub fn is_empty(&self) -> bool {
-                self.len() == 0
+                let guard = self.area.own().lock();
+                if guard.engine.stats().tables == 0 || !Self::HAS_KEYS {
+                    return guard.engine.len(self.id) == 0;
+                }
+                let first = guard.engine.keys(self.id, 1);
+                drop(guard);
+                let found = self.area.reading().and_then(|mut reading| first.merge(&mut reading));
+                found.is_ok_and(|found| found.entries.is_empty())
             }
         }
     };
@@ -264,8 +272,12 @@ keyed!(Tree);
 
 impl Map {
     /// All keys, in order. Copies and sorts them.
-    pub fn keys(&self) -> Vec<Box<[u8]>> {
-        self.area.own().lock().engine.keys(self.id)
+    pub fn keys(&self) -> Result<Vec<Box<[u8]>>, AreaError> {
+        let mut reading = self.area.reading()?;
+        let part = reading.shared.lock().engine.keys(self.id, usize::MAX);
+        let mut keys = Vec::new();
+        part.each(&mut reading, |key, _| keys.push(key))?;
+        Ok(keys)
     }
 }
 
@@ -276,8 +288,9 @@ impl Tree {
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        let (mut from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        let mut found: std::vec::IntoIter<(Box<[u8]>, Fetch)> = Vec::new().into_iter();
+        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
+        let mut from = Some(from);
+        let mut found = Vec::new().into_iter();
         let mut ready = Vec::new().into_iter();
         let mut step = RANGE_STEP_FIRST;
         std::iter::from_fn(move || {
@@ -286,48 +299,83 @@ impl Tree {
                     return Some(entry);
                 }
                 if found.as_slice().is_empty() {
-                    let bounds = (as_slice(&from), as_slice(&to));
-                    let guard = self.area.own().lock();
-                    let more = guard.engine.range(self.id, bounds, step);
-                    drop(guard);
+                    let bounds = (as_slice(from.as_ref()?), as_slice(&to));
+                    let more = match self.part(bounds, step) {
+                        Ok(more) => more,
+                        Err(error) => {
+                            from = None;
+                            return Some(Err(error));
+                        }
+                    };
                     step = (2 * step).min(RANGE_STEP_MAX);
-                    from = Bound::Excluded(more.last()?.0.to_vec());
-                    found = more.into_iter();
+                    from = more.next.map(|next| Bound::Excluded(next.into_vec()));
+                    found = more.entries.into_iter();
                 }
                 ready = self.ahead(&mut found).into_iter();
             }
         })
     }
 
+    /// The first entries of a range.
+    pub(crate) fn part(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        limit: usize,
+    ) -> Result<RangeEntries, AreaError> {
+        let mut reading = self.area.reading()?;
+        let part = reading.shared.lock().engine.range(self.id, bounds, limit);
+        part.merge(&mut reading)
+    }
+
     /// The next entries of those that a range has found, as many as are read at once. Those that are gone by now are left out.
-    fn ahead(&self, found: &mut std::vec::IntoIter<(Box<[u8]>, Fetch)>) -> Vec<Result<Entry, AreaError>> {
+    fn ahead(
+        &self,
+        found: &mut std::vec::IntoIter<(Box<[u8]>, RangeValue)>,
+    ) -> Vec<Result<Entry, AreaError>> {
         let mut bytes = 0;
         let mut fits = 0;
-        for (_, fetch) in found.as_slice() {
-            bytes += match fetch {
-                Fetch::Read(found) => found.length(),
-                Fetch::Ready(_) | Fetch::Lost => 0,
+        for (_, value) in found.as_slice() {
+            bytes += match value {
+                RangeValue::Log(Fetch::Read(found)) => found.length(),
+                _ => 0,
             };
             if bytes > AHEAD_BYTES_MAX && fits > 0 {
                 break;
             }
             fits += 1;
         }
-        let some = found.by_ref().take(fits).map(|(key, fetch)| (key, Some(fetch)));
-        let (keys, mut firsts): (Vec<_>, Vec<_>) = some.unzip();
+        let (mut keys, mut firsts, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, value) in found.by_ref().take(fits) {
+            match value {
+                RangeValue::Table(piece) => {
+                    let value = piece.value().unwrap_or_default().to_vec();
+                    all.push(Some(Ok((key, value))));
+                }
+                RangeValue::Log(fetch) => {
+                    all.push(None);
+                    keys.push(key);
+                    firsts.push(Some(fetch));
+                }
+            }
+        }
         let look_up =
             |engine: &Engine, nth: usize| firsts[nth].take().or_else(|| engine.get(self.id, &keys[nth]));
-        match values(&self.area, keys.len(), look_up) {
+        let read: Vec<Option<Result<Entry, AreaError>>> = match values(&self.area, keys.len(), look_up) {
             Ok(values) => {
                 let pairs = keys.into_iter().zip(values);
-                pairs.filter_map(|(key, value)| Some(Ok((key, value?)))).collect()
+                pairs
+                    .map(|(key, value)| value.map(|value| Ok((key, value))))
+                    .collect()
             }
             // One of them is damaged: the others are not lost with it.
             Err(_) => {
                 let one = |key: Box<[u8]>| Some(self.get(&key).transpose()?.map(|value| (key, value)));
-                keys.into_iter().filter_map(one).collect()
+                keys.into_iter().map(one).collect()
             }
-        }
+        };
+        let mut read = read.into_iter();
+        let in_order = all.into_iter().map(|one| one.or_else(|| read.next().flatten()));
+        in_order.flatten().collect()
     }
 }
 

@@ -345,3 +345,63 @@ fn values_are_the_same_through_a_cache_of_any_size() -> Result<(), AreaError> {
     }
     Ok(())
 }
+
+/// Keys beyond the limit of memory are in tables: reads, ranges and listings find them there, also after another opening.
+#[test]
+fn an_area_holds_more_keys_than_memory_takes() {
+    const KEYS: u32 = 60_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("it.area");
+    let options = AreaOptions {
+        spill_bytes: 256 << 10,
+        ..AreaOptions::new(160 << 20)
+    };
+    let key = |index: u32| (index.wrapping_mul(2_654_435_761)).to_be_bytes();
+    let value = |index: u32| [index.to_le_bytes(), (index ^ 7).to_le_bytes()].concat();
+    let check = |area: &Area| {
+        let (map, tree) = (area.map("map").expect("there"), area.tree("tree").expect("there"));
+        for index in (0..KEYS).step_by(7) {
+            let expected = (index % 5 > 0).then(|| value(index));
+            assert_eq!(map.get(&key(index)).expect("readable"), expected);
+            assert_eq!(tree.get(&key(index)).expect("readable"), expected);
+        }
+        assert_eq!(map.get(b"absent").expect("readable"), None);
+        let mut expected: Vec<[u8; 4]> = (0..KEYS).filter(|index| index % 5 > 0).map(key).collect();
+        expected.sort_unstable();
+        let found = map.keys().expect("readable");
+        assert!(found.iter().zip(&expected).all(|(a, b)| **a == *b) && found.len() == expected.len());
+        let range = tree.range(..).map(|entry| entry.expect("readable"));
+        let found: Vec<Box<[u8]>> = range.map(|(key, _)| key).collect();
+        assert!(found.iter().zip(&expected).all(|(a, b)| **a == *b) && found.len() == expected.len());
+    };
+    {
+        let area = Area::open(&path, &options).expect("made");
+        let (map, tree) = (area.map("map").expect("made"), area.tree("tree").expect("made"));
+        for first in (0..KEYS).step_by(100) {
+            let mut batch = Batch::new();
+            for index in first..first + 100 {
+                batch = batch
+                    .put(&map, &key(index), &value(index))
+                    .put(&tree, &key(index), &value(index));
+            }
+            batch.commit(&area).expect("room");
+        }
+        for first in (0..KEYS).step_by(500) {
+            let gone = (first..first + 500).step_by(5);
+            let batch = gone.fold(Batch::new(), |batch, index| {
+                batch.remove(&map, &key(index)).remove(&tree, &key(index))
+            });
+            batch.commit(&area).expect("room");
+        }
+        check(&area);
+        let stats = area.stats();
+        assert!(
+            stats.flushes > 10 && stats.merges > 0 && stats.tables > 3,
+            "{stats:?}"
+        );
+        assert!(stats.index_bytes < 4 << 20, "{stats:?}");
+    }
+    let area = Area::open(&path, &options).expect("sound");
+    assert!(area.report().tables > 3);
+    check(&area);
+}

@@ -179,7 +179,7 @@ fn lose_the_cache(area: &Path, image: &Path) {
     {
         let area = Area::open(image, &AreaOptions::new(0)).expect("as after a crash");
         let map = area.map(FILES_NAME).expect("it is there");
-        for key in map.keys() {
+        for key in map.keys().expect("sound") {
             if *key == Claim::PLACE.key() {
                 continue;
             }

@@ -54,6 +54,10 @@ impl Brittle {
         self.break_down();
     }
 
+    pub(crate) fn work(&self, _: &mut store::Job) -> Result<(), store::JobError> {
+        self.break_down();
+    }
+
     pub(crate) fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
         self.break_down();
     }

@@ -87,18 +87,18 @@ enum Source {
 
 impl Source {
     /// The next keys, at most `step`; none at the end.
-    fn next_keys(&mut self, step: usize) -> VecDeque<Entry> {
+    fn next_keys(&mut self, step: usize) -> std::result::Result<VecDeque<Entry>, AreaError> {
         let with_nothing = |key| (key, Vec::new());
-        match self {
+        Ok(match self {
             Self::Tree { tree, from, to } => {
-                let keys = tree.keys((as_slice(from), as_slice(to)), step);
+                let keys = tree.keys((as_slice(from), as_slice(to)), step)?;
                 if let Some(last) = keys.last() {
                     *from = Bound::Excluded(last.clone());
                 }
                 keys.into_iter().map(with_nothing).collect()
             }
             Self::Map { keys, .. } => keys.by_ref().take(step).map(with_nothing).collect(),
-        }
+        })
     }
 
     /// The next entries, at most `step`; none at the end.
@@ -174,7 +174,7 @@ impl State {
         if self.found.is_empty() {
             self.found = match self.has_values {
                 true => self.source.next(self.step)?,
-                false => self.source.next_keys(self.step),
+                false => self.source.next_keys(self.step)?,
             };
             self.step = (2 * self.step).min(STEP_MAX);
         }
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn swy_map_cursor_open(map: Handle, flags: u32, cursor: *m
         let place = place(cursor)?;
         *place = std::ptr::null_mut();
         let map = look_up::<OpenMap>(map)?.it.clone();
-        let keys = map.keys().into_iter();
+        let keys = map.keys()?.into_iter();
         *place = Cursor::hand_out(Source::Map { map, keys }, u64::from(flags))?;
         Ok(OK)
     })

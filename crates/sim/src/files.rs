@@ -9,7 +9,9 @@ use store::files::{
     Change, Claim, Description, Evidence, FILES_NAME, Fate, FileId, FileLimits, Files, Identity, Malformed,
     Present, Round, Settled, SyncBy, WRITES_NAME, replay,
 };
-use store::{CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError};
+use store::{
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError, Uncached,
+};
 
 /// Steps of a seed's run.
 const STEPS: u32 = 200;
@@ -77,6 +79,7 @@ fn value(fetch: Fetch, image: &dyn Device) -> Vec<u8> {
             image.read_at(found.offset(), &mut bytes).expect("it is intact");
             found.extract(&bytes).expect("it is intact")
         }
+        Fetch::Search(_) => unreachable!("the area is too small for tables"),
         Fetch::Lost => panic!("nothing was repaired"),
     }
 }
@@ -481,11 +484,10 @@ impl World {
             .collect();
         let (map, _) = engine.lookup(FILES_NAME).expect("made durably");
         let mut paths = BTreeMap::new();
-        let mut all: Vec<_> = engine
-            .keys(map)
-            .iter()
-            .map(|key| FileId::parse(key).expect("a key"))
-            .collect();
+        let part = engine.keys(map, usize::MAX);
+        let listed = part.merge(&mut Uncached(&image)).expect("all of it is in memory");
+        let keys = listed.entries.iter().map(|(key, _)| key);
+        let mut all: Vec<_> = keys.map(|key| FileId::parse(key).expect("a key")).collect();
         all.sort();
         for id in all {
             let data = value(engine.get(map, &id.key()).expect("its key"), &image);

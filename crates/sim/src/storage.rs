@@ -12,8 +12,8 @@ use base::{Device, Instant, MediaError, MediaKind, MediaOp, Pool, Queue as _, Rn
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, StructureId, SubmitError,
-    Ticket, TicketState, Write,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, RangeValue, StructureId,
+    SubmitError, Ticket, TicketState, Uncached, Write,
 };
 
 const SECTOR_BYTES: usize = 64;
@@ -24,6 +24,8 @@ const BLOCKS_MAX: usize = 2048 / BLOCK_BYTES + 1;
 const CUTS: u32 = 12;
 /// Keys of the map and tree: few, so that most are overwritten.
 const KEYS: u64 = 12;
+/// The same where they leave memory for tables.
+const KEYS_SPILLED: u64 = 120;
 
 /// Result of a seed's run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct StorageReport {
     pub writes_lost: u64,
     /// Openings that began with a checkpoint of the index.
     pub resumed: u64,
+    /// Jobs on tables that were done.
+    pub jobs: u64,
     /// Bits flipped, each in a copy of the medium, and how many of them were met and told.
     pub flips: (u64, u64),
 }
@@ -78,6 +82,7 @@ pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
         cleaned: run.cleaned,
         writes_lost: run.medium.stats().writes_lost,
         resumed: run.resumed,
+        jobs: run.jobs,
         flips: run.flips,
     }
 }
@@ -122,6 +127,11 @@ struct Run {
     acknowledged: u64,
     cleaned: u64,
     resumed: u64,
+    /// Jobs on tables that were done.
+    jobs: u64,
+    /// Power has left in the middle of a job.
+    is_cut: bool,
+    keys: u64,
     flips: (u64, u64),
     failing_media: bool,
 }
@@ -129,11 +139,15 @@ struct Run {
 impl Run {
     fn new(seed: u64, faults: StorageOptions) -> Self {
         let mut rng = Rng::new(seed);
+        let spills = rng.chance(0.4);
         let layout = Layout {
             sector_bytes: SECTOR_BYTES as u32,
             block_bytes: BLOCK_BYTES as u32,
             segment_bytes: 8192,
-            segments: 8 + rng.below(32) as u32,
+            segments: match spills {
+                true => 96 + rng.below(16) as u32,
+                false => 8 + rng.below(32) as u32,
+            },
             atomic_bytes: SECTOR_BYTES as u32,
             record_bytes_max: 2048,
         };
@@ -152,6 +166,7 @@ impl Run {
         let mut medium = SimMedium::new(capacity, model, rng.next_u64());
         let options = Options {
             writes_in_flight_max: 1 + rng.below(4) as usize,
+            spill_bytes: if spills { 200 << rng.below(5) } else { u64::MAX },
             ..Options::default()
         };
         store::create(&mut medium, layout, [seed as u8; 16]).expect("the sizes fit");
@@ -177,6 +192,9 @@ impl Run {
             acknowledged: 0,
             cleaned: 0,
             resumed: 0,
+            jobs: 0,
+            is_cut: false,
+            keys: if spills { KEYS_SPILLED } else { KEYS },
             flips: (0, 0),
             failing_media: faults.failing_media,
         }
@@ -218,6 +236,9 @@ impl Run {
             }
             self.handle(event);
             self.pump();
+            if self.is_cut {
+                break;
+            }
         }
         self.now_ns = end_ns;
         self.queue.clear();
@@ -271,9 +292,33 @@ impl Run {
             CleanStep::Write(write) => self.begin(write),
             CleanStep::Wait | CleanStep::Idle => {}
         }
+        self.work_on_tables();
         while let Some(write) = self.engine.next_write() {
             self.begin(write);
         }
+    }
+
+    /// Does a job on tables, if there is one: whole, or until power leaves.
+    fn work_on_tables(&mut self) {
+        if !self.engine.wants_job() || self.rng.chance(0.7) {
+            return;
+        }
+        let Some(mut job) = self.engine.take_job() else {
+            return;
+        };
+        if self.rng.chance(0.1) {
+            let left = self.rng.below(8);
+            let medium = &mut self.medium;
+            self.is_cut = job.run(&mut Cutting { medium, left }).is_err();
+            if self.is_cut {
+                return;
+            }
+            return self.engine.end_job(job, Ok(()));
+        }
+        let result = job.run(&mut self.medium);
+        self.jobs += u64::from(result.is_ok());
+        self.engine.end_job(job, result);
+        self.acknowledge();
     }
 
     /// Issues the blocks of a write.
@@ -323,7 +368,7 @@ impl Run {
         let [log, queue, map, tree] = self.structures;
         let length = self.rng.below(120);
         let data = (0..length).map(|_| self.rng.next_u64() as u8).collect();
-        let key = vec![self.rng.below(KEYS) as u8];
+        let key = vec![self.rng.below(self.keys) as u8];
         match self.rng.below(8) {
             0 => OwnedOp::Append(log, data),
             1 => {
@@ -370,6 +415,7 @@ impl Run {
     /// Power is cut, and the area opened anew. False if what it holds is wrong.
     fn cut(&mut self) -> bool {
         self.writes.clear();
+        self.is_cut = false;
         self.medium.faults().fail_writes(0);
         self.medium.faults().fail_flushes(0);
         self.medium.crash(&mut self.rng);
@@ -445,9 +491,19 @@ fn contents(engine: &Engine, medium: &dyn Device) -> Option<State> {
         .collect();
     for (id, kind) in all {
         if matches!(kind, Kind::Map | Kind::Tree) {
-            for key in engine.keys(id) {
-                let fetch = engine.get(id, &key).expect("its own key");
-                state.insert((id.0, key.to_vec()), value(fetch, medium)?);
+            for (key, found) in engine
+                .keys(id, usize::MAX)
+                .merge(&mut Uncached(medium))
+                .ok()?
+                .entries
+            {
+                let found = match found {
+                    RangeValue::Table(piece) => piece.value()?.to_vec(),
+                    RangeValue::Log(fetch) => value(fetch, medium)?,
+                };
+                let looked_up = engine.get(id, &key).and_then(|fetch| value(fetch, medium))?;
+                assert_eq!(looked_up, found, "a lookup finds what a range does");
+                state.insert((id.0, key.to_vec()), found);
             }
             continue;
         }
@@ -468,7 +524,41 @@ fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
             medium.read_at(found.offset(), &mut bytes).expect("inside");
             found.extract(&bytes).ok()
         }
+        Fetch::Search(search) => Some(search.run(&mut Uncached(medium)).ok()??.value()?.to_vec()),
         Fetch::Lost => None,
+    }
+}
+
+/// A medium that power leaves after some operations: from then on all of them fail.
+struct Cutting<'a> {
+    medium: &'a mut SimMedium,
+    left: u64,
+}
+
+impl Cutting<'_> {
+    fn next(&mut self) -> Result<(), MediaError> {
+        self.left = self.left.checked_sub(1).ok_or(MediaError::Io)?;
+        Ok(())
+    }
+}
+
+impl Device for Cutting<'_> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.medium.read_at(offset, bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.next()?;
+        self.medium.write_at(offset, bytes)
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.next()?;
+        self.medium.flush()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.medium.capacity_bytes()
     }
 }
 

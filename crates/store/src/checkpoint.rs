@@ -11,7 +11,7 @@ use crate::entry::{Description, EntryKind, Kind, StructureId, entry_bytes};
 use crate::format::{Headers, PART_HEADER_BYTES, PartHeader, u32_at, u64_at};
 use crate::index::{Body, Key, Location, SHARDS, Structure, index_bytes};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::log::{CleanStep, Log, Ticket, TicketState, Write};
+use crate::log::{Access, CleanStep, Log, Ticket, TicketState, Write};
 use crate::replay::Replayed;
 use crate::scan::read_segment;
 use crate::sector::{self, Role, State};
@@ -102,9 +102,15 @@ impl Checkpoints {
         }
     }
 
-    /// True if a checkpoint is under way, or due.
-    pub(crate) fn are_wanted(&self, log: &Log) -> bool {
-        self.walk.is_some() || (is_checkpoint_due(log) && has_free_segments(log, checkpoint_segments(log)))
+    /// True while one is under way.
+    pub(crate) fn are_walking(&self) -> bool {
+        self.walk.is_some()
+    }
+
+    /// True if a checkpoint is under way, or due. None begins while it is `held`.
+    pub(crate) fn are_wanted(&self, log: &Log, held: bool) -> bool {
+        self.walk.is_some()
+            || (!held && is_checkpoint_due(log) && has_free_segments(log, checkpoint_segments(log)))
     }
 
     /// Gives up a checkpoint, so that the log has its segments. False if there is none.
@@ -131,14 +137,14 @@ impl Checkpoints {
     }
 
     /// A bounded piece of a checkpoint, if one is due or under way.
-    pub(crate) fn step(&mut self, log: &mut Log) -> CleanStep {
+    pub(crate) fn step(&mut self, log: &mut Log, held: bool) -> CleanStep {
         let mut walk = match self.walk.take() {
             Some(walk) if walk.is_flying => {
                 self.walk = Some(walk);
                 return CleanStep::Wait;
             }
             Some(walk) => walk,
-            None if !is_checkpoint_due(log) => return CleanStep::Idle,
+            None if held || !is_checkpoint_due(log) => return CleanStep::Idle,
             None => match self.begin(log) {
                 Some(walk) => walk,
                 None => return CleanStep::Idle,
@@ -267,7 +273,7 @@ fn is_checkpoint_due(log: &Log) -> bool {
 
 /// True if `segments` can be taken and users still have some.
 fn has_free_segments(log: &Log, segments: u32) -> bool {
-    log.space.free_count() >= segments + log.layout.reserve_segments() + 2
+    log.space.free_count() >= segments + log.reserve(Access::User) + 2
 }
 
 /// True if `segments` are at most a share of those that live data does not need: what is left decides how dear
@@ -354,7 +360,11 @@ fn put_location(log: &Log, walk: &mut Walk, location: Location) {
 }
 
 fn put_key(log: &Log, walk: &mut Walk, id: StructureId, key: &[u8], location: Location) {
-    put_item(&mut walk.stream, EntryKind::Put, key.len() as u16, id);
+    let kind = match location.is_removed() {
+        true => EntryKind::Remove,
+        false => EntryKind::Put,
+    };
+    put_item(&mut walk.stream, kind, key.len() as u16, id);
     put_location(log, walk, location);
     walk.stream.extend(key);
     walk.items += 1;
@@ -578,7 +588,7 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
         let kind = EntryKind::from_u8(header[0])?;
         let (first, count) = match kind {
             EntryKind::Append | EntryKind::Push => (Some(reader.long()?), count),
-            EntryKind::Put => (None, 1),
+            EntryKind::Put | EntryKind::Remove => (None, 1),
             _ => return None,
         };
         let locations = reader.bytes(count * LOCATION_BYTES)?;
@@ -600,6 +610,10 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
                 Some(first) => Key::Position(first.checked_add(index as u64)?),
                 None => Key::Bytes(key.into()),
             };
+            // What the record before the start changed may be in tables since.
+            if first.is_none() && replayed.flushed >= record {
+                continue;
+            }
             replayed.place(kind, id, key, location).then_some(())?;
         }
     };

@@ -133,16 +133,20 @@ impl Cleaning {
         }
     }
 
-    /// True if a step would do something now, or after the next completion.
-    pub(crate) fn is_wanted(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
-        let is_idle = matches!(self.phase, Phase::Idle);
-        !is_idle || (!self.is_stuck(log) && should_clean(log, checkpoints))
+    /// True between two segments.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
+    /// True if a step would do something now, or after the next completion. None begins while it is `held`.
+    pub(crate) fn is_wanted(&self, log: &Log, checkpoints: &Checkpoints, held: bool) -> bool {
+        !self.is_at_rest() || (!held && !self.is_stuck(log) && should_clean(log, checkpoints))
     }
 
     /// Does a bounded piece of cleaning, if the area needs any.
-    pub(crate) fn step(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
+    pub(crate) fn step(&mut self, log: &mut Log, checkpoints: &mut Checkpoints, held: bool) -> CleanStep {
         match core::mem::take(&mut self.phase) {
-            Phase::Idle => self.begin(log, checkpoints),
+            Phase::Idle => self.begin(log, checkpoints, held),
             Phase::Reading(used) => {
                 self.phase = Phase::Reading(used);
                 CleanStep::Wait
@@ -156,7 +160,7 @@ impl Cleaning {
             }
             Phase::Publishing(None) => self.publish(log, checkpoints),
             Phase::Publishing(Some(ticket)) if log.state(ticket) == TicketState::Durable => {
-                self.begin(log, checkpoints)
+                self.begin(log, checkpoints, held)
             }
             Phase::Publishing(ticket) => {
                 self.phase = Phase::Publishing(ticket);
@@ -165,8 +169,8 @@ impl Cleaning {
         }
     }
 
-    fn begin(&mut self, log: &mut Log, checkpoints: &mut Checkpoints) -> CleanStep {
-        let is_wanted = !self.is_stuck(log) && should_clean(log, checkpoints);
+    fn begin(&mut self, log: &mut Log, checkpoints: &mut Checkpoints, held: bool) -> CleanStep {
+        let is_wanted = !held && !self.is_stuck(log) && should_clean(log, checkpoints);
         let Some(used) = log.space.oldest().filter(|_| is_wanted) else {
             return CleanStep::Idle;
         };
@@ -247,7 +251,7 @@ impl Cleaning {
             let live = log.structures.get(&candidate.structure);
             let live = live.and_then(|it| match &candidate.key {
                 Key::Position(position) => it.find_position(*position),
-                Key::Bytes(key) => it.find(key),
+                Key::Bytes(key) => it.entry_of(key),
             });
             if live != Some(candidate.location) {
                 continue;
@@ -291,14 +295,17 @@ impl Cleaning {
     }
 }
 
-/// True if a sixteenth of the segments in use is dead.
+/// True if a sixteenth of the segments in use is dead, and one of them is not the newest.
 fn is_worthwhile(log: &Log) -> bool {
+    if log.space.oldest().is_none() {
+        return false;
+    }
     let used = log.space.used_bytes();
     used - used / 16 > log.usage.all.live
 }
 
 fn should_clean(log: &Log, checkpoints: &Checkpoints) -> bool {
-    let low = log.layout.reserve_segments() + (log.layout.segments / 16).max(2);
+    let low = log.reserve(Access::User) + (log.layout.segments / 16).max(2);
     log.space.free_count() < low + checkpoints.segments_wanted(log) && is_worthwhile(log)
 }
 
@@ -314,7 +321,9 @@ struct Candidates {
 impl Candidates {
     fn take(&mut self, log: &Log, entry: &Entry<'_>, location: Location) {
         let live = log.structures.get(&entry.structure);
-        if entry.kind.adds() && live.and_then(|it| it.find(entry.key)) == Some(location) {
+        // A removal is live while tables may have an older value.
+        let may_live = entry.kind.adds() || entry.kind == EntryKind::Remove;
+        if may_live && live.and_then(|it| it.entry_of(entry.key)) == Some(location) {
             self.live_bytes += entry.bytes() as u64;
             self.candidates.push_back(Candidate {
                 kind: entry.kind,

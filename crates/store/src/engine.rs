@@ -4,10 +4,16 @@ use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
 use crate::entry::{Durability, Kind, Op, StructureId, entry_bytes};
 use crate::fetch::Fetch;
-use crate::index::{Body, Structure};
+use crate::index::{Body, Location, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
+use crate::range::RangePart;
+use crate::spill::Spill;
+use crate::table::job::{Job, JobError};
+use crate::table::scan::{Scan, Search};
 use base::MediaError;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// An open area. See the crate's documentation.
@@ -15,7 +21,13 @@ pub struct Engine {
     log: Log,
     cleaning: Cleaning,
     checkpoints: Checkpoints,
+    spill: Spill,
 }
+
+/// Memory that was given up. Dropping it may take a while.
+pub struct Trash(
+    #[expect(dead_code, reason = "it is there to be dropped")] Vec<std::sync::Arc<crate::index::Frozen>>,
+);
 
 impl Engine {
     pub(crate) fn new(log: Log, checkpoints: Checkpoints) -> Self {
@@ -23,6 +35,7 @@ impl Engine {
             log,
             cleaning: Cleaning::default(),
             checkpoints,
+            spill: Spill::default(),
         }
     }
 
@@ -97,7 +110,23 @@ impl Engine {
 
     /// Takes a batch in: all of it becomes durable at once, or nothing. Then [`Engine::next_write`] has work.
     pub fn submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
-        let bytes = self.log.admit(ops)?;
+        if self.spill.is_behind(&self.log) {
+            self.log.admit_any()?;
+            return Err(SubmitError::Busy);
+        }
+        if self.spill.is_full(&self.log) && self.log.net_adds(ops) != Usage::default() {
+            self.log.admit_any()?;
+            return Err(match self.spill.make_room(&mut self.log) {
+                true => SubmitError::Busy,
+                false => SubmitError::NoSpace,
+            });
+        }
+        let bytes = match self.log.admit(ops) {
+            Err(SubmitError::NoSpace | SubmitError::IndexFull) if self.spill.make_room(&mut self.log) => {
+                return Err(SubmitError::Busy);
+            }
+            bytes => bytes?,
+        };
         match self.make_room(bytes) {
             Err(SubmitError::NoSpace | SubmitError::Damaged { .. })
                 if self.log.gives_room(ops, self.cleaning.pinned(&self.log)) =>
@@ -121,8 +150,16 @@ impl Engine {
             self.cleaning.served();
             return Ok(());
         }
-        self.cleaning
-            .make_room(&mut self.log, &mut self.checkpoints, bytes, access)
+        let Self {
+            log,
+            cleaning,
+            checkpoints,
+            spill,
+        } = self;
+        match cleaning.make_room(log, checkpoints, bytes, access) {
+            Err(SubmitError::NoSpace) if spill.make_room(log) => Err(SubmitError::Busy),
+            room => room,
+        }
     }
 
     /// Bytes of entries that a record takes at most.
@@ -140,6 +177,7 @@ impl Engine {
         if self.log.written(write, result) {
             self.checkpoints.written(&mut self.log);
         }
+        self.spill.settle(&mut self.log);
     }
 
     /// Writes under way may never end: nothing more becomes durable that somebody is told of.
@@ -149,7 +187,47 @@ impl Engine {
 
     /// True if [`Engine::clean_step`] would do something now, or after the next completion.
     pub fn wants_cleaning(&self) -> bool {
-        self.cleaning.is_wanted(&self.log, &self.checkpoints) || self.checkpoints.are_wanted(&self.log)
+        let held = self.spill.holds(&self.log);
+        self.spill.has_unlisted()
+            || self.cleaning.is_wanted(&self.log, &self.checkpoints, held)
+            || self.checkpoints.are_wanted(&self.log, held)
+    }
+
+    /// True if memory has so much that it is to become tables, or on the way there.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.spill.is_behind(&self.log) || self.wants_job()
+    }
+
+    /// True if maps and trees may ever leave memory: else there are no jobs.
+    pub fn may_spill(&self) -> bool {
+        self.log.limits.spill_bytes.is_some()
+    }
+
+    /// True if [`Engine::take_job`] would have a job now.
+    pub fn wants_job(&self) -> bool {
+        self.spill.wants_job(&self.log)
+    }
+
+    /// Work on tables, if there is any: run it beside everything else, and give it back to [`Engine::end_job`]. One is under way
+    /// at a time. `None` also while cleaning or a checkpoint has to come to an end before; ask again after its next step.
+    pub fn take_job(&mut self) -> Option<Job> {
+        self.spill.take(&mut self.log, &self.cleaning, &self.checkpoints)
+    }
+
+    /// A job has been run. After that [`Engine::next_write`] may have work.
+    pub fn end_job(&mut self, job: Job, result: Result<(), JobError>) {
+        let Self {
+            log,
+            cleaning,
+            checkpoints,
+            spill,
+        } = self;
+        spill.end(log, cleaning, checkpoints, job, result);
+    }
+
+    /// Memory that is not needed any more, to be dropped outside of any lock.
+    pub fn take_trash(&mut self) -> Trash {
+        Trash(self.spill.trash())
     }
 
     /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.
@@ -157,10 +235,18 @@ impl Engine {
         if self.is_latched() {
             return CleanStep::Idle;
         }
-        match self.cleaning.step(&mut self.log, &mut self.checkpoints) {
+        let Self {
+            log,
+            cleaning,
+            checkpoints,
+            spill,
+        } = self;
+        spill.step(log, cleaning, checkpoints);
+        let held = spill.holds(log);
+        match cleaning.step(log, checkpoints, held) {
             step @ CleanStep::Read { .. } => step,
-            CleanStep::Idle => self.checkpoints.step(&mut self.log),
-            step => match self.checkpoints.step(&mut self.log) {
+            CleanStep::Idle => checkpoints.step(log, held),
+            step => match checkpoints.step(log, held) {
                 write @ CleanStep::Write(_) => write,
                 _ => step,
             },
@@ -196,7 +282,8 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         Stats {
             live_bytes: self.log.usage.all.live,
-            live_bytes_max: self.log.layout.live_bytes_max(),
+            live_bytes_max: self.log.live_bytes_max(),
+            tables: self.log.levels.count(),
             index_bytes: self.log.usage.all.index,
             free_segments: self.log.space.free_count(),
             ..self.log.stats
@@ -208,7 +295,7 @@ impl Engine {
         self.log
             .structures
             .iter()
-            .map(|(&id, it)| (&*it.name, id, it.kind, it.durability, it.len()))
+            .map(|(&id, it)| (&*it.name, id, it.kind, it.durability, self.len(id)))
     }
 
     /// Place of the log: offset and length of each segment's part, oldest first, in bytes of the area.
@@ -219,13 +306,18 @@ impl Engine {
         ranges.map(range).collect()
     }
 
-    /// The value of a key of a map or tree.
+    /// The value of a key of a map or tree. [`Fetch::Search`] if tables may have it.
     pub fn get(&self, map: StructureId, key: &[u8]) -> Option<Fetch> {
         let structure = self.log.structures.get(&map)?;
-        matches!(structure.kind, Kind::Map | Kind::Tree)
-            .then(|| structure.find(key))
-            .flatten()
-            .map(|location| self.log.fetch(location))
+        if !structure.kind.has_keys() {
+            return None;
+        }
+        match self.log.entry_of(map, key) {
+            Some(at) if at.is_removed() => None,
+            Some(at) => Some(self.log.fetch(at)),
+            None if self.log.levels.is_unused() => None,
+            None => Some(Fetch::Search(Search::new(&self.log.levels, map, key))),
+        }
     }
 
     /// The entry at a position of a log or queue.
@@ -234,38 +326,72 @@ impl Engine {
         Some(self.log.fetch(location))
     }
 
-    /// Entries of a tree in order, at most `limit`.
-    pub fn range(
-        &self,
-        tree: StructureId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        limit: usize,
-    ) -> Vec<(Box<[u8]>, Fetch)> {
-        let Some(Body::Tree(entries)) = self.log.structures.get(&tree).map(|it| &it.body) else {
-            return Vec::new();
+    /// Entries of a tree in order, at most `limit` of those in memory, and the tables below them.
+    pub fn range(&self, tree: StructureId, bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> RangePart {
+        let mut part = RangePart::new(bounds, limit);
+        let structure = self.log.structures.get(&tree).filter(|it| it.kind == Kind::Tree);
+        let Some(structure) = structure.filter(|_| !is_empty(bounds)) else {
+            return part;
         };
-        let empty = match bounds {
-            (Bound::Included(a), Bound::Included(b)) => a > b,
-            (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
-            | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
-            _ => false,
-        };
-        if empty {
-            return Vec::new();
+        let frozen = self
+            .log
+            .frozen
+            .as_ref()
+            .and_then(|frozen| frozen.bodies.get(&tree));
+        let mut newer = structure.body.range(bounds).peekable();
+        let mut older = frozen.into_iter().flat_map(|body| body.range(bounds)).peekable();
+        loop {
+            let order = match (newer.peek(), older.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            if part.memory.len() == limit {
+                part.has_more = true;
+                break;
+            }
+            let below = (order != Ordering::Less).then(|| older.next()).flatten();
+            let above = (order != Ordering::Greater).then(|| newer.next()).flatten();
+            let (key, at) = above.or(below).expect("one of them was there");
+            let fetch = (!at.is_removed()).then(|| self.log.fetch(at));
+            part.memory.push((key.into(), fetch));
         }
-        let found = entries.range::<[u8], _>(bounds).take(limit);
-        found
-            .map(|(key, &location)| (key.clone(), self.log.fetch(location)))
-            .collect()
+        part.tables = self.scan(tree, bounds.0);
+        part
     }
 
-    /// The keys of a map in order. Sorts: not for the data path.
-    pub fn keys(&self, map: StructureId) -> Vec<Box<[u8]>> {
-        match self.log.structures.get(&map).map(|it| &it.body) {
-            Some(Body::Map(map)) => map.sorted_keys().into_iter().map(Into::into).collect(),
-            Some(Body::Tree(tree)) => tree.keys().cloned().collect(),
-            _ => Vec::new(),
+    /// The entries of a structure in tables, from a bound on.
+    fn scan(&self, id: StructureId, from: Bound<&[u8]>) -> Option<Scan> {
+        let from = match from {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => &[],
+        };
+        let has_tables = !self.log.levels.is_unused() && self.log.structures.get(&id)?.kind.has_keys();
+        has_tables.then(|| Scan::new(&self.log.levels, id, from))
+    }
+
+    /// The first keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
+    pub fn keys(&self, map: StructureId, limit: usize) -> RangePart {
+        let mut keys: BTreeMap<Box<[u8]>, Location> = BTreeMap::new();
+        let frozen = self
+            .log
+            .frozen
+            .as_ref()
+            .and_then(|frozen| frozen.bodies.get(&map));
+        let own = self.log.structures.get(&map).map(|it| &it.body);
+        for body in frozen.into_iter().chain(own) {
+            match body {
+                Body::Map(map) => keys.extend(map.iter().map(|(key, at)| (key.into(), at))),
+                Body::Tree(tree) => keys.extend(tree.iter().map(|(key, &at)| (key.clone(), at))),
+                Body::Log { .. } | Body::Queue { .. } => {}
+            }
         }
+        let fetch = |at: Location| (!at.is_removed()).then(|| self.log.fetch(at));
+        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded), limit);
+        part.memory = keys.into_iter().map(|(key, at)| (key, fetch(at))).collect();
+        part.tables = self.scan(map, Bound::Unbounded);
+        part
     }
 
     /// Hands out the next entry of a queue. It comes again after a crash, or [`Engine::give_up`], until it is
@@ -287,8 +413,24 @@ impl Engine {
         Some(it.floor()..it.next)
     }
 
-    /// Entries of a structure.
+    /// Entries of a structure. Of a map or tree that has left memory an estimate: a key that is in memory and in tables counts twice.
     pub fn len(&self, structure: StructureId) -> u64 {
-        self.log.structures.get(&structure).map_or(0, Structure::len)
+        let own = self.log.structures.get(&structure).map_or(0, Structure::len);
+        let frozen = self
+            .log
+            .frozen
+            .as_ref()
+            .and_then(|frozen| frozen.bodies.get(&structure));
+        own + frozen.map_or(0, Body::len) + self.log.levels.entries_of(structure)
+    }
+}
+
+/// True if no key lies within the bounds.
+fn is_empty(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match bounds {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
+        | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
+        _ => false,
     }
 }

@@ -29,6 +29,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// True if its entries have keys, and not positions.
+    pub(crate) fn has_keys(self) -> bool {
+        matches!(self, Self::Map | Self::Tree)
+    }
+
     fn from_u8(byte: u8) -> Option<Self> {
         [Self::Log, Self::Queue, Self::Map, Self::Tree]
             .into_iter()
@@ -146,23 +151,36 @@ pub(crate) enum EntryKind {
     Remove = 8,
     /// Of a repaired copy: the data of this position of a log are lost.
     Lost = 9,
+    /// The list of tables.
+    Tables = 10,
 }
 
 impl EntryKind {
     pub(crate) fn from_u8(byte: u8) -> Option<Self> {
-        use EntryKind::{Acknowledge, Append, Describe, Drop, Lost, Push, Put, Remove, Trim};
-        [Describe, Drop, Append, Trim, Push, Acknowledge, Put, Remove, Lost]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        use EntryKind::{Acknowledge, Append, Describe, Drop, Lost, Push, Put, Remove, Tables, Trim};
+        [
+            Describe,
+            Drop,
+            Append,
+            Trim,
+            Push,
+            Acknowledge,
+            Put,
+            Remove,
+            Lost,
+            Tables,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 
     /// True if the structure's kind has such entries.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         match self {
-            Self::Describe | Self::Drop => true,
+            Self::Describe | Self::Drop | Self::Tables => true,
             Self::Append | Self::Trim | Self::Lost => kind == Kind::Log,
             Self::Push | Self::Acknowledge => kind == Kind::Queue,
-            Self::Put | Self::Remove => matches!(kind, Kind::Map | Kind::Tree),
+            Self::Put | Self::Remove => kind.has_keys(),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Reading a value: from a record on its way, or from the medium.
 
+use crate::damage::FetchError;
 use crate::draft::gather;
 use crate::index::Location;
 use crate::layout::Layout;
 use crate::sector::{self, Role};
-use thiserror::Error;
+use crate::table::scan::Search;
 
 /// Place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub enum Fetch {
     Ready(Vec<u8>),
     /// On the medium.
     Read(Found),
+    /// In tables, if anywhere.
+    Search(Search),
     /// Nowhere: a repair found the data of this position damaged.
     Lost,
 }
@@ -26,20 +29,6 @@ pub struct Found {
     /// Of the first block that holds it, in its segment.
     pub(crate) start: u32,
     pub(crate) length: u32,
-}
-
-/// Why bytes of the medium are not the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FetchError {
-    /// The segment was used anew in between: look the value up again.
-    #[error("the value has moved")]
-    Moved,
-    /// A checksum does not match.
-    #[error("the value is damaged on the medium, at byte {offset}")]
-    Damaged {
-        /// Of the sector, in the area.
-        offset: u64,
-    },
 }
 
 impl Found {

@@ -5,7 +5,9 @@ use base::{Device, MediaError};
 
 const MAGIC: &[u8; 8] = b"SWYAREA1";
 const SEGMENT_MAGIC: &[u8; 4] = b"SEGM";
-const VERSION: u32 = 1;
+/// Version 1 had no tables.
+pub(crate) const VERSION: u32 = 2;
+const VERSIONS: core::ops::RangeInclusive<u32> = 1..=VERSION;
 /// Bytes of a superblock that mean something.
 const SUPERBLOCK_USED: usize = 72;
 /// Payload bytes of a segment's header.
@@ -26,6 +28,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// A superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// 1 as long as the area cannot have tables.
+    pub version: u32,
     pub layout: Layout,
     pub uuid: [u8; 16],
     /// How often the area was opened.
@@ -39,7 +43,7 @@ impl Superblock {
         let mut bytes = [0; SUPERBLOCK_BYTES as usize];
         let layout = &self.layout;
         let words = [
-            VERSION,
+            self.version,
             layout.sector_bytes,
             layout.block_bytes,
             layout.segment_bytes,
@@ -70,7 +74,7 @@ impl Superblock {
         if u32_at(bytes, 68) != crc32c::crc32c(&bytes[..68]) {
             return SlotState::Damaged;
         }
-        if u32_at(bytes, 8) != VERSION {
+        if !VERSIONS.contains(&u32_at(bytes, 8)) {
             return SlotState::OtherVersion(u32_at(bytes, 8));
         }
         let layout = Layout {
@@ -83,6 +87,7 @@ impl Superblock {
         };
         match layout.checked() {
             Ok(layout) => SlotState::Valid(Self {
+                version: u32_at(bytes, 8),
                 layout,
                 uuid: bytes[32..48].try_into().expect("sixteen bytes"),
                 epoch: u64_at(bytes, 48),
@@ -161,6 +166,7 @@ pub fn create(medium: &mut dyn Device, layout: Layout, uuid: [u8; 16]) -> Result
     medium.flush()?;
     for epoch in 0..2 {
         let superblock = Superblock {
+            version: 1,
             layout,
             uuid,
             epoch,

@@ -1,8 +1,9 @@
 //! The part of a structure in memory: the places of its live entries. Positions and keys, no data.
 
-use crate::entry::{Description, Durability, Entry, EntryKind, Kind, entry_bytes};
+use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId, entry_bytes};
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 /// Place of an entry's value: slot, byte of the segment's payload, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,17 +24,23 @@ impl Location {
     pub(crate) const MOVED: u32 = u32::MAX - 1;
     /// A bit of `at`: the data of this position are lost ([`EntryKind::Lost`]). No segment has so many bytes.
     const LOST: u32 = 1 << 31;
+    /// A bit of `at`: the key was removed, and tables may have an older value of it.
+    const REMOVED: u32 = 1 << 30;
+    /// Bits of `at` that are a place.
+    const PLACE: u32 = Self::REMOVED - 1;
+    /// Bits of a place: a segment has at most 64 MiB.
+    const PLACE_BITS: u32 = 26;
 
     /// The value of an entry, from byte `at` of the segment's payload on.
     pub(crate) fn of(entry: &Entry<'_>, slot: u32, at: u32) -> Self {
-        let lost = if entry.kind == EntryKind::Lost {
-            Self::LOST
-        } else {
-            0
+        let mark = match entry.kind {
+            EntryKind::Lost => Self::LOST,
+            EntryKind::Remove => Self::REMOVED,
+            _ => 0,
         };
         Self {
             slot,
-            at: at | lost,
+            at: at | mark,
             length: entry.value.len() as u32,
         }
     }
@@ -43,9 +50,33 @@ impl Location {
         *self != Self::NOWHERE && self.at & Self::LOST != 0
     }
 
+    /// The removal of the key, where the value would be.
+    fn removed(self) -> Self {
+        Self {
+            at: self.at | Self::REMOVED,
+            length: 0,
+            ..self
+        }
+    }
+
+    /// True if the key was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        *self != Self::NOWHERE && self.at & Self::REMOVED != 0
+    }
+
     /// The end of the value, in bytes of the segment's payload.
     pub(crate) fn end(&self) -> u64 {
-        u64::from(self.at & !Self::LOST) + u64::from(self.length)
+        u64::from(self.at & Self::PLACE) + u64::from(self.length)
+    }
+
+    /// Bytes that its entry takes in a record.
+    pub(crate) fn entry_bytes(&self, key_bytes: usize) -> u64 {
+        entry_bytes(key_bytes, self.length as usize) as u64
+    }
+
+    /// The place in the order of the log, given the segment's generation.
+    pub(crate) fn version(&self, generation: u64) -> u64 {
+        generation << Self::PLACE_BITS | u64::from(self.at & Self::PLACE)
     }
 }
 
@@ -84,6 +115,10 @@ impl Shards {
         self.0.iter().map(ByteMap::len).sum()
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(ByteMap::is_empty)
+    }
+
     /// The entries of a part, in order.
     pub(crate) fn shard(&self, index: usize) -> impl Iterator<Item = (&[u8], Location)> {
         let shard = &self.0[index];
@@ -94,13 +129,6 @@ impl Shards {
     /// All entries, by part.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Location)> {
         (0..SHARDS).flat_map(|index| self.shard(index))
-    }
-
-    /// All keys, in order.
-    pub(crate) fn sorted_keys(&self) -> Vec<&[u8]> {
-        let mut keys: Vec<&[u8]> = self.0.iter().flat_map(ByteMap::sorted_keys).collect();
-        keys.sort_unstable();
-        keys
     }
 }
 
@@ -174,6 +202,8 @@ impl Usage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub all: Usage,
+    /// The part of maps and trees that is in memory and not frozen.
+    pub keyed: Usage,
     /// By slot. Places that are no slot ([`Location::MOVED`]) are not counted: they are met again.
     slots: Vec<u64>,
 }
@@ -183,6 +213,7 @@ impl Tally {
     pub(crate) fn new(segments: u32) -> Self {
         Self {
             all: Usage::default(),
+            keyed: Usage::default(),
             slots: vec![0; segments as usize],
         }
     }
@@ -194,13 +225,47 @@ impl Tally {
 
     fn add(&mut self, kind: Kind, key: usize, location: Location) {
         self.all.add(kind, key, location);
+        if kind.has_keys() {
+            self.keyed.add(kind, key, location);
+        }
         if let Some(slot) = self.slots.get_mut(location.slot as usize) {
             *slot += entry_bytes(key, location.length as usize) as u64;
         }
     }
 
+    /// Tables have what was frozen: `freed` bytes of each slot.
+    pub(crate) fn give_back(&mut self, usage: Usage, freed: &[u64]) {
+        self.all -= usage;
+        for (slot, freed) in self.slots.iter_mut().zip(freed) {
+            *slot -= freed;
+        }
+    }
+
+    /// Entries that were frozen are counted no more, as their structure was dropped.
+    pub(crate) fn forget_all(&mut self, body: &Body) {
+        let kind = body.kind();
+        match body {
+            Body::Map(map) => map.iter().for_each(|(key, at)| self.forget(kind, key.len(), at)),
+            Body::Tree(tree) => tree
+                .iter()
+                .for_each(|(key, &at)| self.forget(kind, key.len(), at)),
+            Body::Log { .. } | Body::Queue { .. } => {}
+        }
+    }
+
+    /// An entry that was frozen is counted no more.
+    fn forget(&mut self, kind: Kind, key: usize, location: Location) {
+        self.all.remove(kind, key, location);
+        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
+            *slot -= location.entry_bytes(key);
+        }
+    }
+
     fn remove(&mut self, kind: Kind, key: usize, location: Location) {
         self.all.remove(kind, key, location);
+        if kind.has_keys() {
+            self.keyed.remove(kind, key, location);
+        }
         if let Some(slot) = self.slots.get_mut(location.slot as usize) {
             *slot -= entry_bytes(key, location.length as usize) as u64;
         }
@@ -233,6 +298,81 @@ pub(crate) enum Body {
     Tree(BTreeMap<Box<[u8]>, Location>),
 }
 
+impl Body {
+    fn new(description: &Description, seed: u64) -> Self {
+        match description.kind {
+            Kind::Log => Self::Log {
+                floor: description.floor,
+                entries: VecDeque::new(),
+            },
+            Kind::Queue => Self::Queue {
+                entries: BTreeMap::new(),
+                cursor: 0,
+                returned: BTreeSet::new(),
+            },
+            Kind::Map => Self::Map(Shards::new(seed)),
+            Kind::Tree => Self::Tree(BTreeMap::new()),
+        }
+    }
+
+    /// Entries, removals among them.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Log { entries, .. } => entries.len() as u64,
+            Self::Queue { entries, .. } => entries.len() as u64,
+            Self::Map(map) => map.len() as u64,
+            Self::Tree(tree) => tree.len() as u64,
+        }
+    }
+
+    /// The kind of structure that it is of.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Log { .. } => Kind::Log,
+            Self::Queue { .. } => Kind::Queue,
+            Self::Map(_) => Kind::Map,
+            Self::Tree(_) => Kind::Tree,
+        }
+    }
+
+    /// Place of the newest entry of a key: of its value, or of its removal.
+    pub(crate) fn entry_of(&self, key: &[u8]) -> Option<Location> {
+        match self {
+            Self::Map(map) => map.get(key).copied(),
+            Self::Tree(tree) => tree.get(key).copied(),
+            Self::Log { .. } | Self::Queue { .. } => None,
+        }
+    }
+
+    /// Entries with keys from a bound on, in order: of a tree.
+    pub(crate) fn range<'a>(
+        &'a self,
+        bounds: (Bound<&'a [u8]>, Bound<&'a [u8]>),
+    ) -> Box<dyn Iterator<Item = (&'a [u8], Location)> + 'a> {
+        match self {
+            Self::Tree(tree) => Box::new(tree.range::<[u8], _>(bounds).map(|(key, &at)| (&**key, at))),
+            _ => Box::new(core::iter::empty()),
+        }
+    }
+}
+
+/// Maps and trees as they were at a moment, on their way to tables. They count until the tables do.
+pub(crate) struct Frozen {
+    pub bodies: BTreeMap<StructureId, Body>,
+    /// By slot, at that moment.
+    pub generations: Vec<u64>,
+    /// Operations in records up to this one are in here, or in tables.
+    pub record: u64,
+    pub usage: Usage,
+}
+
+impl Frozen {
+    /// Place of the newest entry of a key.
+    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
+        self.bodies.get(&id)?.entry_of(key)
+    }
+}
+
 /// One structure.
 pub(crate) struct Structure {
     pub name: Box<str>,
@@ -243,31 +383,54 @@ pub(crate) struct Structure {
     /// The next position to give out: not below `next`.
     pub assigned: u64,
     pub body: Body,
+    seed: u64,
+    /// Entries of `body` that are removals.
+    removed: u64,
 }
 
 impl Structure {
     pub(crate) fn new(name: &str, description: &Description, seed: u64) -> Self {
-        let floor = description.floor;
-        let body = match description.kind {
-            Kind::Log => Body::Log {
-                floor,
-                entries: VecDeque::new(),
-            },
-            Kind::Queue => Body::Queue {
-                entries: BTreeMap::new(),
-                cursor: 0,
-                returned: BTreeSet::new(),
-            },
-            Kind::Map => Body::Map(Shards::new(seed)),
-            Kind::Tree => Body::Tree(BTreeMap::new()),
-        };
         Self {
             name: name.into(),
             kind: description.kind,
             durability: description.durability,
             next: description.next,
             assigned: description.next,
-            body,
+            body: Body::new(description, seed),
+            seed,
+            removed: 0,
+        }
+    }
+
+    /// Takes all entries of a map or tree out. `None` if there are none.
+    pub(crate) fn freeze(&mut self) -> Option<Body> {
+        let is_empty = match &self.body {
+            Body::Map(map) => map.is_empty(),
+            Body::Tree(tree) => tree.is_empty(),
+            Body::Log { .. } | Body::Queue { .. } => true,
+        };
+        if is_empty {
+            return None;
+        }
+        self.removed = 0;
+        let empty = Body::new(&self.describe(), self.seed);
+        Some(core::mem::replace(&mut self.body, empty))
+    }
+
+    /// Puts entries that were frozen back, below those that came since. How much less there is to count.
+    pub(crate) fn thaw(&mut self, frozen: Body, usage: &mut Tally) {
+        let kind = self.kind;
+        let mut put = |key: Box<[u8]>, at: Location| {
+            usage.forget(kind, key.len(), at);
+            if self.body.entry_of(&key).is_none() {
+                self.removed += u64::from(at.is_removed());
+                self.put(Key::Bytes(key), at, usage);
+            }
+        };
+        match frozen {
+            Body::Map(map) => map.iter().for_each(|(key, at)| put(key.into(), at)),
+            Body::Tree(tree) => tree.into_iter().for_each(|(key, at)| put(key, at)),
+            Body::Log { .. } | Body::Queue { .. } => {}
         }
     }
 
@@ -292,8 +455,16 @@ impl Structure {
         }
     }
 
-    /// Applies an entry that is durable, or that is replayed.
-    pub(crate) fn apply(&mut self, kind: EntryKind, key: Key, location: Location, usage: &mut Tally) {
+    /// Applies an entry that is durable, or that is replayed. `has_older` if an older value of a key may be in tables, or on the
+    /// way to them: then its removal is kept.
+    pub(crate) fn apply(
+        &mut self,
+        kind: EntryKind,
+        key: Key,
+        location: Location,
+        has_older: bool,
+        usage: &mut Tally,
+    ) {
         match kind {
             EntryKind::Append | EntryKind::Lost => self.append(key.position(), location, usage),
             EntryKind::Push => {
@@ -319,7 +490,13 @@ impl Structure {
                     }
                 }
             }
-            EntryKind::Put => self.put(key, location, usage),
+            EntryKind::Put => drop(self.put(key, location, usage)),
+            EntryKind::Remove if has_older => {
+                let was_removed = self
+                    .put(key, location.removed(), usage)
+                    .is_some_and(|old| old.is_removed());
+                self.removed += u64::from(!was_removed);
+            }
             EntryKind::Remove => {
                 let Key::Bytes(key) = key else { return };
                 let old = match &mut self.body {
@@ -328,15 +505,17 @@ impl Structure {
                     _ => None,
                 };
                 if let Some(old) = old {
+                    self.removed -= u64::from(old.is_removed());
                     usage.remove(self.kind, key.len(), old);
                 }
             }
-            EntryKind::Describe | EntryKind::Drop => {}
+            EntryKind::Describe | EntryKind::Drop | EntryKind::Tables => {}
         }
     }
 
-    fn put(&mut self, key: Key, location: Location, usage: &mut Tally) {
-        let Key::Bytes(key) = key else { return };
+    /// Sets the entry of a key; the one before.
+    fn put(&mut self, key: Key, location: Location, usage: &mut Tally) -> Option<Location> {
+        let Key::Bytes(key) = key else { return None };
         let length = key.len();
         let old = match &mut self.body {
             Body::Map(map) => map.insert(key, location),
@@ -346,7 +525,11 @@ impl Structure {
         usage.add(self.kind, length, location);
         if let Some(old) = old {
             usage.remove(self.kind, length, old);
+            if old.is_removed() && !location.is_removed() {
+                self.removed -= 1;
+            }
         }
+        old
     }
 
     /// The position was given out.
@@ -478,11 +661,10 @@ impl Structure {
         }
     }
 
-    /// Place of the live entry of a key or position.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Location> {
+    /// Place of the newest entry of a key, or of a position: of its value, or of its removal.
+    pub(crate) fn entry_of(&self, key: &[u8]) -> Option<Location> {
         match &self.body {
-            Body::Map(map) => map.get(key).copied(),
-            Body::Tree(tree) => tree.get(key).copied(),
+            Body::Map(_) | Body::Tree(_) => self.body.entry_of(key),
             _ => self.find_position(u64::from_le_bytes(key.try_into().ok()?)),
         }
     }
@@ -542,14 +724,9 @@ impl Structure {
         }
     }
 
-    /// Entries that are there.
+    /// Entries that are in memory, without removals.
     pub(crate) fn len(&self) -> u64 {
-        match &self.body {
-            Body::Log { entries, .. } => entries.len() as u64,
-            Body::Queue { entries, .. } => entries.len() as u64,
-            Body::Map(map) => map.len() as u64,
-            Body::Tree(tree) => tree.len() as u64,
-        }
+        self.body.len() - self.removed
     }
 
     /// The first position of a log.
@@ -623,19 +800,20 @@ mod tests {
                 EntryKind::Append,
                 Key::Position(position),
                 at(position as u32),
+                false,
                 &mut usage,
             );
         }
         assert_eq!(log.hole(), Some(0));
-        log.apply(EntryKind::Append, Key::Position(0), at(0), &mut usage);
+        log.apply(EntryKind::Append, Key::Position(0), at(0), false, &mut usage);
         assert_eq!((log.hole(), log.len(), log.next), (None, 4, 4));
-        log.apply(EntryKind::Trim, Key::Position(3), at(0), &mut usage);
+        log.apply(EntryKind::Trim, Key::Position(3), at(0), false, &mut usage);
         assert_eq!(
             (log.len(), log.floor(), log.find_position(3)),
             (1, 3, Some(at(3)))
         );
         assert_eq!(usage.all.live, entry_bytes(8, 10) as u64);
-        log.apply(EntryKind::Trim, Key::Position(9), at(0), &mut usage);
+        log.apply(EntryKind::Trim, Key::Position(9), at(0), false, &mut usage);
         assert_eq!((log.len(), log.next, usage), (0, 9, Tally::new(1)));
     }
 
@@ -648,13 +826,14 @@ mod tests {
                 EntryKind::Push,
                 Key::Position(position),
                 at(position as u32),
+                false,
                 &mut usage,
             );
         }
         assert_eq!(queue.pop(), Some((0, at(0))));
         assert_eq!(queue.pop(), Some((1, at(1))));
         assert!(queue.give_up(0) && !queue.give_up(2));
-        queue.apply(EntryKind::Acknowledge, Key::Position(1), at(0), &mut usage);
+        queue.apply(EntryKind::Acknowledge, Key::Position(1), at(0), false, &mut usage);
         assert!(!queue.give_up(1));
         assert_eq!(queue.pop(), Some((0, at(0))));
         assert_eq!(queue.pop(), Some((2, at(2))));
@@ -667,16 +846,16 @@ mod tests {
             let mut map = structure(kind);
             let mut usage = Tally::new(1);
             let key = || Key::Bytes(b"key"[..].into());
-            map.apply(EntryKind::Put, key(), at(1), &mut usage);
-            map.apply(EntryKind::Put, key(), at(2), &mut usage);
+            map.apply(EntryKind::Put, key(), at(1), false, &mut usage);
+            map.apply(EntryKind::Put, key(), at(2), false, &mut usage);
             map.relocate(&key(), at(1), at(3), &mut usage);
-            assert_eq!(map.find(b"key"), Some(at(2)), "it has changed since");
+            assert_eq!(map.entry_of(b"key"), Some(at(2)), "it has changed since");
             map.relocate(&key(), at(2), at(3), &mut usage);
-            assert_eq!(map.find(b"key"), Some(at(3)));
+            assert_eq!(map.entry_of(b"key"), Some(at(3)));
             let mut dropped = usage.clone();
             map.give_back(&mut dropped);
             assert_eq!(dropped, Tally::new(1));
-            map.apply(EntryKind::Remove, key(), at(0), &mut usage);
+            map.apply(EntryKind::Remove, key(), at(0), false, &mut usage);
             assert_eq!((map.len(), usage), (0, Tally::new(1)));
         }
     }

@@ -44,11 +44,11 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 64 segments,
+    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 256 segments,
     /// of 1 to 16 MiB. A record takes at most a quarter of a segment, and at most 1 MiB.
     pub fn for_capacity(capacity_bytes: u64, block_bytes: u32) -> Result<Self, LayoutError> {
         let room = capacity_bytes.saturating_sub(2 * SUPERBLOCK_BYTES);
-        let segment_bytes = (room / 64).next_power_of_two().clamp(1 << 20, 16 << 20) as u32;
+        let segment_bytes = (room / 256).next_power_of_two().clamp(1 << 20, 16 << 20) as u32;
         let segment_bytes = if room / u64::from(segment_bytes) < u64::from(SEGMENTS_MIN) {
             1 << 19
         } else {
@@ -128,7 +128,13 @@ impl Layout {
 
     /// Payload bytes of live entries at most: beyond, cleaning would cost more than it gains.
     pub(crate) fn live_bytes_max(&self) -> u64 {
-        u64::from(self.segments - self.reserve_segments()) * self.segment_payload_bytes() / 5 * 4
+        self.live_bytes_max_without(0)
+    }
+
+    /// The same, if so many segments hold something else.
+    pub(crate) fn live_bytes_max_without(&self, taken: u32) -> u64 {
+        let left = self.segments.saturating_sub(self.reserve_segments() + taken);
+        u64::from(left) * self.segment_payload_bytes() / 5 * 4
     }
 }
 

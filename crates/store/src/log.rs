@@ -8,9 +8,11 @@ use crate::entry::{
 };
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
-use crate::index::{Key, Location, Structure, Tally, Usage, index_bytes};
+use crate::index::{Frozen, Key, Location, Structure, Tally, Usage, index_bytes};
 use crate::layout::{CLEANER_SEGMENTS, Layout};
+use crate::limits::{Limits, Options};
 use crate::space::{Space, Start};
+use crate::table::levels::{Levels, List};
 use base::MediaError;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,29 +20,11 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Segments at most whose headers a cut may undo: those of writes under way.
-pub(crate) const GENERATIONS_LOST_MAX: u64 = 64;
+pub(crate) const GENERATIONS_LOST_MAX: u64 = 128;
+/// Segments that a job has at most, whose headers a cut may undo, too.
+pub(crate) const JOB_SEGMENTS_MAX: usize = 64;
 /// Records that wait for a write at most; beyond, submitters do.
 const SEALED_MAX: usize = 4;
-
-/// How an engine behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Writes under way at once, 1 to 32. With one, what comes meanwhile shares the next record.
-    pub writes_in_flight_max: usize,
-    /// Memory that the index may take, estimated; operations that would add to it beyond are refused.
-    pub index_bytes_max: u64,
-}
-
-impl Default for Options {
-    /// One write under way, 1 GiB of index. On a virtual disk whose cache has to be flushed, eight writers are a tenth
-    /// faster with one than with two: flushes wait for each other, and records are larger.
-    fn default() -> Self {
-        Self {
-            writes_in_flight_max: 1,
-            index_bytes_max: 1 << 30,
-        }
-    }
-}
 
 /// The record of an operation: it is durable when [`crate::Engine::durable`] has reached it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,6 +182,14 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Free segments.
     pub free_segments: u32,
+    /// Times that maps and trees left memory.
+    pub flushes: u64,
+    /// Merges of tables.
+    pub merges: u64,
+    /// Jobs of either kind that failed: a medium fails, or a table is damaged.
+    pub jobs_failed: u64,
+    /// Tables, each of a segment.
+    pub tables: u32,
     /// Reads of the cleaner that failed.
     pub read_errors: u64,
     /// Damage that keeps the space of the oldest segment, and so all space, from being reclaimed: its byte in the area. It
@@ -223,6 +215,13 @@ pub(crate) struct Log {
     pub(crate) space: Space,
     pub(crate) structures: BTreeMap<StructureId, Structure>,
     pub(crate) next_structure: u32,
+    /// The tables, below what is in memory.
+    pub(crate) levels: Arc<Levels>,
+    /// The list of tables that records have from now on; nothing before the first table.
+    list: Vec<u8>,
+    /// Entries on their way to tables, above them.
+    pub(crate) frozen: Option<Arc<Frozen>>,
+    pub(crate) limits: Limits,
     pub(crate) usage: Tally,
     /// Bytes that the waiting entries will add.
     pending_usage: Usage,
@@ -251,6 +250,7 @@ pub(crate) struct Parts {
     pub space: Space,
     pub structures: BTreeMap<StructureId, Structure>,
     pub next_structure: u32,
+    pub levels: Levels,
     pub usage: Tally,
     pub last: u64,
     pub since: u64,
@@ -259,7 +259,7 @@ pub(crate) struct Parts {
 
 impl Log {
     pub(crate) fn new(parts: Parts, options: Options) -> Self {
-        let lost_max = options.writes_in_flight_max + SEALED_MAX + 1;
+        let lost_max = options.writes_in_flight_max + SEALED_MAX + 1 + JOB_SEGMENTS_MAX;
         assert!(options.writes_in_flight_max > 0 && lost_max as u64 <= GENERATIONS_LOST_MAX);
         Self {
             layout: parts.layout,
@@ -269,6 +269,13 @@ impl Log {
             space: parts.space,
             structures: parts.structures,
             next_structure: parts.next_structure,
+            list: match parts.levels.is_unused() {
+                true => Vec::new(),
+                false => parts.levels.emit(),
+            },
+            levels: Arc::new(parts.levels),
+            frozen: None,
+            limits: Limits::new(&parts.layout, options.spill_bytes()),
             usage: parts.usage,
             pending_usage: Usage::default(),
             draft: None,
@@ -447,7 +454,8 @@ impl Log {
         let location = draft.push(&entry_of(kind, id, &key, value, &mut [0; 8]));
         let durability = structure.durability;
         if durability == Durability::Lazy {
-            structure.apply(kind, key, location, &mut self.usage);
+            let has_older = self.frozen.is_some() || !self.levels.is_unused();
+            structure.apply(kind, key, location, has_older, &mut self.usage);
         } else {
             let mut cost = Usage::default();
             if kind.adds() {
@@ -462,6 +470,63 @@ impl Log {
             });
         }
         durability
+    }
+
+    /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
+    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
+        let own = self.structures.get(&id)?.entry_of(key);
+        own.or_else(|| self.frozen.as_ref()?.entry_of(id, key))
+    }
+
+    /// Puts what was frozen back.
+    pub(crate) fn thaw(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        let frozen = Arc::into_inner(frozen).expect("nobody but the job had it");
+        for (id, body) in frozen.bodies {
+            match self.structures.get_mut(&id) {
+                Some(structure) => structure.thaw(body, &mut self.usage),
+                None => self.usage.forget_all(&body),
+            }
+        }
+    }
+
+    /// True if a list of tables of so many bytes, and the descriptions before it, fit a record.
+    pub(crate) fn fits_list(&self, bytes: usize) -> bool {
+        let described = self.prologue_bytes() - self.list_bytes();
+        described + entry_bytes(0, bytes) <= self.batch_bytes_max()
+    }
+
+    /// Tables that a list can have, with some bounds of usual length.
+    pub(crate) fn tables_listed_max(&self) -> u32 {
+        const BOUNDS_PART: usize = 16;
+        let described = self.prologue_bytes() - self.list_bytes();
+        let bounds = self.batch_bytes_max() / BOUNDS_PART;
+        let taken = described + entry_bytes(0, List::bytes(0)) + bounds;
+        (self.batch_bytes_max().saturating_sub(taken) / List::BYTES_EACH) as u32
+    }
+
+    /// Writes a list of tables down, for which there is room.
+    pub(crate) fn list(&mut self, list: Vec<u8>) -> Ticket {
+        let draft = self.draft.as_mut().expect("room was made");
+        draft.push(&tables_entry(&list));
+        self.list = list;
+        let ticket = Ticket(draft.number);
+        self.want(ticket);
+        ticket
+    }
+
+    fn list_bytes(&self) -> usize {
+        if self.list.is_empty() {
+            0
+        } else {
+            entry_bytes(0, self.list.len())
+        }
+    }
+
+    /// Bytes of live entries that the log may have.
+    pub(crate) fn live_bytes_max(&self) -> u64 {
+        let taken = self.levels.count() + self.limits.working;
+        self.layout.live_bytes_max_without(taken)
     }
 
     /// Writes a live entry of `from` down again, for the cleaner.
@@ -502,8 +567,9 @@ impl Log {
     /// Checks a batch; the bytes that it takes in a record.
     pub(crate) fn admit(&self, ops: &[Op<'_>]) -> Result<usize, SubmitError> {
         self.admit_any()?;
-        let mut bytes = 0;
+        let (mut bytes, mut removals) = (0, 0);
         let mut adds = Usage::default();
+        let has_older = self.frozen.is_some() || !self.levels.is_unused();
         for op in ops {
             let (kind, id, key, value) = parts_of(op);
             let structure = self.structures.get(&id).ok_or(SubmitError::NoStructure)?;
@@ -520,14 +586,20 @@ impl Log {
             if kind.adds() {
                 adds.live += entry as u64;
                 adds.index += index_bytes(structure.kind, key_bytes);
+            } else if kind == EntryKind::Remove && has_older {
+                // A removal that is kept takes memory. It is refused for nothing else: it gives room.
+                removals += index_bytes(structure.kind, key_bytes);
             }
+        }
+        if self.with(Usage::default(), true).index + removals > self.options.index_bytes_max && removals > 0 {
+            return Err(SubmitError::IndexFull);
         }
         if bytes > self.batch_bytes_max() {
             return Err(SubmitError::TooLong);
         }
         if adds.live > 0 {
             let gross = self.with(adds, true);
-            if gross.live > self.layout.live_bytes_max() || gross.index > self.options.index_bytes_max {
+            if gross.live > self.live_bytes_max() || gross.index > self.options.index_bytes_max {
                 self.admit_net(ops)?;
             }
         }
@@ -549,7 +621,7 @@ impl Log {
         if adds == Usage::default() {
             return Ok(());
         }
-        let (limit, now) = (self.layout.live_bytes_max(), self.with(adds, false));
+        let (limit, now) = (self.live_bytes_max(), self.with(adds, false));
         if now.live > limit {
             return Err(SubmitError::NoSpace);
         }
@@ -569,12 +641,11 @@ impl Log {
     pub(crate) fn gives_room(&self, ops: &[Op<'_>], pinned: Option<u32>) -> bool {
         let helps = |op: &Op<'_>| {
             let (kind, id, key, _) = parts_of(op);
-            let structure = self.structures.get(&id);
-            let place = structure.and_then(|it| match key {
+            let place = match key {
                 OpKey::New => None,
-                OpKey::Position(position) => it.find_position(position),
-                OpKey::Bytes(key) => it.find(key),
-            });
+                OpKey::Position(position) => self.entry_of(id, &position.to_le_bytes()),
+                OpKey::Bytes(key) => self.entry_of(id, key),
+            };
             let is_pinned = pinned.is_some() && place.map(|it| it.slot) == pinned;
             kind == EntryKind::Trim || is_pinned || (pinned.is_none() && !kind.adds())
         };
@@ -591,7 +662,7 @@ impl Log {
             };
             let (key_bytes, old) = match key {
                 OpKey::New | OpKey::Position(_) => (8, None),
-                OpKey::Bytes(key) => (key.len(), structure.find(key)),
+                OpKey::Bytes(key) => (key.len(), self.entry_of(id, key)),
             };
             let bytes = entry_bytes(key_bytes, value.len()) as u64;
             match old {
@@ -622,10 +693,10 @@ impl Log {
 
     /// Segments that are left free.
     #[inline]
-    fn reserve(&self, access: Access) -> u32 {
+    pub(crate) fn reserve(&self, access: Access) -> u32 {
         match access {
-            Access::User => self.layout.reserve_segments(),
-            Access::Relief => CLEANER_SEGMENTS,
+            Access::User => self.layout.reserve_segments() + self.limits.working,
+            Access::Relief => CLEANER_SEGMENTS + self.limits.kept,
             Access::Cleaner => 0,
         }
     }
@@ -688,6 +759,9 @@ impl Log {
         for (&id, structure) in &self.structures {
             draft.push(&describe(id, &structure.name, &structure.describe().emit()));
         }
+        if !self.list.is_empty() {
+            draft.push(&tables_entry(&self.list));
+        }
         self.draft = Some(draft);
         self.next_number += 1;
         true
@@ -695,7 +769,8 @@ impl Log {
 
     fn prologue_bytes(&self) -> usize {
         let all = self.structures.values();
-        all.map(|it| entry_bytes(it.name.len(), DESCRIPTION_BYTES)).sum()
+        let described: usize = all.map(|it| entry_bytes(it.name.len(), DESCRIPTION_BYTES)).sum();
+        described + self.list_bytes()
     }
 
     /// Ends the draft: it waits for its write.
@@ -779,6 +854,7 @@ impl Log {
         self.durable = record.record.number;
         self.stats.records += 1;
         self.stats.record_bytes += u64::from(end - start);
+        let has_older = self.frozen.is_some() || !self.levels.is_unused();
         for pending in record.pending {
             let structure = self.structures.get_mut(&pending.structure);
             match pending.effect {
@@ -790,7 +866,7 @@ impl Log {
                 Effect::Apply(kind, cost) => {
                     self.pending_usage -= cost;
                     if let Some(structure) = structure {
-                        structure.apply(kind, pending.key, pending.location, &mut self.usage);
+                        structure.apply(kind, pending.key, pending.location, has_older, &mut self.usage);
                     }
                 }
             }
@@ -874,6 +950,15 @@ pub(crate) fn entry_of<'a>(
         structure,
         key,
         value,
+    }
+}
+
+fn tables_entry(list: &[u8]) -> Entry<'_> {
+    Entry {
+        kind: EntryKind::Tables,
+        structure: StructureId(0),
+        key: &[],
+        value: list,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading a value by whole pages, which a cache may keep.
 
-use crate::fetch::{FetchError, Found};
+use crate::damage::FetchError;
+use crate::fetch::Found;
 use crate::sector::{self, Role};
 use core::ops::Range;
 

@@ -2,19 +2,23 @@
 //! "Recovery").
 
 use crate::checkpoint::{self, Checkpoints};
+use crate::damage::FetchError;
 use crate::engine::Engine;
-use crate::entry::{Entry, StructureId};
-use crate::format::{Headers, PartHeader, SegmentHeader, Superblock, Superblocks, superblocks};
+use crate::entry::{Entry, EntryKind, StructureId};
+use crate::format::{Headers, PartHeader, SegmentHeader, Superblock, Superblocks, VERSION, superblocks};
 use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::log::{GENERATIONS_LOST_MAX, Log, Options, Parts};
+use crate::limits::{Limits, Options};
+use crate::log::{GENERATIONS_LOST_MAX, Log, Parts};
 use crate::replay::Replayed;
 use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
+use crate::table::levels::{Levels, List};
+use crate::table::reader::ReadError;
 use base::{Device, MediaError};
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use thiserror::Error;
 
 /// Why an area cannot be opened. Nothing was changed.
@@ -63,6 +67,12 @@ pub enum OpenError {
         /// In the area.
         offset: u64,
     },
+    /// A table is not what was written: its beginning, or where it tells what is in it.
+    #[error("a table is damaged, at byte {offset}")]
+    TableDamaged {
+        /// In the area.
+        offset: u64,
+    },
     /// Positions of a log were never met.
     #[error("structure {} lacks its entry {position}", .structure.0)]
     EntryMissing {
@@ -94,6 +104,8 @@ pub struct RecoveryReport {
     pub headers_damaged: u32,
     /// The index up to this record was read from a checkpoint; 0 where the whole log was replayed.
     pub checkpoint: u64,
+    /// Tables beside the log.
+    pub tables: u32,
 }
 
 /// The log of an area, before it is replayed.
@@ -113,6 +125,8 @@ pub(crate) struct Survey {
     parts: Headers<PartHeader>,
     /// Slots that the log does not need, with damaged headers.
     pub damaged: Vec<u32>,
+    /// The tables that count.
+    pub list: List,
 }
 
 /// The end of a segment's records.
@@ -133,6 +147,8 @@ pub(crate) struct Heads {
     pub log: Headers<SegmentHeader>,
     /// Of checkpoints.
     pub parts: Headers<PartHeader>,
+    /// The highest generation of a table.
+    pub table: u64,
     /// Slots with a damaged one.
     pub damaged: Vec<u32>,
 }
@@ -146,6 +162,7 @@ pub(crate) fn headers(medium: &dyn Device, layout: &Layout) -> Result<Heads, Ope
         match scan::head(layout, slot, &sector) {
             Head::Blank => {}
             Head::Part(part) => drop(heads.parts.insert(part.generation, (slot, part))),
+            Head::Table(table) => heads.table = heads.table.max(table.generation),
             Head::Damaged => heads.damaged.push(slot),
             Head::Segment(header) => {
                 if heads.log.insert(header.generation, (slot, header)).is_some() {
@@ -166,7 +183,11 @@ fn is_needed(medium: &dyn Device, layout: &Layout, slot: u32, newest: u64) -> Re
     for (index, sector) in sectors.skip(1) {
         let within = index as u32 * layout.sector_bytes;
         let number = layout.sector_number(slot, within);
-        if sector::is_blank(sector) || sector::tag_of(sector, Role::Checkpoint, number).is_some() {
+        let aside = [Role::Checkpoint, Role::Page];
+        let is_aside = aside
+            .into_iter()
+            .any(|role| sector::tag_of(sector, role, number).is_some());
+        if sector::is_blank(sector) || is_aside {
             continue;
         }
         let tag = [Role::Inner, Role::Record].map(|role| sector::tag_of(sector, role, number));
@@ -242,6 +263,7 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
         offset: layout.segment_offset(slot),
     };
     let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
+    let newest = newest.max(Some(heads.table));
     let mut survey = Survey {
         superblock,
         superblocks_damaged,
@@ -252,6 +274,7 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
         generation: newest.unwrap_or(0),
         parts: heads.parts,
         damaged: heads.damaged,
+        list: List::default(),
     };
     match (survey.follow(medium, heads.log), first) {
         // What is missing may be behind the damaged header.
@@ -260,8 +283,13 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
         }
         (result, _) => result?,
     }
+    survey.list = survey.newest_list(medium)?;
     let newest = survey.chain.last().map_or(0, |(used, _)| used.generation);
     for &slot in &survey.damaged {
+        if survey.list.tables.iter().any(|it| it.place.slot == slot) {
+            let offset = layout.segment_offset(slot);
+            return Err(OpenError::TableDamaged { offset });
+        }
         if is_needed(medium, &layout, slot, newest)? {
             return Err(lost(slot));
         }
@@ -387,13 +415,40 @@ impl Survey {
         }
     }
 
+    /// The newest list of tables: each segment has it, from the first table on.
+    fn newest_list(&self, medium: &dyn Device) -> Result<List, OpenError> {
+        let Some((used, header)) = self.chain.last() else {
+            return Ok(List::default());
+        };
+        let start = Start {
+            record: header.first - 1,
+            generation: used.generation,
+            end: self.superblock.layout.block_bytes,
+        };
+        let mut list = Some(List::default());
+        self.replay(medium, Some(start), |_, entry, _| {
+            if entry.kind == EntryKind::Tables {
+                list = List::parse(entry.value);
+            }
+            list.is_some()
+        })?;
+        Ok(list.expect("replay has refused what makes no sense"))
+    }
+
+    /// The tables that count.
+    pub(crate) fn levels(&self, medium: &dyn Device) -> Result<Levels, OpenError> {
+        let opened = self.list.open(medium, &self.superblock.layout);
+        opened.map_err(table_error)
+    }
+
     /// The structures, by a checkpoint if there is one that counts.
     pub(crate) fn structures(&self, medium: &dyn Device) -> Result<Opened, OpenError> {
         if let Some(resumed) = self.resume(medium) {
             return Ok(resumed);
         }
-        let mut replayed = Replayed::new(&self.superblock);
-        let records = self.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
+        let mut replayed = self.nothing_replayed();
+        let take = |record, entry: &Entry<'_>, location| replayed.take(record, entry, location);
+        let records = self.replay(medium, None, take)?;
         check(&replayed)?;
         Ok((replayed, records, None))
     }
@@ -403,15 +458,17 @@ impl Survey {
     fn resume(&self, medium: &dyn Device) -> Option<Opened> {
         let layout = &self.superblock.layout;
         let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
-        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || {
-            Replayed::new(&self.superblock)
-        })?;
+        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || self.nothing_replayed())?;
         let (mut replayed, start) = (loaded.replayed, loaded.start);
-        let take = |_, entry: &Entry<'_>, location| replayed.take(entry, location);
+        let take = |record, entry: &Entry<'_>, location| replayed.take(record, entry, location);
         let records = self.replay(medium, Some(start), take).ok()?;
         check(&replayed).ok()?;
         let has_moved = replayed.structures.values().any(Structure::has_moved);
         (!has_moved).then_some((replayed, records, Some((start, loaded.slots))))
+    }
+
+    fn nothing_replayed(&self) -> Replayed {
+        Replayed::new(&self.superblock, self.list.flushed, !self.list.tables.is_empty())
     }
 
     /// Calls `f` with the number of every record, its entries, and where the record is in the area.
@@ -472,6 +529,15 @@ impl Survey {
     }
 }
 
+/// A table cannot be read.
+pub(crate) fn table_error(error: ReadError) -> OpenError {
+    match error {
+        ReadError::Medium(error) => error.into(),
+        ReadError::Fetch(FetchError::Damaged { offset }) => OpenError::TableDamaged { offset },
+        ReadError::Fetch(FetchError::Moved) => unreachable!("tables stay where they are"),
+    }
+}
+
 /// The structures, records replayed, and where they began and the slots of the checkpoint before, if there was one.
 pub(crate) type Opened = (Replayed, u64, Option<(Start, Vec<u32>)>);
 
@@ -487,8 +553,13 @@ impl Engine {
     /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
     pub fn open(medium: &mut dyn Device, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
         let survey = survey(medium)?;
+        let levels = survey.levels(medium)?;
         let (replayed, records, checkpoint) = survey.structures(medium)?;
-        let superblock = begin_epoch(medium, &survey)?;
+        // Earlier releases know nothing of tables.
+        let may_spill = Limits::new(&survey.superblock.layout, options.spill_bytes())
+            .spill_bytes
+            .is_some();
+        let superblock = begin_epoch(medium, &survey, if may_spill { VERSION } else { 1 })?;
         let report = RecoveryReport {
             epoch: superblock.epoch,
             segments: survey.chain.len() as u32,
@@ -499,6 +570,7 @@ impl Engine {
             superblocks_damaged: survey.superblocks_damaged,
             headers_damaged: survey.damaged.len() as u32,
             checkpoint: checkpoint.as_ref().map_or(0, |(start, _)| start.record),
+            tables: levels.count(),
         };
         let chain: VecDeque<Used> = survey.chain.iter().map(|&(used, _)| used).collect();
         let (start, kept) = checkpoint.unwrap_or_default();
@@ -509,16 +581,22 @@ impl Engine {
             generation: used.generation,
             end: used.end,
         });
+        let tables = survey.list.tables.iter().map(|it| it.place.slot);
+        let aside: BTreeSet<u32> = kept.iter().copied().chain(tables).collect();
         let parts = Parts {
             layout: superblock.layout,
             epoch: superblock.epoch,
             seed: replayed.seed,
             last: chain.back().map_or(0, |used| used.last),
-            space: Space::new(superblock.layout, chain, &kept, superblock.generation + 1),
+            space: Space::new(superblock.layout, chain, &aside, superblock.generation + 1),
             since,
             tip: tip.unwrap_or_default(),
             structures: replayed.structures,
-            next_structure: replayed.next_structure,
+            // Tables may have keys of a structure that was dropped: its number is never given to another one.
+            next_structure: replayed
+                .next_structure
+                .max(levels.structure_max().map_or(0, |id| id.0.saturating_add(1))),
+            levels,
             usage: replayed.usage,
         };
         let engine = Self::new(Log::new(parts, options), Checkpoints::new(kept));
@@ -527,7 +605,7 @@ impl Engine {
 }
 
 /// Erases what a cut left and writes the superblock of the new epoch, durably.
-fn begin_epoch(medium: &mut dyn Device, survey: &Survey) -> Result<Superblock, MediaError> {
+fn begin_epoch(medium: &mut dyn Device, survey: &Survey, version: u32) -> Result<Superblock, MediaError> {
     const ERASED: [u8; SECTOR_HEADER_BYTES as usize] = [0; SECTOR_HEADER_BYTES as usize];
     // One at a time: a segment without its predecessor would be missing it.
     for &offset in &survey.dropped {
@@ -543,6 +621,7 @@ fn begin_epoch(medium: &mut dyn Device, survey: &Survey) -> Result<Superblock, M
     }
     medium.flush()?;
     let mut superblock = survey.superblock;
+    superblock.version = superblock.version.max(version);
     let newest = survey.chain.last().map_or(0, |(_, header)| header.epoch);
     superblock.epoch = superblock.epoch.max(newest) + 1;
     let strides = 1 + u64::from(survey.superblocks_damaged);

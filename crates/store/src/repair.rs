@@ -1,14 +1,17 @@
 //! A repaired copy: a new area with everything that a [`Salvage`] has. The damaged area stays as it is.
 
+use crate::damage::FetchError;
 use crate::engine::Engine;
 use crate::entry::{ENTRY_HEADER_BYTES, Entry, EntryKind, Kind, StructureId, entry_bytes};
-use crate::fetch::{FetchError, Found};
+use crate::fetch::Found;
 use crate::format::{CreateError, create};
 use crate::index::{Key, Location};
 use crate::layout::{Layout, SEGMENTS_MAX};
-use crate::log::{CleanStep, Options, SubmitError};
+use crate::limits::Options;
+use crate::log::{CleanStep, SubmitError};
 use crate::recover::OpenError;
 use crate::salvage::{Lenient, Salvage};
+use crate::table::job::JobError;
 use crate::verify::{VerifyReport, verify};
 use base::{Device, MediaError};
 use thiserror::Error;
@@ -28,6 +31,9 @@ pub enum RepairError {
     /// The copy is not sound.
     #[error("the copy: {0}")]
     Open(#[from] OpenError),
+    /// The copy's tables.
+    #[error("the copy: {0}")]
+    Job(#[from] JobError),
     /// The damaged area changed since it was read.
     #[error("the damaged area: {0}")]
     Fetch(#[from] FetchError),
@@ -46,7 +52,10 @@ impl Salvage {
     pub fn layout(&self) -> Layout {
         let mut layout = self.superblock.layout;
         let positions: usize = self.holes.values().map(std::collections::BTreeSet::len).sum();
-        let bytes = self.replayed.usage.all.live + (positions * entry_bytes(8, 0)) as u64;
+        let tables: u64 = self.levels.all().map(|(_, view)| view.table.bytes()).sum();
+        // The copy's tables are as long, and there is room to merge them.
+        let bytes =
+            self.replayed.usage.all.live + (positions * entry_bytes(8, 0)) as u64 + tables + tables / 4;
         while layout.live_bytes_max() < bytes && layout.segments < SEGMENTS_MAX {
             layout.segments += 1;
         }
@@ -75,6 +84,13 @@ impl Salvage {
             make_room(&mut engine, copy, entry.bytes())?;
             engine.log_mut().restore(&entry, live.key.clone());
         }
+        let mut result = Ok(());
+        self.each_in_tables(medium, |structure, key, value| {
+            if result.is_ok() {
+                result = restore(&mut engine, copy, structure, key, value);
+            }
+        })?;
+        result?;
         for (&structure, holes) in &self.holes {
             for position in holes {
                 let key = position.to_le_bytes();
@@ -107,7 +123,11 @@ impl Salvage {
                 Kind::Map | Kind::Tree => EntryKind::Put,
             };
             it.each(|key, location| {
-                let kind = if location.is_lost() { EntryKind::Lost } else { kind };
+                let kind = match () {
+                    () if location.is_lost() => EntryKind::Lost,
+                    () if location.is_removed() => return,
+                    () => kind,
+                };
                 all.push(Live {
                     location,
                     structure,
@@ -132,8 +152,32 @@ impl Salvage {
     }
 }
 
+/// Puts a key's value into the copy.
+fn restore(
+    engine: &mut Engine,
+    copy: &mut dyn Device,
+    structure: StructureId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), RepairError> {
+    let kind = EntryKind::Put;
+    let entry = Entry {
+        kind,
+        structure,
+        key,
+        value,
+    };
+    make_room(engine, copy, entry.bytes())?;
+    engine.log_mut().restore(&entry, Key::Bytes(key.into()));
+    Ok(())
+}
+
 fn make_room(engine: &mut Engine, copy: &mut dyn Device, bytes: usize) -> Result<(), RepairError> {
     loop {
+        while engine.is_behind() {
+            engine.want(engine.newest());
+            step(engine, copy)?;
+        }
         match engine.make_room(bytes) {
             Err(SubmitError::Busy) => step(engine, copy)?,
             result => return Ok(result?),
@@ -143,6 +187,11 @@ fn make_room(engine: &mut Engine, copy: &mut dyn Device, bytes: usize) -> Result
 
 /// Makes the writes that are due, or a step of cleaning if there are none.
 fn step(engine: &mut Engine, copy: &mut dyn Device) -> Result<(), RepairError> {
+    if let Some(mut job) = engine.take_job() {
+        let result = job.run(copy);
+        engine.end_job(job, result);
+        result?;
+    }
     let mut write = engine.next_write();
     if write.is_none() {
         match engine.clean_step() {

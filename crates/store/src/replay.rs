@@ -12,11 +12,16 @@ pub(crate) struct Replayed {
     pub entries: u64,
     pub next_structure: u32,
     pub seed: u64,
+    /// Operations on keys in records up to this one are in tables.
+    pub flushed: u64,
+    /// There are tables: removals are kept.
+    has_tables: bool,
     positions_max: u64,
 }
 
 impl Replayed {
-    pub(crate) fn new(superblock: &Superblock) -> Self {
+    /// Nothing yet; what was `flushed` is left out.
+    pub(crate) fn new(superblock: &Superblock, flushed: u64, has_tables: bool) -> Self {
         let layout = &superblock.layout;
         let uuid = &superblock.uuid;
         Self {
@@ -25,13 +30,15 @@ impl Replayed {
             entries: 0,
             next_structure: 1,
             seed: u64_at(uuid, 0) ^ u64_at(uuid, 8),
+            flushed,
+            has_tables: has_tables || flushed > 0,
             // No area holds more entries than it has bytes.
             positions_max: layout.capacity_bytes(),
         }
     }
 
-    /// Applies one entry; false if it contradicts what came before.
-    pub(crate) fn take(&mut self, entry: &Entry<'_>, location: Location) -> bool {
+    /// Applies one entry of a record; false if it contradicts what came before.
+    pub(crate) fn take(&mut self, record: u64, entry: &Entry<'_>, location: Location) -> bool {
         self.entries += 1;
         match entry.kind {
             EntryKind::Describe => {
@@ -48,6 +55,9 @@ impl Replayed {
                 }
                 return true;
             }
+            // The last one was read before.
+            EntryKind::Tables => return true,
+            EntryKind::Put | EntryKind::Remove if record <= self.flushed => return true,
             _ => {}
         }
         self.place(entry.kind, entry.structure, Key::of(entry), location)
@@ -65,7 +75,7 @@ impl Replayed {
         if !kind.suits(structure.kind) || !is_near {
             return false;
         }
-        structure.apply(kind, key, location, &mut self.usage);
+        structure.apply(kind, key, location, self.has_tables, &mut self.usage);
         true
     }
 

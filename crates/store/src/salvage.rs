@@ -10,10 +10,13 @@ use crate::files::{FILES_NAME, WRITES_NAME};
 use crate::format::{SegmentHeader, Superblock};
 use crate::index::{Key, Location};
 use crate::layout::Layout;
-use crate::recover::{OpenError, headers, identify};
+use crate::recover::{OpenError, headers, identify, table_error};
 use crate::replay::Replayed;
 use crate::scan::{Piece, Segment, read_segment};
 use crate::sector::{self, Role};
+use crate::table::levels::{Levels, List};
+use crate::table::merged::Merged;
+use crate::table::structure_of;
 use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +69,10 @@ pub struct SalvageReport {
     pub records_lost: u64,
     /// Damaged records that do not tell which of their entries are lost.
     pub records_unnamed: u64,
+    /// Tables that do not tell what is in them: what can be read was found all the same.
+    pub tables_damaged: u64,
+    /// Pages of tables that are lost. Keys in them have an older value, or none.
+    pub pages_lost: u64,
     /// By number.
     pub structures: Vec<SalvagedStructure>,
 }
@@ -78,6 +85,8 @@ pub struct Salvage {
     pub(crate) generations: Vec<u64>,
     /// Positions of logs that are lost.
     pub(crate) holes: BTreeMap<StructureId, BTreeSet<u64>>,
+    /// Tables, with what is damaged of them.
+    pub(crate) levels: Levels,
     report: SalvageReport,
 }
 
@@ -123,6 +132,16 @@ struct Candidate {
     header: Option<SegmentHeader>,
 }
 
+impl Candidate {
+    fn headless(slot: u32, generation: u64) -> Self {
+        Self {
+            slot,
+            generation,
+            header: None,
+        }
+    }
+}
+
 /// Reads what can be read of the area. Changes nothing.
 ///
 /// # Errors
@@ -137,28 +156,23 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
         claims: 0,
         tail: 0,
         described: BTreeMap::new(),
+        list: (0, List::default()),
     };
     let heads = headers(medium, &layout)?;
     let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
-    let mut candidates: Vec<Candidate> = Vec::new();
+    let newest = newest.max(Some(heads.table));
+    let mut candidates = Vec::new();
     for (&generation, &(slot, header)) in &heads.log {
         reader.claims = reader.claims.max(header.durable);
         reader.tail = reader.tail.max(header.tail);
-        let header = Some(header);
         candidates.push(Candidate {
-            slot,
-            generation,
-            header,
+            header: Some(header),
+            ..Candidate::headless(slot, generation)
         });
     }
     for &slot in &heads.damaged {
         if let Some(generation) = reader.generation_of(slot, newest.unwrap_or(superblock.generation))? {
-            let header = None;
-            candidates.push(Candidate {
-                slot,
-                generation,
-                header,
-            });
+            candidates.push(Candidate::headless(slot, generation));
         }
     }
     candidates.sort_by_key(|it| it.generation);
@@ -178,20 +192,28 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     pieces.retain(|it| it.generation >= reader.tail);
     let first = candidates.iter().find(|it| it.generation >= reader.tail);
     let first = first.and_then(|it| it.header).map(|header| header.first);
-    let mut found = Found::new(&reader, &superblock);
+    let list = &reader.list.1;
+    let mut found = Found::new(&reader, &superblock, list);
     found.take_all(&pieces, first)?;
-    let (replayed, lost, report) = (found.replayed, found.lost, found.report);
+    let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
+    let (levels, damaged) = list.open_damaged(medium, &layout);
+    report.tables_damaged = damaged;
+    let mut generations = vec![0; layout.segments as usize];
+    for it in candidates.iter().filter(|it| it.generation >= reader.tail) {
+        generations[it.slot as usize] = it.generation;
+    }
     let mut salvage = Salvage {
         superblock,
         replayed,
-        generations: vec![0; layout.segments as usize],
+        generations,
         holes: BTreeMap::new(),
+        levels,
         report,
     };
-    for candidate in candidates.iter().filter(|it| it.generation >= reader.tail) {
-        salvage.generations[candidate.slot as usize] = candidate.generation;
-    }
-    salvage.conclude(lost, &reader.described);
+    let mut kept: BTreeMap<StructureId, u64> = BTreeMap::new();
+    salvage.report.pages_lost =
+        salvage.each_in_tables(medium, |id, _, _| *kept.entry(id).or_default() += 1)?;
+    salvage.conclude(lost, &reader.described, &kept);
     Ok(salvage)
 }
 
@@ -201,8 +223,28 @@ impl Salvage {
         &self.report
     }
 
+    /// Calls `f` with structure, key and value of each entry that tables have and the log does not change; how many pages are lost.
+    pub(crate) fn each_in_tables(
+        &self,
+        medium: &dyn Device,
+        mut f: impl FnMut(StructureId, &[u8], &[u8]),
+    ) -> Result<u64, OpenError> {
+        let mut merged = Merged::lenient(self.levels.all().map(|(_, view)| view));
+        while merged.next(medium).map_err(table_error)? {
+            let (key, held) = merged.entry().map_err(table_error)?;
+            let (Some(id), Some(value)) = (structure_of(key), held.value) else {
+                continue;
+            };
+            let structure = self.replayed.structures.get(&id);
+            if structure.is_some_and(|it| it.entry_of(&key[4..]).is_none()) {
+                f(id, &key[4..], value);
+            }
+        }
+        Ok(merged.lost.unwrap_or(0))
+    }
+
     /// Counts what is there and what is lost, and ends a journal of files before its first lost change.
-    fn conclude(&mut self, mut lost: Lost, described: &Described) {
+    fn conclude(&mut self, mut lost: Lost, described: &Described, in_tables: &BTreeMap<StructureId, u64>) {
         let is_journal = self.is_journal();
         let limit = self.superblock.layout.capacity_bytes() as usize;
         let Replayed {
@@ -229,7 +271,7 @@ impl Salvage {
                 name: structure.name.to_string(),
                 kind: structure.kind,
                 is_nameless: !described.contains_key(&id),
-                kept: structure.met(),
+                kept: structure.met() + in_tables.get(&id).copied().unwrap_or(0),
                 lost: keys.into_iter().collect(),
                 left_out,
             });
@@ -260,6 +302,8 @@ struct Reader<'a> {
     claims: u64,
     tail: u64,
     described: Described,
+    /// The newest list of tables, and its record.
+    list: (u64, List),
 }
 
 impl Reader<'_> {
@@ -305,7 +349,11 @@ impl Reader<'_> {
     }
 
     fn note_descriptions(&mut self, segment: &Segment<'_>, piece: &Piece) {
+        let record = piece.header.map_or(0, |header| header.number);
         segment.readable_entries(piece, |entry, _, is_damaged| {
+            if entry.kind == EntryKind::Tables && !is_damaged && record >= self.list.0 {
+                self.list = List::parse(entry.value).map_or_else(|| self.list.clone(), |list| (record, list));
+            }
             let name = core::str::from_utf8(entry.key);
             if entry.kind == EntryKind::Describe
                 && !is_damaged
@@ -327,10 +375,10 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn new(reader: &'a Reader<'a>, superblock: &Superblock) -> Self {
+    fn new(reader: &'a Reader<'a>, superblock: &Superblock, list: &List) -> Self {
         Self {
             reader,
-            replayed: Replayed::new(superblock),
+            replayed: Replayed::new(superblock, list.flushed, !list.tables.is_empty()),
             lost: Lost::new(),
             report: SalvageReport::default(),
         }
@@ -380,11 +428,12 @@ impl<'a> Found<'a> {
 
     fn take(&mut self, segment: &Segment<'_>, piece: &Piece) {
         let mut described = BTreeSet::new();
+        let record = piece.header.map_or(0, |header| header.number);
         let is_named = segment.readable_entries(piece, |entry, location, is_damaged| {
             if entry.kind == EntryKind::Describe {
                 described.insert(entry.structure);
             }
-            self.apply(entry, location, is_damaged);
+            self.apply(record, entry, location, is_damaged);
         });
         match piece.has_damage || piece.has_gap {
             true => self.report.records_damaged += 1,
@@ -407,13 +456,17 @@ impl<'a> Found<'a> {
         self.lost.remove(&id);
     }
 
-    fn apply(&mut self, entry: &Entry<'_>, location: Location, is_damaged: bool) {
+    fn apply(&mut self, record: u64, entry: &Entry<'_>, location: Location, is_damaged: bool) {
         let id = entry.structure;
         match entry.kind {
             EntryKind::Describe if is_damaged => return,
-            EntryKind::Describe => drop(self.replayed.take(entry, location)),
+            EntryKind::Describe => drop(self.replayed.take(record, entry, location)),
             EntryKind::Drop => self.drop(id),
             _ => {}
+        }
+        let has_key = matches!(entry.kind, EntryKind::Put | EntryKind::Remove);
+        if entry.kind == EntryKind::Tables || (has_key && record <= self.replayed.flushed) {
+            return;
         }
         if matches!(entry.kind, EntryKind::Describe | EntryKind::Drop) || !self.is_there(id, entry.kind) {
             return;
@@ -422,7 +475,7 @@ impl<'a> Found<'a> {
         let lost = self.lost.entry(id).or_default();
         lost.remove(&key);
         if !is_damaged {
-            self.replayed.take(entry, location);
+            self.replayed.take(record, entry, location);
             return;
         }
         match entry.kind {
@@ -432,7 +485,7 @@ impl<'a> Found<'a> {
                 self.replayed.place(EntryKind::Remove, id, key, location);
             }
             // A position has one value: an older place of it is as good.
-            EntryKind::Push if self.replayed.structures[&id].find(entry.key).is_none() => {
+            EntryKind::Push if self.replayed.structures[&id].entry_of(entry.key).is_none() => {
                 lost.insert(key);
                 self.replayed
                     .structures

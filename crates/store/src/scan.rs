@@ -6,6 +6,7 @@ use crate::format::{PartHeader, RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADE
 use crate::index::Location;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role, State};
+use crate::table;
 use base::{Device, MediaError};
 
 /// Content of the place where a record should begin.
@@ -28,6 +29,7 @@ pub(crate) enum Head {
     Segment(SegmentHeader),
     /// Of a checkpoint.
     Part(PartHeader),
+    Table(table::Header),
     Damaged,
 }
 
@@ -93,7 +95,7 @@ pub(crate) fn head(layout: &Layout, slot: u32, sector: &[u8]) -> Head {
     let part = PartHeader::parse(&sector[SECTOR_HEADER_BYTES as usize..]);
     match (sector::tag_of(sector, Role::Checkpoint, number), part) {
         (Some(tag), Some(part)) if part.generation as u32 == tag => Head::Part(part),
-        _ => Head::Damaged,
+        _ => table::reader::header_of(layout, slot, sector).map_or(Head::Damaged, Head::Table),
     }
 }
 

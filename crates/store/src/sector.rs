@@ -9,7 +9,10 @@ pub(crate) enum Role {
     Inner = 0,
     Record = 1,
     Segment = 2,
+    /// Of a checkpoint, of a table's header, and inside of a page.
     Checkpoint = 3,
+    /// The first of a page.
+    Page = 4,
 }
 
 /// Content of the place of a sector.
@@ -64,7 +67,13 @@ pub(crate) fn judge(sector: &[u8], role: Role, tag: u32, number: u64) -> State {
         Some(found) if found == tag => State::New,
         Some(_) => State::Old,
         None => {
-            let roles = [Role::Inner, Role::Record, Role::Segment, Role::Checkpoint];
+            let roles = [
+                Role::Inner,
+                Role::Record,
+                Role::Segment,
+                Role::Checkpoint,
+                Role::Page,
+            ];
             let found = roles.into_iter().find_map(|role| tag_of(sector, role, number));
             match found {
                 Some(found) if found != tag => State::Old,

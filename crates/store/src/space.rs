@@ -1,7 +1,7 @@
 //! Which segments the log consists of, and which are free.
 
 use crate::layout::Layout;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Where replay goes on after a checkpoint: behind a record, in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,12 @@ pub(crate) struct Space {
 
 impl Space {
     /// The log is in `chain`; `aside` hold something else.
-    pub(crate) fn new(layout: Layout, chain: VecDeque<Used>, aside: &[u32], next_generation: u64) -> Self {
+    pub(crate) fn new(
+        layout: Layout,
+        chain: VecDeque<Used>,
+        aside: &BTreeSet<u32>,
+        next_generation: u64,
+    ) -> Self {
         let mut generations = vec![0; layout.segments as usize];
         for used in &chain {
             generations[used.slot as usize] = used.generation;
@@ -103,6 +108,12 @@ impl Space {
         let used = self.take(reserve, 0)?;
         self.chain.pop_back();
         Some((used.slot, used.generation))
+    }
+
+    /// The same for a table.
+    pub(crate) fn take_place(&mut self, reserve: u32) -> Option<crate::table::Place> {
+        let (slot, generation) = self.take_aside(reserve)?;
+        Some(crate::table::Place { slot, generation })
     }
 
     /// Segments that were taken aside are free again.

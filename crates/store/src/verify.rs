@@ -2,9 +2,12 @@
 
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::fetch::Found;
-use crate::recover::{OpenError, check, survey};
+use crate::recover::{OpenError, check, survey, table_error};
 use crate::replay::Replayed;
 use crate::salvage::EntryKey;
+use crate::table::merged::Merged;
+use crate::table::reader;
+use crate::table::structure_of;
 use base::Device;
 use std::collections::BTreeMap;
 
@@ -29,17 +32,32 @@ pub struct VerifyReport {
     pub superblocks_damaged: u32,
     /// Damaged headers of segments that the log does not need; opening erases them.
     pub headers_damaged: u32,
-    /// Name, kind and entries of each structure.
+    /// Tables beside the log.
+    pub tables: u32,
+    /// Bytes of them.
+    pub table_bytes: u64,
+    /// Name, kind and entries of each structure: of a map or tree with tables an estimate, see [`crate::Engine::len`].
     pub structures: Vec<(String, crate::Kind, u64)>,
 }
 
 /// Checks everything that opening would rely on, and changes nothing.
 pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
-    let mut replayed = Replayed::new(&survey.superblock);
-    let records = survey.replay(medium, None, |_, entry, location| replayed.take(entry, location))?;
+    let levels = survey.levels(medium)?;
+    for (_, view) in levels.all() {
+        reader::verify(&view.table, medium).map_err(table_error)?;
+    }
+    if let (false, Some((_, view))) = (levels.are_apart(), levels.all().next()) {
+        let offset = view.table.offset();
+        return Err(OpenError::TableDamaged { offset });
+    }
+    let mut replayed = Replayed::new(&survey.superblock, levels.flushed, levels.count() > 0);
+    let records = survey.replay(medium, None, |record, entry, location| {
+        replayed.take(record, entry, location)
+    })?;
     check(&replayed)?;
-    let all = replayed.structures.values();
+    let entries = |id| replayed.structures[&id].len() + levels.entries_of(id);
+    let all = replayed.structures.iter();
     Ok(VerifyReport {
         uuid: survey.superblock.uuid,
         epoch: survey.superblock.epoch,
@@ -50,7 +68,11 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
         is_torn: survey.is_torn,
         superblocks_damaged: survey.superblocks_damaged,
         headers_damaged: survey.damaged.len() as u32,
-        structures: all.map(|it| (it.name.to_string(), it.kind, it.len())).collect(),
+        tables: levels.count(),
+        table_bytes: levels.all().map(|(_, view)| view.table.bytes()).sum(),
+        structures: all
+            .map(|(&id, it)| (it.name.to_string(), it.kind, entries(id)))
+            .collect(),
     })
 }
 
@@ -85,6 +107,7 @@ pub fn dump(medium: &dyn Device, mut f: impl FnMut(DumpEntry)) -> Result<(), Ope
                 EntryKind::Put => "put",
                 EntryKind::Remove => "remove",
                 EntryKind::Lost => "lost",
+                EntryKind::Tables => "tables",
             },
             structure: entry.structure,
             key: entry.key.to_vec(),
@@ -104,6 +127,8 @@ pub struct Examination {
     pub entries: u64,
     /// Structure and key of each entry whose value cannot be read.
     pub unreadable: Vec<(String, EntryKey)>,
+    /// Pages of tables that cannot be read: what they have is not known.
+    pub pages_unreadable: u64,
 }
 
 /// Opens the area without a change, and reads every value.
@@ -124,6 +149,9 @@ pub fn examine(medium: &dyn Device) -> Result<Examination, OpenError> {
     };
     for structure in replayed.structures.values() {
         structure.each(|key, location| {
+            if location.is_removed() {
+                return;
+            }
             found.entries += 1;
             let is_readable = !location.is_lost()
                 && (location.length == 0 || {
@@ -139,5 +167,14 @@ pub fn examine(medium: &dyn Device) -> Result<Examination, OpenError> {
             }
         });
     }
+    let levels = survey.levels(medium)?;
+    let mut merged = Merged::lenient(levels.all().map(|(_, view)| view));
+    while merged.next(medium).map_err(table_error)? {
+        let (key, held) = merged.entry().map_err(table_error)?;
+        let structure = structure_of(key).and_then(|id| replayed.structures.get(&id));
+        let is_hidden = structure.is_none_or(|it| it.entry_of(&key[4..]).is_some());
+        found.entries += u64::from(held.value.is_some() && !is_hidden);
+    }
+    found.pages_unreadable = merged.lost.unwrap_or(0);
     Ok(found)
 }

@@ -113,6 +113,7 @@ fn an_area_whose_values_leave_gaps_is_full_before_its_limit() {
 fn a_full_index_takes_overwrites() {
     let options = Options {
         index_bytes_max: 1000,
+        spill_bytes: u64::MAX,
         ..Options::default()
     };
     let mut rig = Rig::new(roomy(), options, 1);

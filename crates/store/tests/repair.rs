@@ -21,7 +21,7 @@ fn readable(engine: &Engine, image: &dyn Device) -> (State, BTreeMap<(StructureI
                 met.collect()
             }
             Kind::Map | Kind::Tree => {
-                let keys = engine.keys(id).into_iter();
+                let keys = common::keys(engine, id, image).into_iter();
                 keys.map(|key| (key.to_vec(), engine.get(id, &key).expect("its own key")))
                     .collect()
             }
@@ -32,7 +32,7 @@ fn readable(engine: &Engine, image: &dyn Device) -> (State, BTreeMap<(StructureI
                 places.insert((id, key.clone()), found.offset());
             }
             if fetch != Fetch::Lost {
-                entries.insert(key, common::value(fetch, image));
+                entries.insert(key, common::value(fetch, image).expect("it is there"));
             }
         }
         state.insert(id, common::Contents { kind, entries });

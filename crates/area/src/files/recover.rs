@@ -133,7 +133,7 @@ fn described(area: &Area) -> Result<(Vec<(FileId, Description)>, Claim), FilesEr
     let mut all = Vec::new();
     // Version 1 has no claim: no file whose page cache is gone is proved to be the program's.
     let mut claim = Claim::default();
-    for key in map.keys() {
+    for key in map.keys()? {
         let value = map.get(&key)?.unwrap_or_default();
         let id = FileId::parse(&key).ok_or(files::Malformed(0))?;
         if id == Claim::PLACE {

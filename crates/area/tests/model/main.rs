@@ -20,11 +20,11 @@ mod stale_guard;
 #[path = "../../../os/tests/model/sync.rs"]
 mod sync;
 
-use base::Device;
+use base::{Device, MediaError};
 use check::{SCHEDULES, check, finds};
 use std::io;
 use std::sync::OnceLock;
-use store::{Durability, Engine, Kind, Layout, Op, Options, StructureId};
+use store::{Durability, Engine, Job, JobError, Kind, Layout, Op, Options, StructureId};
 use sync::Fault;
 
 /// Segments of 1 KiB and records of 256 bytes: a few appends fill a record, and some dozens the area.
@@ -64,6 +64,36 @@ fn image(free: u32) -> &'static (Vec<u8>, StructureId) {
         }
         (medium, log)
     })
+}
+
+/// The medium of an area with one map, whose keys leave memory soon.
+fn spilled() -> &'static (Vec<u8>, StructureId) {
+    static IMAGE: OnceLock<(Vec<u8>, StructureId)> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let layout = Layout {
+            segment_bytes: 4096,
+            segments: 96,
+            ..LAYOUT
+        };
+        let mut medium = vec![0; layout.capacity_bytes() as usize];
+        store::create(&mut medium, layout, [8; 16]).expect("it has room");
+        let (mut engine, _) = Engine::open(&mut medium, spilling()).expect("it was just made");
+        let (map, _) = engine
+            .create("map", Kind::Map, Durability::Sync)
+            .expect("a short name");
+        while let Some(write) = engine.next_write() {
+            medium.write_at(write.offset(), write.bytes()).expect("inside");
+            engine.written(write, Ok(()));
+        }
+        (medium, map)
+    })
+}
+
+fn spilling() -> Options {
+    Options {
+        spill_bytes: 250,
+        ..Options::default()
+    }
 }
 
 /// What the threads of a check do.
@@ -141,6 +171,12 @@ impl Memory {
         Ok(())
     }
 
+    pub(crate) fn work(&self, job: &mut Job) -> Result<(), JobError> {
+        shuttle::thread::yield_now();
+        let mut medium = self;
+        job.run(&mut medium)
+    }
+
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         sync::pass(100_000);
         shuttle::thread::yield_now();
@@ -152,6 +188,25 @@ impl Memory {
         drop(state);
         shuttle::thread::yield_now();
         Ok(())
+    }
+}
+
+/// As a job uses it.
+impl Device for &Memory {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.read(offset, bytes).map_err(|_| MediaError::Io)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.write(offset, bytes).map_err(|_| MediaError::Io)
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        Ok(())
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.state.lock().expect("no panic").0.len() as u64
     }
 }
 
@@ -175,6 +230,23 @@ fn submitters_that_find_no_room_get_some() {
 #[test]
 fn an_area_that_is_cleaned_serves_its_writers() {
     check(None, SCHEDULES, || shipped::writers(Load::FULL));
+}
+
+#[test]
+fn writers_go_on_while_memory_leaves_for_tables() {
+    check(None, SCHEDULES / 2, || shipped::spillers(None));
+}
+
+#[test]
+fn a_table_that_cannot_be_written_reaches_every_waiter() {
+    for writes in [1, 4, 6, 9] {
+        check(None, SCHEDULES / 8, move || shipped::spillers(Some(writes)));
+    }
+}
+
+#[test]
+fn a_thread_of_tables_that_is_not_called_is_found() {
+    finds(Some(Fault::NotifiesNone), || shipped::spillers(None));
 }
 
 #[test]

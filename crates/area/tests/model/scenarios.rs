@@ -4,7 +4,7 @@ macro_rules! scenarios {
     () => {
         use shuttle::thread;
         use std::sync::Arc;
-        use $crate::{Load, Memory, image, options};
+        use $crate::{Load, Memory, image, options, spilled};
 
         /// Threads that append and wait, beside the area's own thread; all of them end, and so does the area.
         pub(crate) fn writers(load: Load) {
@@ -54,6 +54,46 @@ macro_rules! scenarios {
             background.join().expect("no panic");
             let guard = shared.lock();
             assert!(load.fails_after.is_some() || guard.engine.durable() == guard.engine.newest());
+        }
+
+        /// Threads that put until memory has left for tables several times, beside the area's threads; all of them end.
+        #[allow(dead_code, reason = "one tree has it")]
+        pub(crate) fn spillers(fails_after: Option<usize>) {
+            let (medium, map) = spilled();
+            let mut medium = medium.clone();
+            let options = $crate::spilling();
+            let (engine, _) = store::Engine::open(&mut medium, options).expect("it opens");
+            let memory = Memory::new(medium, fails_after);
+            let shared = Arc::new(shared::Shared::new(memory, engine));
+            let (runner, worker) = (Arc::clone(&shared), Arc::clone(&shared));
+            let background = thread::spawn(move || runner.run());
+            let tables = thread::spawn(move || worker.run_jobs());
+            let write = move |shared: &shared::Shared, thread: u8| -> Result<(), area::AreaError> {
+                for round in 0..8 {
+                    let (key, data) = ([thread, round], [round; 60]);
+                    let op = store::Op::Put {
+                        map: *map,
+                        key: &key,
+                        data: &data,
+                    };
+                    let (receipt, guard) = shared.submit(|engine| engine.submit(&[op]))?;
+                    shared.wait(guard, receipt.ticket)?;
+                }
+                Ok(())
+            };
+            let writers: Vec<_> = (0..2)
+                .map(|thread| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || write(&shared, thread))
+                })
+                .collect();
+            for writer in writers {
+                let outcome = writer.join().expect("no panic");
+                assert!(outcome.is_ok() || fails_after.is_some());
+            }
+            shared.close();
+            background.join().expect("no panic");
+            tables.join().expect("no panic");
         }
     };
 }

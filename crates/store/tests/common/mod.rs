@@ -8,8 +8,8 @@
 use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, StructureId, SubmitError,
-    Write,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, RangeValue, StructureId,
+    SubmitError, Uncached, Write,
 };
 
 /// Small sizes, so that a run meets every case often.
@@ -133,14 +133,21 @@ pub fn contents(engine: &Engine, image: &dyn Device) -> State {
             Kind::Log | Kind::Queue => {
                 for position in engine.positions(id).unwrap() {
                     if let Some(fetch) = engine.read(id, position) {
-                        entries.insert(position_key(position), value(fetch, image));
+                        entries.insert(position_key(position), value(fetch, image).unwrap());
                     }
                 }
             }
             Kind::Map | Kind::Tree => {
-                for key in engine.keys(id) {
-                    let fetch = engine.get(id, &key).unwrap();
-                    entries.insert(key.to_vec(), value(fetch, image));
+                let found = engine.keys(id, usize::MAX).merge(&mut Uncached(image)).unwrap();
+                for (key, held) in found.entries {
+                    let held = match held {
+                        RangeValue::Table(piece) => piece.value().unwrap().to_vec(),
+                        RangeValue::Log(fetch) => value(fetch, image).unwrap(),
+                    };
+                    // A lookup finds what a range does.
+                    let found = engine.get(id, &key).and_then(|fetch| value(fetch, image));
+                    assert_eq!(found.as_ref(), Some(&held));
+                    entries.insert(key.to_vec(), held);
                 }
             }
         }
@@ -149,17 +156,30 @@ pub fn contents(engine: &Engine, image: &dyn Device) -> State {
     state
 }
 
-pub fn value(fetch: Fetch, image: &dyn Device) -> Vec<u8> {
-    match fetch {
+/// The keys of a map or tree, in order.
+pub fn keys(engine: &Engine, id: StructureId, image: &dyn Device) -> Vec<Box<[u8]>> {
+    let found = engine.keys(id, usize::MAX).merge(&mut Uncached(image)).unwrap();
+    found.entries.into_iter().map(|(key, _)| key).collect()
+}
+
+pub fn value(fetch: Fetch, image: &dyn Device) -> Option<Vec<u8>> {
+    Some(match fetch {
         Fetch::Ready(bytes) => bytes,
+        Fetch::Search(search) => {
+            let piece = search.run(&mut Uncached(image)).unwrap()?;
+            piece.value().unwrap().to_vec()
+        }
         Fetch::Read(found) => {
             let mut bytes = vec![0; found.length()];
             image.read_at(found.offset(), &mut bytes).unwrap();
             found.extract(&bytes).unwrap()
         }
         Fetch::Lost => panic!("nothing was repaired"),
-    }
+    })
 }
+
+/// Sees a rig, and an image that a crash would leave.
+pub type Look<'a> = &'a mut dyn FnMut(&Rig, Vec<u8>);
 
 /// A write under way.
 pub struct Flying {
@@ -185,6 +205,10 @@ pub struct Rig {
     /// Openings that used a checkpoint.
     pub resumed: std::cell::Cell<u64>,
     names: u32,
+    /// Different keys of maps and trees.
+    pub keys: u64,
+    /// Jobs on tables that were done.
+    pub jobs: u64,
 }
 
 impl Rig {
@@ -205,6 +229,8 @@ impl Rig {
             lies: false,
             resumed: std::cell::Cell::new(0),
             names: 0,
+            keys: 12,
+            jobs: 0,
         }
     }
 
@@ -239,7 +265,7 @@ impl Rig {
     }
 
     fn random_op(&mut self, id: StructureId, kind: Kind) -> Option<Owned> {
-        let key = vec![b'k', self.rng.below(12) as u8];
+        let key = vec![b'k', self.rng.below(self.keys) as u8];
         let range = self.engine.positions(id)?;
         Some(match (kind, self.rng.below(4)) {
             (Kind::Log, 0) => Owned::Trim(id, range.end.saturating_sub(self.rng.below(4)).max(range.start)),
@@ -360,11 +386,58 @@ impl Rig {
         }
     }
 
+    /// Runs a job on tables, if there is one, beside the writes that are under way. `look` sees the rig and the image after each write
+    /// of the job, less some of those that were not flushed.
+    pub fn job(&mut self, mut look: Option<Look<'_>>) -> bool {
+        let Some(mut job) = self.engine.take_job() else {
+            return false;
+        };
+        let mut recorded = Recorded {
+            image: self.image.clone(),
+            writes: Vec::new(),
+        };
+        let result = job.run(&mut recorded);
+        result.unwrap();
+        let mut rng = self.rng.fork();
+        let (mut flushed, mut unflushed) = (Vec::new(), Vec::new());
+        if look.is_some() {
+            flushed.clone_from(&self.image);
+        }
+        for write in recorded.writes {
+            match write {
+                None => unflushed.drain(..).for_each(|(offset, bytes): (u64, Vec<u8>)| {
+                    if look.is_some() {
+                        flushed.write_at(offset, &bytes).unwrap();
+                    }
+                }),
+                Some(write) => unflushed.push(write),
+            }
+            let Some(look) = &mut look else { continue };
+            let mut image = flushed.clone();
+            let share = [0.0, 0.5, 1.0][rng.below(3) as usize];
+            for (offset, bytes) in &unflushed {
+                for (index, part) in bytes.chunks(64).enumerate() {
+                    if rng.chance(share) {
+                        image.write_at(offset + (index * 64) as u64, part).unwrap();
+                    }
+                }
+            }
+            look(self, image);
+        }
+        assert!(unflushed.is_empty(), "a job ends with a flush");
+        self.image = recorded.image;
+        self.engine.end_job(job, result);
+        self.jobs += 1;
+        self.catch_up();
+        true
+    }
+
     /// Everything that was submitted becomes durable.
     pub fn settle(&mut self) {
         self.engine.want(self.engine.newest());
         for _ in 0..10_000 {
             self.clean();
+            self.job(None);
             self.issue();
             if !self.complete_one() && self.engine.durable() == self.engine.newest() {
                 self.catch_up();
@@ -429,9 +502,13 @@ impl Rig {
     }
 
     /// The image with each sector of the writes under way there or not, as `keep` says.
-    pub fn cut(&self, mut keep: impl FnMut() -> bool) -> Vec<u8> {
+    pub fn cut(&self, keep: impl FnMut() -> bool) -> Vec<u8> {
+        self.cut_of(self.image.clone(), keep)
+    }
+
+    /// The same of an image that has something more.
+    pub fn cut_of(&self, mut image: Vec<u8>, mut keep: impl FnMut() -> bool) -> Vec<u8> {
         let sector = self.engine.layout().sector_bytes as usize;
-        let mut image = self.image.clone();
         for flying in &self.flying {
             for (index, part) in flying.bytes.chunks(sector).enumerate() {
                 if keep() {

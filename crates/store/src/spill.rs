@@ -1,0 +1,499 @@
+//! Memory's limit: maps and trees that have grown to it go to tables, and tables are merged (docs/format/store.md, "Tables").
+//!
+//! One job is under way at a time. What leaves memory is *frozen* first: it is looked up and counts, and does not change. When
+//! the job is done, a record lists the tables, and when that record is durable the frozen part is dropped.
+
+use crate::checkpoint::Checkpoints;
+use crate::clean::Cleaning;
+use crate::damage::FetchError;
+use crate::index::Frozen;
+use crate::layout::CLEANER_SEGMENTS;
+use crate::limits::{FLUSH_SEGMENTS_MIN, MERGE_SEGMENTS, behind, entries_in, table_count};
+use crate::log::{Access, JOB_SEGMENTS_MAX, Log, Ticket, TicketState};
+use crate::table::job::{Job, JobError, Made, Merge, Work};
+use crate::table::levels::{LEVELS_MAX, Levels, Pick, View};
+use crate::table::reader::{ReadError, Table};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Tables that a merge makes at most before it tells of them.
+const MERGED_MAX: u32 = 4;
+/// Level 0 may have so many times its limit before memory has to wait for merges.
+const LAG_MAX: u64 = 3;
+
+/// The tables' state.
+pub(crate) struct Spill {
+    state: State,
+    /// Sources of the merge that goes on, and their level.
+    pass: Option<Pass>,
+    /// Where in each level the last merge ended.
+    cursors: [Vec<u8>; LEVELS_MAX],
+    /// Tables that do not count any more, as long as readers have them.
+    retired: Vec<Arc<Table>>,
+    /// What was frozen and is in tables: whoever drops it takes a while.
+    trash: Vec<Arc<Frozen>>,
+    /// Somebody has no room.
+    is_urgent: bool,
+    /// What was frozen is in tables up to this key.
+    flushed_to: Option<Arc<[u8]>>,
+    /// A job failed when this was the log's newest segment: nothing is tried again before the next one, so that generations that failed
+    /// jobs have used are soon below one that is on the medium.
+    failed_in: Option<u64>,
+}
+
+struct Pass {
+    level: usize,
+    generations: BTreeSet<u64>,
+}
+
+enum State {
+    Idle,
+    /// Frozen; the log has it durably when this is.
+    Frozen(Ticket),
+    /// Of a merge the level.
+    Running(Running),
+    /// Done, and not listed yet: there was no room for a record.
+    Made(Running, Made),
+    /// Listed by a record.
+    Listed {
+        ticket: Ticket,
+        levels: Levels,
+        retired: Vec<Arc<Table>>,
+        made: Made,
+        is_flush: bool,
+    },
+}
+
+#[derive(Clone, Default)]
+struct Running {
+    /// Inputs of a merge, and its level; nothing for a flush.
+    inputs: Vec<View>,
+    level: usize,
+    is_flush: bool,
+}
+
+impl Default for Spill {
+    fn default() -> Self {
+        Self {
+            state: State::Idle,
+            pass: None,
+            cursors: [const { Vec::new() }; LEVELS_MAX],
+            retired: Vec::new(),
+            trash: Vec::new(),
+            is_urgent: false,
+            flushed_to: None,
+            failed_in: None,
+        }
+    }
+}
+
+impl Spill {
+    /// True if memory has so much that it is to leave.
+    fn is_due(log: &Log) -> bool {
+        let keyed = log.usage.keyed;
+        let limit = log.limits.spill_bytes;
+        limit.is_some_and(|limit| keyed.live >= limit || keyed.index >= limit)
+    }
+
+    /// True if memory has all that it may have, and nothing of it can leave: the area takes nothing more that adds. After a failure
+    /// memory goes on to its last limit.
+    pub(crate) fn is_full(&self, log: &Log) -> bool {
+        self.is_over(log) && !self.is_busy() && self.failed_in.is_none() && !self.wants_job(log)
+    }
+
+    /// True while a submitter must wait: what has come since the job began is as much as may be.
+    #[inline]
+    pub(crate) fn is_behind(&self, log: &Log) -> bool {
+        self.is_over(log) && (self.is_busy() || self.wants_job(log))
+    }
+
+    #[inline]
+    fn is_over(&self, log: &Log) -> bool {
+        let keyed = log.usage.keyed;
+        let limit = log.limits.spill_bytes.map_or(u64::MAX, behind);
+        keyed.live >= limit || keyed.index >= limit
+    }
+
+    /// True if a job, or what follows one, is under way: space may come back.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.state, State::Idle)
+    }
+
+    /// True if a job is done and its tables are not listed yet.
+    pub(crate) fn has_unlisted(&self) -> bool {
+        matches!(self.state, State::Made(..))
+    }
+
+    /// Somebody has no room: true if a job may give some.
+    pub(crate) fn make_room(&mut self, log: &mut Log) -> bool {
+        self.reclaim(log);
+        if log.limits.spill_bytes.is_none() || log.is_latched() {
+            return false;
+        }
+        self.is_urgent = true;
+        self.is_busy() || (self.may_try(log) && (self.wants_flush(log) || self.picks(log)))
+    }
+
+    /// True while cleaning and checkpoints rest: the places of entries are frozen, or about to be.
+    pub(crate) fn holds(&self, log: &Log) -> bool {
+        log.frozen.is_some()
+            || (matches!(self.state, State::Idle) && self.may_try(log) && self.wants_flush(log))
+    }
+
+    fn may_try(&self, log: &Log) -> bool {
+        self.failed_in != log.space.head().map(|head| head.generation) || self.failed_in.is_none()
+    }
+
+    /// True if the log would be shorter by more segments than the tables would take.
+    fn can_free(&self, log: &Log) -> bool {
+        let keyed = log.usage.keyed;
+        let freed = log.space.chain().count() as u32;
+        keyed.live > log.layout.segment_payload_bytes() || (keyed.index > 0 && freed > self.flush_tables(log))
+    }
+
+    /// Tables that memory would become now.
+    fn flush_tables(&self, log: &Log) -> u32 {
+        let keyed = log.usage.keyed;
+        table_count(&log.layout, keyed.live, entries_in(keyed.index))
+    }
+
+    fn has_segments(&self, log: &Log, count: u32) -> bool {
+        let is_listed = log.levels.count() + FLUSH_SEGMENTS_MIN <= log.tables_listed_max();
+        log.space.free_count() >= count + CLEANER_SEGMENTS && is_listed
+    }
+
+    fn picks(&self, log: &Log) -> bool {
+        self.has_segments(log, 2) && self.pick(log).is_some()
+    }
+
+    fn wants_flush(&self, log: &Log) -> bool {
+        let is_wanted = Self::is_due(log) || (self.is_urgent && self.can_free(log));
+        let newest = log.levels.levels.first().map_or(0, Vec::len) as u64;
+        let lags = newest > LAG_MAX * Levels::tables_max(0, log.limits.run_tables);
+        is_wanted
+            && !lags
+            && self.has_segments(
+                log,
+                self.flush_tables(log).min(FLUSH_SEGMENTS_MIN) + MERGE_SEGMENTS,
+            )
+    }
+
+    /// True if [`Spill::take`] may have a job, now or after the next completion.
+    pub(crate) fn wants_job(&self, log: &Log) -> bool {
+        if log.is_latched() || log.limits.spill_bytes.is_none() || !self.may_try(log) {
+            return false;
+        }
+        match self.state {
+            State::Idle if log.frozen.is_some() => {
+                self.has_segments(log, 1 + MERGE_SEGMENTS) || self.picks(log)
+            }
+            State::Idle => self.wants_flush(log) || self.picks(log),
+            State::Frozen(ticket) => log.state(ticket) == TicketState::Durable,
+            _ => false,
+        }
+    }
+
+    /// The next job, if there is one.
+    pub(crate) fn take(
+        &mut self,
+        log: &mut Log,
+        cleaning: &Cleaning,
+        checkpoints: &Checkpoints,
+    ) -> Option<Job> {
+        self.reclaim(log);
+        if !self.wants_job(log) {
+            return None;
+        }
+        let goes_on = log.frozen.is_some() && self.has_segments(log, 1 + MERGE_SEGMENTS);
+        if matches!(self.state, State::Idle) && goes_on {
+            return Some(self.flush(log));
+        }
+        if matches!(self.state, State::Idle) && log.frozen.is_none() && self.wants_flush(log) {
+            // Both have places of entries that would not change with them.
+            if !cleaning.is_at_rest() || checkpoints.are_walking() {
+                return None;
+            }
+            self.freeze(log);
+        }
+        match self.state {
+            State::Frozen(ticket) if log.state(ticket) == TicketState::Durable => Some(self.flush(log)),
+            State::Frozen(_) => None,
+            _ => self.merge(log),
+        }
+    }
+
+    fn freeze(&mut self, log: &mut Log) {
+        let usage = core::mem::take(&mut log.usage.keyed);
+        let mut bodies = BTreeMap::new();
+        for (&id, structure) in &mut log.structures {
+            bodies.extend(structure.freeze().map(|body| (id, body)));
+        }
+        log.frozen = Some(Arc::new(Frozen {
+            bodies,
+            generations: (0..log.layout.segments)
+                .map(|slot| log.space.generation_of(slot))
+                .collect(),
+            record: log.durable().0,
+            usage,
+        }));
+        // What lazy structures have shown may not be on the medium yet.
+        let newest = log.newest();
+        log.want(newest);
+        self.state = State::Frozen(newest);
+    }
+
+    fn flush(&mut self, log: &mut Log) -> Job {
+        let frozen = Arc::clone(log.frozen.as_ref().expect("it was frozen"));
+        let count = table_count(&log.layout, frozen.usage.live, entries_in(frozen.usage.index));
+        self.state = State::Running(Running {
+            is_flush: true,
+            ..Running::default()
+        });
+        let free = log
+            .space
+            .free_count()
+            .saturating_sub(CLEANER_SEGMENTS + MERGE_SEGMENTS);
+        let free = free.min(log.tables_listed_max().saturating_sub(log.levels.count()));
+        let from = self.flushed_to.clone();
+        job(log, Work::Flush(frozen, from), count.min(free).max(1))
+    }
+
+    /// What is to be merged next.
+    fn pick(&self, log: &Log) -> Option<Pick> {
+        if let Some(pass) = &self.pass {
+            let views = log.levels.levels.get(pass.level).into_iter().flatten();
+            let is_source = |view: &&View| pass.generations.contains(&view.table.place.generation);
+            let sources: Vec<View> = views.filter(is_source).cloned().collect();
+            if !sources.is_empty() {
+                let level = pass.level;
+                return Some(Pick { level, sources });
+            }
+        }
+        log.levels
+            .pick(log.limits.run_tables, &self.cursors, self.is_urgent)
+    }
+
+    fn merge(&mut self, log: &mut Log) -> Option<Job> {
+        let Some(Pick { level, sources }) = self.pick(log) else {
+            self.is_urgent = false;
+            return None;
+        };
+        let generations = sources.iter().map(|view| view.table.place.generation).collect();
+        self.pass = Some(Pass { level, generations });
+        let first = sources.iter().map(View::first).min()?.to_vec();
+        let last = sources.iter().map(View::last).max()?.to_vec();
+        let targets = log.levels.overlapping(level + 1, &first, &last);
+        let all = || sources.iter().chain(&targets);
+        let low = all().map(View::first).min()?.to_vec();
+        let high = all().map(View::last).max()?.to_vec();
+        let merge = Merge {
+            is_bottom: log.levels.is_bottom(level + 1, &low, &high),
+            sources: sources.clone(),
+            targets: targets.clone(),
+        };
+        let free = log.space.free_count().saturating_sub(CLEANER_SEGMENTS);
+        let count = (all().count() as u32 + 1).min(MERGED_MAX).min(free);
+        self.state = State::Running(Running {
+            inputs: sources.into_iter().chain(targets).collect(),
+            level,
+            is_flush: false,
+        });
+        Some(job(log, Work::Merge(merge), count))
+    }
+
+    /// A job has ended.
+    pub(crate) fn end(
+        &mut self,
+        log: &mut Log,
+        cleaning: &mut Cleaning,
+        checkpoints: &mut Checkpoints,
+        job: Job,
+        result: Result<(), JobError>,
+    ) {
+        let State::Running(running) = core::mem::replace(&mut self.state, State::Idle) else {
+            panic!("no job was under way");
+        };
+        let mut made = job.made;
+        drop(job.work);
+        job.places
+            .into_iter()
+            .for_each(|place| log.space.give_back(place.slot));
+        if result.is_err() || log.is_latched() {
+            made.tables
+                .drain(..)
+                .for_each(|table| log.space.give_back(table.place.slot));
+            match result {
+                // What the medium has of other writes is not known either.
+                Err(JobError::Write(_)) => log.latch(),
+                Err(JobError::Read(ReadError::Fetch(FetchError::Damaged { offset }))) => {
+                    log.stats.damaged_at = Some(offset);
+                }
+                _ => {}
+            }
+            self.fail(log, &running);
+            return;
+        }
+        self.state = State::Made(running, made);
+        self.step(log, cleaning, checkpoints);
+    }
+
+    /// Nothing of a job counts: what was frozen is as before.
+    fn fail(&mut self, log: &mut Log, running: &Running) {
+        self.failed_in = log.space.head().map(|head| head.generation);
+        self.flushed_to = None;
+        self.pass = None;
+        log.stats.jobs_failed += 1;
+        if running.is_flush {
+            log.thaw();
+        }
+    }
+
+    /// Lists the tables of a job, if there is room for the record.
+    pub(crate) fn step(&mut self, log: &mut Log, cleaning: &mut Cleaning, checkpoints: &mut Checkpoints) {
+        let State::Made(running, made) = &mut self.state else {
+            return;
+        };
+        if log.is_latched() {
+            return;
+        }
+        self.retired.retain_mut(|table| !is_alone(log, table));
+        let (levels, retired) = levels_after(log, running, made);
+        let list = levels.emit();
+        if !log.fits_list(list.len()) {
+            let running = running.clone();
+            made.tables
+                .drain(..)
+                .for_each(|table| log.space.give_back(table.place.slot));
+            self.state = State::Idle;
+            self.fail(log, &running);
+            return;
+        }
+        let bytes = crate::entry::entry_bytes(0, list.len());
+        let room = cleaning.make_room(log, checkpoints, bytes, Access::Cleaner);
+        if room.is_err() {
+            return;
+        }
+        if let (Some(bound), false) = (&made.bound, running.is_flush) {
+            self.cursors[running.level] = bound.to_vec();
+        } else if let Some(last) = running.inputs.first() {
+            self.cursors[running.level] = last.last().to_vec();
+        }
+        let (made, running) = (core::mem::take(made), core::mem::take(running));
+        let ticket = log.list(list);
+        self.state = State::Listed {
+            ticket,
+            levels,
+            retired,
+            made,
+            is_flush: running.is_flush,
+        };
+    }
+
+    /// Something has become durable: the new tables count if their list is.
+    pub(crate) fn settle(&mut self, log: &mut Log) {
+        let State::Listed { ticket, .. } = &self.state else {
+            return;
+        };
+        if log.state(*ticket) != TicketState::Durable {
+            return;
+        }
+        if let State::Listed {
+            levels,
+            retired,
+            made,
+            is_flush,
+            ..
+        } = core::mem::replace(&mut self.state, State::Idle)
+        {
+            log.levels = Arc::new(levels);
+            if !is_flush {
+                log.stats.merges += 1;
+            } else if made.bound.is_some() {
+                self.flushed_to = made.bound;
+            } else {
+                self.flushed_to = None;
+                self.trash.extend(log.frozen.take());
+                log.usage.give_back(made.usage, &made.freed);
+                log.stats.flushes += 1;
+            }
+            self.is_urgent = false;
+            self.failed_in = None;
+            self.retired.extend(retired);
+            self.reclaim(log);
+        }
+    }
+
+    /// Memory that is not needed any more.
+    pub(crate) fn trash(&mut self) -> Vec<Arc<Frozen>> {
+        core::mem::take(&mut self.trash)
+    }
+
+    /// Gives segments back that nobody reads any more.
+    fn reclaim(&mut self, log: &mut Log) {
+        self.retired.retain_mut(|table| !is_alone(log, table));
+    }
+}
+
+/// Gives the segment of a table back if nobody reads it.
+fn is_alone(log: &mut Log, table: &mut Arc<Table>) -> bool {
+    let is_alone = Arc::get_mut(table).is_some();
+    if is_alone {
+        log.space.give_back(table.place.slot);
+    }
+    is_alone
+}
+
+fn job(log: &mut Log, work: Work, count: u32) -> Job {
+    let count = count.min(JOB_SEGMENTS_MAX as u32);
+    let places: VecDeque<_> = (0..count)
+        .map_while(|_| log.space.take_place(CLEANER_SEGMENTS))
+        .collect();
+    Job {
+        layout: log.layout,
+        work,
+        places,
+        structures: log.structures.keys().copied().collect(),
+        made: Made::default(),
+    }
+}
+
+/// The tables that count when a job's do, and those that do not then.
+fn levels_after(log: &Log, running: &Running, made: &Made) -> (Levels, Vec<Arc<Table>>) {
+    let mut levels = (*log.levels).clone();
+    let mut retired = Vec::new();
+    // A part of what is frozen changes nothing for the log.
+    if running.is_flush && made.bound.is_none() {
+        levels.flushed = log.frozen.as_ref().map_or(levels.flushed, |frozen| frozen.record);
+    }
+    let inputs: BTreeSet<u64> = running
+        .inputs
+        .iter()
+        .map(|view| view.table.place.generation)
+        .collect();
+    let is_input = |view: &View| inputs.contains(&view.table.place.generation);
+    for views in &mut levels.levels {
+        views.retain_mut(|view| {
+            if !is_input(view) {
+                return true;
+            }
+            match &made.bound {
+                Some(bound) if view.last() >= &**bound => {
+                    if view.first() < &**bound {
+                        view.from = Some(Arc::clone(bound));
+                    }
+                    true
+                }
+                _ => {
+                    retired.push(Arc::clone(&view.table));
+                    false
+                }
+            }
+        });
+    }
+    let level = if running.is_flush { 0 } else { running.level + 1 };
+    for table in &made.tables {
+        let table = Arc::new(table.clone());
+        levels.insert(level, View { table, from: None });
+    }
+    (levels, retired)
+}

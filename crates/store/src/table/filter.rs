@@ -1,0 +1,98 @@
+//! Which keys a table may have: a Bloom filter in blocks of 64 bytes, so that a lookup touches one page of it, and one line of
+//! the cache.
+
+use super::page::{PAGE_HEADER_BYTES, payload_bytes};
+use crate::layout::Layout;
+
+/// Bytes of a block: all bits of a key are in one.
+const BLOCK_BYTES: usize = 64;
+/// Bits for each key, and how many of them a key sets: of absent keys, one in 70 is taken for a present one.
+const BITS: usize = 10;
+const PROBES: u32 = 6;
+
+/// The hash of a key of a table.
+pub(crate) fn hash(key: &[u8]) -> u64 {
+    // The checksum has 32 bits; the multiplication spreads them.
+    u64::from(crc32c::crc32c(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Blocks that a page of a filter holds.
+fn blocks_of_page(layout: &Layout) -> usize {
+    ((payload_bytes(layout) - PAGE_HEADER_BYTES) / BLOCK_BYTES).max(1)
+}
+
+/// Bytes of content of a page of a filter.
+fn content_bytes(layout: &Layout) -> usize {
+    blocks_of_page(layout) * BLOCK_BYTES
+}
+
+/// Blocks of the medium that a page of a filter takes.
+pub(crate) fn page_blocks(layout: &Layout) -> u32 {
+    layout.extent_of((PAGE_HEADER_BYTES + content_bytes(layout)) as u32) / layout.block_bytes
+}
+
+/// Pages of the filter of so many keys.
+pub(crate) fn pages(layout: &Layout, keys: usize) -> u32 {
+    (keys * BITS).div_ceil(8 * content_bytes(layout)).max(1) as u32
+}
+
+/// Which of the filter's pages has the bits of a key.
+pub(crate) fn page_of(hash: u64, pages: u32) -> u32 {
+    (((hash >> 32) * u64::from(pages)) >> 32) as u32
+}
+
+/// The contents of the pages of a filter for the keys of these hashes.
+pub(crate) fn build(layout: &Layout, hashes: &[u64]) -> Vec<Vec<u8>> {
+    let count = pages(layout, hashes.len());
+    let mut all = vec![vec![0; content_bytes(layout)]; count as usize];
+    for &hash in hashes {
+        let content = &mut all[page_of(hash, count) as usize];
+        let block = block_of(hash, content.len());
+        for bit in bits(hash) {
+            content[block + bit / 8] |= 1 << (bit % 8);
+        }
+    }
+    all
+}
+
+/// False if no key of this hash is there. A page that makes no sense knows nothing.
+pub(crate) fn may_have(content: &[u8], hash: u64) -> bool {
+    if content.len() < BLOCK_BYTES {
+        return true;
+    }
+    let block = block_of(hash, content.len());
+    bits(hash).all(|bit| content[block + bit / 8] & (1 << (bit % 8)) != 0)
+}
+
+/// Where in the page the block of a hash begins.
+fn block_of(hash: u64, bytes: usize) -> usize {
+    let blocks = (bytes / BLOCK_BYTES) as u64;
+    // Other bits than those that chose the page.
+    let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
+    ((mixed * blocks) >> 32) as usize * BLOCK_BYTES
+}
+
+/// The bits of a key in its block.
+fn bits(hash: u64) -> impl Iterator<Item = usize> {
+    let mixed = (hash ^ (hash >> 31)).wrapping_mul(0xa53a_5635_151b_0c6f);
+    (0..PROBES).map(move |probe| (mixed >> (10 * probe) & 511) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_found_and_one_absent_key_in_forty_at_most() {
+        let layout = Layout::for_capacity(1 << 30, 4096).expect("large enough");
+        let key = |index: u32| hash(&index.to_be_bytes());
+        let hashes: Vec<u64> = (0..50_000).map(key).collect();
+        let filter = build(&layout, &hashes);
+        let may = |hash| may_have(&filter[page_of(hash, filter.len() as u32) as usize], hash);
+        assert!(hashes.iter().all(|&hash| may(hash)));
+        let mistaken = (1 << 30..).take(100_000).map(key).filter(|&hash| may(hash));
+        let mistaken = mistaken.count();
+        assert!(mistaken < 2500, "{mistaken} of 100,000");
+        assert!(may_have(&[], 7), "no filter");
+    }
+}

@@ -1,0 +1,373 @@
+//! Which tables count, in which level, and what of them is to become one.
+
+use super::filter;
+use super::reader::{Pages, Piece, ReadError, Table, header_of};
+use super::{Header, Place};
+use crate::format::{u32_at, u64_at};
+use crate::layout::Layout;
+use base::Device;
+use core::cmp::Ordering;
+use std::sync::Arc;
+
+/// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. Beyond lies no medium.
+pub(crate) const LEVELS_MAX: usize = 8;
+/// How many times the tables of a level the next one has.
+const RATIO: u64 = 8;
+/// Times that memory was emptied, before level 0 is merged into level 1: each is a table more for every lookup.
+pub(crate) const RUNS_MAX: u64 = 4;
+/// Bytes of a table in the list of tables.
+const LISTED_BYTES: usize = 16;
+/// Bytes of the list before the tables and bounds.
+const LIST_BYTES: usize = 16;
+/// A table without a bound.
+const UNBOUND: u16 = u16::MAX;
+
+/// A table, less the keys in front that a job has moved out of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub table: Arc<Table>,
+    /// Entries below this key do not count any more.
+    pub from: Option<Arc<[u8]>>,
+}
+
+impl View {
+    /// The first key that it may have.
+    pub(crate) fn first(&self) -> &[u8] {
+        match &self.from {
+            Some(from) if **from > *self.table.meta.first => from,
+            _ => &self.table.meta.first,
+        }
+    }
+
+    pub(crate) fn last(&self) -> &[u8] {
+        &self.table.meta.last
+    }
+
+    /// True if an entry of this key counts.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.from.as_ref().is_none_or(|from| **from <= *key)
+    }
+
+    /// True if it has keys from `first` to `last`.
+    pub(crate) fn overlaps(&self, first: &[u8], last: &[u8]) -> bool {
+        self.first() <= last && first <= self.last()
+    }
+}
+
+/// All tables that count, at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Levels {
+    /// Operations on keys in records up to this one are in tables.
+    pub flushed: u64,
+    /// Level 0 has the newest table first; the others go by their keys.
+    pub levels: Vec<Vec<View>>,
+}
+
+/// What the log says of the tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct List {
+    pub flushed: u64,
+    pub tables: Vec<Listed>,
+    bounds: Vec<Arc<[u8]>>,
+}
+
+/// A table in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub place: Place,
+    level: u8,
+    bound: u16,
+}
+
+impl List {
+    /// Bytes of each table.
+    pub(crate) const BYTES_EACH: usize = LISTED_BYTES;
+
+    /// Bytes of a list of so many tables, without bounds.
+    pub(crate) fn bytes(tables: u32) -> usize {
+        LIST_BYTES + tables as usize * LISTED_BYTES
+    }
+
+    /// `None` if it makes no sense.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_at_checked(LIST_BYTES)?;
+        let count = (u32_at(fixed, 8) as usize).checked_mul(LISTED_BYTES)?;
+        let (tables, mut rest) = rest.split_at_checked(count)?;
+        let mut bounds = Vec::new();
+        for _ in 0..u32_at(fixed, 12) {
+            let (length, more) = rest.split_at_checked(4)?;
+            let (bound, more) = more.split_at_checked(u32_at(length, 0) as usize)?;
+            bounds.push(bound.into());
+            rest = more;
+        }
+        let listed = |bytes: &[u8]| Listed {
+            place: Place {
+                slot: u32_at(bytes, 0),
+                generation: u64_at(bytes, 4),
+            },
+            level: bytes[12],
+            bound: u16::from_le_bytes([bytes[14], bytes[15]]),
+        };
+        let tables: Vec<Listed> = tables.chunks(LISTED_BYTES).map(listed).collect();
+        let is_sound = |it: &Listed| {
+            usize::from(it.level) < LEVELS_MAX
+                && (it.bound == UNBOUND || usize::from(it.bound) < bounds.len())
+        };
+        tables.iter().all(is_sound).then_some(Self {
+            flushed: u64_at(fixed, 0),
+            tables,
+            bounds,
+        })
+    }
+
+    /// Opens the tables of the list. `Err` has the place in the area of what is damaged.
+    pub(crate) fn open(&self, medium: &dyn Device, layout: &Layout) -> Result<Levels, ReadError> {
+        let mut levels = Levels {
+            flushed: self.flushed,
+            levels: Vec::new(),
+        };
+        for listed in &self.tables {
+            let table = self.open_one(medium, layout, listed)?;
+            let bound = self.bounds.get(usize::from(listed.bound));
+            let from = bound.filter(|_| listed.bound != UNBOUND).cloned();
+            levels.insert(
+                usize::from(listed.level),
+                View {
+                    table: Arc::new(table),
+                    from,
+                },
+            );
+        }
+        Ok(levels)
+    }
+
+    /// All tables, with what is damaged: of a table that does not tell what is in it, everything that can be read.
+    pub(crate) fn open_damaged(&self, medium: &dyn Device, layout: &Layout) -> (Levels, u64) {
+        let mut damaged = 0;
+        let mut levels = Levels::default();
+        for listed in self.tables.iter().filter(|it| it.place.slot < layout.segments) {
+            let table = self.open_one(medium, layout, listed).unwrap_or_else(|_| {
+                damaged += 1;
+                Table::without_meta(*layout, listed.place)
+            });
+            let bound = self.bounds.get(usize::from(listed.bound));
+            let from = bound.filter(|_| listed.bound != UNBOUND).cloned();
+            levels.insert(
+                usize::from(listed.level),
+                View {
+                    table: Arc::new(table),
+                    from,
+                },
+            );
+        }
+        (levels, damaged)
+    }
+
+    /// Reads one of the tables.
+    pub(crate) fn open_one(
+        &self,
+        medium: &dyn Device,
+        layout: &Layout,
+        listed: &Listed,
+    ) -> Result<Table, ReadError> {
+        let Place { slot, generation } = listed.place;
+        let damaged = crate::damage::FetchError::Damaged {
+            offset: layout.segment_offset(slot.min(layout.segments - 1)),
+        };
+        if slot >= layout.segments {
+            return Err(damaged.into());
+        }
+        let mut sector = vec![0; layout.sector_bytes as usize];
+        medium.read_at(layout.segment_offset(slot), &mut sector)?;
+        let header = header_of(layout, slot, &sector);
+        let header: Header = header.filter(|it| it.generation == generation).ok_or(damaged)?;
+        Table::open(medium, *layout, slot, &header)
+    }
+}
+
+impl Levels {
+    /// The list, as the log has it.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut bounds: Vec<Arc<[u8]>> = Vec::new();
+        let mut tables = Vec::new();
+        for (level, view) in self.all() {
+            let bound = match &view.from {
+                None => UNBOUND,
+                Some(from) => {
+                    let known = bounds.iter().position(|bound| bound == from);
+                    known.unwrap_or_else(|| {
+                        bounds.push(Arc::clone(from));
+                        bounds.len() - 1
+                    }) as u16
+                }
+            };
+            let place = view.table.place;
+            tables.extend(place.slot.to_le_bytes());
+            tables.extend(place.generation.to_le_bytes());
+            tables.extend([level as u8, 0]);
+            tables.extend(bound.to_le_bytes());
+        }
+        let mut bytes = self.flushed.to_le_bytes().to_vec();
+        bytes.extend(((tables.len() / LISTED_BYTES) as u32).to_le_bytes());
+        bytes.extend((bounds.len() as u32).to_le_bytes());
+        bytes.extend(tables);
+        for bound in bounds {
+            bytes.extend((bound.len() as u32).to_le_bytes());
+            bytes.extend(&*bound);
+        }
+        bytes
+    }
+
+    /// True if nothing has ever left memory.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.flushed == 0 && self.count() == 0
+    }
+
+    /// All tables, by level.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &View)> {
+        let levels = self.levels.iter().enumerate();
+        levels.flat_map(|(level, views)| views.iter().map(move |view| (level, view)))
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.levels.iter().map(Vec::len).sum::<usize>() as u32
+    }
+
+    /// Bytes of entries of a structure cannot be told from those of others; their number can, if none is there twice.
+    pub(crate) fn entries_of(&self, id: crate::entry::StructureId) -> u64 {
+        let counts = self.all().flat_map(|(_, view)| &view.table.meta.structures);
+        let of_it = counts.filter(|count| count.id == id);
+        let (values, removals) = of_it.fold((0, 0), |sum, it| (sum.0 + it.values, sum.1 + it.removals));
+        u64::saturating_sub(values, removals)
+    }
+
+    /// The highest number of a structure in any table.
+    pub(crate) fn structure_max(&self) -> Option<crate::entry::StructureId> {
+        let counts = self.all().flat_map(|(_, view)| &view.table.meta.structures);
+        counts.map(|count| count.id).max()
+    }
+
+    /// Puts a table into its place.
+    pub(crate) fn insert(&mut self, level: usize, view: View) {
+        while self.levels.len() <= level {
+            self.levels.push(Vec::new());
+        }
+        let views = &mut self.levels[level];
+        let at = match level {
+            0 => views.partition_point(|it| it.table.place.generation > view.table.place.generation),
+            _ => views.partition_point(|it| it.first() < view.first()),
+        };
+        views.insert(at, view);
+    }
+
+    /// The newest entry of a key.
+    pub(crate) fn get<P: Pages>(&self, pages: &mut P, key: &[u8]) -> Result<Option<Piece>, P::Error> {
+        let hash = filter::hash(key);
+        for (level, views) in self.levels.iter().enumerate() {
+            let views = match level {
+                0 => &views[..],
+                _ => at_key(views, key),
+            };
+            for view in views.iter().filter(|view| view.has(key)) {
+                if let Some(piece) = view.table.get(pages, key, hash)? {
+                    return Ok(Some(piece));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if no two tables of a level below the first overlap.
+    pub(crate) fn are_apart(&self) -> bool {
+        let below = self.levels.iter().skip(1);
+        below
+            .into_iter()
+            .all(|views| views.is_sorted_by(|a, b| a.last() < b.first()))
+    }
+
+    /// Tables that a level should have at most, if memory becomes so many at a time.
+    pub(crate) fn tables_max(level: usize, run_tables: u64) -> u64 {
+        let first = RUNS_MAX * run_tables.max(1);
+        match level {
+            0 => first,
+            _ => first.saturating_mul(RATIO.saturating_pow(level as u32 - 1)),
+        }
+    }
+
+    /// The deepest level that has tables.
+    fn deepest(&self) -> usize {
+        self.levels
+            .iter()
+            .rposition(|views| !views.is_empty())
+            .unwrap_or(0)
+    }
+
+    /// What is to be merged: a level, and the tables of it. `urgent` if space is needed, so that all duplicates should go.
+    pub(crate) fn pick(
+        &self,
+        run_tables: u64,
+        cursors: &[Vec<u8>; LEVELS_MAX],
+        urgent: bool,
+    ) -> Option<Pick> {
+        let above = self.levels.iter().enumerate().take(LEVELS_MAX - 1);
+        // The level that is the most times over its limit. Parts of 1024, as the numbers are small.
+        let excess = above.map(|(level, views)| {
+            let limit = Self::tables_max(level, run_tables);
+            (views.len() as u64 * 1024 / limit, core::cmp::Reverse(level))
+        });
+        let full = excess.max().filter(|(excess, _)| *excess > 1024);
+        let full = full.map(|(_, core::cmp::Reverse(level))| level);
+        let level = full.or_else(|| {
+            // From the top: what is above the deepest level may hide what lies there.
+            let above = self.levels.iter().take(self.deepest());
+            let top = above.into_iter().position(|views| !views.is_empty());
+            let alone = self
+                .levels
+                .first()
+                .is_some_and(|views| views.len() > 1)
+                .then_some(0);
+            top.or(alone).filter(|_| urgent)
+        })?;
+        let views = &self.levels[level];
+        let sources: Vec<View> = match level {
+            // The oldest ones: so many at a time that there is room for what they become.
+            0 => {
+                let most = Self::tables_max(0, run_tables) as usize;
+                views[views.len().saturating_sub(most)..].to_vec()
+            }
+            _ => {
+                let next = views.iter().find(|view| view.first() > &cursors[level][..]);
+                vec![next.or(views.first())?.clone()]
+            }
+        };
+        Some(Pick { level, sources })
+    }
+
+    /// Tables of a level that have keys from `first` to `last`.
+    pub(crate) fn overlapping(&self, level: usize, first: &[u8], last: &[u8]) -> Vec<View> {
+        let views = self.levels.get(level).into_iter().flatten();
+        views.filter(|view| view.overlaps(first, last)).cloned().collect()
+    }
+
+    /// True if no table below `level` has keys from `first` to `last`: removals need not be kept there.
+    pub(crate) fn is_bottom(&self, level: usize, first: &[u8], last: &[u8]) -> bool {
+        let below = self.levels.iter().skip(level + 1).flatten();
+        below.into_iter().all(|view| !view.overlaps(first, last))
+    }
+}
+
+/// Tables to be merged into the level below theirs.
+pub(crate) struct Pick {
+    pub level: usize,
+    pub sources: Vec<View>,
+}
+
+/// The table of a level without overlaps that may have `key`.
+fn at_key<'a>(views: &'a [View], key: &[u8]) -> &'a [View] {
+    let found = views.binary_search_by(|view| match () {
+        () if view.last() < key => Ordering::Less,
+        () if view.first() > key => Ordering::Greater,
+        () => Ordering::Equal,
+    });
+    found.map_or(&[], |index| &views[index..=index])
+}

@@ -1,0 +1,127 @@
+//! The newest entry of each key of some tables, in order.
+
+use super::levels::View;
+use super::page::Held;
+use super::reader::{ReadError, Stream};
+use crate::damage::FetchError;
+use base::Device;
+
+/// Entries of a view, in order.
+struct Input {
+    view: View,
+    /// Opened when its turn comes.
+    stream: Option<Stream>,
+    key: Vec<u8>,
+    /// Of two entries with one key that of the input with the lower age counts.
+    age: usize,
+}
+
+impl Input {
+    fn order(&self) -> (&[u8], usize) {
+        (&self.key, self.age)
+    }
+
+    /// Goes to the first entry, if it is not there yet, or else to the next one. False at the end.
+    fn advance(&mut self, medium: &dyn Device, lost: Option<&mut u64>) -> Result<bool, ReadError> {
+        let stream = match &mut self.stream {
+            Some(stream) => {
+                stream.advance();
+                stream
+            }
+            none => none.insert(match &self.view.from {
+                // The way to the bound may be damaged: whoever takes what is left goes through all of it.
+                Some(from) if lost.is_none() => self.view.table.stream_from(medium, from)?,
+                _ => self.view.table.stream(),
+            }),
+        };
+        let Some(lost) = lost else {
+            return Ok(stream.fill(medium)? && take_key(&mut self.key, stream)?);
+        };
+        loop {
+            match stream.fill(medium) {
+                Ok(false) => return Ok(false),
+                Ok(true) if take_key(&mut self.key, stream)? && self.view.has(&self.key) => return Ok(true),
+                Ok(true) => stream.advance(),
+                Err(_) => {
+                    *lost += 1;
+                    stream.skip_damage(medium);
+                }
+            }
+        }
+    }
+}
+
+fn take_key(key: &mut Vec<u8>, stream: &Stream) -> Result<bool, ReadError> {
+    let offset = stream.offset();
+    let (found, _) = stream.entry().ok_or(FetchError::Damaged { offset })?;
+    key.clear();
+    key.extend(found);
+    Ok(true)
+}
+
+/// See the module.
+pub(crate) struct Merged {
+    /// The one with the next entry is last.
+    inputs: Vec<Input>,
+    /// Of the entry that is shown.
+    shown: Option<Input>,
+    /// Pages that were left out as they are damaged. `None`: a damaged page is an error.
+    pub lost: Option<u64>,
+}
+
+impl Merged {
+    /// Newer tables come first.
+    pub(crate) fn new<'a>(views: impl Iterator<Item = &'a View>) -> Self {
+        let input = |(age, view): (usize, &View)| Input {
+            view: view.clone(),
+            stream: None,
+            key: view.first().to_vec(),
+            age,
+        };
+        let mut inputs: Vec<Input> = views.enumerate().map(input).collect();
+        inputs.sort_by(|a, b| b.order().cmp(&a.order()));
+        let (shown, lost) = (None, None);
+        Self { inputs, shown, lost }
+    }
+
+    /// The same, without what is damaged.
+    pub(crate) fn lenient<'a>(views: impl Iterator<Item = &'a View>) -> Self {
+        Self {
+            lost: Some(0),
+            ..Self::new(views)
+        }
+    }
+
+    /// Goes to the next key; false at the end.
+    pub(crate) fn next(&mut self, medium: &dyn Device) -> Result<bool, ReadError> {
+        let before = self.shown.take().map(|shown| {
+            let key = shown.key.clone();
+            self.go_on(shown, medium).map(|()| key)
+        });
+        let before = before.transpose()?;
+        while let Some(input) = self.inputs.pop() {
+            if input.stream.is_some() && before.as_ref() != Some(&input.key) {
+                self.shown = Some(input);
+                return Ok(true);
+            }
+            self.go_on(input, medium)?;
+        }
+        Ok(false)
+    }
+
+    fn go_on(&mut self, mut input: Input, medium: &dyn Device) -> Result<(), ReadError> {
+        if input.advance(medium, self.lost.as_mut())? {
+            let at = self.inputs.partition_point(|it| it.order() > input.order());
+            self.inputs.insert(at, input);
+        }
+        Ok(())
+    }
+
+    /// The present key and its entry.
+    pub(crate) fn entry(&self) -> Result<(&[u8], Held<'_>), ReadError> {
+        let shown = self.shown.as_ref().expect("there is a next one");
+        let stream = shown.stream.as_ref().expect("only what was opened is shown");
+        let offset = stream.offset();
+        Ok(stream.entry().ok_or(FetchError::Damaged { offset })?)
+    }
+}
