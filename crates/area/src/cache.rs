@@ -94,6 +94,11 @@ impl Cache {
         Self { pages, bytes_max }
     }
 
+    /// False if it never has any page.
+    pub(crate) fn is_there(&self) -> bool {
+        self.pages.is_some()
+    }
+
     /// The page, if it is here.
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
         self.pages.as_ref()?.get(&key)

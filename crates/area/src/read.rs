@@ -193,8 +193,13 @@ impl Reading<'_> {
         match &first {
             None => return Ok(None),
             Some(Fetch::Read(found)) => {
-                if let Some(value) = self.kept(found) {
-                    return Ok(Some(value));
+                let value = match self.cache.is_there() {
+                    true => self.kept(found),
+                    // Whatever is wrong is looked at again below.
+                    false => self.blocks_of(found)?.ok(),
+                };
+                if value.is_some() {
+                    return Ok(value);
                 }
             }
             Some(Fetch::Search(search)) => {
@@ -206,6 +211,14 @@ impl Reading<'_> {
         let mut first = Some(first);
         let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
         Ok(values.pop().expect("one was asked for"))
+    }
+
+    /// The value, from its own blocks and no others.
+    fn blocks_of(&self, found: &Found) -> Result<Result<Value, FetchError>, AreaError> {
+        let mut bytes = vec![0; found.length()];
+        let read = self.shared.storage.read(found.offset(), &mut bytes);
+        read.map_err(|source| AreaError::Read(source.kind()))?;
+        Ok(found.extract(&bytes).map(|value| Value(Bytes::Own(value))))
     }
 
     /// The value, if it lies in one page that is in the cache.
@@ -239,6 +252,10 @@ impl Reading<'_> {
             for (one, found) in missing.into_iter().zip(found) {
                 match found {
                     Place::Here(value) => values[one.place] = value,
+                    Place::Medium(found) if !self.cache.is_there() => match self.blocks_of(&found)? {
+                        Ok(value) => values[one.place] = Some(value),
+                        Err(_) => to_read.push((one, found)),
+                    },
                     Place::Medium(found) => to_read.push((one, found)),
                     Place::Tables(search) => {
                         let piece = search.run(&mut { *self })?;
