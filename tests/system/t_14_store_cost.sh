@@ -1,6 +1,7 @@
 #!/bin/bash
 # What an operation of a storage area costs, in instructions, counted by valgrind (`switchyard bench store --instructions`). The
-# bounds are what was measured and a quarter; a change that needs more has to say why.
+# bounds are what was measured and a quarter; a change that needs more has to say why. A range copies its bounds and the keys of a step
+# since there are tables, so that both can be put together without the lock: 98,527 instructions, of 70,100 before.
 source "$(dirname "$0")/lib.sh"
 need valgrind jq
 
@@ -19,5 +20,5 @@ map put:7490
 map get:8110
 tree put:7390
 tree get:8485
-tree range of 10:87700
+tree range of 10:123160
 BOUNDS

@@ -213,6 +213,11 @@ impl Reading<'_> {
         Ok(values.pop().expect("one was asked for"))
     }
 
+    /// Values of a range that are read at once, at most.
+    pub(crate) fn ahead_max(&self) -> usize {
+        if self.cache.is_there() { usize::MAX } else { 1 }
+    }
+
     /// The value, from its own blocks and no others.
     fn blocks_of(&self, found: &Found) -> Result<Result<Value, FetchError>, AreaError> {
         let mut bytes = vec![0; found.length()];

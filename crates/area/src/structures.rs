@@ -334,7 +334,9 @@ impl Tree {
     ) -> Vec<Result<Entry, AreaError>> {
         let mut bytes = 0;
         let mut fits = 0;
-        for (_, value) in found.as_slice() {
+        // A mapped medium gains nothing by reading ahead.
+        let most = self.area.reading().map_or(1, |reading| reading.ahead_max());
+        for (_, value) in found.as_slice().iter().take(most) {
             bytes += match value {
                 RangeValue::Log(Fetch::Read(found)) => found.length(),
                 _ => 0,
