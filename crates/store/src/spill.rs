@@ -350,13 +350,13 @@ impl Spill {
 
     /// Lists the tables of a job, if there is room for the record.
     pub(crate) fn step(&mut self, log: &mut Log, cleaning: &mut Cleaning, checkpoints: &mut Checkpoints) {
+        if !self.has_unlisted() || log.is_latched() {
+            return;
+        }
+        self.reclaim(log);
         let State::Made(running, made) = &mut self.state else {
             return;
         };
-        if log.is_latched() {
-            return;
-        }
-        self.retired.retain_mut(|table| !is_alone(log, table));
         let (levels, retired) = levels_after(log, running, made);
         let list = levels.emit();
         if !log.fits_list(list.len()) {

@@ -128,15 +128,7 @@ impl List {
         };
         for listed in &self.tables {
             let table = self.open_one(medium, layout, listed)?;
-            let bound = self.bounds.get(usize::from(listed.bound));
-            let from = bound.filter(|_| listed.bound != UNBOUND).cloned();
-            levels.insert(
-                usize::from(listed.level),
-                View {
-                    table: Arc::new(table),
-                    from,
-                },
-            );
+            levels.insert(usize::from(listed.level), self.view(listed, table));
         }
         Ok(levels)
     }
@@ -150,17 +142,18 @@ impl List {
                 damaged += 1;
                 Table::without_meta(*layout, listed.place)
             });
-            let bound = self.bounds.get(usize::from(listed.bound));
-            let from = bound.filter(|_| listed.bound != UNBOUND).cloned();
-            levels.insert(
-                usize::from(listed.level),
-                View {
-                    table: Arc::new(table),
-                    from,
-                },
-            );
+            levels.insert(usize::from(listed.level), self.view(listed, table));
         }
         (levels, damaged)
+    }
+
+    /// A table of the list, less what is below its bound.
+    fn view(&self, listed: &Listed, table: Table) -> View {
+        let bound = self.bounds.get(usize::from(listed.bound));
+        View {
+            table: Arc::new(table),
+            from: bound.filter(|_| listed.bound != UNBOUND).cloned(),
+        }
     }
 
     /// Reads one of the tables.
