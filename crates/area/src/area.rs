@@ -91,7 +91,7 @@ pub struct Area(Arc<Owner>);
 /// Ends the area's thread.
 struct Owner {
     shared: Arc<Shared>,
-    cache: Cache,
+    cache: Arc<Cache>,
     /// Bytes of a page of the log.
     page_bytes: u32,
     /// The area's own, and the one of its tables.
@@ -278,7 +278,7 @@ impl Area {
         details: Details,
         cache_bytes: u64,
     ) -> Result<Self, AreaError> {
-        let cache = Cache::new(cache_bytes);
+        let cache = Arc::new(Cache::new(cache_bytes));
         let page_bytes = read::page_bytes(engine.layout());
         let has_jobs = engine.may_spill();
         let shared = Arc::new(Shared::new(storage, engine));
@@ -287,11 +287,11 @@ impl Area {
             awake::never();
             runner.run();
         })?;
-        let runner = Arc::clone(&shared);
+        let (runner, rows) = (Arc::clone(&shared), Arc::clone(&cache));
         let jobs = has_jobs.then(|| {
             std::thread::Builder::new().name("tables".into()).spawn(move || {
                 awake::never();
-                runner.run_jobs();
+                runner.run_jobs(|key, value| rows.renew(key, value));
             })
         });
         Ok(Self(Arc::new(Owner {

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::{hint, io, ptr};
-use store::{Job, JobError};
+use store::{Job, JobError, Left};
 
 /// The medium of an area, used by many threads at once.
 pub(super) enum Storage {
@@ -50,9 +50,9 @@ impl Storage {
     }
 
     /// Does a job on tables.
-    pub fn work(&self, job: &mut Job) -> Result<(), JobError> {
+    pub fn work(&self, job: &mut Job, left: Left<'_>) -> Result<(), JobError> {
         let mut medium = self;
-        job.run(&mut medium)
+        job.run_telling(&mut medium, left)
     }
 
     /// Writes whole blocks of the area, durable on return.

@@ -9,14 +9,21 @@
 //! holds a lock while a page is read. Two threads that miss the same page at once both read it, as nobody waits for anybody
 //! here.
 //!
+//! # Rows
+//! Keys that are asked for often seldom share a page. So the cache also has *rows*: the newest entry of a key in tables, by the hash of
+//! the key. A lookup whose page was in the cache already leaves its row there: then the page is no longer asked for, and goes, while
+//! the row stays. A row does go out of date. When a newer entry of its key leaves memory, [`Cache::renew`] replaces it; until then memory
+//! has that entry, and nobody asks for the row.
+//!
 //! # Memory
 //! A page takes its bytes and [`ENTRY_BYTES`]. The limit counts both, so resident memory stays below it. A reader keeps a page by
 //! holding it; the limit does not count pages that readers alone hold.
 
+use foldhash::fast::RandomState;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 /// Memory beside a page: the entry and its share of the table, of the names of pages that made way (half as many), the count of
@@ -61,10 +68,44 @@ pub(crate) struct Blank {
     length: usize,
 }
 
-/// Pages by their names.
+/// The index of rows: no segment has so many pages.
+const ROW: u32 = u32::MAX;
+/// Longer entries are left to their pages.
+const ROW_BYTES_MAX: usize = 2048;
+
+/// The entry of a key: the bytes of the key's length, the key, the value.
+pub(crate) struct Row(Page);
+
+impl Row {
+    const LENGTH_BYTES: usize = 4;
+
+    fn new(key: &[u8], value: &[u8]) -> Self {
+        let length = (key.len() as u32).to_le_bytes();
+        Self([&length, key, value].concat().into())
+    }
+
+    fn key_end(&self) -> usize {
+        let (length, _) = self.0.split_first_chunk().expect("a row has its key's length");
+        Self::LENGTH_BYTES + u32::from_le_bytes(*length) as usize
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.0[Self::LENGTH_BYTES..self.key_end()]
+    }
+
+    /// Where the value is in which bytes.
+    pub(crate) fn into_value(self) -> (Page, Range<usize>) {
+        let range = self.key_end()..self.0.len();
+        (self.0, range)
+    }
+}
+
+/// Pages by their names, and rows by their keys.
 pub(crate) struct Cache {
     /// `None` with too little memory to be of use.
     pages: Option<quick_cache::sync::Cache<PageKey, Page, Bytes, Spread>>,
+    /// Of the names of rows.
+    seed: RandomState,
     bytes_max: u64,
 }
 
@@ -91,7 +132,11 @@ impl Cache {
             quick_cache::sync::Cache::with_options(options, Bytes, Spread, lifecycle)
         };
         let pages = (bytes_max >= BYTES_MIN).then(make);
-        Self { pages, bytes_max }
+        Self {
+            pages,
+            seed: RandomState::default(),
+            bytes_max,
+        }
     }
 
     /// False if it never has any page.
@@ -108,6 +153,43 @@ impl Cache {
     pub(crate) fn keep(&self, key: PageKey, page: &Page) {
         if let Some(pages) = &self.pages {
             pages.insert(key, Arc::clone(page));
+        }
+    }
+
+    fn row_name(&self, key: &[u8]) -> PageKey {
+        PageKey {
+            generation: self.seed.hash_one(key),
+            index: ROW,
+        }
+    }
+
+    /// The row of a key of tables, if it is here.
+    pub(crate) fn row(&self, key: &[u8]) -> Option<Row> {
+        let row = Row(self.pages.as_ref()?.get(&self.row_name(key))?);
+        (row.key() == key).then_some(row)
+    }
+
+    /// Keeps a row. It must be of the newest entry that the key has in tables, and stay that until the next call of
+    /// [`Cache::renew`] with the key.
+    pub(crate) fn keep_row(&self, key: &[u8], value: &[u8]) {
+        if let Some(pages) = &self.pages
+            && key.len() + value.len() <= ROW_BYTES_MAX
+        {
+            pages.insert(self.row_name(key), Row::new(key, value).0);
+        }
+    }
+
+    /// The newest entry of a key is leaving memory: its row follows, if there is one.
+    pub(crate) fn renew(&self, key: &[u8], value: Option<&[u8]>) {
+        let Some(pages) = &self.pages else { return };
+        let name = self.row_name(key);
+        let is_there = pages.peek(&name).is_some_and(|row| Row(row).key() == key);
+        match value {
+            Some(value) if is_there && key.len() + value.len() <= ROW_BYTES_MAX => {
+                pages.insert(name, Row::new(key, value).0);
+            }
+            _ if is_there => _ = pages.remove(&name),
+            _ => {}
         }
     }
 

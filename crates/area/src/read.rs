@@ -106,19 +106,33 @@ impl Pages for Reading<'_> {
     type Error = AreaError;
 
     fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
-        let (generation, index) = at.name();
-        let key = PageKey { generation, index };
-        if let Some(page) = self.cache.get(key) {
+        match self.cached(at) {
+            Some(page) => Ok(page),
+            None => self.page_of_table(at),
+        }
+    }
+}
+
+fn key_of(at: &store::PageAt) -> PageKey {
+    let (generation, index) = at.name();
+    PageKey { generation, index }
+}
+
+/// The same for a lookup, which says whether a page had to be read for it.
+struct Lookup<'a> {
+    reading: Reading<'a>,
+    has_read: bool,
+}
+
+impl Pages for Lookup<'_> {
+    type Error = AreaError;
+
+    fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
+        if let Some(page) = self.reading.cached(at) {
             return Ok(page);
         }
-        let mut blank = Blank::new(at.length());
-        self.shared
-            .storage
-            .read_all(std::iter::once((at.offset(), &mut *blank)))
-            .map_err(|source| AreaError::Read(source.kind()))?;
-        let page: Page = at.extract(&blank)?.into();
-        self.cache.keep(key, &page);
-        Ok(page)
+        self.has_read = true;
+        self.reading.page_of_table(at)
     }
 }
 
@@ -138,6 +152,45 @@ struct Missing {
 }
 
 impl Reading<'_> {
+    fn cached(&self, at: &store::PageAt) -> Option<Page> {
+        self.cache.get(key_of(at))
+    }
+
+    /// A page of a table, from the medium.
+    fn page_of_table(&self, at: &store::PageAt) -> Result<Page, AreaError> {
+        let mut blank = Blank::new(at.length());
+        self.shared
+            .storage
+            .read_all(std::iter::once((at.offset(), &mut *blank)))
+            .map_err(|source| AreaError::Read(source.kind()))?;
+        let page: Page = at.extract(&blank)?.into();
+        self.cache.keep(key_of(at), &page);
+        Ok(page)
+    }
+
+    /// The value that tables have.
+    fn search(&self, search: &Search) -> Result<Option<Value>, AreaError> {
+        if let Some(row) = self.cache.row(search.key()) {
+            let (page, range) = row.into_value();
+            return Ok(Some(Value(Bytes::Page(page, range))));
+        }
+        let mut lookup = Lookup {
+            reading: *self,
+            has_read: false,
+        };
+        let piece = search.run(&mut lookup)?;
+        if let Some(value) = piece.as_ref().and_then(Piece::value)
+            && !lookup.has_read
+        {
+            // No newer entry of the key can leave memory meanwhile.
+            let guard = self.shared.lock();
+            if guard.engine.freezes() == search.freezes() {
+                self.cache.keep_row(search.key(), value);
+            }
+        }
+        Ok(piece.map(|piece| Value(Bytes::Piece(piece))))
+    }
+
     /// The pages, in the order of `wanted`: from the cache, or from the medium by one submission. `is_final` says whether a page
     /// that was read is intact and can never change: then it is kept.
     pub(crate) fn pages(
@@ -203,8 +256,7 @@ impl Reading<'_> {
                 }
             }
             Some(Fetch::Search(search)) => {
-                let piece = search.run(&mut { *self })?;
-                return Ok(piece.map(|piece| Value(Bytes::Piece(piece))));
+                return self.search(search);
             }
             Some(Fetch::Ready(_) | Fetch::Lost) => {}
         }
@@ -263,8 +315,7 @@ impl Reading<'_> {
                     },
                     Place::Medium(found) => to_read.push((one, found)),
                     Place::Tables(search) => {
-                        let piece = search.run(&mut { *self })?;
-                        values[one.place] = piece.map(|piece| Value(Bytes::Piece(piece)));
+                        values[one.place] = self.search(&search)?;
                     }
                 }
             }

@@ -328,15 +328,16 @@ impl Shared {
         }
     }
 
-    /// The thread of the tables: does one job after the other, without the lock. Ends when the area is closed.
-    pub(super) fn run_jobs(&self) {
+    /// The thread of the tables: does one job after the other, without the lock. Ends when the area is closed. `left` is told of
+    /// what leaves memory ([`store::Job::run_telling`]).
+    pub(super) fn run_jobs(&self, mut left: impl FnMut(&[u8], Option<&[u8]>)) {
         let alarm = Alarm(self);
         let mut guard = self.lock();
         while !guard.is_closing {
             guard.are_jobs_called = false;
             if let Some(mut job) = guard.engine.take_job() {
                 drop(guard);
-                let result = self.storage.work(&mut job);
+                let result = self.storage.work(&mut job, &mut left);
                 guard = self.lock();
                 let before = guard.engine.durable().0;
                 guard.engine.end_job(job, result);

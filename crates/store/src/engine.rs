@@ -316,8 +316,16 @@ impl Engine {
             Some(at) if at.is_removed() => None,
             Some(at) => Some(self.log.fetch(at)),
             None if self.log.levels.is_unused() => None,
-            None => Some(Fetch::Search(Search::new(&self.log.levels, map, key))),
+            None => {
+                let search = Search::new(&self.log.levels, map, key, self.freezes());
+                Some(Fetch::Search(search))
+            }
         }
+    }
+
+    /// How often memory was frozen. While it stays the same, what a [`Search`] finds is right for each key that is not in memory.
+    pub fn freezes(&self) -> u64 {
+        self.spill.freezes()
     }
 
     /// The entry at a position of a log or queue.

@@ -65,7 +65,7 @@ pub use range::{RangeEntries, RangePart, RangeValue};
 pub use recover::{OpenError, RecoveryReport};
 pub use repair::RepairError;
 pub use salvage::{EntryKey, Salvage, SalvageReport, SalvagedStructure, salvage};
-pub use table::job::{Job, JobError};
+pub use table::job::{Job, JobError, Left};
 pub use table::reader::{PageAt, Pages, Piece, ReadError, Uncached};
 pub use table::scan::{KeyedPiece, Scan, Search};
 pub use verify::{DumpEntry, Examination, VerifyReport, dump, examine, verify};

@@ -36,6 +36,8 @@ pub(crate) struct Spill {
     is_urgent: bool,
     /// What was frozen is in tables up to this key.
     flushed_to: Option<Arc<[u8]>>,
+    /// How often memory was frozen.
+    freezes: u64,
     /// A job failed when this was the log's newest segment: nothing is tried again before the next one, so that generations that failed
     /// jobs have used are soon below one that is on the medium.
     failed_in: Option<u64>,
@@ -83,6 +85,7 @@ impl Default for Spill {
             is_urgent: false,
             flushed_to: None,
             failed_in: None,
+            freezes: 0,
         }
     }
 }
@@ -222,7 +225,12 @@ impl Spill {
         }
     }
 
+    pub(crate) fn freezes(&self) -> u64 {
+        self.freezes
+    }
+
     fn freeze(&mut self, log: &mut Log) {
+        self.freezes += 1;
         let usage = core::mem::take(&mut log.usage.keyed);
         let mut bodies = BTreeMap::new();
         for (&id, structure) in &mut log.structures {

@@ -24,7 +24,7 @@ use base::{Device, MediaError};
 use check::{SCHEDULES, check, finds};
 use std::io;
 use std::sync::OnceLock;
-use store::{Durability, Engine, Job, JobError, Kind, Layout, Op, Options, StructureId};
+use store::{Durability, Engine, Job, JobError, Kind, Layout, Left, Op, Options, StructureId};
 use sync::Fault;
 
 /// Segments of 1 KiB and records of 256 bytes: a few appends fill a record, and some dozens the area.
@@ -171,10 +171,10 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn work(&self, job: &mut Job) -> Result<(), JobError> {
+    pub(crate) fn work(&self, job: &mut Job, left: Left<'_>) -> Result<(), JobError> {
         shuttle::thread::yield_now();
         let mut medium = self;
-        job.run(&mut medium)
+        job.run_telling(&mut medium, left)
     }
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

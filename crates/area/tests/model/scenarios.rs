@@ -67,7 +67,7 @@ macro_rules! scenarios {
             let shared = Arc::new(shared::Shared::new(memory, engine));
             let (runner, worker) = (Arc::clone(&shared), Arc::clone(&shared));
             let background = thread::spawn(move || runner.run());
-            let tables = thread::spawn(move || worker.run_jobs());
+            let tables = thread::spawn(move || worker.run_jobs(|_, _| {}));
             let write = move |shared: &shared::Shared, thread: u8| -> Result<(), area::AreaError> {
                 for round in 0..8 {
                     let (key, data) = ([thread, round], [round; 60]);

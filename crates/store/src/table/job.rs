@@ -87,11 +87,21 @@ impl Job {
     /// # Errors
     /// The medium fails, or something that is to be read is damaged.
     pub fn run(&mut self, medium: &mut dyn Device) -> Result<(), JobError> {
+        self.run_telling(medium, &mut |_, _| {})
+    }
+
+    /// The same. `left` is told of each entry that leaves memory: its [`crate::Search::key`], and its value or that it was removed. Nobody
+    /// looks the key up in tables before the job's tables count.
+    ///
+    /// # Errors
+    /// As of [`Job::run`].
+    pub fn run_telling(&mut self, medium: &mut dyn Device, left: Left<'_>) -> Result<(), JobError> {
         let mut output = Output {
             layout: self.layout,
             places: core::mem::take(&mut self.places),
             writer: None,
             tables: Vec::new(),
+            left,
         };
         let result = match &self.work {
             Work::Flush(frozen, from) => {
@@ -114,15 +124,19 @@ impl Job {
     }
 }
 
+/// Whoever is told of what leaves memory.
+pub type Left<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>);
+
 /// The tables that a job writes.
-struct Output {
+struct Output<'a> {
     layout: Layout,
     places: VecDeque<Place>,
     writer: Option<Writer>,
     tables: Vec<Table>,
+    left: Left<'a>,
 }
 
-impl Output {
+impl Output<'_> {
     /// Adds an entry. False if all segments are full.
     fn add(&mut self, key: &[u8], held: Held<'_>, medium: &mut dyn Device) -> Result<bool, JobError> {
         let value_bytes = held.value.map_or(0, <[u8]>::len);
@@ -161,7 +175,7 @@ fn flush_some(
     frozen: &Frozen,
     id: StructureId,
     entries: &[(&[u8], Location)],
-    output: &mut Output,
+    output: &mut Output<'_>,
     medium: &mut dyn Device,
 ) -> Result<Option<Arc<[u8]>>, JobError> {
     // Values are read in the order of the medium, and written in that of their keys.
@@ -182,6 +196,7 @@ fn flush_some(
         if !output.add(&key, held, medium)? {
             return Ok(Some(key.into()));
         }
+        (output.left)(&key, held.value);
     }
     Ok(None)
 }
@@ -241,7 +256,7 @@ impl Made {
         frozen: &Frozen,
         from: &[u8],
         structures: &BTreeSet<StructureId>,
-        output: &mut Output,
+        output: &mut Output<'_>,
         medium: &mut dyn Device,
     ) -> Result<(), JobError> {
         self.freed = vec![0; frozen.generations.len()];
@@ -279,7 +294,7 @@ impl Made {
         &mut self,
         merge: &Merge,
         structures: &BTreeSet<StructureId>,
-        output: &mut Output,
+        output: &mut Output<'_>,
         medium: &mut dyn Device,
     ) -> Result<(), JobError> {
         let mut merged = Merged::new(merge.sources.iter().chain(&merge.targets));

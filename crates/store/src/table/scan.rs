@@ -14,14 +14,26 @@ pub type KeyedPiece = (Box<[u8]>, Piece);
 pub struct Search {
     levels: Arc<Levels>,
     key: Vec<u8>,
+    freezes: u64,
 }
 
 impl Search {
-    pub(crate) fn new(levels: &Arc<Levels>, structure: StructureId, key: &[u8]) -> Self {
+    pub(crate) fn new(levels: &Arc<Levels>, structure: StructureId, key: &[u8], freezes: u64) -> Self {
         Self {
             levels: Arc::clone(levels),
             key: table_key(structure, key),
+            freezes,
         }
+    }
+
+    /// The key in tables: its structure comes before it.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// [`crate::Engine::freezes`] when it was looked up.
+    pub fn freezes(&self) -> u64 {
+        self.freezes
     }
 
     /// The newest entry of the key; `None` if it has none, or was removed.

@@ -5,8 +5,8 @@ use anyhow::Context;
 use area::{Area, AreaOptions, Op, Tree};
 use std::ops::Bound;
 
-/// Bytes of the index for each key, at most.
-const INDEX_BYTES: u64 = 128;
+/// What stays in memory of maps and trees: RocksDB and fjall are given as much.
+const SPILL_BYTES: u64 = 16 << 20;
 /// The area beside its data: what a log needs to be cleaned seldom.
 const AREA_BYTES: u64 = 256 << 20;
 
@@ -22,7 +22,8 @@ impl Ours {
         let data_bytes = plan.keys * (plan.bytes as u64 + 48);
         let options = AreaOptions {
             cache_bytes_max: plan.cache_bytes,
-            index_bytes_max: plan.keys * INDEX_BYTES,
+            index_bytes_max: 4 * SPILL_BYTES,
+            spill_bytes: SPILL_BYTES,
             ..AreaOptions::new(3 * data_bytes + AREA_BYTES)
         };
         let area = Area::open(&plan.dir.join("it.area"), &options)?;
