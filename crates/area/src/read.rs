@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::{Deref, Range};
+use std::sync::Arc;
 use store::{Engine, Fetch, FetchError, Found, Layout, PageView, Pages, Piece, Search};
 
 /// Lookups of a value that moves while it is read.
@@ -64,6 +65,11 @@ enum Bytes {
 }
 
 impl Value {
+    fn whole(page: Page) -> Self {
+        let range = 0..page.len();
+        Self(Bytes::Page(page, range))
+    }
+
     /// A copy, or the value itself if it has its own memory.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
@@ -258,7 +264,8 @@ impl Reading<'_> {
             Some(Fetch::Search(search)) => {
                 return self.search(search);
             }
-            Some(Fetch::Ready(_) | Fetch::Lost) => {}
+            Some(Fetch::Ready(bytes)) => return Ok(Some(Value::whole(Arc::clone(bytes)))),
+            Some(Fetch::Lost) => {}
         }
         let mut first = Some(first);
         let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
@@ -336,7 +343,7 @@ impl Reading<'_> {
         let guard = self.shared.lock();
         let look = |one: &Missing| match find(&guard.engine, one.place) {
             None => Ok(Place::Here(None)),
-            Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value(Bytes::Own(bytes))))),
+            Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value::whole(bytes)))),
             Some(Fetch::Lost) => Err(AreaError::Lost),
             Some(Fetch::Read(found)) => Ok(Place::Medium(found)),
             Some(Fetch::Search(search)) => Ok(Place::Tables(search)),

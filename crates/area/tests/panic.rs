@@ -54,7 +54,7 @@ impl Brittle {
         self.break_down();
     }
 
-    pub(crate) fn work(&self, _: &mut store::Job) -> Result<(), store::JobError> {
+    pub(crate) fn work(&self, _: &mut store::Job, _: store::Left<'_>) -> Result<(), store::JobError> {
         self.break_down();
     }
 

@@ -73,7 +73,7 @@ fn layout(block_sectors: u32) -> Layout {
 /// The bytes of an entry.
 fn value(fetch: Fetch, image: &dyn Device) -> Vec<u8> {
     match fetch {
-        Fetch::Ready(bytes) => bytes,
+        Fetch::Ready(bytes) => bytes.to_vec(),
         Fetch::Read(found) => {
             let mut bytes = vec![0; found.length()];
             image.read_at(found.offset(), &mut bytes).expect("it is intact");

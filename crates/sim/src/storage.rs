@@ -518,7 +518,7 @@ fn contents(engine: &Engine, medium: &dyn Device) -> Option<State> {
 
 fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
     match fetch {
-        Fetch::Ready(bytes) => Some(bytes),
+        Fetch::Ready(bytes) => Some(bytes.to_vec()),
         Fetch::Read(found) => {
             let mut bytes = vec![0; found.length()];
             medium.read_at(found.offset(), &mut bytes).expect("inside");

@@ -326,8 +326,8 @@ fn visit(log: &Log, id: StructureId, structure: &Structure, walk: &mut Walk) -> 
         (Body::Map(map), Cursor::Shard(shard)) => {
             *shard += 1;
             let (shard, is_done) = (*shard - 1, *shard == SHARDS);
-            for (key, location) in map.shard(shard) {
-                put_key(log, walk, id, key, location);
+            for (key, slot) in map.shard(shard) {
+                put_key(log, walk, id, key, slot.at);
             }
             is_done
         }
@@ -339,8 +339,8 @@ fn visit(log: &Log, id: StructureId, structure: &Structure, walk: &mut Walk) -> 
             let range = tree.range::<[u8], _>((from, Bound::Unbounded));
             let step: Vec<_> = range.take(WALK_STEP).collect();
             let last = step.last().map(|(key, _)| (*key).clone());
-            for &(key, &location) in &step {
-                put_key(log, walk, id, key, location);
+            for &(key, slot) in &step {
+                put_key(log, walk, id, key, slot.at);
             }
             walk.cursor = Cursor::After(last);
             step.len() < WALK_STEP

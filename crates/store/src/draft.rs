@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::entry::{ENTRY_HEADER_BYTES, Entry, EntryKind, StructureId};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
-use crate::index::{Key, Location, Usage};
+use crate::index::{Key, Location, Slot, Usage};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role};
 
@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub effect: Effect,
     pub structure: StructureId,
     pub key: Key,
-    pub location: Location,
+    pub slot: Slot,
 }
 
 /// A record that takes entries.

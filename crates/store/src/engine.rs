@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
 use crate::entry::{Durability, Kind, Op, StructureId, entry_bytes};
 use crate::fetch::Fetch;
-use crate::index::{Body, Location, Structure, Usage};
+use crate::index::{Body, Slot, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
 use crate::range::RangePart;
@@ -312,9 +312,9 @@ impl Engine {
         if !structure.kind.has_keys() {
             return None;
         }
-        match self.log.entry_of(map, key) {
-            Some(at) if at.is_removed() => None,
-            Some(at) => Some(self.log.fetch(at)),
+        match self.log.slot_of(map, key) {
+            Some(slot) if slot.at.is_removed() => None,
+            Some(slot) => Some(self.log.fetch_slot(slot)),
             None if self.log.levels.is_unused() => None,
             None => {
                 let search = Search::new(&self.log.levels, map, key, self.freezes());
@@ -361,8 +361,8 @@ impl Engine {
             }
             let below = (order != Ordering::Less).then(|| older.next()).flatten();
             let above = (order != Ordering::Greater).then(|| newer.next()).flatten();
-            let (key, at) = above.or(below).expect("one of them was there");
-            let fetch = (!at.is_removed()).then(|| self.log.fetch(at));
+            let (key, slot) = above.or(below).expect("one of them was there");
+            let fetch = (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
             part.memory.push((key.into(), fetch));
         }
         part.tables = self.scan(tree, bounds.0);
@@ -381,7 +381,7 @@ impl Engine {
 
     /// The first keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
     pub fn keys(&self, map: StructureId, limit: usize) -> RangePart {
-        let mut keys: BTreeMap<Box<[u8]>, Location> = BTreeMap::new();
+        let mut keys: BTreeMap<Box<[u8]>, &Slot> = BTreeMap::new();
         let frozen = self
             .log
             .frozen
@@ -390,14 +390,14 @@ impl Engine {
         let own = self.log.structures.get(&map).map(|it| &it.body);
         for body in frozen.into_iter().chain(own) {
             match body {
-                Body::Map(map) => keys.extend(map.iter().map(|(key, at)| (key.into(), at))),
-                Body::Tree(tree) => keys.extend(tree.iter().map(|(key, &at)| (key.clone(), at))),
+                Body::Map(map) => keys.extend(map.iter().map(|(key, slot)| (key.into(), slot))),
+                Body::Tree(tree) => keys.extend(tree.iter().map(|(key, slot)| (key.clone(), slot))),
                 Body::Log { .. } | Body::Queue { .. } => {}
             }
         }
-        let fetch = |at: Location| (!at.is_removed()).then(|| self.log.fetch(at));
+        let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
         let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded), limit);
-        part.memory = keys.into_iter().map(|(key, at)| (key, fetch(at))).collect();
+        part.memory = keys.into_iter().map(|(key, slot)| (key, fetch(slot))).collect();
         part.tables = self.scan(map, Bound::Unbounded);
         part
     }

@@ -6,12 +6,13 @@ use crate::index::Location;
 use crate::layout::Layout;
 use crate::sector::{self, Role};
 use crate::table::scan::Search;
+use std::sync::Arc;
 
 /// Place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// Here.
-    Ready(Vec<u8>),
+    Ready(Arc<[u8]>),
     /// On the medium.
     Read(Found),
     /// In tables, if anywhere.

@@ -4,6 +4,7 @@ use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId,
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// Place of an entry's value: slot, byte of the segment's payload, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,11 +81,30 @@ impl Location {
     }
 }
 
+/// An entry of a key that is in memory: its place in the log, and its value if memory has that, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub at: Location,
+    pub value: Option<Arc<[u8]>>,
+}
+
+impl From<Location> for Slot {
+    fn from(at: Location) -> Self {
+        Self { at, value: None }
+    }
+}
+
+impl Slot {
+    fn held_bytes(&self) -> u64 {
+        self.value.as_ref().map_or(0, |value| held_bytes(value.len()))
+    }
+}
+
 /// Parts of a map: one is walked at a time, and grows alone.
 pub(crate) const SHARDS: usize = 256;
 
 /// A map in parts.
-pub(crate) struct Shards(Box<[ByteMap<Location>]>);
+pub(crate) struct Shards(Box<[ByteMap<Slot>]>);
 
 impl Shards {
     fn new(seed: u64) -> Self {
@@ -95,19 +115,19 @@ impl Shards {
         crc32c::crc32c(key) as usize % SHARDS
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<&Location> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Slot> {
         self.0[Self::of(key)].get(key)
     }
 
-    fn get_mut(&mut self, key: &[u8]) -> Option<&mut Location> {
+    fn get_mut(&mut self, key: &[u8]) -> Option<&mut Slot> {
         self.0[Self::of(key)].get_mut(key)
     }
 
-    fn insert(&mut self, key: Box<[u8]>, location: Location) -> Option<Location> {
-        self.0[Self::of(&key)].insert(key, location)
+    fn insert(&mut self, key: Box<[u8]>, slot: Slot) -> Option<Slot> {
+        self.0[Self::of(&key)].insert(key, slot)
     }
 
-    fn remove(&mut self, key: &[u8]) -> Option<Location> {
+    fn remove(&mut self, key: &[u8]) -> Option<Slot> {
         self.0[Self::of(key)].remove(key)
     }
 
@@ -120,14 +140,14 @@ impl Shards {
     }
 
     /// The entries of a part, in order.
-    pub(crate) fn shard(&self, index: usize) -> impl Iterator<Item = (&[u8], Location)> {
+    pub(crate) fn shard(&self, index: usize) -> impl Iterator<Item = (&[u8], &Slot)> {
         let shard = &self.0[index];
         let keys = shard.sorted_keys().into_iter();
-        keys.map(|key| (key, *shard.get(key).expect("its own key")))
+        keys.map(|key| (key, shard.get(key).expect("its own key")))
     }
 
     /// All entries, by part.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Location)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &Slot)> {
         (0..SHARDS).flat_map(|index| self.shard(index))
     }
 }
@@ -187,14 +207,14 @@ impl core::ops::SubAssign for Usage {
 }
 
 impl Usage {
-    pub(crate) fn add(&mut self, kind: Kind, key: usize, location: Location) {
-        self.live += entry_bytes(key, location.length as usize) as u64;
-        self.index += index_bytes(kind, key);
+    pub(crate) fn add(&mut self, kind: Kind, key: usize, slot: &Slot) {
+        self.live += slot.at.entry_bytes(key);
+        self.index += index_bytes(kind, key) + slot.held_bytes();
     }
 
-    fn remove(&mut self, kind: Kind, key: usize, location: Location) {
-        self.live -= entry_bytes(key, location.length as usize) as u64;
-        self.index -= index_bytes(kind, key);
+    fn remove(&mut self, kind: Kind, key: usize, slot: &Slot) {
+        self.live -= slot.at.entry_bytes(key);
+        self.index -= index_bytes(kind, key) + slot.held_bytes();
     }
 }
 
@@ -223,13 +243,13 @@ impl Tally {
         self.slots[slot as usize]
     }
 
-    fn add(&mut self, kind: Kind, key: usize, location: Location) {
-        self.all.add(kind, key, location);
+    fn add(&mut self, kind: Kind, key: usize, slot: &Slot) {
+        self.all.add(kind, key, slot);
         if kind.has_keys() {
-            self.keyed.add(kind, key, location);
+            self.keyed.add(kind, key, slot);
         }
-        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
-            *slot += entry_bytes(key, location.length as usize) as u64;
+        if let Some(live) = self.slots.get_mut(slot.at.slot as usize) {
+            *live += slot.at.entry_bytes(key);
         }
     }
 
@@ -245,29 +265,26 @@ impl Tally {
     pub(crate) fn forget_all(&mut self, body: &Body) {
         let kind = body.kind();
         match body {
-            Body::Map(map) => map.iter().for_each(|(key, at)| self.forget(kind, key.len(), at)),
+            Body::Map(map) => map.iter().for_each(|(key, slot)| self.forget(kind, key.len(), slot)),
             Body::Tree(tree) => tree
                 .iter()
-                .for_each(|(key, &at)| self.forget(kind, key.len(), at)),
+                .for_each(|(key, slot)| self.forget(kind, key.len(), slot)),
             Body::Log { .. } | Body::Queue { .. } => {}
         }
     }
 
     /// An entry that was frozen is counted no more.
-    fn forget(&mut self, kind: Kind, key: usize, location: Location) {
-        self.all.remove(kind, key, location);
-        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
-            *slot -= location.entry_bytes(key);
+    fn forget(&mut self, kind: Kind, key: usize, slot: &Slot) {
+        self.all.remove(kind, key, slot);
+        if let Some(live) = self.slots.get_mut(slot.at.slot as usize) {
+            *live -= slot.at.entry_bytes(key);
         }
     }
 
-    fn remove(&mut self, kind: Kind, key: usize, location: Location) {
-        self.all.remove(kind, key, location);
+    fn remove(&mut self, kind: Kind, key: usize, slot: &Slot) {
+        self.forget(kind, key, slot);
         if kind.has_keys() {
-            self.keyed.remove(kind, key, location);
-        }
-        if let Some(slot) = self.slots.get_mut(location.slot as usize) {
-            *slot -= entry_bytes(key, location.length as usize) as u64;
+            self.keyed.remove(kind, key, slot);
         }
     }
 }
@@ -280,6 +297,11 @@ pub(crate) fn index_bytes(kind: Kind, key_bytes: usize) -> u64 {
         Kind::Queue => 32,
         Kind::Map | Kind::Tree => 64 + key_bytes as u64,
     }
+}
+
+/// Bytes of memory that the value of such an entry takes, where memory has it: with its counts, and the allocator's.
+pub(crate) fn held_bytes(value_bytes: usize) -> u64 {
+    32 + value_bytes as u64
 }
 
 pub(crate) enum Body {
@@ -295,7 +317,7 @@ pub(crate) enum Body {
         returned: BTreeSet<u64>,
     },
     Map(Shards),
-    Tree(BTreeMap<Box<[u8]>, Location>),
+    Tree(BTreeMap<Box<[u8]>, Slot>),
 }
 
 impl Body {
@@ -335,11 +357,11 @@ impl Body {
         }
     }
 
-    /// Place of the newest entry of a key: of its value, or of its removal.
-    pub(crate) fn entry_of(&self, key: &[u8]) -> Option<Location> {
+    /// The newest entry of a key: its value, or its removal.
+    pub(crate) fn slot_of(&self, key: &[u8]) -> Option<&Slot> {
         match self {
-            Self::Map(map) => map.get(key).copied(),
-            Self::Tree(tree) => tree.get(key).copied(),
+            Self::Map(map) => map.get(key),
+            Self::Tree(tree) => tree.get(key),
             Self::Log { .. } | Self::Queue { .. } => None,
         }
     }
@@ -348,9 +370,9 @@ impl Body {
     pub(crate) fn range<'a>(
         &'a self,
         bounds: (Bound<&'a [u8]>, Bound<&'a [u8]>),
-    ) -> Box<dyn Iterator<Item = (&'a [u8], Location)> + 'a> {
+    ) -> Box<dyn Iterator<Item = (&'a [u8], &'a Slot)> + 'a> {
         match self {
-            Self::Tree(tree) => Box::new(tree.range::<[u8], _>(bounds).map(|(key, &at)| (&**key, at))),
+            Self::Tree(tree) => Box::new(tree.range::<[u8], _>(bounds).map(|(key, slot)| (&**key, slot))),
             _ => Box::new(core::iter::empty()),
         }
     }
@@ -367,9 +389,9 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// Place of the newest entry of a key.
-    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
-        self.bodies.get(&id)?.entry_of(key)
+    /// The newest entry of a key.
+    pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
+        self.bodies.get(&id)?.slot_of(key)
     }
 }
 
@@ -420,16 +442,16 @@ impl Structure {
     /// Puts entries that were frozen back, below those that came since. How much less there is to count.
     pub(crate) fn thaw(&mut self, frozen: Body, usage: &mut Tally) {
         let kind = self.kind;
-        let mut put = |key: Box<[u8]>, at: Location| {
-            usage.forget(kind, key.len(), at);
-            if self.body.entry_of(&key).is_none() {
-                self.removed += u64::from(at.is_removed());
-                self.put(Key::Bytes(key), at, usage);
+        let mut put = |key: Box<[u8]>, slot: Slot| {
+            usage.forget(kind, key.len(), &slot);
+            if self.body.slot_of(&key).is_none() {
+                self.removed += u64::from(slot.at.is_removed());
+                self.put(Key::Bytes(key), slot, usage);
             }
         };
         match frozen {
-            Body::Map(map) => map.iter().for_each(|(key, at)| put(key.into(), at)),
-            Body::Tree(tree) => tree.into_iter().for_each(|(key, at)| put(key, at)),
+            Body::Map(map) => map.iter().for_each(|(key, slot)| put(key.into(), slot.clone())),
+            Body::Tree(tree) => tree.into_iter().for_each(|(key, slot)| put(key, slot)),
             Body::Log { .. } | Body::Queue { .. } => {}
         }
     }
@@ -461,19 +483,21 @@ impl Structure {
         &mut self,
         kind: EntryKind,
         key: Key,
-        location: Location,
+        slot: impl Into<Slot>,
         has_older: bool,
         usage: &mut Tally,
     ) {
+        let slot: Slot = slot.into();
+        let location = slot.at;
         match kind {
             EntryKind::Append | EntryKind::Lost => self.append(key.position(), location, usage),
             EntryKind::Push => {
                 let position = key.position();
                 self.shown(position);
                 if let Body::Queue { entries, .. } = &mut self.body {
-                    usage.add(Kind::Queue, 8, location);
+                    usage.add(Kind::Queue, 8, &slot);
                     if let Some(old) = entries.insert(position, location) {
-                        usage.remove(Kind::Queue, 8, old);
+                        usage.remove(Kind::Queue, 8, &old.into());
                     }
                 }
             }
@@ -486,15 +510,15 @@ impl Structure {
                 {
                     returned.remove(&position);
                     if let Some(old) = entries.remove(&position) {
-                        usage.remove(Kind::Queue, 8, old);
+                        usage.remove(Kind::Queue, 8, &old.into());
                     }
                 }
             }
-            EntryKind::Put => drop(self.put(key, location, usage)),
+            EntryKind::Put => drop(self.put(key, slot, usage)),
             EntryKind::Remove if has_older => {
                 let was_removed = self
-                    .put(key, location.removed(), usage)
-                    .is_some_and(|old| old.is_removed());
+                    .put(key, location.removed().into(), usage)
+                    .is_some_and(|old| old.at.is_removed());
                 self.removed += u64::from(!was_removed);
             }
             EntryKind::Remove => {
@@ -505,8 +529,8 @@ impl Structure {
                     _ => None,
                 };
                 if let Some(old) = old {
-                    self.removed -= u64::from(old.is_removed());
-                    usage.remove(self.kind, key.len(), old);
+                    self.removed -= u64::from(old.at.is_removed());
+                    usage.remove(self.kind, key.len(), &old);
                 }
             }
             EntryKind::Describe | EntryKind::Drop | EntryKind::Tables => {}
@@ -514,18 +538,18 @@ impl Structure {
     }
 
     /// Sets the entry of a key; the one before.
-    fn put(&mut self, key: Key, location: Location, usage: &mut Tally) -> Option<Location> {
+    fn put(&mut self, key: Key, slot: Slot, usage: &mut Tally) -> Option<Slot> {
         let Key::Bytes(key) = key else { return None };
-        let length = key.len();
+        let (length, is_removed) = (key.len(), slot.at.is_removed());
+        usage.add(self.kind, length, &slot);
         let old = match &mut self.body {
-            Body::Map(map) => map.insert(key, location),
-            Body::Tree(tree) => tree.insert(key, location),
+            Body::Map(map) => map.insert(key, slot),
+            Body::Tree(tree) => tree.insert(key, slot),
             _ => None,
         };
-        usage.add(self.kind, length, location);
-        if let Some(old) = old {
+        if let Some(old) = &old {
             usage.remove(self.kind, length, old);
-            if old.is_removed() && !location.is_removed() {
+            if old.at.is_removed() && !is_removed {
                 self.removed -= 1;
             }
         }
@@ -550,9 +574,9 @@ impl Structure {
             entries.push_back(Location::NOWHERE);
         }
         let old = core::mem::replace(&mut entries[index as usize], location);
-        usage.add(Kind::Log, 8, location);
+        usage.add(Kind::Log, 8, &location.into());
         if old != Location::NOWHERE {
-            usage.remove(Kind::Log, 8, old);
+            usage.remove(Kind::Log, 8, &old.into());
         }
     }
 
@@ -562,7 +586,7 @@ impl Structure {
         };
         while *floor < to {
             match entries.pop_front() {
-                Some(old) if old != Location::NOWHERE => usage.remove(Kind::Log, 8, old),
+                Some(old) if old != Location::NOWHERE => usage.remove(Kind::Log, 8, &old.into()),
                 Some(_) => {}
                 None => {
                     *floor = to;
@@ -620,10 +644,10 @@ impl Structure {
             }
             Body::Map(map) => map
                 .iter()
-                .for_each(|(key, location)| f(Key::Bytes(key.into()), location)),
+                .for_each(|(key, slot)| f(Key::Bytes(key.into()), slot.at)),
             Body::Tree(tree) => {
                 let all = tree.iter();
-                all.for_each(|(key, &location)| f(Key::Bytes(key.clone()), location));
+                all.for_each(|(key, slot)| f(Key::Bytes(key.clone()), slot.at));
             }
         }
     }
@@ -647,7 +671,7 @@ impl Structure {
         let behind = entries.split_off((position.saturating_sub(*floor) as usize).min(entries.len()));
         (self.next, self.assigned) = (position, position);
         let met = behind.into_iter().filter(|entry| *entry != Location::NOWHERE);
-        met.map(|entry| usage.remove(Kind::Log, 8, entry)).count() as u64
+        met.map(|entry| usage.remove(Kind::Log, 8, &entry.into())).count() as u64
     }
 
     /// True if an entry of a checkpoint was not met again, though its segment is no more.
@@ -656,15 +680,15 @@ impl Structure {
         match &self.body {
             Body::Log { entries, .. } => entries.iter().any(is_moved),
             Body::Queue { entries, .. } => entries.values().any(is_moved),
-            Body::Map(map) => map.iter().any(|(_, at)| is_moved(&at)),
-            Body::Tree(tree) => tree.values().any(is_moved),
+            Body::Map(map) => map.iter().any(|(_, slot)| is_moved(&slot.at)),
+            Body::Tree(tree) => tree.values().any(|slot| is_moved(&slot.at)),
         }
     }
 
     /// Place of the newest entry of a key, or of a position: of its value, or of its removal.
     pub(crate) fn entry_of(&self, key: &[u8]) -> Option<Location> {
         match &self.body {
-            Body::Map(_) | Body::Tree(_) => self.body.entry_of(key),
+            Body::Map(_) | Body::Tree(_) => self.body.slot_of(key).map(|slot| slot.at),
             _ => self.find_position(u64::from_le_bytes(key.try_into().ok()?)),
         }
     }
@@ -688,14 +712,15 @@ impl Structure {
                 .checked_sub(*floor)
                 .and_then(|index| entries.get_mut(index as usize)),
             (Body::Queue { entries, .. }, Key::Position(position)) => entries.get_mut(position),
-            (Body::Map(map), Key::Bytes(key)) => map.get_mut(key),
-            (Body::Tree(tree), Key::Bytes(key)) => tree.get_mut(key),
+            (Body::Map(map), Key::Bytes(key)) => map.get_mut(key).map(|slot| &mut slot.at),
+            (Body::Tree(tree), Key::Bytes(key)) => tree.get_mut(&**key).map(|slot| &mut slot.at),
             _ => None,
         };
         if let Some(place) = place.filter(|place| **place == from) {
             *place = to;
-            usage.remove(kind, key.bytes(), from);
-            usage.add(kind, key.bytes(), to);
+            // A value in memory stays there.
+            usage.remove(kind, key.bytes(), &from.into());
+            usage.add(kind, key.bytes(), &to.into());
         }
     }
 
@@ -705,11 +730,11 @@ impl Structure {
             Body::Log { entries, .. } => entries
                 .iter()
                 .filter(|&&entry| entry != Location::NOWHERE)
-                .for_each(|&entry| usage.remove(Kind::Log, 8, entry)),
+                .for_each(|&entry| usage.remove(Kind::Log, 8, &entry.into())),
             Body::Queue { entries, .. } => {
                 entries
                     .values()
-                    .for_each(|&entry| usage.remove(Kind::Queue, 8, entry));
+                    .for_each(|&entry| usage.remove(Kind::Queue, 8, &entry.into()));
             }
             Body::Map(map) => {
                 for (key, entry) in map.iter() {
@@ -717,7 +742,7 @@ impl Structure {
                 }
             }
             Body::Tree(tree) => {
-                for (key, &entry) in tree {
+                for (key, entry) in tree {
                     usage.remove(Kind::Tree, key.len(), entry);
                 }
             }

@@ -67,6 +67,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// True if memory has the values of maps and trees, too: they are to leave soon, and reads need no block of the log till then.
+    pub(crate) fn holds_values(&self) -> bool {
+        self.spill_bytes.is_some()
+    }
+
     /// Of an area whose user wants to have `spill_bytes` of maps and trees in memory at most.
     pub(crate) fn new(layout: &Layout, spill_bytes: u64) -> Self {
         let share = u64::from(layout.segments) * layout.segment_payload_bytes() / AREA_SHARE;

@@ -8,7 +8,7 @@ use crate::entry::{
 };
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
-use crate::index::{Frozen, Key, Location, Structure, Tally, Usage, index_bytes};
+use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_bytes, index_bytes};
 use crate::layout::{CLEANER_SEGMENTS, Layout};
 use crate::limits::{Limits, Options};
 use crate::space::{Space, Start};
@@ -391,15 +391,15 @@ impl Log {
     pub(crate) fn restore(&mut self, entry: &Entry<'_>, key: Key) {
         let structure = &self.structures[&entry.structure];
         let draft = self.draft.as_mut().expect("room was made");
-        let location = draft.push(entry);
+        let slot = draft.push(entry).into();
         let mut cost = Usage::default();
-        cost.add(structure.kind, key.bytes(), location);
+        cost.add(structure.kind, key.bytes(), &slot);
         self.pending_usage += cost;
         draft.pending.push(Pending {
             effect: Effect::Apply(entry.kind, cost),
             structure: entry.structure,
             key,
-            location,
+            slot,
         });
     }
 
@@ -451,22 +451,27 @@ impl Log {
             OpKey::Bytes(bytes) => Key::Bytes(bytes.into()),
         };
         let draft = self.draft.as_mut().expect("room was made");
-        let location = draft.push(&entry_of(kind, id, &key, value, &mut [0; 8]));
+        let at = draft.push(&entry_of(kind, id, &key, value, &mut [0; 8]));
+        let holds = self.limits.holds_values() && kind == EntryKind::Put;
+        let slot = Slot {
+            at,
+            value: (holds && !value.is_empty()).then(|| value.into()),
+        };
         let durability = structure.durability;
         if durability == Durability::Lazy {
             let has_older = self.frozen.is_some() || !self.levels.is_unused();
-            structure.apply(kind, key, location, has_older, &mut self.usage);
+            structure.apply(kind, key, slot, has_older, &mut self.usage);
         } else {
             let mut cost = Usage::default();
             if kind.adds() {
-                cost.add(structure.kind, key.bytes(), location);
+                cost.add(structure.kind, key.bytes(), &slot);
             }
             self.pending_usage += cost;
             draft.pending.push(Pending {
                 effect: Effect::Apply(kind, cost),
                 structure: id,
                 key,
-                location,
+                slot,
             });
         }
         durability
@@ -475,7 +480,21 @@ impl Log {
     /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
     pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
         let own = self.structures.get(&id)?.entry_of(key);
-        own.or_else(|| self.frozen.as_ref()?.entry_of(id, key))
+        own.or_else(|| Some(self.frozen.as_ref()?.slot_of(id, key)?.at))
+    }
+
+    /// The newest entry in memory of a key.
+    pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
+        let own = self.structures.get(&id)?.body.slot_of(key);
+        own.or_else(|| self.frozen.as_ref()?.slot_of(id, key))
+    }
+
+    /// The value of an entry in memory.
+    pub(crate) fn fetch_slot(&self, slot: &Slot) -> Fetch {
+        match &slot.value {
+            Some(value) => Fetch::Ready(Arc::clone(value)),
+            None => self.fetch(slot.at),
+        }
     }
 
     /// Puts what was frozen back.
@@ -532,12 +551,12 @@ impl Log {
     /// Writes a live entry of `from` down again, for the cleaner.
     pub(crate) fn move_entry(&mut self, entry: &Entry<'_>, key: Key, from: Location) -> Ticket {
         let draft = self.draft.as_mut().expect("room was made");
-        let location = draft.push(entry);
+        let slot = draft.push(entry).into();
         draft.pending.push(Pending {
             effect: Effect::Move(from),
             structure: entry.structure,
             key,
-            location,
+            slot,
         });
         self.stats.moved_bytes += entry.bytes() as u64;
         let ticket = Ticket(draft.number);
@@ -585,7 +604,7 @@ impl Log {
             bytes += entry;
             if kind.adds() {
                 adds.live += entry as u64;
-                adds.index += index_bytes(structure.kind, key_bytes);
+                adds.index += index_bytes(structure.kind, key_bytes) + self.held_bytes(kind, value);
             } else if kind == EntryKind::Remove && has_older {
                 // A removal that is kept takes memory. It is refused for nothing else: it gives room.
                 removals += index_bytes(structure.kind, key_bytes);
@@ -667,15 +686,25 @@ impl Log {
             let bytes = entry_bytes(key_bytes, value.len()) as u64;
             match old {
                 Some(old) => {
-                    adds.live += bytes.saturating_sub(entry_bytes(key_bytes, old.length as usize) as u64)
+                    adds.live += bytes.saturating_sub(old.entry_bytes(key_bytes));
+                    let longer = value.len().saturating_sub(old.length as usize) as u64;
+                    adds.index += longer.min(self.held_bytes(kind, value));
                 }
                 None => {
                     adds.live += bytes;
-                    adds.index += index_bytes(structure.kind, key_bytes);
+                    adds.index += index_bytes(structure.kind, key_bytes) + self.held_bytes(kind, value);
                 }
             }
         }
         adds
+    }
+
+    /// Memory that the value of an entry takes, if it stays there.
+    fn held_bytes(&self, kind: EntryKind, value: &[u8]) -> u64 {
+        match self.limits.holds_values() && kind == EntryKind::Put {
+            true => held_bytes(value.len()),
+            false => 0,
+        }
     }
 
     /// True if the draft has room for `bytes` of entries.
@@ -860,13 +889,13 @@ impl Log {
             match pending.effect {
                 Effect::Move(from) => {
                     if let Some(structure) = structure {
-                        structure.relocate(&pending.key, from, pending.location, &mut self.usage);
+                        structure.relocate(&pending.key, from, pending.slot.at, &mut self.usage);
                     }
                 }
                 Effect::Apply(kind, cost) => {
                     self.pending_usage -= cost;
                     if let Some(structure) = structure {
-                        structure.apply(kind, pending.key, pending.location, has_older, &mut self.usage);
+                        structure.apply(kind, pending.key, pending.slot, has_older, &mut self.usage);
                     }
                 }
             }
@@ -891,7 +920,7 @@ impl Log {
             return Fetch::Lost;
         }
         if location.length == 0 {
-            return Fetch::Ready(Vec::new());
+            return Fetch::Ready(Arc::default());
         }
         let on_its_way = self.draft.iter().find_map(|draft| draft.read(location));
         let on_its_way = on_its_way.or_else(|| {
@@ -906,7 +935,7 @@ impl Log {
         let generation = self.space.generation_of(location.slot);
         on_its_way.map_or_else(
             || Fetch::Read(Found::new(self.layout, location, generation)),
-            Fetch::Ready,
+            |value| Fetch::Ready(value.into()),
         )
     }
 }

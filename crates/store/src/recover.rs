@@ -8,7 +8,7 @@ use crate::entry::{Entry, EntryKind, StructureId};
 use crate::format::{Headers, PartHeader, SegmentHeader, Superblock, Superblocks, VERSION, superblocks};
 use crate::index::{Location, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
-use crate::limits::{Limits, Options};
+use crate::limits::{Limits, Options, behind};
 use crate::log::{GENERATIONS_LOST_MAX, Log, Parts};
 use crate::replay::Replayed;
 use crate::scan::{self, Head, Next, Segment, read_segment};
@@ -127,6 +127,8 @@ pub(crate) struct Survey {
     pub damaged: Vec<u32>,
     /// The tables that count.
     pub list: List,
+    /// Values of maps and trees are held in memory while that has less than this.
+    held_bytes_max: u64,
 }
 
 /// The end of a segment's records.
@@ -275,6 +277,7 @@ pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
         parts: heads.parts,
         damaged: heads.damaged,
         list: List::default(),
+        held_bytes_max: 0,
     };
     match (survey.follow(medium, heads.log), first) {
         // What is missing may be behind the damaged header.
@@ -468,7 +471,10 @@ impl Survey {
     }
 
     fn nothing_replayed(&self) -> Replayed {
-        Replayed::new(&self.superblock, self.list.flushed, !self.list.tables.is_empty())
+        let has_tables = !self.list.tables.is_empty();
+        let mut replayed = Replayed::new(&self.superblock, self.list.flushed, has_tables);
+        replayed.held_bytes_max = self.held_bytes_max;
+        replayed
     }
 
     /// Calls `f` with the number of every record, its entries, and where the record is in the area.
@@ -552,13 +558,13 @@ pub(crate) fn check(replayed: &Replayed) -> Result<(), OpenError> {
 impl Engine {
     /// Opens the area on `medium`: replays its log, erases what a cut left, and begins a new epoch, durably.
     pub fn open(medium: &mut dyn Device, options: Options) -> Result<(Self, RecoveryReport), OpenError> {
-        let survey = survey(medium)?;
+        let mut survey = survey(medium)?;
+        let spill_bytes = Limits::new(&survey.superblock.layout, options.spill_bytes()).spill_bytes;
+        survey.held_bytes_max = spill_bytes.map_or(0, behind);
         let levels = survey.levels(medium)?;
         let (replayed, records, checkpoint) = survey.structures(medium)?;
         // Earlier releases know nothing of tables.
-        let may_spill = Limits::new(&survey.superblock.layout, options.spill_bytes())
-            .spill_bytes
-            .is_some();
+        let may_spill = spill_bytes.is_some();
         let superblock = begin_epoch(medium, &survey, if may_spill { VERSION } else { 1 })?;
         let report = RecoveryReport {
             epoch: superblock.epoch,

@@ -2,7 +2,7 @@
 
 use crate::entry::{Description, Entry, EntryKind, StructureId};
 use crate::format::{Superblock, u64_at};
-use crate::index::{Key, Location, Structure, Tally};
+use crate::index::{Key, Location, Slot, Structure, Tally};
 use std::collections::BTreeMap;
 
 /// The structures, while the log is replayed.
@@ -17,6 +17,8 @@ pub(crate) struct Replayed {
     /// There are tables: removals are kept.
     has_tables: bool,
     positions_max: u64,
+    /// Memory with which no more values are held.
+    pub held_bytes_max: u64,
 }
 
 impl Replayed {
@@ -34,6 +36,7 @@ impl Replayed {
             has_tables: has_tables || flushed > 0,
             // No area holds more entries than it has bytes.
             positions_max: layout.capacity_bytes(),
+            held_bytes_max: 0,
         }
     }
 
@@ -60,11 +63,22 @@ impl Replayed {
             EntryKind::Put | EntryKind::Remove if record <= self.flushed => return true,
             _ => {}
         }
-        self.place(entry.kind, entry.structure, Key::of(entry), location)
+        let holds = entry.kind == EntryKind::Put && self.usage.keyed.index < self.held_bytes_max;
+        let slot = Slot {
+            at: location,
+            value: (holds && !entry.value.is_empty()).then(|| entry.value.into()),
+        };
+        self.place(entry.kind, entry.structure, Key::of(entry), slot)
     }
 
     /// Applies an entry of a structure; false if it makes no sense there.
-    pub(crate) fn place(&mut self, kind: EntryKind, id: StructureId, key: Key, location: Location) -> bool {
+    pub(crate) fn place(
+        &mut self,
+        kind: EntryKind,
+        id: StructureId,
+        key: Key,
+        slot: impl Into<Slot>,
+    ) -> bool {
         let Some(structure) = self.structures.get_mut(&id) else {
             return false;
         };
@@ -75,7 +89,7 @@ impl Replayed {
         if !kind.suits(structure.kind) || !is_near {
             return false;
         }
-        structure.apply(kind, key, location, self.has_tables, &mut self.usage);
+        structure.apply(kind, key, slot, self.has_tables, &mut self.usage);
         true
     }
 

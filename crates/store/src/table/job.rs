@@ -9,7 +9,7 @@ use super::{Place, structure_of, table_key};
 use crate::damage::FetchError;
 use crate::entry::StructureId;
 use crate::fetch::Found;
-use crate::index::{Body, Frozen, Location, Usage};
+use crate::index::{Body, Frozen, Location, Slot, Usage};
 use crate::layout::Layout;
 use base::{Device, MediaError};
 use std::collections::{BTreeSet, VecDeque};
@@ -174,20 +174,25 @@ impl Output<'_> {
 fn flush_some(
     frozen: &Frozen,
     id: StructureId,
-    entries: &[(&[u8], Location)],
+    entries: &[(&[u8], &Slot)],
     output: &mut Output<'_>,
     medium: &mut dyn Device,
 ) -> Result<Option<Arc<[u8]>>, JobError> {
     // Values are read in the order of the medium, and written in that of their keys.
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_unstable_by_key(|&index| (entries[index].1.slot, entries[index].1.at));
+    let is_elsewhere = |index: &usize| entries[*index].1.value.is_none();
+    let mut order: Vec<usize> = (0..entries.len()).filter(is_elsewhere).collect();
+    order.sort_unstable_by_key(|&index| (entries[index].1.at.slot, entries[index].1.at.at));
     let mut places = vec![0; entries.len()];
     let mut values = Values::new(output.layout, frozen);
     for index in order {
-        places[index] = values.read(entries[index].1, medium)?;
+        places[index] = values.read(entries[index].1.at, medium)?;
     }
-    for (&(key, at), place) in entries.iter().zip(places) {
-        let value = &values.bytes[place..place + at.length as usize];
+    for (&(key, slot), place) in entries.iter().zip(places) {
+        let at = slot.at;
+        let value = match &slot.value {
+            Some(value) => value,
+            None => &values.bytes[place..place + at.length as usize],
+        };
         let held = Held {
             version: at.version(frozen.generations[at.slot as usize]),
             value: (!at.is_removed()).then_some(value),
@@ -261,14 +266,14 @@ impl Made {
     ) -> Result<(), JobError> {
         self.freed = vec![0; frozen.generations.len()];
         for (&id, body) in &frozen.bodies {
-            let mut entries: Vec<(&[u8], Location)> = match body {
+            let mut entries: Vec<(&[u8], &Slot)> = match body {
                 Body::Map(map) => map.iter().collect(),
-                Body::Tree(tree) => tree.iter().map(|(key, &at)| (&**key, at)).collect(),
+                Body::Tree(tree) => tree.iter().map(|(key, slot)| (&**key, slot)).collect(),
                 Body::Log { .. } | Body::Queue { .. } => unreachable!("positions stay in memory"),
             };
-            for (key, at) in &entries {
-                self.usage.add(body.kind(), key.len(), *at);
-                self.freed[at.slot as usize] += at.entry_bytes(key.len());
+            for (key, slot) in &entries {
+                self.usage.add(body.kind(), key.len(), slot);
+                self.freed[slot.at.slot as usize] += slot.at.entry_bytes(key.len());
             }
             if !structures.contains(&id) || self.bound.is_some() {
                 continue;
@@ -278,8 +283,8 @@ impl Made {
             let mut rest = &entries[first..];
             while !rest.is_empty() && self.bound.is_none() {
                 let mut bytes = 0;
-                let fits = rest.iter().take_while(|(_, at)| {
-                    bytes += at.length as usize;
+                let fits = rest.iter().take_while(|(_, slot)| {
+                    bytes += slot.at.length as usize;
                     bytes <= VALUES_BYTES_MAX
                 });
                 let (now, later) = rest.split_at(fits.count().max(1));

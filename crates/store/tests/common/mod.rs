@@ -164,7 +164,7 @@ pub fn keys(engine: &Engine, id: StructureId, image: &dyn Device) -> Vec<Box<[u8
 
 pub fn value(fetch: Fetch, image: &dyn Device) -> Option<Vec<u8>> {
     Some(match fetch {
-        Fetch::Ready(bytes) => bytes,
+        Fetch::Ready(bytes) => bytes.to_vec(),
         Fetch::Search(search) => {
             let piece = search.run(&mut Uncached(image)).unwrap()?;
             piece.value().unwrap().to_vec()
