@@ -4,8 +4,8 @@ use crate::area::Area;
 use crate::error::AreaError;
 use crate::fork;
 use crate::read::Value;
-use crate::structures::{Queue, Tree};
-use std::ops::{Bound, Range};
+use crate::structures::{Queue, Tree, Walk};
+use std::ops::{Bound, ControlFlow, Range};
 use store::Ticket;
 
 /// The number of this process among those that its memory was copied from: a forked child has another one than its parent.
@@ -48,10 +48,17 @@ impl Tree {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         limit: usize,
     ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        let mut found = self.part(range, limit)?;
-        while let (true, Some(next)) = (found.entries.is_empty(), &found.next) {
-            found = self.part((Bound::Excluded(next), range.1), limit)?;
+        let mut walk = Walk::new(range, limit);
+        let mut keys = Vec::new();
+        while keys.len() < limit && !walk.is_over() {
+            walk.part(self, false, &mut |key, _| {
+                keys.push(key.into());
+                match keys.len() < limit {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })?;
         }
-        Ok(found.entries.into_iter().map(|(key, _)| key).collect())
+        Ok(keys)
     }
 }

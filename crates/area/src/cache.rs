@@ -22,6 +22,7 @@
 use foldhash::fast::RandomState;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -35,6 +36,9 @@ const PAGE_BYTES: u64 = 4096;
 const BYTES_MIN: u64 = 32 * PAGE_BYTES;
 /// The alignment that every direct-I/O device takes.
 const ALIGN_BYTES: usize = 4096;
+
+/// A thread keeps no longer blank.
+const SPARE_BYTES_MAX: usize = 128 << 10;
 
 /// Counts since the opening, and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,6 +153,11 @@ impl Cache {
         self.pages.as_ref()?.get(&key)
     }
 
+    /// True if the page is here. It is not asked for by that.
+    pub(crate) fn has(&self, key: PageKey) -> bool {
+        self.pages.as_ref().is_some_and(|pages| pages.contains_key(&key))
+    }
+
     /// Keeps a page that never changes any more, for whoever asks for it next.
     pub(crate) fn keep(&self, key: PageKey, page: &Page) {
         if let Some(pages) = &self.pages {
@@ -207,15 +216,35 @@ impl Cache {
     }
 }
 
+thread_local! {
+    /// Memory of a blank that is no longer in use: the next one takes it.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 impl Blank {
+    /// The bytes are those of any earlier blank.
     pub(crate) fn new(length: usize) -> Self {
-        let memory = vec![0; length + ALIGN_BYTES];
+        let spare = SPARE.try_with(Cell::take).unwrap_or_default();
+        let memory = match spare.len() >= length + ALIGN_BYTES {
+            true => spare,
+            false => vec![0; length + ALIGN_BYTES],
+        };
         // The heap memory stays where it is when the vector moves.
         let start = memory.as_ptr().align_offset(ALIGN_BYTES).min(ALIGN_BYTES);
         Self {
             memory,
             start,
             length,
+        }
+    }
+}
+
+impl Drop for Blank {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        if memory.len() <= SPARE_BYTES_MAX {
+            // A thread that ends has no use for it.
+            let _ = SPARE.try_with(|spare| spare.set(memory));
         }
     }
 }

@@ -18,7 +18,7 @@ const READS_MAX: u32 = 64;
 /// Bytes of a page, unless blocks are larger, or segments are no multiple. A smaller read takes no less time on any device.
 const PAGE_BYTES: u32 = 4096;
 /// Values whose blocks are more than this together are read by more than one submission.
-pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
+const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 /// The place of a page.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +119,37 @@ impl Pages for Reading<'_> {
     }
 }
 
+/// The same for a range, whose pages are read several at a time. They wait for it here, so that the cache takes them for what is asked
+/// for once.
+pub(crate) struct Ahead<'a> {
+    reading: Reading<'a>,
+    waiting: Vec<(PageKey, Page)>,
+}
+
+impl Ahead<'_> {
+    pub(crate) fn shared(&self) -> &Shared {
+        self.reading.shared
+    }
+}
+
+impl Pages for Ahead<'_> {
+    type Error = AreaError;
+
+    fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
+        let key = key_of(at);
+        match self.waiting.iter().position(|(waiting, _)| *waiting == key) {
+            Some(nth) => Ok(self.waiting.swap_remove(nth).1),
+            None => self.reading.page(at),
+        }
+    }
+
+    fn ahead(&mut self, wanted: &[store::PageAt]) {
+        if self.reading.cache.is_there() {
+            self.reading.read_ahead(wanted, &mut self.waiting);
+        }
+    }
+}
+
 fn key_of(at: &store::PageAt) -> PageKey {
     let (generation, index) = at.name();
     PageKey { generation, index }
@@ -157,7 +188,7 @@ struct Missing {
     damage: Option<Found>,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
     fn cached(&self, at: &store::PageAt) -> Option<Page> {
         self.cache.get(key_of(at))
     }
@@ -169,9 +200,47 @@ impl Reading<'_> {
             .storage
             .read_all(std::iter::once((at.offset(), &mut *blank)))
             .map_err(|source| AreaError::Read(source.kind()))?;
-        let page: Page = at.extract(&blank)?.into();
+        let page = at.extract(&blank)?;
         self.cache.keep(key_of(at), &page);
         Ok(page)
+    }
+
+    /// The same reader for a range.
+    pub(crate) fn ahead(self) -> Ahead<'a> {
+        Ahead {
+            reading: self,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Reads those of some pages that the cache lacks, neighbours together, by one submission. Whoever asks for one that cannot be read
+    /// sees why.
+    fn read_ahead(&self, wanted: &[store::PageAt], found: &mut Vec<(PageKey, Page)>) {
+        let is_missing = |at: &&store::PageAt| !self.cache.has(key_of(at));
+        let mut missing: Vec<&store::PageAt> = wanted.iter().filter(is_missing).collect();
+        missing.sort_unstable_by_key(|at| at.offset());
+        let end = |at: &store::PageAt| at.offset() + at.length() as u64;
+        let neighbours: SmallVec<[&[&store::PageAt]; 8]> =
+            missing.chunk_by(|a, b| end(a) == b.offset()).collect();
+        let bytes = |some: &[&store::PageAt]| some.iter().map(|at| at.length()).sum();
+        let mut blanks: SmallVec<[Blank; 8]> =
+            neighbours.iter().map(|some| Blank::new(bytes(some))).collect();
+        let places = neighbours.iter().map(|some| some[0].offset());
+        let reads = places.zip(blanks.iter_mut().map(|blank| &mut **blank));
+        if self.shared.storage.read_all(reads).is_err() {
+            return;
+        }
+        for (some, blank) in neighbours.iter().zip(&blanks) {
+            let mut rest = &blank[..];
+            for at in *some {
+                let (bytes, later) = rest.split_at(at.length());
+                rest = later;
+                if let Ok(page) = at.extract(bytes) {
+                    self.cache.keep(key_of(at), &page);
+                    found.push((key_of(at), page));
+                }
+            }
+        }
     }
 
     /// The value that tables have.
@@ -270,11 +339,6 @@ impl Reading<'_> {
         let mut first = Some(first);
         let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
         Ok(values.pop().expect("one was asked for"))
-    }
-
-    /// Values of a range that are read at once, at most.
-    pub(crate) fn ahead_max(&self) -> usize {
-        if self.cache.is_there() { usize::MAX } else { 1 }
     }
 
     /// The value, from its own blocks and no others.

@@ -2,17 +2,16 @@
 
 use crate::area::{Area, Pending};
 use crate::error::AreaError;
-use crate::read::{AHEAD_BYTES_MAX, Value};
-use std::ops::{Bound, Range, RangeBounds};
-use store::{Durability, Engine, Fetch, Kind, Op, OwnedOp, RangeEntries, RangeValue, Receipt, StructureId};
+use crate::read::{Reading, Value};
+use std::ops::{Bound, ControlFlow, Range, RangeBounds};
+use store::{
+    Durability, Engine, Fetch, Kind, Op, OwnedOp, RangeEnd, RangePart, RangeValue, Receipt, Scan, StructureId,
+};
 
 /// Entries of a tree that a range looks up at once.
 const RANGE_STEP_MAX: usize = 256;
 /// Of the first look: most ranges are short, or are not read to their end.
 const RANGE_STEP_FIRST: usize = 16;
-
-/// Key and value.
-type Entry = (Box<[u8]>, Vec<u8>);
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -52,10 +51,16 @@ macro_rules! structure {
                 if guard.engine.stats().tables == 0 || !Self::HAS_KEYS {
                     return guard.engine.len(self.id) == 0;
                 }
-                let first = guard.engine.keys(self.id, 1);
+                let keys = guard.engine.keys(self.id);
                 drop(guard);
-                let found = self.area.reading().and_then(|mut reading| first.merge(&mut reading));
-                found.is_ok_and(|found| found.entries.is_empty())
+                let mut is_empty = true;
+                let visited = self.area.reading().and_then(|mut reading| {
+                    keys.visit(&mut reading, |_, _| {
+                        is_empty = false;
+                        ControlFlow::Break(())
+                    })
+                });
+                visited.is_ok() && is_empty
             }
         }
     };
@@ -273,10 +278,13 @@ keyed!(Tree);
 impl Map {
     /// All keys, in order. Copies and sorts them.
     pub fn keys(&self) -> Result<Vec<Box<[u8]>>, AreaError> {
-        let mut reading = self.area.reading()?;
-        let part = reading.shared.lock().engine.keys(self.id, usize::MAX);
+        let mut reading = self.area.reading()?.ahead();
+        let part = reading.shared().lock().engine.keys(self.id);
         let mut keys = Vec::new();
-        part.each(&mut reading, |key, _| keys.push(key))?;
+        part.visit(&mut reading, |key, _| {
+            keys.push(key.into());
+            ControlFlow::Continue(())
+        })?;
         Ok(keys)
     }
 }
@@ -287,97 +295,176 @@ impl Tree {
         &'a self,
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
-        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        let mut from = Some(from);
-        let mut found = Vec::new().into_iter();
+        let mut walk = Walk::new(range, usize::MAX);
         let mut ready = Vec::new().into_iter();
-        let mut step = RANGE_STEP_FIRST;
         std::iter::from_fn(move || {
             loop {
                 if let Some(entry) = ready.next() {
                     return Some(entry);
                 }
-                if found.as_slice().is_empty() {
-                    let bounds = (as_slice(from.as_ref()?), as_slice(&to));
-                    let more = match self.part(bounds, step) {
-                        Ok(more) => more,
-                        Err(error) => {
-                            from = None;
-                            return Some(Err(error));
-                        }
-                    };
-                    step = (2 * step).min(RANGE_STEP_MAX);
-                    from = more.next.map(|next| Bound::Excluded(next.into_vec()));
-                    found = more.entries.into_iter();
+                if walk.is_over() {
+                    return None;
                 }
-                ready = self.ahead(&mut found).into_iter();
+                let mut found = Vec::new();
+                let mut take = |key: &[u8], value: Result<&[u8], AreaError>| {
+                    found.push(value.map(|value| (key.into(), value.to_vec())));
+                    match found.len() < RANGE_STEP_MAX {
+                        true => ControlFlow::Continue(()),
+                        false => ControlFlow::Break(()),
+                    }
+                };
+                let went_on = walk.part(self, true, &mut take);
+                found.extend(went_on.err().map(Err));
+                ready = found.into_iter();
             }
         })
     }
 
-    /// The first entries of a range.
-    pub(crate) fn part(
+    /// Calls `f` with the entries of a range, in order, `limit` of them at most, until it wants no more. Values in tables are not copied.
+    /// With a small `limit` everything is read at once.
+    ///
+    /// # Errors
+    /// As of [`Tree::range`]; the first ends the visit.
+    pub fn visit(
         &self,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        range: impl RangeBounds<[u8]>,
         limit: usize,
-    ) -> Result<RangeEntries, AreaError> {
-        let mut reading = self.area.reading()?;
-        let part = reading.shared.lock().engine.range(self.id, bounds, limit);
-        part.merge(&mut reading)
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), AreaError> {
+        let mut walk = Walk::new(range, limit);
+        let (mut left, mut failed) = (limit, None);
+        while left > 0 && !walk.is_over() {
+            walk.part(self, true, &mut |key, value| match value {
+                Ok(value) => {
+                    left -= 1;
+                    match f(key, value) {
+                        ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+                        _ => {
+                            left = 0;
+                            ControlFlow::Break(())
+                        }
+                    }
+                }
+                Err(error) => {
+                    (left, failed) = (0, Some(error));
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The way through a range, part by part.
+pub(crate) struct Walk {
+    /// The next key; `None` at the end.
+    from: Option<Bound<Vec<u8>>>,
+    to: Bound<Vec<u8>>,
+    tables: Option<Scan>,
+    /// Entries of memory that a part looks up.
+    step: usize,
+    limit: usize,
+}
+
+/// Whoever takes the entries of a range.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
+
+impl Walk {
+    pub(crate) fn new(range: impl RangeBounds<[u8]>, limit: usize) -> Self {
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        Self {
+            from: Some(owned(range.start_bound())),
+            to: owned(range.end_bound()),
+            tables: None,
+            step: RANGE_STEP_FIRST.min(limit),
+            limit,
+        }
     }
 
-    /// The next entries of those that a range has found, as many as are read at once. Those that are gone by now are left out.
-    fn ahead(
-        &self,
-        found: &mut std::vec::IntoIter<(Box<[u8]>, RangeValue)>,
-    ) -> Vec<Result<Entry, AreaError>> {
-        let mut bytes = 0;
-        let mut fits = 0;
-        // A mapped medium gains nothing by reading ahead.
-        let most = self.area.reading().map_or(1, |reading| reading.ahead_max());
-        for (_, value) in found.as_slice().iter().take(most) {
-            bytes += match value {
-                RangeValue::Log(Fetch::Read(found)) => found.length(),
-                _ => 0,
+    pub(crate) fn is_over(&self) -> bool {
+        self.from.is_none()
+    }
+
+    /// Hands the next entries over. If `take` wants no more, it goes on behind the last one. Without `reads`, values that memory does not
+    /// have are empty.
+    pub(crate) fn part(&mut self, tree: &Tree, reads: bool, take: Take<'_>) -> Result<(), AreaError> {
+        let Some(from) = self.from.take() else {
+            return Ok(());
+        };
+        let reading = tree.area.reading()?;
+        let bounds = (as_slice(&from), as_slice(&self.to));
+        let guard = reading.shared.lock();
+        let step = match guard.engine.may_spill() {
+            true => self.step,
+            // Memory has all that there is.
+            false => self.limit.clamp(self.step, RANGE_STEP_MAX),
+        };
+        // Without a limit few entries are read at first.
+        let wanted = if self.limit == usize::MAX { 0 } else { self.limit };
+        let sizes = (step, wanted);
+        let part = guard.engine.range(tree.id, bounds, sizes, self.tables.take());
+        drop(guard);
+        self.step = (2 * step).min(RANGE_STEP_MAX);
+        let memory = if reads {
+            tree.memory(&reading, &part)
+        } else {
+            Vec::new()
+        };
+        let mut memory = memory.into_iter();
+        let mut last = None;
+        let end = part.visit(&mut reading.ahead(), |key, value| {
+            let flow = match value {
+                RangeValue::Table(value) => take(key, Ok(value)),
+                RangeValue::Memory(Fetch::Ready(value)) => take(key, Ok(value)),
+                RangeValue::Memory(_) if !reads => take(key, Ok(&[])),
+                RangeValue::Memory(_) => match memory.next().flatten() {
+                    Some(Ok(value)) => take(key, Ok(&value)),
+                    Some(Err(error)) => take(key, Err(error)),
+                    // It is gone by now.
+                    None => ControlFlow::Continue(()),
+                },
             };
-            if bytes > AHEAD_BYTES_MAX && fits > 0 {
-                break;
+            if flow.is_break() {
+                last = Some(key.to_vec());
             }
-            fits += 1;
-        }
-        let (mut keys, mut firsts, mut all) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, value) in found.by_ref().take(fits) {
-            match value {
-                RangeValue::Table(piece) => {
-                    let value = piece.value().unwrap_or_default().to_vec();
-                    all.push(Some(Ok((key, value))));
-                }
-                RangeValue::Log(fetch) => {
-                    all.push(None);
-                    keys.push(key);
-                    firsts.push(Some(fetch));
-                }
-            }
-        }
-        let look_up =
-            |engine: &Engine, nth: usize| firsts[nth].take().or_else(|| engine.get(self.id, &keys[nth]));
-        let read: Vec<Option<Result<Entry, AreaError>>> = match values(&self.area, keys.len(), look_up) {
-            Ok(values) => {
-                let pairs = keys.into_iter().zip(values);
-                pairs
-                    .map(|(key, value)| value.map(|value| Ok((key, value))))
-                    .collect()
-            }
-            // One of them is damaged: the others are not lost with it.
-            Err(_) => {
-                let one = |key: Box<[u8]>| Some(self.get(&key).transpose()?.map(|value| (key, value)));
-                keys.into_iter().map(one).collect()
+            flow
+        })?;
+        self.from = match end {
+            RangeEnd::Over => None,
+            RangeEnd::Stopped => last.map(Bound::Excluded),
+            RangeEnd::More { after, tables } => {
+                self.tables = tables;
+                Some(Bound::Excluded(after.into_vec()))
             }
         };
-        let mut read = read.into_iter();
-        let in_order = all.into_iter().map(|one| one.or_else(|| read.next().flatten()));
-        in_order.flatten().collect()
+        Ok(())
+    }
+}
+
+/// A value of a range, or why it cannot be read; `None` if its key is gone by now.
+type Read = Option<Result<Vec<u8>, AreaError>>;
+
+impl Tree {
+    /// The values of a part that memory has the places of, in order.
+    fn memory(&self, reading: &Reading<'_>, part: &RangePart) -> Vec<Read> {
+        let is_elsewhere = |(_, fetch): &(&[u8], &Fetch)| !matches!(fetch, Fetch::Ready(_));
+        let all: Vec<_> = part.memory().filter(is_elsewhere).collect();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let mut firsts: Vec<Option<&Fetch>> = all.iter().map(|(_, fetch)| Some(*fetch)).collect();
+        let find = |engine: &Engine, nth: usize| match firsts[nth].take() {
+            Some(fetch) => Some(fetch.clone()),
+            None => engine.get(self.id, all[nth].0),
+        };
+        match reading.values(all.len(), find) {
+            Ok(values) => {
+                let own = values.into_iter().map(|value| Some(Ok(value?.into_vec())));
+                own.collect()
+            }
+            // One of them is damaged: the others are not lost with it.
+            Err(_) => all.iter().map(|(key, _)| self.get(key).transpose()).collect(),
+        }
     }
 }
 

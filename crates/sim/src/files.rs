@@ -484,9 +484,9 @@ impl World {
             .collect();
         let (map, _) = engine.lookup(FILES_NAME).expect("made durably");
         let mut paths = BTreeMap::new();
-        let part = engine.keys(map, usize::MAX);
+        let part = engine.keys(map);
         let listed = part.merge(&mut Uncached(&image)).expect("all of it is in memory");
-        let keys = listed.entries.iter().map(|(key, _)| key);
+        let keys = listed.iter().map(|(key, _)| key);
         let mut all: Vec<_> = keys.map(|key| FileId::parse(key).expect("a key")).collect();
         all.sort();
         for id in all {

@@ -12,7 +12,7 @@ use base::{Device, Instant, MediaError, MediaKind, MediaOp, Pool, Queue as _, Rn
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, RangeValue, StructureId,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, OwnedValue, StructureId,
     SubmitError, Ticket, TicketState, Uncached, Write,
 };
 
@@ -491,15 +491,10 @@ fn contents(engine: &Engine, medium: &dyn Device) -> Option<State> {
         .collect();
     for (id, kind) in all {
         if matches!(kind, Kind::Map | Kind::Tree) {
-            for (key, found) in engine
-                .keys(id, usize::MAX)
-                .merge(&mut Uncached(medium))
-                .ok()?
-                .entries
-            {
+            for (key, found) in engine.keys(id).merge(&mut Uncached(medium)).ok()? {
                 let found = match found {
-                    RangeValue::Table(piece) => piece.value()?.to_vec(),
-                    RangeValue::Log(fetch) => value(fetch, medium)?,
+                    OwnedValue::Table(value) => value,
+                    OwnedValue::Memory(fetch) => value(fetch, medium)?,
                 };
                 let looked_up = engine.get(id, &key).and_then(|fetch| value(fetch, medium))?;
                 assert_eq!(looked_up, found, "a lookup finds what a range does");

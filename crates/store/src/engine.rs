@@ -334,9 +334,16 @@ impl Engine {
         Some(self.log.fetch(location))
     }
 
-    /// Entries of a tree in order, at most `limit` of those in memory, and the tables below them.
-    pub fn range(&self, tree: StructureId, bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> RangePart {
-        let mut part = RangePart::new(bounds, limit);
+    /// Entries of a tree in order, at most `limit` of those in memory, and the tables below them, of which about `wanted` entries are
+    /// read at once. `tables` are those of the part before, if there was one ([`crate::RangeEnd::More`]).
+    pub fn range(
+        &self,
+        tree: StructureId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        (limit, wanted): (usize, usize),
+        tables: Option<Scan>,
+    ) -> RangePart {
+        let mut part = RangePart::new(bounds);
         let structure = self.log.structures.get(&tree).filter(|it| it.kind == Kind::Tree);
         let Some(structure) = structure.filter(|_| !is_empty(bounds)) else {
             return part;
@@ -365,22 +372,24 @@ impl Engine {
             let fetch = (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
             part.memory.push((key.into(), fetch));
         }
-        part.tables = self.scan(tree, bounds.0);
+        // While the tables are the same, nothing has left memory for them: they still go with it.
+        let same = tables.filter(|scan| scan.is_of(&self.log.levels));
+        part.tables = same.or_else(|| self.scan(tree, bounds.0, wanted));
         part
     }
 
     /// The entries of a structure in tables, from a bound on.
-    fn scan(&self, id: StructureId, from: Bound<&[u8]>) -> Option<Scan> {
+    fn scan(&self, id: StructureId, from: Bound<&[u8]>, wanted: usize) -> Option<Scan> {
         let from = match from {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
         };
         let has_tables = !self.log.levels.is_unused() && self.log.structures.get(&id)?.kind.has_keys();
-        has_tables.then(|| Scan::new(&self.log.levels, id, from))
+        has_tables.then(|| Scan::new(&self.log.levels, id, from, wanted))
     }
 
-    /// The first keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
-    pub fn keys(&self, map: StructureId, limit: usize) -> RangePart {
+    /// The keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
+    pub fn keys(&self, map: StructureId) -> RangePart {
         let mut keys: BTreeMap<Box<[u8]>, &Slot> = BTreeMap::new();
         let frozen = self
             .log
@@ -396,9 +405,9 @@ impl Engine {
             }
         }
         let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
-        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded), limit);
+        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded));
         part.memory = keys.into_iter().map(|(key, slot)| (key, fetch(slot))).collect();
-        part.tables = self.scan(map, Bound::Unbounded);
+        part.tables = self.scan(map, Bound::Unbounded, usize::MAX);
         part
     }
 

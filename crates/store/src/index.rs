@@ -265,7 +265,9 @@ impl Tally {
     pub(crate) fn forget_all(&mut self, body: &Body) {
         let kind = body.kind();
         match body {
-            Body::Map(map) => map.iter().for_each(|(key, slot)| self.forget(kind, key.len(), slot)),
+            Body::Map(map) => map
+                .iter()
+                .for_each(|(key, slot)| self.forget(kind, key.len(), slot)),
             Body::Tree(tree) => tree
                 .iter()
                 .for_each(|(key, slot)| self.forget(kind, key.len(), slot)),
@@ -722,6 +724,27 @@ impl Structure {
             usage.remove(kind, key.bytes(), &from.into());
             usage.add(kind, key.bytes(), &to.into());
         }
+    }
+
+    /// Keys whose values memory does not have.
+    pub(crate) fn unheld(&self) -> Vec<(Location, Box<[u8]>)> {
+        let is_unheld = |slot: &Slot| slot.value.is_none() && slot.at.length > 0;
+        match &self.body {
+            Body::Map(map) => {
+                let all = map.iter().filter(|(_, slot)| is_unheld(slot));
+                all.map(|(key, slot)| (slot.at, key.into())).collect()
+            }
+            Body::Tree(tree) => {
+                let all = tree.iter().filter(|(_, slot)| is_unheld(slot));
+                all.map(|(key, slot)| (slot.at, key.clone())).collect()
+            }
+            Body::Log { .. } | Body::Queue { .. } => Vec::new(),
+        }
+    }
+
+    /// Memory has the value of an entry from now on.
+    pub(crate) fn hold(&mut self, key: Box<[u8]>, slot: Slot, usage: &mut Tally) {
+        self.put(Key::Bytes(key), slot, usage);
     }
 
     /// Memory of the structure, which a drop gives back.

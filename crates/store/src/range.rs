@@ -1,14 +1,13 @@
 //! Entries of a range: what memory has of it, and the tables below.
 
 use crate::fetch::Fetch;
-use crate::table::reader::{Pages, Piece};
-use crate::table::scan::{KeyedPiece, Scan};
-use std::ops::Bound;
+use crate::table::reader::Pages;
+use crate::table::scan::Scan;
+use std::ops::{Bound, ControlFlow};
 
-/// Entries of a part of a range, as of a moment. [`RangePart::merge`] needs the engine no more.
+/// Entries of a part of a range, as of a moment. [`RangePart::visit`] needs the engine no more.
 pub struct RangePart {
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    limit: usize,
     /// In order. `None` for a key that was removed: tables may have an older value of it.
     pub(crate) memory: Vec<(Box<[u8]>, Option<Fetch>)>,
     /// `memory` ends where it does because of the limit: what tables have behind belongs to the next part.
@@ -17,115 +16,154 @@ pub struct RangePart {
     pub(crate) tables: Option<Scan>,
 }
 
-/// The place of the value of a range's entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RangeValue {
-    /// In the log.
-    Log(Fetch),
-    /// Here.
-    Table(Piece),
+/// The value of a range's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeValue<'a> {
+    /// Memory has its place, or it.
+    Memory(&'a Fetch),
+    /// It lies in a table.
+    Table(&'a [u8]),
 }
 
-/// Entries of a range, in order.
-#[derive(Debug, Default)]
-pub struct RangeEntries {
-    /// Key and value.
-    pub entries: Vec<(Box<[u8]>, RangeValue)>,
-    /// The range goes on behind this key; `None` at its end.
-    pub next: Option<Box<[u8]>>,
+/// How the visit of a part ended.
+pub enum RangeEnd {
+    /// The range has no more entries.
+    Over,
+    /// The visitor wanted no more.
+    Stopped,
+    /// The range goes on behind `after`. `tables` are for [`crate::Engine::range`], which goes on with them.
+    More {
+        /// A key.
+        after: Box<[u8]>,
+        /// Where the tables are.
+        tables: Option<Scan>,
+    },
+}
+
+/// A value that is its owner's: of [`RangePart::merge`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnedValue {
+    /// Memory has its place, or it.
+    Memory(Fetch),
+    /// It lay in a table.
+    Table(Vec<u8>),
 }
 
 impl RangePart {
-    pub(crate) fn new(bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> Self {
+    pub(crate) fn new(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         Self {
             bounds: (owned(bounds.0), owned(bounds.1)),
-            limit,
             memory: Vec::new(),
             has_more: false,
             tables: None,
         }
     }
 
-    /// Reads what tables have, and puts both together.
-    ///
-    /// # Errors
-    /// A page cannot be had.
-    pub fn merge<P: Pages>(self, pages: &mut P) -> Result<RangeEntries, P::Error> {
-        let mut entries = Vec::new();
-        let next = self.each(pages, |key, value| entries.push((key, value)))?;
-        Ok(RangeEntries { entries, next })
+    /// The entries that memory has, without removals: the visitor meets them in this order.
+    pub fn memory(&self) -> impl Iterator<Item = (&[u8], &Fetch)> {
+        let all = self.memory.iter();
+        all.filter_map(|(key, fetch)| Some((&**key, fetch.as_ref()?)))
     }
 
-    /// The same, an entry at a time: nothing of it is kept. The key behind which the range goes on, if it does.
+    /// All entries, in order.
     ///
     /// # Errors
     /// A page cannot be had.
-    pub fn each<P: Pages>(
+    pub fn merge<P: Pages>(self, pages: &mut P) -> Result<Vec<(Box<[u8]>, OwnedValue)>, P::Error> {
+        let mut entries: Vec<(Box<[u8]>, OwnedValue)> = Vec::new();
+        self.visit(pages, |key, value| {
+            let value = match value {
+                RangeValue::Memory(fetch) => OwnedValue::Memory(fetch.clone()),
+                RangeValue::Table(bytes) => OwnedValue::Table(bytes.to_vec()),
+            };
+            entries.push((key.into(), value));
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+
+    /// Calls `f` with each entry, in order, until it wants no more.
+    ///
+    /// # Errors
+    /// A page cannot be had.
+    pub fn visit<P: Pages>(
         self,
         pages: &mut P,
-        mut f: impl FnMut(Box<[u8]>, RangeValue),
-    ) -> Result<Option<Box<[u8]>>, P::Error> {
-        let (mut count, mut last) = (0, None);
-        let is_limited = self.limit < usize::MAX;
-        let mut f = |key: Box<[u8]>, value| {
-            count += 1;
-            if is_limited && count == self.limit {
-                last = Some(key.clone());
-            }
-            f(key, value);
-            count == self.limit
+        mut f: impl FnMut(&[u8], RangeValue<'_>) -> ControlFlow<()>,
+    ) -> Result<RangeEnd, P::Error> {
+        let Self {
+            bounds,
+            memory,
+            has_more,
+            mut tables,
+        } = self;
+        let limit = memory.last().filter(|_| has_more).map(|(key, _)| key.clone());
+        let limits = Limits {
+            bounds: &bounds,
+            limit: limit.as_deref(),
         };
-        let end = self
-            .memory
-            .last()
-            .filter(|_| self.has_more)
-            .map(|(key, _)| key.clone());
-        let is_before = |key: &[u8]| match &self.bounds.0 {
-            Bound::Excluded(from) => key <= &from[..],
-            _ => false,
-        };
-        let is_behind = |key: &[u8]| {
-            let is_over = match &self.bounds.1 {
-                Bound::Included(to) => key > &to[..],
-                Bound::Excluded(to) => key >= &to[..],
-                Bound::Unbounded => false,
-            };
-            is_over || end.as_ref().is_some_and(|end| *key > **end)
-        };
-        let mut tables = self.tables;
-        let mut below = |pages: &mut P| -> Result<Option<KeyedPiece>, P::Error> {
-            loop {
-                let Some(scan) = &mut tables else { return Ok(None) };
-                match scan.next(pages)? {
-                    Some((key, _)) if is_before(&key) => {}
-                    Some((key, _)) if is_behind(&key) => return Ok(None),
-                    next => return Ok(next),
-                }
-            }
-        };
-        let mut older = below(pages)?;
-        let mut newer = self.memory.into_iter().peekable();
+        if let Some(scan) = &mut tables
+            && scan.is_fresh()
+        {
+            scan.next(pages)?;
+        }
+        let mut newer = memory.iter().peekable();
         loop {
-            let is_newer = match (newer.peek(), &older) {
-                (None, None) => return Ok(end),
-                (Some((above, _)), Some((below, _))) => above <= below,
-                (above, _) => above.is_some(),
+            let older = tables.as_ref().and_then(Scan::present);
+            let older = older.filter(|(key, _)| !limits.are_below(key));
+            let order = match (newer.peek(), older) {
+                (None, None) => break,
+                (Some(_), None) => core::cmp::Ordering::Less,
+                (None, Some(_)) => core::cmp::Ordering::Greater,
+                (Some((above, _)), Some((below, _))) => (**above).cmp(below),
             };
-            let is_full = if is_newer {
-                let (key, fetch) = newer.next().expect("just seen");
-                if older.as_ref().is_some_and(|(below, _)| *below == key) {
-                    older = below(pages)?;
+            let flow = if order.is_gt() {
+                match older {
+                    Some((key, Some(value))) if !limits.are_above(key) => f(key, RangeValue::Table(value)),
+                    _ => ControlFlow::Continue(()),
                 }
-                fetch.is_some_and(|fetch| f(key, RangeValue::Log(fetch)))
             } else {
-                let (key, piece) = older.take().expect("just seen");
-                older = below(pages)?;
-                piece.value().is_some() && f(key, RangeValue::Table(piece))
+                match newer.next() {
+                    Some((key, Some(fetch))) => f(key, RangeValue::Memory(fetch)),
+                    _ => ControlFlow::Continue(()),
+                }
             };
-            if is_full {
-                return Ok(last);
+            if let (true, Some(scan)) = (order.is_ge(), &mut tables) {
+                scan.next(pages)?;
             }
+            if flow.is_break() {
+                return Ok(RangeEnd::Stopped);
+            }
+        }
+        Ok(limit.map_or(RangeEnd::Over, |after| RangeEnd::More { after, tables }))
+    }
+}
+
+/// Where a part ends.
+struct Limits<'a> {
+    bounds: &'a (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    /// The last key of memory that belongs to the part, if there are more.
+    limit: Option<&'a [u8]>,
+}
+
+impl Limits<'_> {
+    /// True if the part does not reach to the key.
+    fn are_below(&self, key: &[u8]) -> bool {
+        let is_over = match &self.bounds.1 {
+            Bound::Included(to) => key > &to[..],
+            Bound::Excluded(to) => key >= &to[..],
+            Bound::Unbounded => false,
+        };
+        is_over || self.limit.is_some_and(|limit| key > limit)
+    }
+
+    /// True if the part begins behind the key.
+    fn are_above(&self, key: &[u8]) -> bool {
+        match &self.bounds.0 {
+            Bound::Included(from) => key < &from[..],
+            Bound::Excluded(from) => key <= &from[..],
+            Bound::Unbounded => false,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::damage::FetchError;
 use crate::engine::Engine;
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::format::{Headers, PartHeader, SegmentHeader, Superblock, Superblocks, VERSION, superblocks};
-use crate::index::{Location, Structure};
+use crate::index::{Location, Slot, Structure};
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::limits::{Limits, Options, behind};
 use crate::log::{GENERATIONS_LOST_MAX, Log, Parts};
@@ -14,6 +14,7 @@ use crate::replay::Replayed;
 use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
+use crate::table::job::Values;
 use crate::table::levels::{Levels, List};
 use crate::table::reader::ReadError;
 use base::{Device, MediaError};
@@ -605,8 +606,34 @@ impl Engine {
             levels,
             usage: replayed.usage,
         };
-        let engine = Self::new(Log::new(parts, options), Checkpoints::new(kept));
-        Ok((engine, report))
+        let mut log = Log::new(parts, options);
+        hold_values(&mut log, medium);
+        Ok((Self::new(log, Checkpoints::new(kept)), report))
+    }
+}
+
+/// Reads the values that memory is to have, and that a checkpoint did not tell. One that cannot be read is left to whoever asks
+/// for it.
+fn hold_values(log: &mut Log, medium: &dyn Device) {
+    let Some(bytes_max) = log.limits.spill_bytes.map(behind) else {
+        return;
+    };
+    let generations = (0..log.layout.segments).map(|slot| log.space.generation_of(slot));
+    let generations: Vec<u64> = generations.collect();
+    let mut values = Values::new(log.layout, &generations);
+    for structure in log.structures.values_mut() {
+        let mut unheld = structure.unheld();
+        unheld.sort_unstable();
+        for (at, key) in unheld {
+            if log.usage.keyed.index >= bytes_max {
+                return;
+            }
+            values.bytes.clear();
+            if values.read(at, medium).is_ok() {
+                let value = Some(values.bytes[..].into());
+                structure.hold(key, Slot { at, value }, &mut log.usage);
+            }
+        }
     }
 }
 

@@ -183,7 +183,7 @@ fn flush_some(
     let mut order: Vec<usize> = (0..entries.len()).filter(is_elsewhere).collect();
     order.sort_unstable_by_key(|&index| (entries[index].1.at.slot, entries[index].1.at.at));
     let mut places = vec![0; entries.len()];
-    let mut values = Values::new(output.layout, frozen);
+    let mut values = Values::new(output.layout, &frozen.generations);
     for index in order {
         places[index] = values.read(entries[index].1.at, medium)?;
     }
@@ -207,20 +207,21 @@ fn flush_some(
 }
 
 /// Values of the log that are read one after the other.
-struct Values<'a> {
+pub(crate) struct Values<'a> {
     layout: Layout,
-    frozen: &'a Frozen,
-    bytes: Vec<u8>,
+    /// By slot.
+    generations: &'a [u64],
+    pub bytes: Vec<u8>,
     /// The last bytes that were read, and where they begin in the area.
     window: Vec<u8>,
     start: u64,
 }
 
 impl<'a> Values<'a> {
-    fn new(layout: Layout, frozen: &'a Frozen) -> Self {
+    pub(crate) fn new(layout: Layout, generations: &'a [u64]) -> Self {
         Self {
             layout,
-            frozen,
+            generations,
             bytes: Vec::new(),
             window: Vec::new(),
             start: 0,
@@ -228,12 +229,12 @@ impl<'a> Values<'a> {
     }
 
     /// Reads a value; where it is in `bytes`.
-    fn read(&mut self, at: Location, medium: &dyn Device) -> Result<usize, JobError> {
+    pub(crate) fn read(&mut self, at: Location, medium: &dyn Device) -> Result<usize, JobError> {
         let place = self.bytes.len();
         if at.length == 0 {
             return Ok(place);
         }
-        let generation = self.frozen.generations[at.slot as usize];
+        let generation = self.generations[at.slot as usize];
         let found = Found::new(self.layout, at, generation);
         let end = found.offset() + found.length() as u64;
         if found.offset() < self.start || end > self.start + self.window.len() as u64 {

@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Bytes of leaves that a stream reads at once.
 const STREAM_BYTES: u32 = 256 << 10;
 
+/// Leaves that are read at once for a range, at most: 64 KiB.
+const AHEAD_MAX: usize = 16;
+
 /// A page to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageAt {
@@ -43,13 +46,23 @@ impl PageAt {
     ///
     /// # Errors
     /// A checksum does not match.
-    pub fn extract(&self, bytes: &[u8]) -> Result<Vec<u8>, FetchError> {
-        let mut page = Vec::with_capacity(bytes.len());
-        self.extract_to(bytes, &mut page)?;
+    pub fn extract(&self, bytes: &[u8]) -> Result<Arc<[u8]>, FetchError> {
+        let length = self.layout.stream_of(bytes.len() as u32) as usize;
+        let mut page: Arc<[u8]> = core::iter::repeat_n(0, length).collect();
+        let mut rest = Arc::get_mut(&mut page).expect("nobody else has it yet");
+        self.each_sector(bytes, |payload| {
+            let (now, later) = core::mem::take(&mut rest).split_at_mut(payload.len());
+            now.copy_from_slice(payload);
+            rest = later;
+        })?;
         Ok(page)
     }
 
     fn extract_to(&self, bytes: &[u8], page: &mut Vec<u8>) -> Result<(), FetchError> {
+        self.each_sector(bytes, |payload| page.extend(payload))
+    }
+
+    fn each_sector<'a>(&self, bytes: &'a [u8], mut f: impl FnMut(&'a [u8])) -> Result<(), FetchError> {
         let layout = &self.layout;
         let first = self.offset() / u64::from(layout.sector_bytes);
         let sectors = bytes.chunks_exact(layout.sector_bytes as usize);
@@ -63,7 +76,7 @@ impl PageAt {
                 let offset = number * u64::from(layout.sector_bytes);
                 return Err(FetchError::Damaged { offset });
             }
-            page.extend(&sector[SECTOR_HEADER_BYTES as usize..]);
+            f(&sector[SECTOR_HEADER_BYTES as usize..]);
         }
         Ok(())
     }
@@ -79,6 +92,11 @@ pub trait Pages {
     /// # Errors
     /// It cannot be read, or is damaged.
     fn page(&mut self, at: &PageAt) -> Result<Arc<[u8]>, Self::Error>;
+
+    /// These pages are asked for next: whoever can should read what he lacks of them at once. Errors show when they are asked for.
+    fn ahead(&mut self, wanted: &[PageAt]) {
+        let _ = wanted;
+    }
 }
 
 /// Reads every page from the medium.
@@ -90,7 +108,7 @@ impl Pages for Uncached<'_> {
     fn page(&mut self, at: &PageAt) -> Result<Arc<[u8]>, ReadError> {
         let mut bytes = vec![0; at.length()];
         self.0.read_at(at.offset(), &mut bytes)?;
-        Ok(at.extract(&bytes)?.into())
+        Ok(at.extract(&bytes)?)
     }
 }
 
@@ -257,32 +275,34 @@ impl Table {
         }
     }
 
-    /// The path to the first entry whose key is not below `from`.
-    fn seek<P: Pages>(&self, pages: &mut P, from: &[u8]) -> Result<Vec<Step>, P::Error> {
-        let mut path = Vec::new();
+    /// Pages with so many entries, about, that begin anywhere in a page.
+    pub(crate) fn pages_of(&self, entries: usize) -> usize {
+        let bytes = u64::from(self.meta.leaves_end) * u64::from(self.layout.block_bytes);
+        let each = bytes / self.meta.entries.max(1);
+        let pages = (entries as u64).saturating_mul(each) / u64::from(page::page_bytes(&self.layout));
+        pages.min(AHEAD_MAX as u64) as usize + 2
+    }
+
+    /// The way to the leaf that may have `from`: pages above it, and its place.
+    fn way<P: Pages>(&self, pages: &mut P, from: &[u8]) -> Result<(Vec<Step>, Extent), P::Error> {
+        let mut above = Vec::new();
         let mut extent = self.meta.root;
-        loop {
+        // Leaves come before all other pages.
+        while extent.block >= self.meta.leaves_end {
             let page = self.read(pages, extent)?;
             let damaged = self.damaged(extent.block);
-            let (next, kind) = {
-                let parsed = Page::parse(&page).ok_or(damaged)?;
-                let (rank, is_there) = parsed.rank(from).ok_or(damaged)?;
-                match parsed.kind {
-                    Kind::Inner if is_there => (rank, parsed.kind),
-                    Kind::Inner => (rank.saturating_sub(1), parsed.kind),
-                    _ => (rank, parsed.kind),
-                }
+            let parsed = Page::parse(&page).filter(|page| page.kind == Kind::Inner);
+            let (rank, is_there) = parsed.and_then(|page| page.rank(from)).ok_or(damaged)?;
+            let next = if is_there { rank } else { rank.saturating_sub(1) };
+            let mut step = Step {
+                page,
+                at: extent,
+                next,
             };
-            path.push(Step { page, next });
-            match kind {
-                Kind::Inner => {
-                    let child = path.last_mut().expect("just added").down();
-                    extent = lower(child, extent).ok_or(damaged)?;
-                }
-                Kind::Leaf => return Ok(path),
-                _ => return Err(damaged.into()),
-            }
+            extent = step.down().ok_or(damaged)?;
+            above.push(step);
         }
+        Ok((above, extent))
     }
 
     /// The entries from a key on, in order, read in long pieces.
@@ -332,6 +352,7 @@ fn lower(child: Option<Extent>, above: Extent) -> Option<Extent> {
 /// A page on the way to a leaf, and which of its entries comes next.
 struct Step {
     page: Arc<[u8]>,
+    at: Extent,
     next: usize,
 }
 
@@ -339,7 +360,15 @@ impl Step {
     /// The page below the next entry.
     fn down(&mut self) -> Option<Extent> {
         self.next += 1;
-        Some(Page::parse(&self.page)?.inner(self.next - 1)?.1)
+        let child = Page::parse(&self.page)?.inner(self.next - 1)?.1;
+        lower(Some(child), self.at)
+    }
+
+    /// The pages below the entries that come next.
+    fn ahead(&self) -> impl Iterator<Item = Extent> {
+        let page = Page::parse(&self.page);
+        let next = page.map_or(0..0, |page| self.next..page.count);
+        next.filter_map(move |nth| Some(page?.inner(nth)?.1))
     }
 }
 
@@ -370,11 +399,6 @@ impl Piece {
         })
     }
 
-    /// The key, with its structure before it.
-    pub(crate) fn table_key(&self) -> &[u8] {
-        &self.page[self.key.0..self.key.1]
-    }
-
     /// The value, in one piece; `None` if the key was removed.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.map(|(start, end)| &self.page[start..end])
@@ -389,39 +413,146 @@ impl Piece {
 /// Goes through the entries of a table from a key on.
 pub(crate) struct Cursor {
     table: Arc<Table>,
-    path: Vec<Step>,
+    above: Vec<Step>,
+    /// The leaf to be read next.
+    below: Option<Extent>,
+    /// Where it begins; `None` when it has begun.
+    from: Option<Box<[u8]>>,
+    /// Leaves that are read at once, and how many of them are still to come.
+    ahead: usize,
+    coming: usize,
+    /// The present leaf, its next entry, and the present one.
+    leaf: Arc<[u8]>,
+    next: usize,
+    key: (u32, u32),
+    value: Option<(u32, u32)>,
 }
 
 impl Cursor {
-    pub(crate) fn new<P: Pages>(table: &Arc<Table>, pages: &mut P, from: &[u8]) -> Result<Self, P::Error> {
-        let path = table.seek(pages, from)?;
+    /// Finds the leaf that may have `from`. [`Cursor::advance`] leads to the first entry that is not below it.
+    pub(crate) fn aim<P: Pages>(
+        table: &Arc<Table>,
+        pages: &mut P,
+        from: &[u8],
+        ahead: usize,
+    ) -> Result<Self, P::Error> {
+        let (above, leaf) = table.way(pages, from)?;
         Ok(Self {
             table: Arc::clone(table),
-            path,
+            above,
+            below: Some(leaf),
+            from: Some(from.into()),
+            ahead,
+            coming: 0,
+            leaf: Arc::default(),
+            next: 0,
+            key: (0, 0),
+            value: None,
         })
     }
 
-    /// The next entry.
-    pub(crate) fn next<P: Pages>(&mut self, pages: &mut P) -> Result<Option<Piece>, P::Error> {
+    /// Leaves that are read at once.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// The leaves that it reads next.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = PageAt> {
+        let behind = self.above.last().map(Step::ahead).into_iter().flatten();
+        let leaves = self.below.into_iter().chain(behind).take(self.ahead);
+        leaves.filter_map(|extent| self.table.page_at(extent))
+    }
+
+    /// The present key, with its structure before it.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.leaf[self.key.0 as usize..self.key.1 as usize]
+    }
+
+    /// The present value; `None` if the key was removed.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.value
+            .map(|(start, end)| &self.leaf[start as usize..end as usize])
+    }
+
+    /// Goes to the next entry, or to the first; false at the end.
+    pub(crate) fn advance<P: Pages>(&mut self, pages: &mut P) -> Result<bool, P::Error> {
         loop {
-            let Some(step) = self.path.last_mut() else {
+            let found = match Page::parse(&self.leaf) {
+                Some(page) if self.next < page.count => Some(page.leaf(self.next)),
+                _ => None,
+            };
+            if let Some(entry) = found {
+                let (key, held) = entry.ok_or(self.table.damaged(0))?;
+                let base = self.leaf.as_ptr() as usize;
+                let range = |bytes: &[u8]| {
+                    let start = (bytes.as_ptr() as usize - base) as u32;
+                    (start, start + bytes.len() as u32)
+                };
+                (self.key, self.value) = (range(key), held.value.map(range));
+                self.next += 1;
+                return Ok(true);
+            }
+            let Some(extent) = self.descend(pages)? else {
+                return Ok(false);
+            };
+            self.load(pages, extent)?;
+        }
+    }
+
+    /// The next leaf.
+    fn descend<P: Pages>(&mut self, pages: &mut P) -> Result<Option<Extent>, P::Error> {
+        if let Some(leaf) = self.below.take() {
+            // Whoever aimed has had it read.
+            self.coming = self.ahead.saturating_sub(1);
+            return Ok(Some(leaf));
+        }
+        loop {
+            let Some(step) = self.above.last_mut() else {
                 return Ok(None);
             };
             let damaged = self.table.damaged(0);
-            let page = Page::parse(&step.page).ok_or(damaged)?;
-            let (kind, is_over) = (page.kind, step.next >= page.count);
-            if is_over {
-                self.path.pop();
-            } else if kind == Kind::Leaf {
-                step.next += 1;
-                let piece = Piece::new(Arc::clone(&step.page), step.next - 1);
-                return Ok(Some(piece.ok_or(damaged)?));
-            } else {
-                let extent = step.down().ok_or(damaged)?;
-                let page = self.table.read(pages, extent)?;
-                self.path.push(Step { page, next: 0 });
+            let count = Page::parse(&step.page).ok_or(damaged)?.count;
+            if step.next >= count {
+                self.above.pop();
+                self.coming = 0;
+                continue;
             }
+            let extent = step.down().ok_or(damaged)?;
+            if extent.block < self.table.meta.leaves_end {
+                match self.coming.checked_sub(1) {
+                    Some(coming) => self.coming = coming,
+                    None => self.read_ahead(pages, extent),
+                }
+                return Ok(Some(extent));
+            }
+            let page = self.table.read(pages, extent)?;
+            self.above.push(Step {
+                page,
+                at: extent,
+                next: 0,
+            });
         }
+    }
+
+    fn read_ahead<P: Pages>(&mut self, pages: &mut P, extent: Extent) {
+        self.ahead = (2 * self.ahead).clamp(2, AHEAD_MAX);
+        let behind = self.above.last().map(Step::ahead).into_iter().flatten();
+        let leaves = core::iter::once(extent).chain(behind).take(self.ahead);
+        let wanted: Vec<PageAt> = leaves.filter_map(|extent| self.table.page_at(extent)).collect();
+        self.coming = wanted.len().saturating_sub(1);
+        pages.ahead(&wanted);
+    }
+
+    fn load<P: Pages>(&mut self, pages: &mut P, extent: Extent) -> Result<(), P::Error> {
+        self.leaf = self.table.read(pages, extent)?;
+        self.next = 0;
+        let damaged = self.table.damaged(extent.block);
+        let page = Page::parse(&self.leaf).filter(|page| page.kind == Kind::Leaf);
+        let page = page.ok_or(damaged)?;
+        if let Some(from) = self.from.take() {
+            self.next = page.rank(&from).ok_or(damaged)?.0;
+        }
+        Ok(())
     }
 }
 

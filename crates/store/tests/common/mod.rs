@@ -8,7 +8,7 @@
 use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, RangeValue, StructureId,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, OwnedValue, StructureId,
     SubmitError, Uncached, Write,
 };
 
@@ -138,11 +138,11 @@ pub fn contents(engine: &Engine, image: &dyn Device) -> State {
                 }
             }
             Kind::Map | Kind::Tree => {
-                let found = engine.keys(id, usize::MAX).merge(&mut Uncached(image)).unwrap();
-                for (key, held) in found.entries {
+                let found = engine.keys(id).merge(&mut Uncached(image)).unwrap();
+                for (key, held) in found {
                     let held = match held {
-                        RangeValue::Table(piece) => piece.value().unwrap().to_vec(),
-                        RangeValue::Log(fetch) => value(fetch, image).unwrap(),
+                        OwnedValue::Table(value) => value,
+                        OwnedValue::Memory(fetch) => value(fetch, image).unwrap(),
                     };
                     // A lookup finds what a range does.
                     let found = engine.get(id, &key).and_then(|fetch| value(fetch, image));
@@ -158,8 +158,8 @@ pub fn contents(engine: &Engine, image: &dyn Device) -> State {
 
 /// The keys of a map or tree, in order.
 pub fn keys(engine: &Engine, id: StructureId, image: &dyn Device) -> Vec<Box<[u8]>> {
-    let found = engine.keys(id, usize::MAX).merge(&mut Uncached(image)).unwrap();
-    found.entries.into_iter().map(|(key, _)| key).collect()
+    let found = engine.keys(id).merge(&mut Uncached(image)).unwrap();
+    found.into_iter().map(|(key, _)| key).collect()
 }
 
 pub fn value(fetch: Fetch, image: &dyn Device) -> Option<Vec<u8>> {

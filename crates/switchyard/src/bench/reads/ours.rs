@@ -3,7 +3,7 @@
 use super::drive::{Engine, Key, Plan, Session};
 use anyhow::Context;
 use area::{Area, AreaOptions, Op, Tree};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 /// What stays in memory of maps and trees: RocksDB and fjall are given as much.
 const SPILL_BYTES: u64 = 16 << 20;
@@ -66,10 +66,10 @@ impl Session for OursSession<'_> {
 
     fn range(&mut self, key: &Key, count: usize, found: &mut dyn FnMut(&[u8], &[u8])) -> anyhow::Result<()> {
         let bounds = (Bound::Included(&key[..]), Bound::Unbounded);
-        for entry in self.0.tree.range(bounds).take(count) {
-            let (key, value) = entry?;
-            found(&key, &value);
-        }
+        self.0.tree.visit(bounds, count, |key, value| {
+            found(key, value);
+            ControlFlow::Continue(())
+        })?;
         Ok(())
     }
 
