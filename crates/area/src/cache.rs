@@ -153,11 +153,6 @@ impl Cache {
         self.pages.as_ref()?.get(&key)
     }
 
-    /// True if the page is here. It is not asked for by that.
-    pub(crate) fn has(&self, key: PageKey) -> bool {
-        self.pages.as_ref().is_some_and(|pages| pages.contains_key(&key))
-    }
-
     /// Keeps a page that never changes any more, for whoever asks for it next.
     pub(crate) fn keep(&self, key: PageKey, page: &Page) {
         if let Some(pages) = &self.pages {

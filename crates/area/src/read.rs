@@ -213,11 +213,19 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads those of some pages that the cache lacks, neighbours together, by one submission. Whoever asks for one that cannot be read
+    /// Takes some pages from the cache, and reads those that it lacks, neighbours together, by one submission. Whoever asks for one that cannot be read
     /// sees why.
     fn read_ahead(&self, wanted: &[store::PageAt], found: &mut Vec<(PageKey, Page)>) {
-        let is_missing = |at: &&store::PageAt| !self.cache.has(key_of(at));
-        let mut missing: Vec<&store::PageAt> = wanted.iter().filter(is_missing).collect();
+        let mut missing: SmallVec<[&store::PageAt; 16]> = SmallVec::new();
+        for at in wanted {
+            match self.cached(at) {
+                Some(page) => found.push((key_of(at), page)),
+                None => missing.push(at),
+            }
+        }
+        if missing.is_empty() {
+            return;
+        }
         missing.sort_unstable_by_key(|at| at.offset());
         let end = |at: &store::PageAt| at.offset() + at.length() as u64;
         let neighbours: SmallVec<[&[&store::PageAt]; 8]> =

@@ -274,6 +274,13 @@ impl Shared {
         rings
     }
 
+    /// A range has begun: it may have been one too many for the tables as they are.
+    pub(super) fn scanned(&self, guard: &mut Guard<'_>) {
+        if guard.engine.is_merge_asked_for() {
+            self.call_jobs(guard);
+        }
+    }
+
     /// The thread of the tables should look for work, if there may be some.
     fn call_jobs(&self, guard: &mut Guard<'_>) {
         if guard.engine.wants_job() && !guard.are_jobs_called {

@@ -361,9 +361,8 @@ pub(crate) struct Walk {
     from: Option<Bound<Vec<u8>>>,
     to: Bound<Vec<u8>>,
     tables: Option<Scan>,
-    /// Entries of memory that a part looks up.
-    step: usize,
-    limit: usize,
+    /// Entries of the next part, about.
+    wanted: usize,
 }
 
 /// Whoever takes the entries of a range.
@@ -376,8 +375,10 @@ impl Walk {
             from: Some(owned(range.start_bound())),
             to: owned(range.end_bound()),
             tables: None,
-            step: RANGE_STEP_FIRST.min(limit),
-            limit,
+            wanted: match limit {
+                usize::MAX => RANGE_STEP_FIRST,
+                _ => limit.clamp(1, RANGE_STEP_MAX),
+            },
         }
     }
 
@@ -393,18 +394,13 @@ impl Walk {
         };
         let reading = tree.area.reading()?;
         let bounds = (as_slice(&from), as_slice(&self.to));
-        let guard = reading.shared.lock();
-        let step = match guard.engine.may_spill() {
-            true => self.step,
-            // Memory has all that there is.
-            false => self.limit.clamp(self.step, RANGE_STEP_MAX),
-        };
-        // Without a limit few entries are read at first.
-        let wanted = if self.limit == usize::MAX { 0 } else { self.limit };
-        let sizes = (step, wanted);
-        let part = guard.engine.range(tree.id, bounds, sizes, self.tables.take());
+        let mut guard = reading.shared.lock();
+        let part = guard
+            .engine
+            .range(tree.id, bounds, self.wanted, self.tables.take());
+        reading.shared.scanned(&mut guard);
         drop(guard);
-        self.step = (2 * step).min(RANGE_STEP_MAX);
+        self.wanted = (2 * self.wanted).min(RANGE_STEP_MAX);
         let memory = if reads {
             tree.memory(&reading, &part)
         } else {

@@ -334,16 +334,19 @@ impl Engine {
         Some(self.log.fetch(location))
     }
 
-    /// Entries of a tree in order, at most `limit` of those in memory, and the tables below them, of which about `wanted` entries are
-    /// read at once. `tables` are those of the part before, if there was one ([`crate::RangeEnd::More`]).
+    /// Entries of a tree in order: about `wanted` of them, though a visit goes on as long as there are more in tables. `tables` are those
+    /// of the part before, if there was one ([`crate::RangeEnd::More`]).
     pub fn range(
-        &self,
+        &mut self,
         tree: StructureId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        (limit, wanted): (usize, usize),
+        wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
         let mut part = RangePart::new(bounds);
+        if tables.is_none() {
+            self.spill.note_scan(&self.log);
+        }
         let structure = self.log.structures.get(&tree).filter(|it| it.kind == Kind::Tree);
         let Some(structure) = structure.filter(|_| !is_empty(bounds)) else {
             return part;
@@ -353,8 +356,10 @@ impl Engine {
             .frozen
             .as_ref()
             .and_then(|frozen| frozen.bodies.get(&tree));
+        let limit = self.memory_share(wanted);
         let mut newer = structure.body.range(bounds).peekable();
         let mut older = frozen.into_iter().flat_map(|body| body.range(bounds)).peekable();
+        part.memory.reserve(limit);
         loop {
             let order = match (newer.peek(), older.peek()) {
                 (None, None) => break,
@@ -376,6 +381,19 @@ impl Engine {
         let same = tables.filter(|scan| scan.is_of(&self.log.levels));
         part.tables = same.or_else(|| self.scan(tree, bounds.0, wanted));
         part
+    }
+
+    /// How many of `wanted` entries of a tree are in memory, about, if the rest is in tables: half as many more.
+    fn memory_share(&self, wanted: usize) -> usize {
+        let tables = u64::from(self.log.levels.count()) * self.log.layout.segment_payload_bytes();
+        let memory = self.log.usage.all.live.max(1);
+        let share = u128::from(memory) * wanted as u128 * 3 / 2 / u128::from(memory + tables);
+        (share as usize + 4).min(wanted)
+    }
+
+    /// True if ranges have looked into so many tables that they are to be merged ([`Engine::wants_job`]).
+    pub fn is_merge_asked_for(&self) -> bool {
+        self.spill.is_merge_asked_for()
     }
 
     /// The entries of a structure in tables, from a bound on.

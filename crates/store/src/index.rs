@@ -1,6 +1,7 @@
 //! The part of a structure in memory: the places of its live entries. Positions and keys, no data.
 
 use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId, entry_bytes};
+use crate::table::filter::Present;
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -387,6 +388,8 @@ pub(crate) struct Frozen {
     pub generations: Vec<u64>,
     /// Operations in records up to this one are in here, or in tables.
     pub record: u64,
+    /// The keys.
+    pub present: Present,
     pub usage: Usage,
 }
 
@@ -630,6 +633,15 @@ impl Structure {
         let inside = entries.into_iter().flatten().zip(floor..);
         let unmet = inside.filter(|(entry, _)| **entry == Location::NOWHERE);
         unmet.map(|(_, position)| position).chain(end..self.next.max(end))
+    }
+
+    /// Calls `f` with each key of a map or tree.
+    pub(crate) fn each_key(&self, mut f: impl FnMut(&[u8])) {
+        match &self.body {
+            Body::Map(map) => map.iter().for_each(|(key, _)| f(key)),
+            Body::Tree(tree) => tree.keys().for_each(|key| f(key)),
+            Body::Log { .. } | Body::Queue { .. } => {}
+        }
     }
 
     /// Calls `f` with each entry that was met.

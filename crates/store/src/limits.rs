@@ -67,6 +67,12 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Keys that memory has when it leaves, about: most are longer than the shortest. None without tables.
+    pub(crate) fn keys(&self) -> u64 {
+        self.spill_bytes
+            .map_or(0, |bytes| bytes / (2 * index_bytes_of_entry()))
+    }
+
     /// True if memory has the values of maps and trees, too: they are to leave soon, and reads need no block of the log till then.
     pub(crate) fn holds_values(&self) -> bool {
         self.spill_bytes.is_some()

@@ -12,6 +12,7 @@ use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_by
 use crate::layout::{CLEANER_SEGMENTS, Layout};
 use crate::limits::{Limits, Options};
 use crate::space::{Space, Start};
+use crate::table::filter::{self, Present};
 use crate::table::levels::{Levels, List};
 use base::MediaError;
 use smallvec::SmallVec;
@@ -221,6 +222,8 @@ pub(crate) struct Log {
     list: Vec<u8>,
     /// Entries on their way to tables, above them.
     pub(crate) frozen: Option<Arc<Frozen>>,
+    /// Keys that are in memory, and not frozen.
+    pub(crate) present: Present,
     pub(crate) limits: Limits,
     pub(crate) usage: Tally,
     /// Bytes that the waiting entries will add.
@@ -259,6 +262,7 @@ pub(crate) struct Parts {
 
 impl Log {
     pub(crate) fn new(parts: Parts, options: Options) -> Self {
+        let limits = Limits::new(&parts.layout, options.spill_bytes());
         let lost_max = options.writes_in_flight_max + SEALED_MAX + 1 + JOB_SEGMENTS_MAX;
         assert!(options.writes_in_flight_max > 0 && lost_max as u64 <= GENERATIONS_LOST_MAX);
         Self {
@@ -275,7 +279,8 @@ impl Log {
             },
             levels: Arc::new(parts.levels),
             frozen: None,
-            limits: Limits::new(&parts.layout, options.spill_bytes()),
+            present: Present::new(limits.keys()),
+            limits,
             usage: parts.usage,
             pending_usage: Usage::default(),
             draft: None,
@@ -460,6 +465,9 @@ impl Log {
         let durability = structure.durability;
         if durability == Durability::Lazy {
             let has_older = self.frozen.is_some() || !self.levels.is_unused();
+            if let Key::Bytes(key) = &key {
+                self.present.add(filter::hash_of(id, key));
+            }
             structure.apply(kind, key, slot, has_older, &mut self.usage);
         } else {
             let mut cost = Usage::default();
@@ -475,38 +483,6 @@ impl Log {
             });
         }
         durability
-    }
-
-    /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
-    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
-        let own = self.structures.get(&id)?.entry_of(key);
-        own.or_else(|| Some(self.frozen.as_ref()?.slot_of(id, key)?.at))
-    }
-
-    /// The newest entry in memory of a key.
-    pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
-        let own = self.structures.get(&id)?.body.slot_of(key);
-        own.or_else(|| self.frozen.as_ref()?.slot_of(id, key))
-    }
-
-    /// The value of an entry in memory.
-    pub(crate) fn fetch_slot(&self, slot: &Slot) -> Fetch {
-        match &slot.value {
-            Some(value) => Fetch::Ready(Arc::clone(value)),
-            None => self.fetch(slot.at),
-        }
-    }
-
-    /// Puts what was frozen back.
-    pub(crate) fn thaw(&mut self) {
-        let Some(frozen) = self.frozen.take() else { return };
-        let frozen = Arc::into_inner(frozen).expect("nobody but the job had it");
-        for (id, body) in frozen.bodies {
-            match self.structures.get_mut(&id) {
-                Some(structure) => structure.thaw(body, &mut self.usage),
-                None => self.usage.forget_all(&body),
-            }
-        }
     }
 
     /// True if a list of tables of so many bytes, and the descriptions before it, fit a record.
@@ -895,6 +871,9 @@ impl Log {
                 Effect::Apply(kind, cost) => {
                     self.pending_usage -= cost;
                     if let Some(structure) = structure {
+                        if let Key::Bytes(key) = &pending.key {
+                            self.present.add(filter::hash_of(pending.structure, key));
+                        }
                         structure.apply(kind, pending.key, pending.slot, has_older, &mut self.usage);
                     }
                 }

@@ -3,6 +3,7 @@
 use crate::fetch::Fetch;
 use crate::table::reader::Pages;
 use crate::table::scan::Scan;
+use std::cmp::Ordering;
 use std::ops::{Bound, ControlFlow};
 
 /// Entries of a part of a range, as of a moment. [`RangePart::visit`] needs the engine no more.
@@ -40,7 +41,10 @@ pub enum RangeEnd {
     },
 }
 
-/// A value that is its owner's: of [`RangePart::merge`].
+/// Key and value of [`RangePart::merge`].
+pub type OwnedEntry = (Box<[u8]>, OwnedValue);
+
+/// A value that is its owner's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedValue {
     /// Memory has its place, or it.
@@ -70,8 +74,8 @@ impl RangePart {
     ///
     /// # Errors
     /// A page cannot be had.
-    pub fn merge<P: Pages>(self, pages: &mut P) -> Result<Vec<(Box<[u8]>, OwnedValue)>, P::Error> {
-        let mut entries: Vec<(Box<[u8]>, OwnedValue)> = Vec::new();
+    pub fn merge<P: Pages>(self, pages: &mut P) -> Result<Vec<OwnedEntry>, P::Error> {
+        let mut entries: Vec<OwnedEntry> = Vec::new();
         self.visit(pages, |key, value| {
             let value = match value {
                 RangeValue::Memory(fetch) => OwnedValue::Memory(fetch.clone()),
@@ -99,35 +103,38 @@ impl RangePart {
             mut tables,
         } = self;
         let limit = memory.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let limits = Limits {
-            bounds: &bounds,
-            limit: limit.as_deref(),
+        let is_below = |key: &[u8]| match &bounds.1 {
+            Bound::Included(to) => key > &to[..],
+            Bound::Excluded(to) => key >= &to[..],
+            Bound::Unbounded => false,
         };
-        if let Some(scan) = &mut tables
-            && scan.is_fresh()
-        {
-            scan.next(pages)?;
+        if let Some(scan) = &mut tables {
+            let is_above = |key: &[u8]| matches!(&bounds.0, Bound::Excluded(from) if key <= &from[..]);
+            let mut has_entry = !scan.is_fresh() || scan.next(pages)?;
+            while has_entry && scan.present().is_some_and(|(key, _)| is_above(key)) {
+                has_entry = scan.next(pages)?;
+            }
         }
         let mut newer = memory.iter().peekable();
         loop {
             let older = tables.as_ref().and_then(Scan::present);
-            let older = older.filter(|(key, _)| !limits.are_below(key));
             let order = match (newer.peek(), older) {
+                // What tables have behind the last entry of memory belongs to the next part.
+                (None, _) if limit.is_some() => break,
                 (None, None) => break,
-                (Some(_), None) => core::cmp::Ordering::Less,
-                (None, Some(_)) => core::cmp::Ordering::Greater,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
                 (Some((above, _)), Some((below, _))) => (**above).cmp(below),
             };
-            let flow = if order.is_gt() {
-                match older {
-                    Some((key, Some(value))) if !limits.are_above(key) => f(key, RangeValue::Table(value)),
-                    _ => ControlFlow::Continue(()),
-                }
-            } else {
-                match newer.next() {
+            let flow = match (order, older) {
+                // Memory has nothing more then: all its entries are in the range.
+                (Ordering::Greater, Some((key, _))) if is_below(key) => break,
+                (Ordering::Greater, Some((key, Some(value)))) => f(key, RangeValue::Table(value)),
+                (Ordering::Greater, _) => ControlFlow::Continue(()),
+                _ => match newer.next() {
                     Some((key, Some(fetch))) => f(key, RangeValue::Memory(fetch)),
                     _ => ControlFlow::Continue(()),
-                }
+                },
             };
             if let (true, Some(scan)) = (order.is_ge(), &mut tables) {
                 scan.next(pages)?;
@@ -137,33 +144,5 @@ impl RangePart {
             }
         }
         Ok(limit.map_or(RangeEnd::Over, |after| RangeEnd::More { after, tables }))
-    }
-}
-
-/// Where a part ends.
-struct Limits<'a> {
-    bounds: &'a (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// The last key of memory that belongs to the part, if there are more.
-    limit: Option<&'a [u8]>,
-}
-
-impl Limits<'_> {
-    /// True if the part does not reach to the key.
-    fn are_below(&self, key: &[u8]) -> bool {
-        let is_over = match &self.bounds.1 {
-            Bound::Included(to) => key > &to[..],
-            Bound::Excluded(to) => key >= &to[..],
-            Bound::Unbounded => false,
-        };
-        is_over || self.limit.is_some_and(|limit| key > limit)
-    }
-
-    /// True if the part begins behind the key.
-    fn are_above(&self, key: &[u8]) -> bool {
-        match &self.bounds.0 {
-            Bound::Included(from) => key < &from[..],
-            Bound::Excluded(from) => key <= &from[..],
-            Bound::Unbounded => false,
-        }
     }
 }

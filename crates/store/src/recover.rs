@@ -607,6 +607,7 @@ impl Engine {
             usage: replayed.usage,
         };
         let mut log = Log::new(parts, options);
+        log.note_all();
         hold_values(&mut log, medium);
         Ok((Self::new(log, Checkpoints::new(kept)), report))
     }

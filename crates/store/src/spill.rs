@@ -21,6 +21,10 @@ const MERGED_MAX: u32 = 4;
 /// Level 0 may have so many times its limit before memory has to wait for merges.
 const LAG_MAX: u64 = 3;
 
+/// A range that looks into one table more than it has to is worth so many bytes of merges: a look costs a page, and the CPU time of
+/// some more.
+const LOOK_BYTES: u64 = 16 << 10;
+
 /// The tables' state.
 pub(crate) struct Spill {
     state: State,
@@ -38,6 +42,9 @@ pub(crate) struct Spill {
     flushed_to: Option<Arc<[u8]>>,
     /// How often memory was frozen.
     freezes: u64,
+    /// Bytes of merges that ranges have been worth, and those of the next merge that they ask for; 0 if it is not known.
+    looked_bytes: u64,
+    merge_bytes: u64,
     /// A job failed when this was the log's newest segment: nothing is tried again before the next one, so that generations that failed
     /// jobs have used are soon below one that is on the medium.
     failed_in: Option<u64>,
@@ -86,6 +93,8 @@ impl Default for Spill {
             flushed_to: None,
             failed_in: None,
             freezes: 0,
+            looked_bytes: 0,
+            merge_bytes: 0,
         }
     }
 }
@@ -165,6 +174,21 @@ impl Spill {
         log.space.free_count() >= count + CLEANER_SEGMENTS && is_listed
     }
 
+    /// A range begins.
+    pub(crate) fn note_scan(&mut self, log: &Log) {
+        let runs = log.levels.runs() as u64;
+        self.looked_bytes += runs.saturating_sub(1) * LOOK_BYTES;
+        if self.merge_bytes == 0 && self.looked_bytes > 0 {
+            let next = log.levels.pick(log.limits.run_tables, &self.cursors, true);
+            self.merge_bytes = next.map_or(u64::MAX, |pick| merge_bytes(log, &pick));
+        }
+    }
+
+    /// True if ranges have been worth the merge that would make them cheaper.
+    pub(crate) fn is_merge_asked_for(&self) -> bool {
+        self.merge_bytes > 0 && self.looked_bytes >= self.merge_bytes
+    }
+
     fn picks(&self, log: &Log) -> bool {
         self.has_segments(log, 2) && self.pick(log).is_some()
     }
@@ -232,6 +256,7 @@ impl Spill {
     fn freeze(&mut self, log: &mut Log) {
         self.freezes += 1;
         let usage = core::mem::take(&mut log.usage.keyed);
+        let fresh = log.present.fresh();
         let mut bodies = BTreeMap::new();
         for (&id, structure) in &mut log.structures {
             bodies.extend(structure.freeze().map(|body| (id, body)));
@@ -242,6 +267,7 @@ impl Spill {
                 .map(|slot| log.space.generation_of(slot))
                 .collect(),
             record: log.durable().0,
+            present: core::mem::replace(&mut log.present, fresh),
             usage,
         }));
         // What lazy structures have shown may not be on the medium yet.
@@ -277,15 +303,18 @@ impl Spill {
                 return Some(Pick { level, sources });
             }
         }
-        log.levels
-            .pick(log.limits.run_tables, &self.cursors, self.is_urgent)
+        let everything = self.is_urgent || self.is_merge_asked_for();
+        log.levels.pick(log.limits.run_tables, &self.cursors, everything)
     }
 
     fn merge(&mut self, log: &mut Log) -> Option<Job> {
-        let Some(Pick { level, sources }) = self.pick(log) else {
+        let Some(pick) = self.pick(log) else {
             self.is_urgent = false;
             return None;
         };
+        self.looked_bytes = self.looked_bytes.saturating_sub(merge_bytes(log, &pick));
+        self.merge_bytes = 0;
+        let Pick { level, sources } = pick;
         let generations = sources.iter().map(|view| view.table.place.generation).collect();
         self.pass = Some(Pass { level, generations });
         let first = sources.iter().map(View::first).min()?.to_vec();
@@ -414,6 +443,7 @@ impl Spill {
         } = core::mem::replace(&mut self.state, State::Idle)
         {
             log.levels = Arc::new(levels);
+            self.merge_bytes = 0;
             if !is_flush {
                 log.stats.merges += 1;
             } else if made.bound.is_some() {
@@ -449,6 +479,14 @@ fn is_alone(log: &mut Log, table: &mut Arc<Table>) -> bool {
         log.space.give_back(table.place.slot);
     }
     is_alone
+}
+
+/// Bytes that a merge reads, about.
+fn merge_bytes(log: &Log, pick: &Pick) -> u64 {
+    let first = pick.sources.iter().map(View::first).min().unwrap_or_default();
+    let last = pick.sources.iter().map(View::last).max().unwrap_or_default();
+    let targets = log.levels.overlapping(pick.level + 1, first, last);
+    (pick.sources.len() + targets.len()) as u64 * u64::from(log.layout.segment_bytes)
 }
 
 fn job(log: &mut Log, work: Work, count: u32) -> Job {

@@ -1,9 +1,10 @@
 //! The root of this process. The area has paths as those who recover it see them.
 
-use crate::sync::{Mutex, PoisonError};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-/// The root, if it is not the one that this process began with.
+/// The root, if it is not the one that this process began with. Nobody waits while he has the lock, so the model checks, which run side by
+/// side in one process, need not know it.
 static ROOT: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// The process has another root now, which had this path before.

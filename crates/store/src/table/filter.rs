@@ -2,6 +2,7 @@
 //! the cache.
 
 use super::page::{PAGE_HEADER_BYTES, payload_bytes};
+use crate::entry::StructureId;
 use crate::layout::Layout;
 
 /// Bytes of a block: all bits of a key are in one.
@@ -13,7 +14,51 @@ const PROBES: u32 = 6;
 /// The hash of a key of a table.
 pub(crate) fn hash(key: &[u8]) -> u64 {
     // The checksum has 32 bits; the multiplication spreads them.
-    u64::from(crc32c::crc32c(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    spread(crc32c::crc32c(key))
+}
+
+/// The hash of a structure's key in tables.
+pub(crate) fn hash_of(structure: StructureId, key: &[u8]) -> u64 {
+    let prefix = crc32c::crc32c(&structure.0.to_be_bytes());
+    spread(crc32c::crc32c_append(prefix, key))
+}
+
+fn spread(checksum: u32) -> u64 {
+    u64::from(checksum).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Which keys memory may have: most lookups of keys in tables end here. In no area without tables: there it knows nothing.
+pub(crate) struct Present(Vec<u8>);
+
+impl Present {
+    /// For so many keys, about.
+    pub(crate) fn new(keys: u64) -> Self {
+        Self(vec![0; (keys as usize * BITS / 8).next_multiple_of(BLOCK_BYTES)])
+    }
+
+    /// The same, empty.
+    pub(crate) fn fresh(&self) -> Self {
+        Self(vec![0; self.0.len()])
+    }
+
+    pub(crate) fn add(&mut self, hash: u64) {
+        if !self.0.is_empty() {
+            set(&mut self.0, hash);
+        }
+    }
+
+    /// Adds all keys of another one of the same length.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.0
+            .iter_mut()
+            .zip(&other.0)
+            .for_each(|(own, other)| *own |= other);
+    }
+
+    /// False if no key of this hash is there.
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        may_have(&self.0, hash)
+    }
 }
 
 /// Blocks that a page of a filter holds.
@@ -46,13 +91,17 @@ pub(crate) fn build(layout: &Layout, hashes: &[u64]) -> Vec<Vec<u8>> {
     let count = pages(layout, hashes.len());
     let mut all = vec![vec![0; content_bytes(layout)]; count as usize];
     for &hash in hashes {
-        let content = &mut all[page_of(hash, count) as usize];
-        let block = block_of(hash, content.len());
-        for bit in bits(hash) {
-            content[block + bit / 8] |= 1 << (bit % 8);
-        }
+        set(&mut all[page_of(hash, count) as usize], hash);
     }
     all
+}
+
+/// Adds a key.
+fn set(content: &mut [u8], hash: u64) {
+    let block = block_of(hash, content.len());
+    for bit in bits(hash) {
+        content[block + bit / 8] |= 1 << (bit % 8);
+    }
 }
 
 /// False if no key of this hash is there. A page that makes no sense knows nothing.
@@ -81,6 +130,31 @@ fn bits(hash: u64) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_hashes_as_it_does_in_tables() {
+        let id = StructureId(77);
+        assert_eq!(hash_of(id, b"key"), hash(&super::super::table_key(id, b"key")));
+    }
+
+    #[test]
+    fn what_was_added_is_present() {
+        let mut some = Present::new(1000);
+        let mut others = some.fresh();
+        (0..500).for_each(|nth| some.add(hash_of(StructureId(1), &u32::to_be_bytes(nth))));
+        (0..500).for_each(|nth| others.add(hash_of(StructureId(2), &u32::to_be_bytes(nth))));
+        let has = |it: &Present, id| {
+            let all = (0..500).filter(|nth| it.may_have(hash_of(StructureId(id), &u32::to_be_bytes(*nth))));
+            all.count()
+        };
+        assert_eq!(has(&some, 1), 500);
+        assert!(has(&some, 2) < 50);
+        some.add_all(&others);
+        assert_eq!((has(&some, 1), has(&some, 2)), (500, 500));
+        let mut none = Present::new(0);
+        none.add(7);
+        assert!(none.may_have(8), "it knows nothing");
+    }
 
     #[test]
     fn every_key_is_found_and_one_absent_key_in_forty_at_most() {

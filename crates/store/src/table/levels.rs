@@ -222,6 +222,13 @@ impl Levels {
         levels.flat_map(|(level, views)| views.iter().map(move |view| (level, view)))
     }
 
+    /// Tables that a range looks into at least: those of level 0, and one of each other level.
+    pub(crate) fn runs(&self) -> usize {
+        let mut levels = self.levels.iter();
+        let newest = levels.next().map_or(0, Vec::len);
+        newest + levels.filter(|views| !views.is_empty()).count()
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.levels.iter().map(Vec::len).sum::<usize>() as u32
     }

@@ -4,6 +4,7 @@ use super::levels::{Levels, View};
 use super::reader::{Cursor, Pages, Piece};
 use super::table_key;
 use crate::entry::StructureId;
+use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -11,15 +12,18 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     levels: Arc<Levels>,
-    key: Vec<u8>,
+    key: SmallVec<[u8; 36]>,
     freezes: u64,
 }
 
 impl Search {
     pub(crate) fn new(levels: &Arc<Levels>, structure: StructureId, key: &[u8], freezes: u64) -> Self {
+        let mut whole = SmallVec::new();
+        whole.extend_from_slice(&structure.0.to_be_bytes());
+        whole.extend_from_slice(key);
         Self {
             levels: Arc::clone(levels),
-            key: table_key(structure, key),
+            key: whole,
             freezes,
         }
     }
