@@ -414,6 +414,15 @@ impl Area {
         shared.wait(guard, newest)
     }
 
+    /// Waits until maps and trees have left memory as far as they have to, and their tables are merged as far as they have to be: for
+    /// whoever measures reads after a load. While others write it may take long.
+    ///
+    /// # Errors
+    /// The area has failed.
+    pub fn settle(&self) -> Result<(), AreaError> {
+        self.shared()?.settle()
+    }
+
     /// Carries a batch out. All of it is durable on return, unless every structure in it is lazy.
     pub fn commit(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
         let shared = self.shared()?;

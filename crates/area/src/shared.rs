@@ -47,6 +47,8 @@ use store::{CleanStep, Engine, SubmitError, Ticket, Write};
 /// The cleaner reads a segment in pieces of so many bytes, a multiple of any block. A whole segment of 4 MiB kept a
 /// virtual disk busy for 4 ms.
 const CLEAN_READ_BYTES: usize = 128 << 10;
+/// Whoever waits for the tables looks so often at least.
+const SETTLE_LOOK_NS: u64 = 10_000_000;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;
 
@@ -368,6 +370,25 @@ impl Shared {
             }
         }
         mem::forget(alarm);
+    }
+
+    /// Waits until no work on tables is under way or to be done.
+    pub(super) fn settle(&self) -> Result<(), AreaError> {
+        loop {
+            let mut guard = self.lock();
+            if guard.engine.is_latched() {
+                return Err(AreaError::Failed);
+            }
+            if guard.engine.are_tables_settled() {
+                return Ok(());
+            }
+            self.call_jobs(&mut guard);
+            guard.is_crowded = true;
+            let rung = self.any.read();
+            drop(guard);
+            // Not everything that a job waits for rings.
+            self.any.sleep(rung, Some(SETTLE_LOOK_NS));
+        }
     }
 
     /// Reads a segment to be cleaned in pieces, so that a write has to wait for one at most.

@@ -208,6 +208,11 @@ impl Engine {
         self.spill.wants_job(&self.log)
     }
 
+    /// True if no work on tables is under way or to be done.
+    pub fn are_tables_settled(&self) -> bool {
+        !self.spill.is_busy() && !self.wants_job()
+    }
+
     /// Work on tables, if there is any: run it beside everything else, and give it back to [`Engine::end_job`]. One is under way
     /// at a time. `None` also while cleaning or a checkpoint has to come to an end before; ask again after its next step.
     pub fn take_job(&mut self) -> Option<Job> {

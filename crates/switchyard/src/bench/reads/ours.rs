@@ -38,7 +38,8 @@ impl Engine for Ours {
     }
 
     fn settle(&self) -> anyhow::Result<()> {
-        Ok(self.area.sync()?)
+        self.area.sync()?;
+        Ok(self.area.settle()?)
     }
 }
 
