@@ -12,6 +12,8 @@ use store::{
 const RANGE_STEP_MAX: usize = 256;
 /// Of the first look: most ranges are short, or are not read to their end.
 const RANGE_STEP_FIRST: usize = 16;
+/// The same where reading several values at once gains nothing.
+const RANGE_STEP_MAPPED: usize = 4;
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -295,7 +297,7 @@ impl Tree {
         &'a self,
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
-        let mut walk = Walk::new(range, usize::MAX);
+        let mut walk = Walk::new(range, self.first_step());
         let mut ready = Vec::new().into_iter();
         std::iter::from_fn(move || {
             loop {
@@ -306,9 +308,10 @@ impl Tree {
                     return None;
                 }
                 let mut found = Vec::new();
+                let wanted = walk.wanted;
                 let mut take = |key: &[u8], value: Result<&[u8], AreaError>| {
                     found.push(value.map(|value| (key.into(), value.to_vec())));
-                    match found.len() < RANGE_STEP_MAX {
+                    match found.len() < wanted {
                         true => ControlFlow::Continue(()),
                         false => ControlFlow::Break(()),
                     }
@@ -331,7 +334,14 @@ impl Tree {
         limit: usize,
         mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), AreaError> {
-        let mut walk = Walk::new(range, limit);
+        let mut walk = Walk::new(
+            range,
+            if limit == usize::MAX {
+                self.first_step()
+            } else {
+                limit
+            },
+        );
         let (mut left, mut failed) = (limit, None);
         while left > 0 && !walk.is_over() {
             walk.part(self, true, &mut |key, value| match value {
@@ -369,16 +379,13 @@ pub(crate) struct Walk {
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
 
 impl Walk {
-    pub(crate) fn new(range: impl RangeBounds<[u8]>, limit: usize) -> Self {
+    pub(crate) fn new(range: impl RangeBounds<[u8]>, wanted: usize) -> Self {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         Self {
             from: Some(owned(range.start_bound())),
             to: owned(range.end_bound()),
             tables: None,
-            wanted: match limit {
-                usize::MAX => RANGE_STEP_FIRST,
-                _ => limit.clamp(1, RANGE_STEP_MAX),
-            },
+            wanted: wanted.clamp(1, RANGE_STEP_MAX),
         }
     }
 
@@ -434,6 +441,18 @@ impl Walk {
             }
         };
         Ok(())
+    }
+}
+
+impl Tree {
+    /// Entries of the first part of a range that may be long.
+    fn first_step(&self) -> usize {
+        let has_cache = self.area.reading().is_ok_and(|reading| reading.cache.is_there());
+        if has_cache {
+            RANGE_STEP_FIRST
+        } else {
+            RANGE_STEP_MAPPED
+        }
     }
 }
 
