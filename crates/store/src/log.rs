@@ -631,20 +631,33 @@ impl Log {
         }
     }
 
-    /// True if a batch helps an area without room: it removes or trims. If damage in `pinned` keeps all space, it has to be the
-    /// damaged segment's entries that it removes or overwrites.
-    pub(crate) fn gives_room(&self, ops: &[Op<'_>], pinned: Option<u32>) -> bool {
-        let helps = |op: &Op<'_>| {
-            let (kind, id, key, _) = parts_of(op);
-            let place = match key {
-                OpKey::New => None,
-                OpKey::Position(position) => self.entry_of(id, &position.to_le_bytes()),
-                OpKey::Bytes(key) => self.entry_of(id, key),
-            };
-            let is_pinned = pinned.is_some() && place.map(|it| it.slot) == pinned;
-            kind == EntryKind::Trim || is_pinned || (pinned.is_none() && !kind.adds())
+    /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
+    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
+        let own = self.structures.get(&id)?.entry_of(key);
+        own.or_else(|| Some(self.frozen.as_ref()?.slot_of(id, key)?.at))
+    }
+
+    /// The newest entry in memory of a key.
+    pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
+        let hash = filter::hash_of(id, key);
+        let own = match self.present.may_have(hash) {
+            true => self.structures.get(&id)?.body.slot_of(key),
+            false => None,
         };
-        ops.iter().all(helps) && self.net_adds(ops) == Usage::default()
+        own.or_else(|| {
+            let frozen = self.frozen.as_ref()?;
+            frozen.present.may_have(hash).then(|| frozen.slot_of(id, key))?
+        })
+    }
+
+    /// Notes all keys in memory.
+    pub(crate) fn note_all(&mut self) {
+        let Self {
+            structures, present, ..
+        } = self;
+        for (&id, structure) in structures {
+            structure.each_key(|key| present.add(filter::hash_of(id, key)));
+        }
     }
 
     /// Growth by a batch, given what its values replace.
@@ -920,13 +933,13 @@ impl Log {
 }
 
 /// The key of an operation.
-enum OpKey<'a> {
+pub(crate) enum OpKey<'a> {
     New,
     Position(u64),
     Bytes(&'a [u8]),
 }
 
-fn parts_of<'a>(op: &Op<'a>) -> (EntryKind, StructureId, OpKey<'a>, &'a [u8]) {
+pub(crate) fn parts_of<'a>(op: &Op<'a>) -> (EntryKind, StructureId, OpKey<'a>, &'a [u8]) {
     match *op {
         Op::Append { log, data } => (EntryKind::Append, log, OpKey::New, data),
         Op::Trim { log, floor } => (EntryKind::Trim, log, OpKey::Position(floor), &[]),

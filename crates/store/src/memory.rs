@@ -1,42 +1,12 @@
-//! What memory has of maps and trees, frozen or not.
+//! What memory has of maps and trees, frozen or not, and what batches change about it.
 
-use crate::entry::StructureId;
+use crate::entry::{EntryKind, Op};
 use crate::fetch::Fetch;
-use crate::index::{Location, Slot};
-use crate::log::Log;
-use crate::table::filter;
+use crate::index::{Slot, Usage};
+use crate::log::{Log, OpKey, parts_of};
 use std::sync::Arc;
 
 impl Log {
-    /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
-    pub(crate) fn entry_of(&self, id: StructureId, key: &[u8]) -> Option<Location> {
-        let own = self.structures.get(&id)?.entry_of(key);
-        own.or_else(|| Some(self.frozen.as_ref()?.slot_of(id, key)?.at))
-    }
-
-    /// The newest entry in memory of a key.
-    pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
-        let hash = filter::hash_of(id, key);
-        let own = match self.present.may_have(hash) {
-            true => self.structures.get(&id)?.body.slot_of(key),
-            false => None,
-        };
-        own.or_else(|| {
-            let frozen = self.frozen.as_ref()?;
-            frozen.present.may_have(hash).then(|| frozen.slot_of(id, key))?
-        })
-    }
-
-    /// Notes all keys in memory.
-    pub(crate) fn note_all(&mut self) {
-        let Self {
-            structures, present, ..
-        } = self;
-        for (&id, structure) in structures {
-            structure.each_key(|key| present.add(filter::hash_of(id, key)));
-        }
-    }
-
     /// The value of an entry in memory.
     pub(crate) fn fetch_slot(&self, slot: &Slot) -> Fetch {
         match &slot.value {
@@ -56,5 +26,21 @@ impl Log {
                 None => self.usage.forget_all(&body),
             }
         }
+    }
+
+    /// True if a batch helps an area without room: it removes or trims. If damage in `pinned` keeps all space, it has to be the
+    /// damaged segment's entries that it removes or overwrites.
+    pub(crate) fn gives_room(&self, ops: &[Op<'_>], pinned: Option<u32>) -> bool {
+        let helps = |op: &Op<'_>| {
+            let (kind, id, key, _) = parts_of(op);
+            let place = match key {
+                OpKey::New => None,
+                OpKey::Position(position) => self.entry_of(id, &position.to_le_bytes()),
+                OpKey::Bytes(key) => self.entry_of(id, key),
+            };
+            let is_pinned = pinned.is_some() && place.map(|it| it.slot) == pinned;
+            kind == EntryKind::Trim || is_pinned || (pinned.is_none() && !kind.adds())
+        };
+        ops.iter().all(helps) && self.net_adds(ops) == Usage::default()
     }
 }

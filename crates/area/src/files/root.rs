@@ -1,7 +1,7 @@
 //! The root of this process. The area has paths as those who recover it see them.
 
+use os::sync::{Mutex, PoisonError};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// The root, if it is not the one that this process began with. Nobody waits while he has the lock, so the model checks, which run side by
 /// side in one process, need not know it.
