@@ -194,6 +194,41 @@ expect_code 0 "$SWITCHYARD" export "$work/stale.area" --forget "$files/gone"
 expect_code 0 "$SWITCHYARD" run --area "$work/stale.area" -- true
 [[ $(cat "$files/journal") == "old and new" && ! -e $files/gone ]] || fail "a file was changed"
 
+# bug: a file system was not mounted when its area recovered. Fresh files were made below the empty mount point, and removed ones counted
+# as gone. Then the area was emptied. cause: a lost directory entry looks the same. fix: the area knows the mount, and refuses if it is away.
+echo "· a file system that is not mounted is waited for"
+"$SWITCHYARD" run --area "$work/away.area" --size 64MiB --match fresh --match removed --quiet -- "$python" -c '
+import os, sys, time
+for name in ("fresh", "removed"):
+    file = os.open(sys.argv[1] + "/" + name, os.O_WRONLY | os.O_CREAT)
+    os.write(file, b"acknowledged")
+    os.fsync(file)
+os.unlink(sys.argv[1] + "/removed")
+open(sys.argv[2], "w").write("ready")
+time.sleep(600)' "$files" "$work/away.ready" &
+program=$!
+await_line "$work/away.ready" "$program" || fail "away: not ready"
+kill -STOP "$(pgrep -P "$program")"
+py cut "$files"
+end_program 9
+umount "$files"
+uuid=$(blkid -s UUID -o value "$image")
+truncate -s 64M "$work/other.image" && mkfs.ext4 -q -F "$work/other.image"
+for instead in nothing another; do
+    if [[ $instead == another ]]; then mount -o loop "$work/other.image" "$files"; fi
+    expect_code 1 "$SWITCHYARD" run --area "$work/away.area" -- true
+    expect_text "$files/"
+    grep -q "UUID=" "$work/out" && expect_text "UUID=$uuid"
+    expect_text "mount it and try again"
+    expect_code 1 "$SWITCHYARD" export "$work/away.area"
+    [[ ! -e $files/fresh ]] || fail "a file was made below the mount point"
+    if [[ $instead == another ]]; then umount "$files"; fi
+done
+mount_files
+expect_code 0 "$SWITCHYARD" export "$work/away.area"
+[[ $(cat "$files/fresh") == acknowledged && ! -e $files/removed ]] || fail "what was acknowledged is lost"
+rm "$files/fresh"
+
 echo "· calls that are seldom, or that are not seen"
 # Each case has an area and a program of its own; the power is cut once under all of them.
 calls() { "$python" "$here/run_calls.py" "$@"; }

@@ -76,6 +76,7 @@ fn crashed(area: &Path, path: &Path, is_fresh: bool, identity: Identity, claim: 
         path: path.as_os_str().as_bytes().to_vec(),
         handle: Vec::new(),
         identity,
+        place: None,
         owner: [0o100_640, 0, 0],
         is_fresh,
         is_removed: false,
@@ -520,6 +521,7 @@ fn copies_stay_below_their_directory() {
             path: stored.as_bytes().to_vec(),
             handle: Vec::new(),
             identity: Identity::default(),
+            place: None,
             owner: [0o600, 0, 0],
             is_fresh: true,
             is_removed: false,
@@ -551,4 +553,55 @@ fn copies_stay_below_their_directory() {
         let mode = area_path.metadata().expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
+}
+
+/// Bug: an area whose file system was not mounted made a fresh file below the empty mount point, and was emptied. Cause: nothing told a
+/// directory that a crash has taken from one that is not mounted. Fix: the area knows the mount, and refuses all if it is away.
+#[test]
+fn an_area_waits_for_a_file_system_that_is_not_mounted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let (area, image, path) = (
+        directory.join("area"),
+        directory.join("image"),
+        directory.join("a-wal"),
+    );
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"synced");
+    lose_the_cache(&area, &image);
+    // As with another file system in its place: the root of the mount is another directory.
+    {
+        let area = Area::open(&image, &AreaOptions::new(0)).expect("as after a crash");
+        let map = area.map(FILES_NAME).expect("it is there");
+        for key in map.keys().expect("sound") {
+            let value = map.get(&key).expect("sound").expect("just listed");
+            if let Some(mut description) = Description::parse(&value) {
+                let place = description
+                    .place
+                    .as_mut()
+                    .expect("the directories can be looked at");
+                assert!(
+                    path.as_os_str()
+                        .as_bytes()
+                        .starts_with(&description.path[..usize::from(place.mount_bytes)])
+                );
+                place.inode ^= 1;
+                map.put(&key, &description.emit()).expect("room");
+            }
+        }
+        area.sync().expect("durable");
+    }
+    fs::remove_file(&path).expect("there");
+    for _ in 0..2 {
+        let refused = restore(&image, 0).expect_err("nobody knows what became of the file");
+        assert!(matches!(refused, FilesError::Away { .. }), "{refused}");
+        assert!(refused.to_string().contains("a-wal"), "{refused}");
+    }
+    assert!(!path.exists(), "nothing is made in its place");
+    let copies = export(&image, &directory.join("copies")).expect("copied");
+    assert_eq!(fs::read(&copies[0]).expect("the copy"), b"synced");
+    assert!(forget(&image, &path).expect("given up"));
+    assert_eq!(restore(&image, 0).expect("nothing is left"), Recovered::default());
+    journal.close_file(id);
+    drop(file);
 }

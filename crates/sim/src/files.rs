@@ -498,6 +498,7 @@ impl World {
             let evidence = Evidence {
                 present,
                 cache: Some(2),
+                is_mounted: true,
                 changed_ns: 1,
                 directory_changed_ns: 1,
             };

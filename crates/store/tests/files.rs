@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use store::files::{
-    Change, Claim, Description, Evidence, Fate, FileId, FileLimits, Files, Identity, Malformed, Present,
-    SyncBy, least_sizes,
+    Change, Claim, Description, Evidence, Fate, FileId, FileLimits, Files, Identity, Malformed, NO_UUID,
+    Place, Present, SyncBy, least_sizes,
 };
 
 /// The low part of the number is the inode, the high one the birth.
@@ -22,13 +22,28 @@ fn what_is_in_the_area_is_parsed_as_it_was_emitted() {
         path: b"/d/a".to_vec(),
         handle: b"\x01\0\0\0handle".to_vec(),
         identity: identity(77, 5),
+        place: None,
         owner: [0o100_644, 3, 4],
         is_fresh: true,
         is_removed: false,
     };
     let bytes = description.emit();
-    assert_eq!(Description::parse(&bytes), Some(description));
+    assert_eq!(Description::parse(&bytes), Some(description.clone()));
     assert_eq!(Description::parse(&bytes[..50]), None);
+    let place = |mount_bytes| Place {
+        mount_bytes,
+        inode: 2,
+        born_ns: 3,
+        uuid: *b"0123456789abcdef",
+    };
+    let placed = |mount_bytes| Description {
+        place: Some(place(mount_bytes)),
+        ..description.clone()
+    };
+    assert_eq!(Description::parse(&placed(2).emit()), Some(placed(2)));
+    assert_eq!(place(2).mount(b"/d/a"), Some(&b"/d"[..]));
+    assert_eq!(Description::parse(&placed(2).emit()[..60]), None);
+    assert_eq!(Description::parse(&placed(5).emit()), None, "the path is shorter");
     let claim = Claim { until_ns: 77 };
     assert_eq!(Claim::parse(&claim.emit()), Some(claim));
     let write = Change {
@@ -66,6 +81,7 @@ fn what_changed_after_the_claim_is_refused() {
         let evidence = Evidence {
             present,
             cache: Some(2),
+            is_mounted: true,
             changed_ns,
             directory_changed_ns,
         };
@@ -91,6 +107,84 @@ fn what_changed_after_the_claim_is_refused() {
         assert!(matches!(late, Fate::Refuse(_)), "{late:?}");
     }
     assert_eq!(fate(description(true, true), older, 101, 100), Fate::Gone);
+}
+
+/// bug: a file system was not mounted when an area recovered. Fresh files were made below the empty mount point, and removed ones counted
+/// as gone. Then the area was emptied. cause: nothing told that file system from one that has lost the files. fix: the area knows the mount.
+#[test]
+fn a_file_on_a_file_system_that_is_away_is_nobodys_to_judge() {
+    let place = Place {
+        mount_bytes: 2,
+        inode: 2,
+        born_ns: 3,
+        uuid: [1; 16],
+    };
+    let of = |born_ns, uuid| Place {
+        born_ns,
+        uuid,
+        ..place
+    };
+    assert!(place.is_same(&place) && place.is_same(&of(3, NO_UUID)));
+    assert!(
+        !place.is_same(&of(3, [2; 16])),
+        "another one was made in the same second"
+    );
+    assert!(!place.is_same(&of(4, [1; 16])) && !place.is_same(&of(4, NO_UUID)));
+    let claim = Claim { until_ns: 100 };
+    for (is_fresh, is_removed) in [(true, false), (false, false), (true, true), (false, true)] {
+        let description = Description {
+            path: b"/d/a".to_vec(),
+            identity: identity(8, 1),
+            place: Some(place),
+            is_fresh,
+            is_removed,
+            ..Description::default()
+        };
+        for present in [Present::Nothing, Present::Other, Present::File(identity(5, 2))] {
+            let mut evidence = Evidence {
+                present,
+                cache: Some(2),
+                is_mounted: false,
+                changed_ns: 0,
+                directory_changed_ns: 0,
+            };
+            assert_eq!(description.fate(&evidence, claim), Fate::Away);
+            evidence.is_mounted = true;
+            assert_ne!(description.fate(&evidence, claim), Fate::Away);
+        }
+    }
+}
+
+#[test]
+fn a_mount_is_found_after_renames_above_it() {
+    let limits = FileLimits {
+        unsynced_bytes_max: 100,
+        checkpoint_bytes: 100,
+    };
+    for (from, to, mount) in [
+        ("/a/m/f", "/a/m/gg", "/a/m"),
+        ("/a", "/other", "/other/m"),
+        ("/a/m", "/b", "/b"),
+    ] {
+        let mut files = Files::new(limits, FileId(1));
+        let place = Place {
+            mount_bytes: 4,
+            inode: 2,
+            born_ns: 3,
+            uuid: NO_UUID,
+        };
+        let description = Description {
+            path: b"/a/m/f".to_vec(),
+            place: Some(place),
+            ..Description::default()
+        };
+        let (id, _) = files.open(description, 0);
+        files.renamed(id, from.as_bytes(), to.as_bytes());
+        let (description, _) = files.write(id, 0, 1, 1).expect("followed");
+        let description = Description::parse(&description.expect("the first")).expect("sound");
+        let place = description.place.expect("known");
+        assert_eq!(place.mount(&description.path), Some(mount.as_bytes()));
+    }
 }
 
 #[test]

@@ -25,6 +25,21 @@ pub enum FilesError {
          FILE` gives it up"
     )]
     Refused(String),
+    /// The area has changes of a file whose file system is not mounted where it was. Nothing was changed.
+    #[error(
+        "{path} is on {system}, which was mounted at {mount} and is not there: mount it and try again, or use \
+         `switchyard export AREA DIR` for what the area has of the file, or `switchyard export AREA --forget FILE` to give it up",
+        path = .path.display(),
+        mount = .mount.display()
+    )]
+    Away {
+        /// The file.
+        path: PathBuf,
+        /// In words.
+        system: String,
+        /// The directory on which it was mounted.
+        mount: PathBuf,
+    },
     /// The area has entries that make no sense.
     #[error(transparent)]
     Malformed(#[from] store::files::Malformed),

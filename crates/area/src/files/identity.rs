@@ -3,13 +3,13 @@
 use super::root;
 use crate::own;
 use crate::sync::{AtomicU64, Ordering};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use store::files::{Description, Identity};
+use store::files::{Description, Identity, NO_UUID, Place};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -51,16 +51,91 @@ pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>
         // Without a path nobody could find it again.
         return Ok(None);
     };
+    let place = place(&path, fd);
     let path = root::whole(&path);
     let description = Description {
         path: path.as_os_str().as_bytes().to_vec(),
         handle: handle(fd),
         identity: found.identity,
+        place,
         owner: found.owner,
         is_fresh: false,
         is_removed: false,
     };
     Ok(Some((description, found.size)))
+}
+
+/// The mount of the file at `path`, which the descriptor `fd` is of: the highest directory above the file that is on the mount of the
+/// lowest. Only directories are compared, as an overlay has files of several devices. `None` if this process may not look.
+fn place(path: &Path, fd: libc::c_int) -> Option<Place> {
+    let look_up = |path: &Path| {
+        let text = CString::new(path.as_os_str().as_bytes()).ok()?;
+        let found = statx(libc::AT_FDCWD, &text, libc::AT_SYMLINK_NOFOLLOW, 0).ok()?;
+        Some(found.identity)
+    };
+    let mut above = path.ancestors().skip(1);
+    let mut mount = above.next()?;
+    let mut root = look_up(mount)?;
+    for directory in above {
+        match look_up(directory) {
+            Some(found) if found.cache == root.cache => (mount, root) = (directory, found),
+            _ => break,
+        }
+    }
+    let mount = root::whole(mount);
+    Some(Place {
+        mount_bytes: u16::try_from(mount.as_os_str().len()).ok()?,
+        inode: root.inode,
+        born_ns: root.born_ns,
+        uuid: uuid(fd),
+    })
+}
+
+/// The mount of a file that is described with this path now.
+pub(super) fn place_of(file: impl AsFd) -> Option<Place> {
+    let fd = file.as_fd().as_raw_fd();
+    place(&own::link(fd).ok()?, fd)
+}
+
+/// UUID of a descriptor's file system (FS_IOC_GETFSUUID of linux/fs.h, Linux 6.9); [`NO_UUID`] if it does not tell.
+fn uuid(fd: libc::c_int) -> [u8; 16] {
+    const GET_UUID: libc::c_ulong = 0x8011_1500;
+    // Bytes of the UUID, and the UUID.
+    let mut answer = [0_u8; 17];
+    // SAFETY: the kernel fills `answer`, which has the size that the request's number says.
+    let result = unsafe { libc::ioctl(fd, GET_UUID as _, answer.as_mut_ptr()) };
+    match (result, answer) {
+        (0, [16, uuid @ ..]) => uuid,
+        _ => NO_UUID,
+    }
+}
+
+/// True if the described file's system is mounted where it was. `nearest` is the lowest directory of the file's path that is there.
+pub(super) fn is_mounted(description: &Description, nearest: Option<&Found>) -> io::Result<bool> {
+    let Some(place) = description.place else {
+        return Ok(true);
+    };
+    let Some(mount) = mount_of(description) else {
+        return Ok(false);
+    };
+    let Some(root) = look_up(&mount)? else {
+        return Ok(false);
+    };
+    let present = Place {
+        inode: root.identity.inode,
+        born_ns: root.identity.born_ns,
+        uuid: File::open(&mount).map_or(NO_UUID, |it| uuid(it.as_raw_fd())),
+        ..place
+    };
+    // Another mount may hide that part of the file system now.
+    let is_same_mount = nearest.is_some_and(|it| it.identity.cache == root.identity.cache);
+    Ok(is_same_mount && place.is_same(&present))
+}
+
+/// The directory on which a described file's system was mounted.
+pub(super) fn mount_of(description: &Description) -> Option<PathBuf> {
+    let mount = description.place?.mount(&description.path)?;
+    Some(PathBuf::from(OsStr::from_bytes(mount)))
 }
 
 /// The name that a descriptor's file has now.

@@ -1,7 +1,7 @@
 //! After a crash: what the area has of files is brought back to them, or to copies (docs/format/files.md, "Recovery").
 
 use super::error::FilesError;
-use super::identity::{Found, Name, look_at, look_up, name, open_handle};
+use super::identity::{Found, Name, is_mounted, look_at, look_up, mount_of, name, open_handle};
 use super::lease::Lease;
 use super::opened::sync_directory;
 use super::shared::OPS_MAX;
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::files::{self, Claim, Description, Evidence, Fate, FileId, NO_CACHE, Present};
+use store::files::{self, Claim, Description, Evidence, Fate, FileId, NO_CACHE, NO_UUID, Present};
 use store::{Durability, Kind, Op, StructureId};
 
 /// Recovered changes.
@@ -90,6 +90,10 @@ fn judge(id: FileId, description: Description, claim: Claim) -> Result<Subject, 
             Some(_) => Present::Other,
         },
         cache: found.as_ref().or(directory.as_ref()).map(|it| it.identity.cache),
+        is_mounted: at(
+            path_of(&description),
+            is_mounted(&description, directory.as_ref()),
+        )?,
         changed_ns: found.map_or(0, |it| it.changed_ns),
         directory_changed_ns: directory.map_or(u64::MAX, |it| it.changed_ns),
     };
@@ -243,6 +247,22 @@ fn create_directories(path: &Path, owner: Option<[u32; 3]>) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// The error of a file whose file system is not where it was.
+fn away(description: &Description) -> FilesError {
+    let mount = mount_of(description).unwrap_or_default();
+    let uuid = description.place.map_or(NO_UUID, |it| it.uuid);
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    FilesError::Away {
+        path: path_of(description).to_owned(),
+        system: match uuid {
+            NO_UUID => "the file system".into(),
+            _ => format!("the file system UUID={}", parts.join("-")),
+        },
+        mount,
+    }
+}
+
 /// Refuses if there is a file that recovery cannot prove to be the program's.
 fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
     let read = |position| Ok::<_, FilesError>(writes.read(position)?);
@@ -252,6 +272,9 @@ fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
         BTreeMap::new()
     };
     for subject in subjects {
+        if subject.fate == Fate::Away {
+            return Err(away(&subject.description));
+        }
         let why = match subject.fate {
             Fate::Refuse(why) => Some(why),
             Fate::Replay => {
@@ -349,7 +372,7 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
                 targets.insert(subject.id, Target { path, file });
                 recovered.replayed += 1;
             }
-            Fate::Gone | Fate::Refuse(_) => {}
+            Fate::Gone | Fate::Refuse(_) | Fate::Away => {}
         }
     }
     recovered.bytes = replay(writes, &mut targets, || lease.hold(area))?;

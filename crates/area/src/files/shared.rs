@@ -401,7 +401,10 @@ impl Shared {
 /// The file goes by the name that it has now.
 fn name(files: &mut Files, id: FileId, own: &Opened) {
     match identity::name(own) {
-        Name::Path(path) => files.moved(id, root::whole(&path).as_os_str().as_bytes()),
+        Name::Path(path) => {
+            let path = root::whole(&path);
+            files.moved(id, path.as_os_str().as_bytes(), || identity::place_of(own));
+        }
         Name::None => files.vanished(id),
         Name::Unknown => {}
     }

@@ -9,11 +9,14 @@
 //!   changes are nobody's.
 //! - The program changes a described file only while the area holds a [`Claim`] durably.
 
+mod place;
 mod recovery;
 
+pub use place::{NO_UUID, Place};
 pub use recovery::{Evidence, Fate, Malformed, Present, least_sizes, replay};
 
 use crate::format::{u32_at, u64_at};
+use place::PLACE_BYTES;
 use std::collections::BTreeMap;
 
 /// Name of the map of descriptions.
@@ -27,6 +30,7 @@ const DESCRIPTION_BYTES: usize = 40;
 pub const NO_CACHE: u64 = 0;
 const FRESH: u8 = 1;
 const REMOVED: u8 = 2;
+const PLACED: u8 = 4;
 
 /// Number of a file, and of what the area has of it; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +100,8 @@ pub struct Description {
     pub handle: Vec<u8>,
     /// Which it is.
     pub identity: Identity,
+    /// The mount that it was on; `None` in areas of before version 3, and where nobody can tell.
+    pub place: Option<Place>,
     /// Mode, user and group, to make it again.
     pub owner: [u32; 3],
     /// The log has all that it holds.
@@ -109,6 +115,11 @@ impl Description {
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![0; DESCRIPTION_BYTES];
         bytes[0] = if self.is_fresh { FRESH } else { 0 } | if self.is_removed { REMOVED } else { 0 };
+        if let Some(place) = &self.place {
+            bytes[0] |= PLACED;
+            bytes[2..4].copy_from_slice(&place.mount_bytes.to_le_bytes());
+            bytes.extend_from_slice(&place.emit());
+        }
         bytes[1] = u8::try_from(self.handle.len()).expect("handles are that short");
         for (index, part) in self.owner.iter().enumerate() {
             bytes[4 + 4 * index..][..4].copy_from_slice(&part.to_le_bytes());
@@ -128,9 +139,19 @@ impl Description {
 
     /// The description that a value is; `None` if it is none.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (fixed, rest) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let (fixed, mut rest) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let mut place = None;
+        if fixed[0] & PLACED != 0 {
+            let mount_bytes = u16::from_le_bytes([fixed[2], fixed[3]]);
+            let (part, others) = rest.split_first_chunk::<PLACE_BYTES>()?;
+            place = Some(Place::parse(mount_bytes, part));
+            rest = others;
+        }
         let (handle, path) = rest.split_at_checked(usize::from(fixed[1]))?;
-        let is_sound = fixed[0] & !(FRESH | REMOVED) == 0 && path.first() == Some(&b'/');
+        let is_short = |it: Place| usize::from(it.mount_bytes) > path.len();
+        let is_sound = fixed[0] & !(FRESH | REMOVED | PLACED) == 0
+            && path.first() == Some(&b'/')
+            && !place.is_some_and(is_short);
         is_sound.then(|| Self {
             path: path.to_vec(),
             handle: handle.to_vec(),
@@ -139,6 +160,7 @@ impl Description {
                 born_ns: u64_at(fixed, 24),
                 cache: u64_at(fixed, 32),
             },
+            place,
             owner: [u32_at(fixed, 4), u32_at(fixed, 8), u32_at(fixed, 12)],
             is_fresh: fixed[0] & FRESH != 0,
             is_removed: fixed[0] & REMOVED != 0,
@@ -488,15 +510,19 @@ impl Files {
         assert!(!file.is_described, "the map says where the file was");
         let rest = &file.description.path[from.len()..];
         file.description.path = [to, rest].concat();
+        let place = file.description.place;
+        file.description.place = place.and_then(|it| it.renamed(from, to));
     }
 
-    /// The file's path is this one now, by somebody else's doing. The next [`Files::end_checkpoint`] puts it in the map.
-    pub fn moved(&mut self, id: FileId, path: &[u8]) {
+    /// The file's path is this one now, by somebody else's doing, and `place` tells its mount. The next [`Files::end_checkpoint`]
+    /// puts both in the map.
+    pub fn moved(&mut self, id: FileId, path: &[u8], place: impl FnOnce() -> Option<Place>) {
         let Some(file) = self.files.get_mut(&id) else {
             return;
         };
         if file.description.path != path {
             file.description.path = path.to_vec();
+            file.description.place = place();
             file.has_moved = true;
         }
     }

@@ -23,6 +23,8 @@ pub struct Evidence {
     pub present: Present,
     /// The page cache of `present`, or of the directory if there is nothing.
     pub cache: Option<u64>,
+    /// The file system of the file is mounted where it was ([`Place`](super::Place)).
+    pub is_mounted: bool,
     /// When `present` changed last (ctime), in ns since 1970.
     pub changed_ns: u64,
     /// When a name in the directory of the path changed last (its ctime), in ns since 1970.
@@ -44,6 +46,8 @@ pub enum Fate {
     Rewrite,
     /// Another file is at its path: why.
     Refuse(&'static str),
+    /// Its file system is not mounted where it was: nobody knows what became of it.
+    Away,
 }
 
 /// An entry of the log is no change, or not all of one.
@@ -64,6 +68,7 @@ impl Description {
         match evidence.present {
             Present::File(it) if is_intact && it.is_same_file(&wanted) => Fate::Complete,
             _ if is_intact => Fate::Gone,
+            _ if !evidence.is_mounted => Fate::Away,
             Present::File(it) if it.is_same_file(&wanted) => match (self.is_removed, self.is_fresh) {
                 _ if has_moved_on => Fate::Refuse("was changed after the program that the area belongs to"),
                 (true, _) => Fate::Remove,
