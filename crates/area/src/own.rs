@@ -179,7 +179,7 @@ pub(crate) fn read_proc(path: &str) -> io::Result<String> {
 }
 
 /// The path of the descriptor's file, as the kernel tells it.
-pub(crate) fn link(fd: RawFd) -> io::Result<PathBuf> {
+pub fn link(fd: RawFd) -> io::Result<PathBuf> {
     let proc = proc().ok_or(io::ErrorKind::NotFound)?;
     let path = readlinkat(proc, format!("self/fd/{fd}"), Vec::new())?;
     Ok(OsString::from_vec(path.into_bytes()).into())

@@ -8,17 +8,20 @@
 //! | free | the owner, or whoever settled the area of a dead one | any |
 //! | filled | whoever takes the place | free |
 //! | followed | the owner | filled |
-//! | asked | another process, which waits | followed |
-//! | foreign | the owner, which has given the file up; or another process that opens it first | asked, filled |
+//! | asked | another process, which waits | followed, released |
+//! | released | another run (`runs`), which waits | followed |
+//! | foreign | the owner, which has given the file up; or another process that opens it first | asked, released, filled, followed |
 //!
 //! Each wait has a limit, after which the waiter looks whether the owner lives.
 
 use crate::own;
 use crate::sync::{AtomicU64, Ordering, SharedFutex, now};
 use base::Duration;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 
 /// Files that are followed, or that other processes write, at once. A file without a place is not followed.
@@ -33,6 +36,7 @@ const FILLED: u32 = 1;
 const FOLLOWED: u32 = 2;
 const ASKED: u32 = 3;
 const FOREIGN: u32 = 4;
+const RELEASED: u32 = 5;
 
 /// A file among those of all file systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,32 @@ pub struct FileKey {
     pub device: u64,
     /// Its inode.
     pub inode: u64,
+    /// When that was made, in ns, as its number is used again; 0 if the file system does not tell.
+    pub born_ns: u64,
+}
+
+impl FileKey {
+    /// The regular file of a descriptor; `None` for anything else.
+    pub fn of(fd: RawFd) -> Option<Self> {
+        Self::at(fd, c"", libc::AT_EMPTY_PATH)
+    }
+
+    /// The regular file that a path leads to, from a directory's descriptor and with the flags of statx(2). No times of changes are asked
+    /// for (`files::identity`).
+    pub fn at(directory: RawFd, path: &CStr, flags: libc::c_int) -> Option<Self> {
+        let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_BTIME;
+        // SAFETY: zeros are a valid `statx`.
+        let mut found: libc::statx = unsafe { mem::zeroed() };
+        // SAFETY: the path ends with a zero; the kernel fills `found`.
+        let result = unsafe { libc::statx(directory, path.as_ptr(), flags, mask, &mut found) };
+        let is_regular = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+        let born = found.stx_btime;
+        (result == 0 && is_regular).then(|| Self {
+            device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
+            inode: found.stx_ino,
+            born_ns: born.tv_sec as u64 * 1_000_000_000 + u64::from(born.tv_nsec),
+        })
+    }
 }
 
 #[repr(C)]
@@ -49,6 +79,7 @@ struct Place {
     owner: SharedFutex,
     device: AtomicU64,
     inode: AtomicU64,
+    born_ns: AtomicU64,
     file: AtomicU64,
 }
 
@@ -57,6 +88,7 @@ impl Place {
         FileKey {
             device: self.device.load(Ordering::Relaxed),
             inode: self.inode.load(Ordering::Relaxed),
+            born_ns: self.born_ns.load(Ordering::Relaxed),
         }
     }
 }
@@ -69,6 +101,8 @@ pub struct Table {
     questions: SharedFutex,
     /// Files that were followed so far.
     followed: AtomicU64,
+    /// Where other runs ask this one ([`Table::stand`]), and 1; 0: nowhere.
+    slot: AtomicU64,
     places: [Place; PLACES],
 }
 
@@ -78,6 +112,21 @@ pub enum Answer {
     /// Nobody follows it.
     Free,
     /// Its owner is dead: the area has to be settled, and then [`Table::bury`] told.
+    Dead(u32),
+    /// Its owner does not answer.
+    Stuck,
+}
+
+/// The part of a run in a file that another run wants to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Nothing.
+    Free,
+    /// It followed the file, and has given it up for good: its programs have it open.
+    Given,
+    /// Its programs write the file, and it does not follow it.
+    Foreign,
+    /// Its owner is dead, as of [`Answer::Dead`].
     Dead(u32),
     /// Its owner does not answer.
     Stuck,
@@ -140,7 +189,7 @@ impl Table {
     pub fn bury(&self, pid: u32) {
         for place in &self.places {
             let state = place.state.load();
-            if place.owner.load() == pid && matches!(state, FOLLOWED | ASKED) {
+            if place.owner.load() == pid && matches!(state, FOLLOWED | ASKED | RELEASED) {
                 place.state.replace(state, FREE);
             }
         }
@@ -148,7 +197,7 @@ impl Table {
 
     /// The place in which the file is followed.
     fn find(&self, key: FileKey) -> Option<&Place> {
-        let is_it = |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.key() == key;
+        let is_it = |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED | RELEASED) && it.key() == key;
         self.places.iter().find(is_it)
     }
 
@@ -163,6 +212,7 @@ impl Table {
         place.owner.set(pid);
         place.device.store(key.device, Ordering::Relaxed);
         place.inode.store(key.inode, Ordering::Relaxed);
+        place.born_ns.store(key.born_ns, Ordering::Relaxed);
         place.file.store(file, Ordering::Relaxed);
         place.state.set(state);
         Some(place)
@@ -204,22 +254,49 @@ impl Table {
         self.fill_followed(pid, key, file).unwrap_or(false)
     }
 
+    /// True if this process follows the file, and nobody has asked for it.
+    pub fn is_own(&self, pid: u32, key: FileKey) -> bool {
+        let is_it = |it: &Place| it.owner.load() == pid && it.state.load() == FOLLOWED;
+        self.find(key).is_some_and(is_it)
+    }
+
+    /// The owner has given a file up by itself, for good: another run writes it.
+    pub fn leave(&self, pid: u32, key: FileKey) {
+        if let Some(place) = self.find(key).filter(|it| it.owner.load() == pid) {
+            place.state.replace(FOLLOWED, FOREIGN);
+        }
+    }
+
+    /// Other runs ask this one at this place.
+    pub fn stand(&self, slot: u64) {
+        self.slot.store(slot + 1, Ordering::Relaxed);
+    }
+
+    /// The place at which other runs ask this one.
+    pub fn slot(&self) -> Option<u64> {
+        self.slot.load(Ordering::Relaxed).checked_sub(1)
+    }
+
     /// Files that were followed so far.
     pub fn count(&self) -> u64 {
         self.followed.load(Ordering::Relaxed)
     }
 
-    /// The owner's thread: gives up what others ask for, for ever.
-    pub fn answer(&self, pid: u32, give_up: impl Fn(u64) -> io::Result<()>) -> ! {
+    /// The owner's thread: gives up what others ask for, for ever. `give_up` says whether the program has the file open.
+    pub fn answer(&self, pid: u32, give_up: impl Fn(u64) -> io::Result<bool>) -> ! {
         loop {
             let questions = self.questions.load();
             for place in &self.places {
+                let state = place.state.load();
+                if !matches!(state, ASKED | RELEASED) || place.owner.load() != pid {
+                    continue;
+                }
                 // A failure leaves the question: the journal fails from then on, and so do its files.
-                if place.state.load() == ASKED
-                    && place.owner.load() == pid
-                    && give_up(place.file.load(Ordering::Relaxed)).is_ok()
-                {
-                    place.state.replace(ASKED, FOREIGN);
+                match (state, give_up(place.file.load(Ordering::Relaxed))) {
+                    // Another run has a file that nobody here writes. If it is opened here again, that run is asked.
+                    (RELEASED, Ok(false)) => drop(place.state.replace(RELEASED, FREE)),
+                    (_, Ok(_)) => drop(place.state.replace(state, FOREIGN)),
+                    (_, Err(_)) => {}
                 }
             }
             self.questions.wait(questions, LOOK_EVERY_NS * 20);
@@ -233,8 +310,9 @@ impl Table {
 
     /// The files that other processes than `pid` follow.
     pub fn followed(&self, pid: u32) -> impl Iterator<Item = FileKey> {
-        let is_followed =
-            move |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED) && it.owner.load() != pid;
+        let is_followed = move |it: &&Place| {
+            matches!(it.state.load(), FOLLOWED | ASKED | RELEASED) && it.owner.load() != pid
+        };
         self.places.iter().filter(is_followed).map(Place::key)
     }
 
@@ -259,10 +337,36 @@ impl Table {
             };
             let (state, owner) = (place.state.load(), place.owner.load());
             match state {
-                FOLLOWED | ASKED if !is_alive(owner) => return Answer::Dead(owner),
-                FOLLOWED if place.state.replace(FOLLOWED, ASKED) => self.questions.change(),
+                FOLLOWED | ASKED | RELEASED if !is_alive(owner) => return Answer::Dead(owner),
+                FOLLOWED | RELEASED if place.state.replace(state, ASKED) => self.questions.change(),
                 ASKED if now().since(began) > ANSWER_MAX => return Answer::Stuck,
                 ASKED => place.state.wait(ASKED, LOOK_EVERY_NS),
+                _ => {}
+            }
+        }
+    }
+
+    /// Another run is about to follow the file: waits until nobody of this one does, for `limit` at most.
+    pub fn release(&self, key: FileKey, limit: std::time::Duration) -> Release {
+        let (began, limit) = (now(), Duration::from_nanos(limit.as_nanos() as u64));
+        let mut is_given = false;
+        loop {
+            let Some(place) = self.find(key) else {
+                return match (self.is_foreign(key), is_given) {
+                    (false, _) => Release::Free,
+                    (true, true) => Release::Given,
+                    (true, false) => Release::Foreign,
+                };
+            };
+            let (state, owner) = (place.state.load(), place.owner.load());
+            match state {
+                FOLLOWED | ASKED | RELEASED if !is_alive(owner) => return Release::Dead(owner),
+                FOLLOWED if place.state.replace(FOLLOWED, RELEASED) => {
+                    is_given = true;
+                    self.questions.change();
+                }
+                ASKED | RELEASED if now().since(began) > limit => return Release::Stuck,
+                ASKED | RELEASED => place.state.wait(state, LOOK_EVERY_NS),
                 _ => {}
             }
         }
@@ -288,7 +392,11 @@ pub fn is_alive(pid: u32) -> bool {
 mod tests {
     use super::*;
 
-    const KEY: FileKey = FileKey { device: 1, inode: 2 };
+    const KEY: FileKey = FileKey {
+        device: 1,
+        inode: 2,
+        born_ns: 3,
+    };
 
     #[test]
     fn a_file_that_others_write_is_not_followed() {
@@ -323,7 +431,7 @@ mod tests {
                 .spawn(move || {
                     table.answer(own, |file| {
                         if file == 7 {
-                            Ok(())
+                            Ok(true)
                         } else {
                             Err(io::ErrorKind::Other.into())
                         }
@@ -335,11 +443,31 @@ mod tests {
         assert!(!table.follow(own, KEY, 8, |_| true), "it is the others'");
     }
 
+    /// bug: programs of two runs logged one file, each in its own area. fix: the second one asks the first one's table.
+    #[test]
+    fn another_run_gets_a_file_that_nobody_writes_here() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        let other = FileKey { born_ns: 9, ..KEY };
+        let limit = std::time::Duration::from_secs(10);
+        assert_eq!(table.release(KEY, limit), Release::Free);
+        assert!(table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
+        assert!(table.is_own(own, KEY));
+        let answer = move || table.answer(own, |file| Ok(file == 7));
+        std::thread::Builder::new().spawn(answer).expect("a thread");
+        assert_eq!(table.release(KEY, limit), Release::Given, "it is open here");
+        assert_eq!(table.release(KEY, limit), Release::Foreign);
+        assert_eq!(table.release(other, limit), Release::Free, "it was closed");
+        assert!(!table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
+        table.leave(own, other);
+        assert_eq!(table.release(other, limit), Release::Foreign);
+    }
+
     #[test]
     fn places_of_files_that_are_gone_are_used_again() {
         let table = Table::map(None).expect("memory");
         for inode in 0..3 * PLACES as u64 {
-            assert!(table.follow(1, FileKey { device: 1, inode }, inode, |file| file + 10 > inode));
+            assert!(table.follow(1, FileKey { inode, ..KEY }, inode, |file| file + 10 > inode));
         }
     }
 }

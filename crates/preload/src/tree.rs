@@ -6,15 +6,18 @@ use crate::state::{
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
-use area::own::{descriptors, is_own};
+use area::own::{descriptors, is_own, link};
+use area::runs::{Had, OtherRun, others};
 use area::table::{Answer, FileKey, Table, is_alive};
 use libc::{c_char, c_int};
+use std::ffi::CStr;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
-use std::{io, mem, thread};
+use std::{io, thread};
 
 /// Where `switchyard run` hands out the table and the area.
 const BROKER: &str = "SWITCHYARD_BROKER";
@@ -56,27 +59,9 @@ fn failed() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-/// The regular file that a `stat` tells of.
-fn key(found: io::Result<libc::stat>) -> Option<FileKey> {
-    let found = found.ok()?;
-    (found.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(FileKey {
-        device: found.st_dev,
-        inode: found.st_ino,
-    })
-}
-
-fn stat(call: impl FnOnce(*mut libc::stat) -> c_int) -> io::Result<libc::stat> {
-    // SAFETY: zeros are a valid `stat`.
-    let mut found: libc::stat = unsafe { mem::zeroed() };
-    match call(&mut found) {
-        0 => Ok(found),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
+/// The regular file of a descriptor.
 pub fn key_of(fd: c_int) -> Option<FileKey> {
-    // SAFETY: the kernel fills what it is given.
-    key(stat(|found| unsafe { libc::fstat(fd, found) }))
+    FileKey::of(fd)
 }
 
 /// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
@@ -119,7 +104,10 @@ pub fn opened(journal: &'static Journal) {
         let pid = std::process::id();
         let answer = move || {
             IS_INSIDE.set(true);
-            table.answer(pid, |file| journal.give_up(FileId(file)))
+            table.answer(pid, |file| {
+                let is_open = journal.opens(FileId(file)) > 0;
+                journal.give_up(FileId(file)).map(|()| is_open)
+            })
         };
         let thread = thread::Builder::new().name("asked".into());
         if thread.spawn(answer).is_err() {
@@ -129,14 +117,47 @@ pub fn opened(journal: &'static Journal) {
     });
 }
 
-/// The owner follows a file; false if others write it.
+/// The owner follows a file; false if others write it, of this run or of another one.
 pub fn follow(journal: &Journal, fd: c_int, file: FileId) -> bool {
     let Some((table, key)) = table().zip(key_of(fd)) else {
         return true;
     };
-    table.follow(std::process::id(), key, file.0, |file| {
-        journal.is_known(FileId(file))
-    })
+    let pid = std::process::id();
+    if table.is_own(pid, key) {
+        // Another run would have asked.
+        return true;
+    }
+    let follows = table.follow(pid, key, file.0, |file| journal.is_known(FileId(file)));
+    if others_write(table, fd, follows) {
+        table.leave(pid, key);
+        return false;
+    }
+    follows
+}
+
+/// True if programs of another run write the file, which that run does not follow from now on. It is said once: by whoever has had it
+/// given up, or would have followed it.
+fn others_write(table: &Table, fd: c_int, follows: bool) -> bool {
+    /// Runs that do not answer.
+    static DEAF: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: the program's descriptor, open during the call.
+    let others = others(table, unsafe { BorrowedFd::borrow_raw(fd) }, &DEAF);
+    for OtherRun { area, had } in &others {
+        let file = link(fd).unwrap_or_default();
+        let (file, area) = (file.display(), area.display());
+        match had {
+            Had::Stuck => eprintln!(
+                "switchyard run: {file} is followed by the run of area {area}, which does not give it up: a crash of the machine may \
+                 undo what is written here. End that run first"
+            ),
+            Had::Followed | Had::Wrote if *had == Had::Followed || follows => eprintln!(
+                "switchyard run: {file} is written by the run of area {area}, too: its syncs go to the file system in both. Start \
+                 both programs by one `switchyard run`, or one after the other"
+            ),
+            _ => {}
+        }
+    }
+    !others.is_empty()
 }
 
 /// The file is the file system's from now on. `keeps`: the owner does not follow it later, either.
@@ -226,9 +247,9 @@ pub fn change_path(directory: c_int, path: *const c_char, follows: bool) -> io::
         return Ok(());
     }
     let flags = if follows { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-    // SAFETY: the caller's path; the kernel fills what it is given.
-    let found = stat(|found| unsafe { libc::fstatat(directory, path, found, flags) });
-    key(found).map_or(Ok(()), |key| ask(key, false))
+    // SAFETY: the caller's path ends with a zero.
+    let key = FileKey::at(directory, unsafe { CStr::from_ptr(path) }, flags);
+    key.map_or(Ok(()), |key| ask(key, false))
 }
 
 /// This process has opened a file for writing, and does not own the area.
@@ -236,7 +257,11 @@ pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
     let Some(key) = key_of(fd) else {
         return Ok(());
     };
-    ask(key, is_chosen)
+    ask(key, is_chosen)?;
+    if let Some(table) = table().filter(|_| is_chosen) {
+        inside(|| others_write(table, fd, false));
+    }
+    Ok(())
 }
 
 /// When a program starts: what it has inherited may be followed by another process, or have been by the program that was here before.

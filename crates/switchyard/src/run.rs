@@ -10,6 +10,7 @@ use area::files::{
     DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
     serve,
 };
+use area::runs::stand;
 use area::table::Table;
 use clap::Args;
 use runtime::MediaOpenError;
@@ -146,6 +147,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let table = table()?;
     let followed = Table::map(Some(table.try_clone().context("a descriptor")?.into())).context("memory")?;
+    if !stand(followed, area.clone()).context("other runs would not find this one")? {
+        eprintln!(
+            "switchyard: too many runs at once: a file that this run and another one write is not noticed"
+        );
+    }
     let broker = serve(area.clone(), table).context("the program would have nobody to ask for its area")?;
     command.env("SWITCHYARD_BROKER", broker.text());
     let status = run_to_end(&mut command);

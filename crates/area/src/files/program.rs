@@ -53,7 +53,7 @@ pub fn run_to_end(command: &mut Command) -> io::Result<ExitStatus> {
 }
 
 /// Blocks all signals: the set of all, and those that were blocked before.
-pub(super) fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
+pub(crate) fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
     // SAFETY: zeros are valid sets, which the calls fill.
     unsafe {
         let (mut all, mut before) = (mem::zeroed(), mem::zeroed());

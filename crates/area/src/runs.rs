@@ -1,0 +1,222 @@
+//! Several runs, each with an area of its own, and a file that programs of two of them write. If both logged the file, recovery of one
+//! area would undo what the other one has. So neither follows the file: the run that meets it second asks, the first one gives it up.
+//!
+//! Each run listens at a socket that has a name and no file: one of [`RUNS_MAX`] names, so that every other run finds it. The kernel takes
+//! the name back when the run ends, however that was. The asker shows a descriptor by which it may write the file. Runs of different
+//! network namespaces do not find each other.
+
+use crate::error::AreaError;
+use crate::files::{FilesError, block_signals, restore};
+use crate::sync::{AtomicU64, Futex, Ordering};
+use crate::table::{FileKey, Release, Table};
+use os::MediaOpenError;
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recv,
+    recvmsg, sendmsg, socket_with,
+};
+use std::ffi::OsStr;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Runs that find each other at once on a machine. A look at a name that nobody has takes half a microsecond.
+const RUNS_MAX: u64 = 64;
+/// The longest question is a byte; the longest answer is a byte and a path.
+const QUESTION: u8 = b'R';
+const ANSWER_BYTES_MAX: usize = 1 + libc::PATH_MAX as usize;
+/// A silent asker is let go.
+const SILENCE_MAX: Duration = Duration::from_millis(200);
+/// A run that does not answer for so long is not asked again by this process. It answers when the file is synced.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Another run that had something of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherRun {
+    /// Its area.
+    pub area: PathBuf,
+    /// Its part in the file.
+    pub had: Had,
+}
+
+/// The part of another run in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Had {
+    /// It followed the file until now.
+    Followed,
+    /// Its programs write the file, and it does not follow it.
+    Wrote,
+    /// It follows the file, and cannot give it up.
+    Stuck,
+}
+
+fn address(slot: u64) -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("switchyard-runs-{slot}").as_bytes())
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}
+
+/// Answers other runs about the files of this one, in a thread that ends with this process. False if there are too many runs.
+///
+/// # Errors
+/// If there is no socket or thread.
+pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
+    let socket = socket()?;
+    let mut slots = 0..RUNS_MAX;
+    let slot = loop {
+        let Some(slot) = slots.next() else {
+            return Ok(false);
+        };
+        match bind(&socket, &address(slot)?) {
+            Ok(()) => break slot,
+            Err(Errno::ADDRINUSE) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    listen(&socket, 128)?;
+    table.stand(slot);
+    std::thread::Builder::new().name("runs".into()).spawn(move || {
+        block_signals();
+        loop {
+            match rustix::net::accept_with(&socket, SocketFlags::CLOEXEC) {
+                // An asker that is gone needs no answer.
+                Ok(asker) => drop(answer(&asker, table, &area)),
+                // As when there is no descriptor left.
+                Err(_) => Futex::new().wait(0, Some(SILENCE_MAX.as_nanos() as u64)),
+            }
+        }
+    })?;
+    Ok(true)
+}
+
+fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
+    set_socket_timeout(asker, Timeout::Recv, Some(SILENCE_MAX))?;
+    let mut question = [0; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut parts = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(
+        asker,
+        &mut [IoSliceMut::new(&mut question)],
+        &mut parts,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let file = parts.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
+        _ => None,
+    });
+    let may_write =
+        |file: &OwnedFd| fcntl_getfl(file).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR));
+    let file = file.filter(|file| question == [QUESTION] && may_write(file));
+    let key = file.and_then(|file| FileKey::of(file.as_raw_fd()));
+    let key = key.ok_or(io::ErrorKind::PermissionDenied)?;
+    let code = match release(table, key, area) {
+        Release::Free => 0,
+        Release::Given => 1,
+        Release::Foreign => 2,
+        Release::Stuck | Release::Dead(_) => 3,
+    };
+    let bytes = [&[code], area.as_os_str().as_bytes()].concat();
+    rustix::net::send(asker, &bytes, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Has the file given up. Data that a dead owner has of the file go there first.
+fn release(table: &Table, key: FileKey, area: &Path) -> Release {
+    loop {
+        let released = table.release(key, ANSWER_MAX / 2);
+        let Release::Dead(owner) = released else {
+            return released;
+        };
+        match restore(area, 0) {
+            // Another process of the run has the area, and has settled it then.
+            Ok(_) | Err(FilesError::Area(AreaError::Media(MediaOpenError::InUse(_)))) => table.bury(owner),
+            Err(_) if area == Path::new("nvm") => table.bury(owner),
+            Err(error) => {
+                eprintln!("switchyard run: {error}");
+                return Release::Stuck;
+            }
+        }
+    }
+}
+
+/// This run is about to follow the file of a descriptor that writes: the other runs that have something of it, and do not follow it from
+/// now on. Runs in `deaf` are not asked; those that do not answer are put there.
+pub fn others(table: &Table, file: BorrowedFd<'_>, deaf: &AtomicU64) -> Vec<OtherRun> {
+    let mut found = Vec::new();
+    let mut unused = None;
+    for slot in (0..RUNS_MAX).filter(|&slot| table.slot() != Some(slot)) {
+        if deaf.load(Ordering::Relaxed) & 1 << slot != 0 {
+            continue;
+        }
+        let asked = match connected(slot, &mut unused) {
+            Ok(socket) => ask(&socket, file),
+            Err(Errno::CONNREFUSED) => continue,
+            Err(error) => Err(error.into()),
+        };
+        match asked {
+            Ok(other) => found.extend(other),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                deaf.fetch_or(1 << slot, Ordering::Relaxed);
+            }
+            // It has just ended, or it is none.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// A connection to the run of this place. A socket that was not connected is used again.
+fn connected(slot: u64, unused: &mut Option<OwnedFd>) -> rustix::io::Result<OwnedFd> {
+    let socket = match unused.take() {
+        Some(socket) => socket,
+        None => {
+            let socket = socket()?;
+            set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX))?;
+            socket
+        }
+    };
+    match connect(&socket, &address(slot)?) {
+        Ok(()) => Ok(socket),
+        Err(error) => {
+            *unused = Some(socket);
+            Err(error)
+        }
+    }
+}
+
+fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
+    set_socket_timeout(socket, Timeout::Recv, Some(ANSWER_MAX))?;
+    let handed = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut parts = SendAncillaryBuffer::new(&mut space);
+    parts.push(SendAncillaryMessage::ScmRights(&handed));
+    sendmsg(
+        socket,
+        &[IoSlice::new(&[QUESTION])],
+        &mut parts,
+        SendFlags::NOSIGNAL,
+    )?;
+    let mut answer = vec![0; ANSWER_BYTES_MAX];
+    let (bytes, _) = recv(socket, &mut answer[..], RecvFlags::empty())?;
+    let had = match answer[..bytes].first() {
+        Some(1) => Had::Followed,
+        Some(2) => Had::Wrote,
+        Some(3) => Had::Stuck,
+        _ => return Ok(None),
+    };
+    let area = OsStr::from_bytes(&answer[1..bytes]).into();
+    Ok(Some(OtherRun { area, had }))
+}
