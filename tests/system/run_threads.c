@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char path[4096], name[4200];
@@ -91,10 +93,61 @@ static void handlers(void) {
            now.st_size == 1 + 4 * written + handled ? "all is there" : "something is missing");
 }
 
+/* bug: a child that was forked while another thread opened or locked a file waited for ever, or kept another limit of descriptors. */
+static volatile int is_over;
+static void *open_for_ever(void *number) {
+    char own[4200];
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+    for (int i = 0; !is_over; i++) {
+        snprintf(own, sizeof own, "%s/f%ld-%d", path, (long)number, i % 100);
+        int opened = open(own, O_RDWR | O_CREAT, 0644);
+        if (opened < 0 || write(opened, "data", 4) != 4 || fcntl(opened, F_SETLK, &lock) || fsync(opened)) abort();
+        close(opened);
+        if (i % 10 == 9) unlink(own);
+    }
+    return NULL;
+}
+static int in_child(int number, rlim_t limit) {
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+    struct rlimit now;
+    char *text = malloc(1000);
+    getrlimit(RLIMIT_NOFILE, &now);
+    if (now.rlim_cur != limit) return 1;
+    snprintf(name, sizeof name, "%s/f-child%d", path, number % 10);
+    int opened = open(name, O_RDWR | O_CREAT, 0644);
+    if (opened < 0 || write(opened, text, 10) != 10 || fcntl(opened, F_SETLK, &lock) || fsync(opened) || close(opened)) return 2;
+    free(text);
+    if (chroot(path)) return 3;
+    return open("/f-inside", O_WRONLY | O_CREAT, 0644) < 0 ? 4 : 0;
+}
+static void forks(void) {
+    pthread_t threads[3];
+    struct rlimit limit;
+    int sum = 0, hung = 0;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    /* The library opens its area while the first ones are forked. */
+    for (long i = 0; i < 3; i++) pthread_create(&threads[i], NULL, open_for_ever, (void *)i);
+    for (int i = 0; i < 300; i++) {
+        int status = 0, ended = 0;
+        pid_t child = fork();
+        if (child == 0) _exit(in_child(i, limit.rlim_cur));
+        for (int wait = 0; !ended && wait < 10000; wait++) {
+            ended = waitpid(child, &status, WNOHANG);
+            if (!ended) usleep(1000);
+        }
+        if (!ended) { hung++; kill(child, SIGKILL); waitpid(child, &status, 0); break; }
+        sum += WIFEXITED(status) ? WEXITSTATUS(status) : 100;
+    }
+    is_over = 1;
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    printf("children hung: %d, sum of their ends: %d\n", hung, sum);
+}
+
 int main(int count, char **values) {
     (void)count;
     strcpy(path, values[2]);
     if (!strcmp(values[1], "cancel")) cancel();
     if (!strcmp(values[1], "handlers")) handlers();
+    if (!strcmp(values[1], "forks")) forks();
     return 0;
 }

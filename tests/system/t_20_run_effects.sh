@@ -16,13 +16,12 @@ chmod 755 "$work/threads"
 # as NAME: the program of a case, without the directory.
 as() {
     case $1 in
-        cancel | handlers) program=("$work/threads" "$1") ;;
+        cancel | handlers | forks) program=("$work/threads" "$1") ;;
         *) program=("$python" "$here/run_effects.py" act "$1") ;;
     esac
 }
 failed=
-# The case `handlers` is a known limit: a handler that opens a file may have interrupted the malloc that the library needs.
-for name in ${CASES:-$(effects names) cancel}; do
+for name in ${CASES:-$(effects names) cancel handlers forks}; do
     echo "· $name"
     mkdir -p "$work/plain" "$work/ran"
     as "$name"

@@ -34,6 +34,7 @@ pub mod files;
 mod fork;
 pub mod own;
 mod read;
+mod renewed;
 pub mod runs;
 mod shared;
 mod structures;

@@ -4,7 +4,8 @@
 //! and as many. It is an opening of its own, not a duplicate, as a duplicate keeps flock(2) locks. Locks of fcntl(2) end if the process
 //! closes any descriptor of the file. So ours of such a file stay open until the program closes one.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Once, Ordering, PoisonError};
+use crate::renewed::Renewed;
+use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Once, Ordering};
 use os::Ring;
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use std::collections::BTreeMap;
@@ -34,18 +35,20 @@ static OWN: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DE
 /// Those of them that are an [`Own`].
 static FILES: [AtomicU64; DESCRIPTORS_MAX / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 /// Held while a ring of ours is made, and while rings are looked for.
-static RINGS: Mutex<()> = Mutex::new(());
-/// Looks at the lock before nobody waits for it any more. A thread holds it for some system calls. In a forked child it may be held
-/// for ever, by a thread that is not there.
+static RINGS: Renewed<()> = Renewed::new(());
+/// Looks at the lock before nobody waits for it any more. A thread holds it for some system calls. In a child that was forked past the C
+/// library it may be held for ever, by a thread that is not there.
 const LOOKS_MAX: u32 = 1000;
 /// Held while the limit of descriptors is another one than the program's.
-static RAISED: Mutex<()> = Mutex::new(());
+static RAISED: Renewed<()> = Renewed::new(());
+/// The program's limit while it is another one, and 1; 0: it is the program's. A child that is forked meanwhile gets it back.
+static LIMIT_BEFORE: AtomicU64 = AtomicU64::new(0);
 /// `/proc` as this process has found it: a new root may have none.
 static PROC: AtomicU32 = AtomicU32::new(NO_PROC);
 static PROC_ONCE: Once = Once::new();
 const NO_PROC: u32 = u32::MAX;
 /// Files (device and inode) of which the program may have locks of fcntl(2), and our descriptors that wait for the locks' end.
-static LOCKED: Mutex<BTreeMap<FilePlace, Vec<Own>>> = Mutex::new(BTreeMap::new());
+static LOCKED: Renewed<BTreeMap<FilePlace, Vec<Own>>> = Renewed::new(BTreeMap::new());
 /// How many there are, for who must not wait.
 static LOCKED_COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -91,7 +94,7 @@ pub(crate) fn spare() -> usize {
 
 /// Calls `f` with the lowest descriptor that is ours, while the limit of descriptors is high enough for it.
 fn above_limit<R>(f: impl FnOnce(RawFd) -> R) -> R {
-    let _guard = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = RAISED.lock();
     let limit = limit();
     if limit.rlim_cur > LIMIT_MAX {
         return f(DESCRIPTOR_MIN);
@@ -106,9 +109,11 @@ fn above_limit<R>(f: impl FnOnce(RawFd) -> R) -> R {
     };
     // SAFETY: limits that are there during the calls. A limit that cannot be raised stays.
     unsafe {
+        LIMIT_BEFORE.store(limit.rlim_cur + 1, Ordering::SeqCst);
         libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
         let result = f(DESCRIPTOR_MIN.max(limit.rlim_cur as RawFd));
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        LIMIT_BEFORE.store(0, Ordering::SeqCst);
         result
     }
 }
@@ -206,7 +211,7 @@ fn file_place(fd: RawFd) -> Option<FilePlace> {
 /// The program is about to lock the descriptor's file (fcntl(2)).
 pub fn locking(fd: RawFd) {
     if let Some(place) = file_place(fd) {
-        let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = LOCKED.lock();
         locked.entry(place).or_default();
         LOCKED_COUNT.store(locked.len() as u32, Ordering::Relaxed);
     }
@@ -221,7 +226,7 @@ pub fn unlocking(fd: RawFd) {
         return;
     };
     let waited = {
-        let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = LOCKED.lock();
         let waited = locked.remove(&place);
         LOCKED_COUNT.store(locked.len() as u32, Ordering::Relaxed);
         waited
@@ -232,15 +237,32 @@ pub fn unlocking(fd: RawFd) {
 fn is_locked(fd: RawFd) -> bool {
     LOCKED_COUNT.load(Ordering::Relaxed) > 0
         && file_place(fd).is_some_and(|place| {
-            let locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+            let locked = LOCKED.lock();
             locked.contains_key(&place)
         })
 }
 
 /// In a forked child, which has no locks: nothing is waited for, and nobody holds what other threads held. It has no use for our
 /// descriptors, which would keep the space of removed files.
-pub fn forked() {
+///
+/// # Safety
+/// The process has one thread, which is not in this module.
+pub unsafe fn forked() {
     LOCKED_COUNT.store(0, Ordering::Relaxed);
+    // SAFETY: the caller's word.
+    unsafe {
+        RINGS.renew();
+        RAISED.renew();
+        LOCKED.reset(BTreeMap::new());
+    }
+    if let Some(before) = LIMIT_BEFORE.swap(0, Ordering::SeqCst).checked_sub(1) {
+        let limit = libc::rlimit {
+            rlim_cur: before,
+            ..limit()
+        };
+        // SAFETY: a limit that is there during the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
     for (index, word) in FILES.iter().enumerate() {
         let mut bits = word.load(Ordering::Relaxed);
         while bits != 0 {
@@ -262,7 +284,7 @@ fn keep_locks(own: OwnedFd) -> Option<OwnedFd> {
     let Some(place) = file_place(own.as_raw_fd()) else {
         return Some(own);
     };
-    let mut locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locked = LOCKED.lock();
     match locked.get_mut(&place) {
         Some(waiting) => {
             waiting.push(Own::new(own));
@@ -317,7 +339,7 @@ impl Drop for Own {
 /// The lock of [`RINGS`], unless it is held for too long.
 fn rings() -> Option<MutexGuard<'static, ()>> {
     for _ in 0..LOOKS_MAX {
-        match RINGS.try_lock() {
+        match RINGS.mutex().try_lock() {
             Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
@@ -355,6 +377,32 @@ pub fn descriptors() -> Option<Vec<RawFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// bug: a child was forked while another thread had one of our locks. It waited for the lock for ever, or kept the raised limit of
+    /// descriptors. fix: it gets the locks anew, and the limit back.
+    #[test]
+    fn a_forked_child_has_the_locks_and_the_limit_of_before() {
+        let before = limit().rlim_cur;
+        let child = above_limit(|_| {
+            let _locked = LOCKED.lock();
+            // SAFETY: the child makes system calls, and ends.
+            match unsafe { libc::fork() } {
+                0 => {
+                    // SAFETY: there is no other thread.
+                    unsafe { forked() };
+                    let is_free = RAISED.mutex().try_lock().is_ok() && LOCKED.mutex().try_lock().is_ok();
+                    let is_as_before = is_free && limit().rlim_cur == before;
+                    // SAFETY: it ends here.
+                    unsafe { libc::_exit(i32::from(!is_as_before)) }
+                }
+                child => child,
+            }
+        });
+        let mut status = 0;
+        // SAFETY: the status is borrowed.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
 
     /// bug: a forked child slept for ever at its first write. cause: a thread of the parent was making a ring at the fork. So nobody
     /// held the child's copy of the lock. fix: nobody waits long for the lock, and a thread without a ring sleeps.

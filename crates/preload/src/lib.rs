@@ -10,13 +10,15 @@
 //! | `descriptors` | close, dup, fcntl |
 //! | `exec` | execve and its variants: the area has nothing of any file before |
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
+//! | `forks` | fork: the child gets our locks anew |
 //! | `rings` | a look for an io_uring of the program, which writes unseen |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
 //!
 //! Functions that are cancellation points of threads may be unwound: they have nothing to drop while they call the C library's, and are
-//! not cancelled while they have a lock.
+//! not cancelled while they have a lock. The library's memory is its own (`memory`), as a signal may have interrupted the program's
+//! malloc.
 //!
 //! A forked child follows nothing: its calls reach the files alone, and before it changes a file that its parent follows, the parent
 //! gives the file up (`tree`). The area is opened when the first file is to be followed, so that a program that puts itself into
@@ -29,7 +31,9 @@
 
 mod descriptors;
 mod exec;
+mod forks;
 mod hidden;
+mod memory;
 mod names;
 mod open;
 mod real;
@@ -37,6 +41,7 @@ mod rings;
 mod state;
 mod streams;
 mod sync;
+mod tell;
 mod tree;
 mod write;
 
@@ -47,6 +52,11 @@ use state::{APPENDS, Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Set
 use state::{inside, is_passive, place, present, pthread_testcancel, set_errno, settings};
 use std::io;
 use std::sync::atomic::Ordering;
+use tell::tell;
+
+/// The program's own may be held by the very thread that a signal has interrupted.
+#[global_allocator]
+static MEMORY: memory::Memory = memory::Memory;
 
 /// The journal, which is opened now if it was not. `None` if it cannot be: then the file system has all files alone.
 fn journal(settings: &Settings) -> Option<&'static Journal> {
@@ -64,9 +74,17 @@ fn journal(settings: &Settings) -> Option<&'static Journal> {
     if JOURNAL.get().is_none() && tree::is_another() {
         return None;
     }
-    let journal = JOURNAL.get_or_init(|| inside(open)).as_ref()?;
-    inside(|| tree::opened(journal));
-    Some(journal)
+    if JOURNAL.get().is_none() {
+        forks::watch();
+        inside(|| {
+            forks::without(|| {
+                if let Some(journal) = JOURNAL.get_or_init(open).as_ref() {
+                    tree::opened(journal);
+                }
+            });
+        });
+    }
+    JOURNAL.get()?.as_ref()
 }
 
 fn open_journal(settings: &Settings) -> Option<Journal> {
@@ -85,25 +103,12 @@ fn open_journal(settings: &Settings) -> Option<Journal> {
     match opened {
         Ok((journal, _)) => {
             OWNER.store(std::process::id() as pid_t, Ordering::Relaxed);
-            // SAFETY: the function is there as long as the process.
-            unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
             Some(journal)
         }
         Err(error) => {
-            eprintln!("switchyard run: {error}: syncs of this program go to the file system");
+            tell!("switchyard run: {error}: syncs of this program go to the file system");
             None
         }
-    }
-}
-
-/// In a child, after fork.
-extern "C" fn after_fork() {
-    IS_PASSIVE.store(true, Ordering::Relaxed);
-    own::forked();
-    let area = JOURNAL.get().and_then(|it| it.as_ref()?.descriptor());
-    if let Some(area) = area {
-        // SAFETY: the child's copy, which nothing uses.
-        unsafe { libc::syscall(libc::SYS_close, area) };
     }
 }
 
@@ -143,7 +148,7 @@ fn unfollow(fd: c_int) {
 extern "C" fn at_end() {
     if let Some(journal) = present() {
         if let Err(error) = inside(|| journal.close()) {
-            eprintln!(
+            tell!(
                 "switchyard run: the files could not be synced at the end ({error}); the area has what they lack"
             );
         }

@@ -4,6 +4,7 @@
 //! It looks when a file is followed. It also looks before a sync if the number of descriptors has changed since the last look, or
 //! if that was long ago.
 
+use crate::tell::tell;
 use area::files::Journal;
 use area::own;
 use libc::c_uint;
@@ -41,7 +42,7 @@ pub fn made(journal: Option<&Journal>) -> io::Result<()> {
     }
     let given_up = journal.map_or(Ok(()), Journal::give_up_all);
     if journal.is_some() {
-        eprintln!(
+        tell!(
             "switchyard run: the program has an io_uring, which writes unseen: its syncs go to the file system from now on"
         );
     }

@@ -1,8 +1,10 @@
 //! The other processes of a run: one of them owns the area. The others ask it to give a file up before they change the file.
 
+use crate::forks;
 use crate::state::{
     FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, place, present, settings,
 };
+use crate::tell::tell;
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
@@ -146,11 +148,11 @@ fn others_write(table: &Table, fd: c_int, follows: bool) -> bool {
         let file = link(fd).unwrap_or_default();
         let (file, area) = (file.display(), area.display());
         match had {
-            Had::Stuck => eprintln!(
+            Had::Stuck => tell!(
                 "switchyard run: {file} is followed by the run of area {area}, which does not give it up: a crash of the machine may \
                  undo what is written here. End that run first"
             ),
-            Had::Followed | Had::Wrote if *had == Had::Followed || follows => eprintln!(
+            Had::Followed | Had::Wrote if *had == Had::Followed || follows => tell!(
                 "switchyard run: {file} is written by the run of area {area}, too: its syncs go to the file system in both. Start \
                  both programs by one `switchyard run`, or one after the other"
             ),
@@ -187,7 +189,7 @@ fn is_settled(path: &Path) -> io::Result<bool> {
         Ok(_) => Ok(true),
         Err(FilesError::Area(AreaError::Media(MediaOpenError::InUse(_)))) => Ok(false),
         Err(error) => {
-            eprintln!("switchyard run: {error}");
+            tell!("switchyard run: {error}");
             Err(failed())
         }
     }
@@ -269,6 +271,7 @@ extern "C" fn at_start() {
     if std::env::var_os(BROKER).is_none() {
         return;
     }
+    forks::watch();
     // Later there may be another root, or another user.
     inside(prepare);
     let Some(table) = table() else {

@@ -26,7 +26,7 @@ pub use pattern::{DEFAULT_PATTERNS, matches};
 pub(crate) use program::block_signals;
 pub use program::{end_as, run_to_end};
 pub use recover::{Recovered, export, forget, restore};
-pub use root::{change_root, whole};
+pub use root::{change_root, forked, whole};
 pub use store::files::FileId;
 
 use crate::area::{Area, AreaOptions};

@@ -11,6 +11,9 @@ mod check;
 #[path = "../../src/files/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the checks need a part")]
 mod files;
+#[path = "../../src/renewed.rs"]
+#[allow(dead_code, reason = "the checks need a part")]
+mod renewed;
 #[path = "../../../os/tests/model/sync.rs"]
 mod sync;
 
