@@ -48,7 +48,7 @@ suite() {
     as "$alice" "$SWITCHYARD" areas create alices --size 16MiB
     as "$mallory" "$SWITCHYARD" areas create mine --size 16MiB
     as "$alice" python3 "$client" fill "$socket" alices 0x22
-    as "$mallory" python3 "$client" attack "$socket" mine alices "$kind"
+    as "$mallory" python3 "$client" attack "$socket" mine "$alice/alices" "$kind"
     echo "  · what the next one finds after an attack"
     as "$mallory" python3 "$client" fill "$socket" mine 0x11
 
@@ -158,13 +158,29 @@ expect_code 4 areas serve --media "$work/catalog"
 expect_text "in use"
 expect_code 4 areas serve --media "$work/catalog2" --size 64MiB
 expect_text "another server of areas listens"
-expect_code 1 areas create alices --size 8MiB
+expect_code 1 areas create alices --owner "$alice" --size 8MiB
 expect_text "already"
 expect_code 1 areas create huge --size 1GiB
 expect_text "no room"
 expect_code 1 areas create small --size 1MiB
 expect_code 1 areas create odd --size 8MiB --mode 777
 expect_code 2 areas create odd --size 8MiB --mode 9
+if (( EUID == 0 )); then
+    # bug: names were the catalog's, and a user could take the name that another user's program asks for. fix: they are the owners'.
+    bob=65531
+    echo "· users have names of their own"
+    as "$bob" "$SWITCHYARD" areas create alices --size 8MiB || fail "another user has the name"
+    areas list >"$work/out"
+    for owner in "$alice" "$bob"; do grep -q "^$owner/alices " "$work/out" || fail "root's list lacks $owner/alices"; done
+    as "$bob" "$SWITCHYARD" areas list | grep -q "^alices " || fail "a user's own list has other names"
+    as "$bob" python3 "$client" fill "$socket" alices 0x11
+    as "$alice" python3 "$client" fill "$socket" alices 0x22
+    expect_code 1 areas delete alices
+    expect_text "UID/NAME"
+    areas resize "$bob/alices" --size 9MiB
+    areas delete "$bob/alices"
+    as "$alice" python3 "$client" fill "$socket" "$alice/alices" 0x22
+fi
 stop_rack
 expect_code 3 areas list
 expect_text "areas serve"
@@ -252,7 +268,7 @@ rates() {
     [[ $(areas list --json | jq -c '.areas[] | select(.name == "rest") | [.iops, .bandwidth_bytes]') == '[200,6291456]' ]] || fail "the rest"
     expect_code 1 as "$mallory" "$SWITCHYARD" areas create none --size 8MiB
     expect_code 1 as "$mallory" "$SWITCHYARD" areas resize slow --iops 101
-    expect_code 1 as "$alice" "$SWITCHYARD" areas resize slow --iops 1
+    expect_code 1 as "$alice" "$SWITCHYARD" areas resize "$mallory/slow" --iops 1
     expect_text "not permitted"
     as "$mallory" "$SWITCHYARD" areas delete rest
     echo "  · rates hold"

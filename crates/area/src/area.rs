@@ -175,7 +175,8 @@ impl Area {
         make(&medium, path, options)
     }
 
-    /// Opens the area that a catalog calls `name`, in all of its space. One that the catalog does not have becomes one of
+    /// Opens the area that a catalog calls `name`, in all of its space: NAME is an area of this user, UID/NAME one of another user, and
+    /// a name that is neither is an export. One that the catalog does not have becomes one of
     /// `create_bytes`, with mode 0600. An area that its owner serves elsewhere is [`ClientError::Elsewhere`].
     pub fn open_in_catalog(
         catalog: &CatalogClient,
@@ -191,7 +192,10 @@ impl Area {
             )
         };
         let opened = match open() {
-            Err(error) if is_refused(&error, Code::Unknown) && options.create_bytes > 0 => {
+            // Nobody makes an area for another user in passing.
+            Err(error)
+                if is_refused(&error, Code::Unknown) && options.create_bytes > 0 && !name.contains('/') =>
+            {
                 catalog.change(&Request::Create(NewArea {
                     name: name.to_owned(),
                     bytes: options.create_bytes,

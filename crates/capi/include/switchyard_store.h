@@ -125,8 +125,8 @@ typedef struct swy_area_options {
 /* The area in a file or block device. A missing file, or one of zeros, becomes one of create_bytes, unless that is 0. A block
  * device does not become one: swy_area_format makes it one. Null options are those of INIT. */
 SWY_API int swy_area_open(const char *path, const swy_area_options *options, swy_area **area) SWY_CHECKED;
-/* The area that `switchyard areas serve` calls name; socket is where it listens, null for the usual place. A missing area becomes
- * one of create_bytes, unless that is 0. */
+/* The area that `switchyard areas serve` calls name: NAME of this user, UID/NAME of another user, or an export. socket is where it
+ * listens, null for the usual place. A missing area of this user becomes one of create_bytes, unless that is 0. */
 SWY_API int swy_area_open_in_catalog(const char *socket, const char *name, const swy_area_options *options,
                                      swy_area **area) SWY_CHECKED;
 /* An area of create_bytes in memory, for tests: it ends with its last handle. */

@@ -189,7 +189,7 @@ struct Told {
     areas: BTreeMap<String, (AreaId, u64)>,
     rates: BTreeMap<String, Rate>,
     exports: BTreeMap<String, AreaId>,
-    asked: Option<Change>,
+    asked: Option<(Change, Who)>,
 }
 
 fn random_change(rng: &mut Rng) -> (Change, Who) {
@@ -221,6 +221,11 @@ fn random_change(rng: &mut Rng) -> (Change, Who) {
     (change, who)
 }
 
+/// The name by which everybody may call an area that `who` calls `name`.
+fn name_of(name: &str, who: Who) -> String {
+    format!("{}/{name}", who.user)
+}
+
 /// One change from its first step to its answer, as the server makes it.
 fn change(
     world: &mut World,
@@ -234,7 +239,7 @@ fn change(
         assert_eq!(*catalog, before, "a refusal changes nothing");
         return Ok(());
     };
-    told.asked = Some(change.clone());
+    told.asked = Some((change.clone(), who));
     world.save(catalog)?;
     if let Some(work) = work {
         world.work(&work)?;
@@ -243,9 +248,10 @@ fn change(
     }
     told.asked = None;
     match change {
-        Change::Limit { name, rate } => drop(told.rates.insert(name, rate)),
+        Change::Limit { name, rate } => drop(told.rates.insert(name_of(&name, who), rate)),
         Change::Create(NewArea { name, .. }) | Change::Resize { name, .. } => {
-            let (id, area) = catalog.find(&name).expect("it was just made");
+            let (id, area) = catalog.find(&name, who.user).expect("it was just made");
+            let name = name_of(&name, who);
             told.rates.insert(name.clone(), area.rate);
             told.areas.insert(name, (id, area.extent.bytes));
             // The program uses all of it.
@@ -254,11 +260,11 @@ fn change(
             }
         }
         Change::Delete { name } => {
-            let (id, _) = told.areas.remove(&name).expect("it was there");
+            let (id, _) = told.areas.remove(&name_of(&name, who)).expect("it was there");
             told.exports.retain(|_, area| *area != id);
         }
         Change::Export { name, area, .. } => {
-            told.exports.insert(name, told.areas[&area].0);
+            told.exports.insert(name, told.areas[&name_of(&area, who)].0);
         }
         Change::Withdraw { .. } => {}
     }
@@ -266,19 +272,36 @@ fn change(
 }
 
 fn check(world: &World, catalog: &Catalog, told: &Told) {
-    let asked = |change: &dyn Fn(&Change) -> bool| told.asked.as_ref().is_some_and(change);
+    let asked =
+        |is_it: &dyn Fn(&Change) -> bool| told.asked.as_ref().is_some_and(|(change, _)| is_it(change));
+    let asked_of = |whole: &str, is_it: &dyn Fn(&Change, &str) -> bool| {
+        let asked = told.asked.as_ref();
+        asked.is_some_and(|(change, who)| {
+            let name = whole.strip_prefix(&format!("{}/", who.user));
+            name.is_some_and(|name| is_it(change, name))
+        })
+    };
     for (name, (id, bytes)) in &told.areas {
-        let Some((found, area)) = catalog.find(name) else {
+        let Some((found, area)) = catalog.find(name, 0) else {
             assert!(
-                asked(&|it| matches!(it, Change::Delete { name: gone } if gone == name)),
+                asked_of(
+                    name,
+                    &|it, name| matches!(it, Change::Delete { name: gone } if gone == name)
+                ),
                 "{name} is lost"
             );
             continue;
         };
         assert_eq!(found, *id);
-        let grown = asked(&|it| matches!(it, Change::Resize { name: grown, .. } if grown == name));
+        let grown = asked_of(
+            name,
+            &|it, name| matches!(it, Change::Resize { name: grown, .. } if grown == name),
+        );
         assert!(area.extent.bytes == *bytes || (grown && area.extent.bytes > *bytes));
-        let limited = asked(&|it| matches!(it, Change::Limit { name: limited, .. } if limited == name));
+        let limited = asked_of(
+            name,
+            &|it, name| matches!(it, Change::Limit { name: limited, .. } if limited == name),
+        );
         assert!(
             area.rate == told.rates[name] || limited,
             "the rate of {name} is another"
@@ -453,10 +476,16 @@ fn rights_are_those_of_the_mode_and_of_exports() {
         |opened: Result<Opened<'_>, CatalogRefusal>| matches!(opened, Ok(Opened::Area(AreaId(1), _)));
     for (who, name, write, expected) in [
         (user(1), "db", true, true),
-        (group, "db", false, true),
-        (group, "db", true, false),
-        (user(2), "db", false, false),
-        (ROOT, "db", true, true),
+        (group, "1/db", false, true),
+        (group, "1/db", true, false),
+        (group, "db", false, false),
+        (user(2), "1/db", false, false),
+        (ROOT, "1/db", true, true),
+        (ROOT, "db", true, false),
+        (user(1), "1/db", true, true),
+        (user(1), "2/db", true, false),
+        (user(1), "+1/db", true, false),
+        (user(1), "/db", true, false),
         (user(2), "public", false, true),
         (user(2), "public", true, false),
         (user(1), "public", true, false),
@@ -474,9 +503,9 @@ fn rights_are_those_of_the_mode_and_of_exports() {
     );
     assert_eq!(catalog.open("nothing", ROOT, false), Err(CatalogRefusal::Unknown));
     for change in [
-        Change::Delete { name: "db".into() },
+        Change::Delete { name: "1/db".into() },
         Change::Resize {
-            name: "db".into(),
+            name: "1/db".into(),
             bytes: 32 * UNIT,
         },
         Change::Withdraw {
@@ -512,6 +541,77 @@ fn rights_are_those_of_the_mode_and_of_exports() {
     assert_eq!(catalog.bytes_of(1), 0);
 }
 
+/// bug: a user could take a name that another user's program asks for, and keep that program out. fix: names are the owners'.
+#[test]
+fn users_have_names_of_their_own() {
+    let (mut catalog, mut world) = furnished();
+    let version = |world: &World| u32::from_le_bytes(world.table[8..12].try_into().expect("four bytes"));
+    assert!(world.save(&mut catalog).is_ok());
+    assert_eq!(version(&world), 1, "programs of version 1 read it");
+    let create = |name: &str, owner| {
+        Change::Create(NewArea {
+            name: name.into(),
+            bytes: 8 * UNIT,
+            owner,
+            group: owner,
+            mode: 0o600,
+            rate: Rate::UNLIMITED,
+        })
+    };
+    // As another user's area, and as another user's export.
+    for name in ["db", "public"] {
+        let work = catalog.begin(&create(name, 2), user(2), Quota::UNLIMITED);
+        catalog.end(&work.expect("it is the user's own name").expect("work"));
+        let again = catalog.begin(&create(name, 2), user(2), Quota::UNLIMITED);
+        assert_eq!(again, Err(CatalogRefusal::Exists));
+    }
+    let of = |name, who| match catalog.open(name, who, false) {
+        Ok(Opened::Area(id, _)) => id.0,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(
+        [of("db", user(1)), of("db", user(2)), of("2/db", ROOT)],
+        [1, 2, 2]
+    );
+    assert_eq!(
+        [of("public", user(1)), of("public", user(2))],
+        [1, 3],
+        "one's own comes first"
+    );
+    let export = |name: &str, area: &str| Change::Export {
+        name: name.into(),
+        area: area.into(),
+        readers: Readers::All,
+        path: String::new(),
+    };
+    let mut exporting = catalog.clone();
+    for (name, area, who, expected) in [
+        ("db", "db", user(1), Err(CatalogRefusal::Exists)),
+        ("public", "db", user(2), Err(CatalogRefusal::Exists)),
+        ("db", "2/db", user(3), Err(CatalogRefusal::NotPermitted)),
+        ("new", "2/db", ROOT, Ok(None)),
+    ] {
+        assert_eq!(
+            exporting.begin(&export(name, area), who, Quota::UNLIMITED),
+            expected,
+            "{name} {area}"
+        );
+    }
+    assert!(world.save(&mut catalog).is_ok());
+    assert_eq!(version(&world), 2);
+    world.flying.clear();
+    let (found, _) = Catalog::load(&mut world).expect("sound");
+    assert_eq!(found, catalog);
+    let delete = |name: &str| Change::Delete { name: name.into() };
+    for (name, who) in [("2/db", ROOT), ("public", user(2))] {
+        let work = catalog.begin(&delete(name), who, Quota::UNLIMITED);
+        catalog.end(&work.expect("permitted").expect("work"));
+    }
+    assert!(world.save(&mut catalog).is_ok());
+    assert_eq!(version(&world), 1);
+    assert!(catalog.find("db", 1).is_some());
+}
+
 #[test]
 fn names_sizes_modes_and_quotas_are_checked() {
     let create = |name: &str, bytes, mode| {
@@ -528,6 +628,7 @@ fn names_sizes_modes_and_quotas_are_checked() {
     for (change, expected) in [
         (create("", 8 * UNIT, 0o600), CatalogRefusal::Name),
         (create("../x", 8 * UNIT, 0o600), CatalogRefusal::Name),
+        (create("1/a", 8 * UNIT, 0o600), CatalogRefusal::Name),
         (create(&long, 8 * UNIT, 0o600), CatalogRefusal::Name),
         (create("a", 0, 0o600), CatalogRefusal::Size),
         (create("a", u64::MAX, 0o600), CatalogRefusal::Size),
@@ -609,7 +710,7 @@ fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left
             Change::Create(NewArea { name, .. }) | Change::Limit { name, .. } => name,
             other => panic!("{other:?}"),
         };
-        let (_, area) = catalog.find(name).expect("it was granted");
+        let (_, area) = catalog.find(name, 5).expect("it was granted");
         Ok((area.rate.operations, area.rate.bytes))
     };
     assert_eq!(ask(&create("free", 0, 0), Quota::UNLIMITED), Ok((0, 0)));
@@ -627,6 +728,6 @@ fn the_rates_of_a_users_areas_are_at_most_its_quota_and_no_limit_is_what_is_left
     assert_eq!(ask(&limit("a", 0, 0), some), Ok((60, 400)), "its own, again");
     assert_eq!(ask(&limit("a", 10, 100), some), Ok((10, 100)));
     assert_eq!(ask(&limit("b", 90, 0), some), Ok((90, 900)));
-    let mallory = catalog.begin(&limit("a", 1, 1), user(6), Quota::UNLIMITED);
+    let mallory = catalog.begin(&limit("5/a", 1, 1), user(6), Quota::UNLIMITED);
     assert_eq!(mallory, Err(CatalogRefusal::NotPermitted));
 }

@@ -167,7 +167,10 @@ class Area(Parent):
         cache_bytes_max: Optional[int] = None,
         writes_in_flight_max: Optional[int] = None,
     ) -> A:
-        """The area that `switchyard areas serve` calls `name`; a missing area becomes one of `create_bytes`."""
+        """The area that `switchyard areas serve` calls `name`: NAME of this user, UID/NAME of another user, or an export.
+
+        A missing area of this user becomes one of `create_bytes`.
+        """
         options = _options(create_bytes, index_bytes_max, cache_bytes_max, writes_in_flight_max, False)
         where = None if socket is None else path_of(socket)
         return cls._of(open_handle("area_open_in_catalog", where, name_of(name), ctypes.byref(options)))

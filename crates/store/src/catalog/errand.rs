@@ -182,12 +182,16 @@ fn begin(table: &Catalog, facts: &dyn Facts, asked: &Asked) -> Result<Begun, Ans
     match &asked.change {
         Change::Delete { name } => {
             let is_open = |(id, area)| facts.is_open(id, area);
-            if !asked.force && table.find(name).is_some_and(is_open) {
+            if !asked.force && table.find(name, asked.who.user).is_some_and(is_open) {
                 return Err(Answer::InUse);
             }
         }
         Change::Create(NewArea { name, .. }) | Change::Limit { name, .. } => {
-            let (id, area) = next.find(name).expect("it was begun");
+            let user = match &asked.change {
+                Change::Create(new) => new.owner,
+                _ => asked.who.user,
+            };
+            let (id, area) = next.find(name, user).expect("it was begun");
             if area.rate.is_limited() && !facts.can_limit() {
                 return Err(Answer::NoRates);
             }

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 const MAGIC: &[u8; 8] = b"SWYPOOL1";
-const VERSION: u32 = 1;
+/// Names of all areas and exports differ.
+const VERSION_UNIQUE: u32 = 1;
+/// Names of one owner's areas differ, and those of all exports. Written only where names are not unique, as programs of version 1 refuse it.
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const AREA_BYTES: usize = 56;
 const EXPORT_BYTES: usize = 20;
@@ -137,7 +140,12 @@ impl Catalog {
         }
         let records = (bytes.len() - HEADER_BYTES) as u32;
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.has_unique_names() {
+            VERSION_UNIQUE
+        } else {
+            VERSION
+        };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[12..16].copy_from_slice(&(u32::from(self.is_placed) * PLACED).to_le_bytes());
         bytes[16..32].copy_from_slice(&self.uuid);
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
@@ -173,7 +181,23 @@ impl Catalog {
             .ok_or("a record")?;
         }
         catalog.check()?;
+        if u32_at(header, 8) == VERSION_UNIQUE && !catalog.has_unique_names() {
+            return Err("a name of two areas");
+        }
         Ok(catalog)
+    }
+
+    /// True if no two areas or exports have one name.
+    fn has_unique_names(&self) -> bool {
+        let present = self
+            .areas
+            .values()
+            .filter(|area| area.state != AreaState::Leaving);
+        let mut names = present
+            .map(|area| area.name.as_str())
+            .chain(self.exports.keys().map(String::as_str));
+        let mut known = BTreeSet::new();
+        names.all(|name| known.insert(name))
     }
 
     /// Takes one area; what follows it, or `None` if it is none.
@@ -244,7 +268,7 @@ impl Catalog {
         let mut used: Vec<(Extent, AreaId)> = Vec::new();
         for (id, area) in self.areas() {
             let is_named = catalog_name_is_valid(&area.name)
-                && (area.state == AreaState::Leaving || names.insert(area.name.as_str()));
+                && (area.state == AreaState::Leaving || names.insert((area.owner, area.name.as_str())));
             if id.0 == 0 || id.0 >= self.next || !is_named || !mode_is_valid(area.mode) {
                 return Err("an area's number, name or mode");
             }
@@ -264,10 +288,11 @@ impl Catalog {
             return Err("areas that overlap");
         }
         for (name, export) in self.exports() {
-            let is_sound =
-                catalog_name_is_valid(name) && names.insert(name) && export.path.len() <= PATH_BYTES_MAX;
+            let is_sound = catalog_name_is_valid(name) && export.path.len() <= PATH_BYTES_MAX;
             let of = self.areas.get(&export.area);
-            if !is_sound || of.is_none_or(|area| area.state == AreaState::Leaving) {
+            let is_owners =
+                |area: &CatalogArea| area.state != AreaState::Leaving && !names.contains(&(area.owner, name));
+            if !is_sound || !of.is_some_and(is_owners) {
                 return Err("an export");
             }
         }
@@ -351,7 +376,7 @@ fn read_slot(medium: &dyn Device, at: u64) -> Result<Slot, MediaError> {
     if u32_at(&bytes, 60) != checksum(&bytes) {
         return Ok(Slot::Damaged);
     }
-    if u32_at(&bytes, 8) != VERSION {
+    if ![VERSION_UNIQUE, VERSION].contains(&u32_at(&bytes, 8)) {
         return Ok(Slot::OtherVersion(u32_at(&bytes, 8)));
     }
     Ok(

@@ -12,6 +12,7 @@
 //! - Ranges of two areas never overlap, whatever their state: space is given away when its [`Work::Remove`] or
 //!   [`Work::Shrink`] is done and that is durable.
 //! - Answered changes are in the table. A restart undoes or completes the others.
+//! - Names of areas are their owners': those of one owner differ, and so do those of all exports.
 //! - Users have at most their quota, of bytes and of what their areas may move in a second, areas that are leaving included.
 //!
 //! Bytes and steps: docs/format/areas.md.
@@ -82,7 +83,7 @@ pub enum AreaState {
 /// One area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogArea {
-    /// Its name, unique among areas that are not leaving, and exports.
+    /// Its name, unique among the owner's areas that are not leaving.
     pub name: String,
     /// The user that it belongs to.
     pub owner: u32,
@@ -211,7 +212,7 @@ impl Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CatalogRefusal {
     /// There is nothing of this name, or nothing that concerns the one who asks.
-    #[error("there is no area or export of this name")]
+    #[error("there is no area or export of this name; an area of another user is called UID/NAME")]
     Unknown,
     /// The name is taken.
     #[error("there is an area or export of this name already")]
@@ -337,15 +338,23 @@ impl Catalog {
         self.areas.get(&id)
     }
 
-    /// An area by its name, unless it is leaving.
-    pub fn find(&self, name: &str) -> Option<(AreaId, &CatalogArea)> {
+    /// An area by the name that `user` calls it by, unless it is leaving: NAME of its own, UID/NAME of anybody's.
+    pub fn find(&self, name: &str, user: u32) -> Option<(AreaId, &CatalogArea)> {
+        let (owner, name) = split_name(name)?;
+        let owner = owner.unwrap_or(user);
+        let is_it = |area: &CatalogArea| area.owner == owner && area.name == name;
         self.areas()
-            .find(|(_, area)| area.name == name && area.state != AreaState::Leaving)
+            .find(|(_, area)| is_it(area) && area.state != AreaState::Leaving)
+    }
+
+    /// The owner of the area with an export.
+    fn owner_of(&self, export: &Export) -> u32 {
+        self.areas[&export.area].owner
     }
 
     /// The meaning of a name for `who`: an area of its own, an area to which it has a right, or an export.
     pub fn open(&self, name: &str, who: Who, write: bool) -> Result<Opened<'_>, CatalogRefusal> {
-        if let Some((id, area)) = self.find(name) {
+        if let Some((id, area)) = self.find(name, who.user) {
             if area.state == AreaState::Making {
                 return Err(CatalogRefusal::Unknown);
             }
@@ -432,7 +441,7 @@ impl Catalog {
         who: Who,
         quota: Quota,
     ) -> Result<Work, CatalogRefusal> {
-        self.check_name(&area.name)?;
+        self.check_name(&area.name, area.owner)?;
         if area.owner != who.user && !who.is_admin {
             return Err(CatalogRefusal::NotPermitted);
         }
@@ -534,12 +543,15 @@ impl Catalog {
         who: Who,
     ) -> Result<(), CatalogRefusal> {
         let area = self.owned(area, who)?;
-        self.check_name(name)?;
+        self.check_name(name, self.areas[&area].owner)?;
+        if self.exports.contains_key(name) {
+            return Err(CatalogRefusal::Exists);
+        }
         if !path.is_empty() && (!path.starts_with('/') || path.len() > PATH_BYTES_MAX || path.contains('\0'))
         {
             return Err(CatalogRefusal::Path);
         }
-        let of_owner = |export: &&Export| self.areas[&export.area].owner == self.areas[&area].owner;
+        let of_owner = |export: &&Export| self.owner_of(export) == self.areas[&area].owner;
         let mine = self.exports.values().filter(of_owner).count();
         if self.exports.len() >= CATALOG_AREAS_MAX || (!who.is_admin && mine >= CATALOG_AREAS_MAX / 8) {
             return Err(CatalogRefusal::NoRoom);
@@ -579,7 +591,7 @@ impl Catalog {
 
     /// The area of this name, if `who` may manage it and nothing else is done to it.
     fn owned(&self, name: &str, who: Who) -> Result<AreaId, CatalogRefusal> {
-        let (id, area) = self.find(name).ok_or(CatalogRefusal::Unknown)?;
+        let (id, area) = self.find(name, who.user).ok_or(CatalogRefusal::Unknown)?;
         if !who.is_admin && area.owner != who.user {
             return Err(CatalogRefusal::NotPermitted);
         }
@@ -589,11 +601,14 @@ impl Catalog {
         }
     }
 
-    fn check_name(&self, name: &str) -> Result<(), CatalogRefusal> {
+    /// Whether `owner` may call an area or an export so. Of others' exports a name is not taken: nobody can keep a name from another.
+    fn check_name(&self, name: &str, owner: u32) -> Result<(), CatalogRefusal> {
         if !catalog_name_is_valid(name) {
             return Err(CatalogRefusal::Name);
         }
-        match self.find(name).is_some() || self.exports.contains_key(name) {
+        let exported = self.exports.get(name);
+        let is_exported = exported.is_some_and(|export| self.owner_of(export) == owner);
+        match self.find(name, owner).is_some() || is_exported {
             true => Err(CatalogRefusal::Exists),
             false => Ok(()),
         }
@@ -649,6 +664,15 @@ pub enum Opened<'a> {
     Area(AreaId, Extent),
     /// The socket of its owner.
     Elsewhere(&'a str),
+}
+
+/// The owner and the name of an area that is called UID/NAME; no owner for NAME. `None` if the user is no number.
+pub fn split_name(name: &str) -> Option<(Option<u32>, &str)> {
+    match name.split_once('/') {
+        None => Some((None, name)),
+        Some((user, _)) if user.is_empty() || !user.bytes().all(|byte| byte.is_ascii_digit()) => None,
+        Some((user, name)) => Some((Some(user.parse().ok()?), name)),
+    }
 }
 
 /// True for what may name an area or export.

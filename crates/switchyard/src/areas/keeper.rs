@@ -135,13 +135,21 @@ fn answered(answer: Answer, failure: Option<WorkError>) -> Result<(), Refusal> {
     })
 }
 
-/// The area that a change names, if there is one now.
-fn id_of(catalog: &Catalog, change: &Change) -> Option<AreaId> {
-    match change {
-        Change::Create(NewArea { name, .. }) | Change::Resize { name, .. } | Change::Delete { name } => {
-            catalog.find(name).map(|(id, _)| id)
-        }
+/// The area that a change by `who` names, if there is one now.
+fn id_of(catalog: &Catalog, change: &Change, who: Who) -> Option<AreaId> {
+    let found = match change {
+        Change::Create(new) => catalog.find(&new.name, new.owner),
+        Change::Resize { name, .. } | Change::Delete { name } => catalog.find(name, who.user),
         _ => None,
+    };
+    found.map(|(id, _)| id)
+}
+
+/// The name by which `who` calls an area.
+fn name_for(area: &CatalogArea, who: Who) -> String {
+    match area.owner == who.user {
+        true => area.name.clone(),
+        false => format!("{}/{}", area.owner, area.name),
     }
 }
 
@@ -216,7 +224,7 @@ impl Keeper {
         let owner = match change {
             Change::Create(area) => Some(area.owner),
             Change::Resize { name, .. } | Change::Limit { name, .. } => {
-                state.catalog.find(name).map(|(_, area)| area.owner)
+                state.catalog.find(name, who.user).map(|(_, area)| area.owner)
             }
             _ => None,
         };
@@ -226,9 +234,9 @@ impl Keeper {
             quota: owner.map_or(Quota::UNLIMITED, |owner| self.quotas.of(owner)),
             force,
         };
-        let before = id_of(&state.catalog, change);
+        let before = id_of(&state.catalog, change, who);
         self.carry(state, Errand::new(asked))?;
-        let area = before.or_else(|| id_of(&self.lock().catalog, change));
+        let area = before.or_else(|| id_of(&self.lock().catalog, change, who));
         if let Some(kind) = area.and_then(|AreaId(area)| changed(change, area, who.user)) {
             events::tell(Source::Areas, kind);
         }
@@ -374,7 +382,7 @@ impl Keeper {
             area: state
                 .catalog
                 .area(export.area)
-                .map_or_else(String::new, |area| area.name.clone()),
+                .map_or_else(String::new, |area| name_for(area, who)),
             path: export.path.clone(),
         };
         let entries = known.by_ref().take(count).map(entry).collect();

@@ -20,8 +20,8 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::catalog::protocol::{NewArea, OWN, Rate, Readers, Request};
-use store::catalog::{AREA_BYTES_MIN, AreaState, Catalog, CatalogError, TABLE_BYTES};
+use store::catalog::protocol::{AreaEntry, NewArea, OWN, Rate, Readers, Request};
+use store::catalog::{AREA_BYTES_MIN, AreaState, Catalog, CatalogError, TABLE_BYTES, split_name};
 
 /// How often the server looks after its areas.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const TABLE: &str = "table";
 #[command(
     after_help = "Examples:\n  switchyard areas serve --media /srv/areas --size 64GiB --quota 4GiB\n  \
     switchyard areas create db --size 1GiB\n  switchyard areas export db-public --area db\n  \
-    switchyard areas list --json\n\nPrograms open areas by name with the library: Area::open_in_catalog (Rust), \
+    switchyard areas list --json\n\nNAME is an area of yours, UID/NAME an area of another user.\n\nPrograms open areas by name with the library: Area::open_in_catalog (Rust), \
     swy_area_open_in_catalog (C), Area.in_catalog (Python)."
 )]
 pub struct AreasArgs {
@@ -272,7 +272,11 @@ fn resize(
 ) -> anyhow::Result<()> {
     let client = connect(socket)?;
     let areas = client.areas()?;
-    let before = areas.iter().find(|area| area.name == name);
+    let own = rustix::process::geteuid().as_raw();
+    let is_named = |area: &&AreaEntry| {
+        split_name(&name).is_some_and(|(owner, name)| area.owner == owner.unwrap_or(own) && area.name == name)
+    };
+    let before = areas.iter().find(is_named);
     let rate = rate.over(before.map_or(Rate::UNLIMITED, |area| area.rate));
     if rate.is_none() && size.is_none() {
         bail!(Failure::Usage(
@@ -432,6 +436,30 @@ fn format(
     Ok(catalog)
 }
 
+/// A line of an area in a list: under its plain name if it is this user's.
+fn print_area(area: &AreaEntry, state: &str) {
+    let own = rustix::process::geteuid().as_raw();
+    let owner = match area.owner == own {
+        true => String::new(),
+        false => format!("{}/", area.owner),
+    };
+    let rate = |rate: Rate| {
+        let operations = (rate.operations > 0).then(|| format!("  {} a second", rate.operations));
+        let bytes = (rate.bytes > 0).then(|| format!("  {}/s", Size(rate.bytes)));
+        operations.unwrap_or_default() + &bytes.unwrap_or_default()
+    };
+    println!(
+        "{owner}{}  {}  owner {}:{}  mode {:03o}  {state}{}{}",
+        area.name,
+        Size(area.bytes),
+        area.owner,
+        area.group,
+        area.mode,
+        rate(area.rate),
+        if area.is_open { "  open" } else { "" }
+    );
+}
+
 fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
     let client = connect(socket)?;
     let (areas, exports) = (client.areas()?, client.exports()?);
@@ -440,11 +468,6 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
         2 => "ready",
         3 => "growing",
         _ => "leaving",
-    };
-    let rate = |rate: Rate| {
-        let operations = (rate.operations > 0).then(|| format!("  {} a second", rate.operations));
-        let bytes = (rate.bytes > 0).then(|| format!("  {}/s", Size(rate.bytes)));
-        operations.unwrap_or_default() + &bytes.unwrap_or_default()
     };
     let whom = |readers| match readers {
         Readers::All => "all".to_owned(),
@@ -472,17 +495,7 @@ fn list(socket: &Path, as_json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     for area in &areas {
-        println!(
-            "{}  {}  owner {}:{}  mode {:03o}  {}{}{}",
-            area.name,
-            Size(area.bytes),
-            area.owner,
-            area.group,
-            area.mode,
-            state(area.state),
-            rate(area.rate),
-            if area.is_open { "  open" } else { "" }
-        );
+        print_area(area, state(area.state));
     }
     for export in &exports {
         let redirect = if export.path.is_empty() {
