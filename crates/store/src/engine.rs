@@ -7,7 +7,7 @@ use crate::fetch::Fetch;
 use crate::index::{Body, Slot, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
-use crate::range::RangePart;
+use crate::range::{RangePart, is_empty};
 use crate::spill::Spill;
 use crate::table::job::{Job, JobError};
 use crate::table::scan::{Scan, Search};
@@ -462,15 +462,5 @@ impl Engine {
             .as_ref()
             .and_then(|frozen| frozen.bodies.get(&structure));
         own + frozen.map_or(0, Body::len) + self.log.levels.entries_of(structure)
-    }
-}
-
-/// True if no key lies within the bounds.
-fn is_empty(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
-    match bounds {
-        (Bound::Included(a), Bound::Included(b)) => a > b,
-        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
-        | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
-        _ => false,
     }
 }

@@ -759,6 +759,24 @@ impl Structure {
         self.put(Key::Bytes(key), slot, usage);
     }
 
+    /// Keeps the keys of a map or tree for whose places `keeps` says so; tables have the others.
+    pub(crate) fn keep(&mut self, keeps: impl Fn(&Location) -> bool, usage: &mut Tally) {
+        let Some(body) = self.freeze() else { return };
+        let kind = self.kind;
+        let mut sort = |key: Box<[u8]>, slot: Slot| {
+            usage.remove(kind, key.len(), &slot);
+            if keeps(&slot.at) {
+                self.removed += u64::from(slot.at.is_removed());
+                self.put(Key::Bytes(key), slot, usage);
+            }
+        };
+        match body {
+            Body::Map(map) => map.iter().for_each(|(key, slot)| sort(key.into(), slot.clone())),
+            Body::Tree(tree) => tree.into_iter().for_each(|(key, slot)| sort(key, slot)),
+            Body::Log { .. } | Body::Queue { .. } => {}
+        }
+    }
+
     /// Memory of the structure, which a drop gives back.
     pub(crate) fn give_back(&self, usage: &mut Tally) {
         match &self.body {

@@ -146,3 +146,13 @@ impl RangePart {
         Ok(limit.map_or(RangeEnd::Over, |after| RangeEnd::More { after, tables }))
     }
 }
+
+/// True if no key lies within the bounds.
+pub(crate) fn is_empty(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match bounds {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
+        | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
+        _ => false,
+    }
+}

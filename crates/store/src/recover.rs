@@ -161,20 +161,28 @@ pub(crate) fn headers(medium: &dyn Device, layout: &Layout) -> Result<Heads, Ope
     let mut heads = Heads::default();
     for slot in 0..layout.segments {
         let sector = read_segment(medium, layout, slot, layout.sector_bytes)?;
-        let offset = layout.segment_offset(slot);
-        match scan::head(layout, slot, &sector) {
+        heads.note(layout, slot, &sector)?;
+    }
+    Ok(heads)
+}
+
+impl Heads {
+    /// Takes the first sector of a slot in.
+    pub(crate) fn note(&mut self, layout: &Layout, slot: u32, sector: &[u8]) -> Result<(), OpenError> {
+        match scan::head(layout, slot, sector) {
             Head::Blank => {}
-            Head::Part(part) => drop(heads.parts.insert(part.generation, (slot, part))),
-            Head::Table(table) => heads.table = heads.table.max(table.generation),
-            Head::Damaged => heads.damaged.push(slot),
+            Head::Part(part) => drop(self.parts.insert(part.generation, (slot, part))),
+            Head::Table(table) => self.table = self.table.max(table.generation),
+            Head::Damaged => self.damaged.push(slot),
             Head::Segment(header) => {
-                if heads.log.insert(header.generation, (slot, header)).is_some() {
+                if self.log.insert(header.generation, (slot, header)).is_some() {
+                    let offset = layout.segment_offset(slot);
                     return Err(OpenError::Damaged { offset });
                 }
             }
         }
+        Ok(())
     }
-    Ok(heads)
 }
 
 /// True if a slot with a damaged header may have a segment of the log behind `newest`, the last one that is known and to
@@ -258,9 +266,18 @@ pub(crate) fn identify(medium: &dyn Device) -> Result<(Superblock, u32), OpenErr
 
 /// Finds the log. Changes nothing.
 pub(crate) fn survey(medium: &dyn Device) -> Result<Survey, OpenError> {
-    let (superblock, superblocks_damaged) = identify(medium)?;
+    let identity = identify(medium)?;
+    let heads = headers(medium, &identity.0.layout)?;
+    survey_of(medium, identity, heads)
+}
+
+/// Finds the log among segments whose headers were read.
+pub(crate) fn survey_of(
+    medium: &dyn Device,
+    (superblock, superblocks_damaged): (Superblock, u32),
+    heads: Heads,
+) -> Result<Survey, OpenError> {
     let layout = superblock.layout;
-    let heads = headers(medium, &layout)?;
     let first = heads.damaged.first().copied();
     let lost = |slot| OpenError::SegmentHeader {
         offset: layout.segment_offset(slot),

@@ -128,6 +128,28 @@ impl List {
         };
         for listed in &self.tables {
             let table = self.open_one(medium, layout, listed)?;
+            levels.insert(usize::from(listed.level), self.view(listed, Arc::new(table)));
+        }
+        Ok(levels)
+    }
+
+    /// The same with the tables that are open already.
+    pub(crate) fn open_beside(
+        &self,
+        medium: &dyn Device,
+        layout: &Layout,
+        known: &Levels,
+    ) -> Result<Levels, ReadError> {
+        let mut levels = Levels {
+            flushed: self.flushed,
+            levels: Vec::new(),
+        };
+        for listed in &self.tables {
+            let open = known.all().find(|(_, view)| view.table.place == listed.place);
+            let table = match open {
+                Some((_, view)) => Arc::clone(&view.table),
+                None => Arc::new(self.open_one(medium, layout, listed)?),
+            };
             levels.insert(usize::from(listed.level), self.view(listed, table));
         }
         Ok(levels)
@@ -142,16 +164,16 @@ impl List {
                 damaged += 1;
                 Table::without_meta(*layout, listed.place)
             });
-            levels.insert(usize::from(listed.level), self.view(listed, table));
+            levels.insert(usize::from(listed.level), self.view(listed, Arc::new(table)));
         }
         (levels, damaged)
     }
 
     /// A table of the list, less what is below its bound.
-    fn view(&self, listed: &Listed, table: Table) -> View {
+    fn view(&self, listed: &Listed, table: Arc<Table>) -> View {
         let bound = self.bounds.get(usize::from(listed.bound));
         View {
-            table: Arc::new(table),
+            table,
             from: bound.filter(|_| listed.bound != UNBOUND).cloned(),
         }
     }

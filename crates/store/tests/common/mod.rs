@@ -198,6 +198,8 @@ pub struct Rig {
     /// Operations that are certainly durable, and operations submitted after them, by record.
     pub base: State,
     pub log: Vec<(u64, Owned)>,
+    /// All operations since the last restart, by record.
+    pub history: Vec<(u64, Owned)>,
     popped: Vec<(StructureId, u64)>,
     /// The state that users see of synchronous structures is checked against this.
     pub refused: u64,
@@ -224,6 +226,7 @@ impl Rig {
             options,
             base: State::new(),
             log: Vec::new(),
+            history: Vec::new(),
             popped: Vec::new(),
             refused: 0,
             lies: false,
@@ -235,6 +238,7 @@ impl Rig {
     }
 
     fn note(&mut self, ticket: u64, op: Owned) {
+        self.history.push((ticket, op.clone()));
         self.log.push((ticket, op));
     }
 
@@ -498,6 +502,7 @@ impl Rig {
         self.image = image;
         self.flying.clear();
         self.log.clear();
+        self.history.clear();
         self.popped.clear();
     }
 

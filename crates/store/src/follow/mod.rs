@@ -1,0 +1,245 @@
+//! Following an area that another process writes: read-only, without its lock, and without its help.
+//!
+//! A [`Follower`] has the state of the area at one moment: after one record, whole. [`Follower::refresh`] brings it to what the
+//! medium has since. The owner knows nothing of it, and uses segments anew while they are read. Three things keep it right:
+//!
+//! - Each sector tells the generation of its segment, and no generation is given out twice. So nothing that was read is ever
+//!   taken for what was there before, or will be there.
+//! - A generation has each sector once, within an epoch. So a moment is taken in only if the epoch was the same after all of it was
+//!   read.
+//! - The log's segments are used anew in the order in which they were freed. So if the newest segment that was found is still there
+//!   when everything has been read, there was no newer one at the beginning.
+//!
+//! What looks damaged may be a write under way. So it is looked at again, and told only if it stays the same.
+
+mod view;
+
+use crate::damage::FetchError;
+use crate::entry::{Durability, Kind, StructureId};
+use crate::fetch::Fetch;
+use crate::layout::Layout;
+use crate::range::RangePart;
+use crate::recover::OpenError;
+use crate::table::scan::Scan;
+use base::{Device, MediaError};
+use core::ops::{Bound, Range};
+use thiserror::Error;
+use view::View;
+
+/// Looks at an area that changes, before it is told that it changes too fast.
+const LOOKS_MAX: u32 = 200;
+/// The same damage so many times in a row is damage.
+const SAME_MAX: u32 = 12;
+
+/// The medium of an area that is followed.
+pub trait Followed {
+    /// It is read, and nothing else.
+    fn device(&self) -> &dyn Device;
+
+    /// Fills the bytes from each place, by one submission if that can be.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    fn read_many(&self, places: &mut [(u64, Vec<u8>)]) -> Result<(), MediaError> {
+        let mut all = places.iter_mut();
+        all.try_for_each(|(offset, bytes)| self.device().read_at(*offset, bytes))
+    }
+
+    /// Makes durable what was read: the owner may not have been told yet that it is.
+    ///
+    /// # Errors
+    /// It may not be durable.
+    fn sync(&self) -> Result<(), MediaError>;
+
+    /// Lets the owner go on; `look` looks were in vain so far.
+    fn pause(&self, look: u32);
+}
+
+/// A state of an area: after a record. Later ones are greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// How often the area had been opened.
+    pub epoch: u64,
+    /// The last record; 0 for none.
+    pub record: u64,
+}
+
+/// Why an area cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FollowError {
+    /// It is not there, or damaged.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Its owner writes faster than it can be read.
+    #[error("the area changes faster than it can be read")]
+    TooFast,
+}
+
+/// Counters since the beginning, and the present state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowStats {
+    /// Refreshes that read what was new.
+    pub refreshes: u64,
+    /// Times that everything was read anew, the first one among them.
+    pub rebuilds: u64,
+    /// Looks that were in vain, as the area changed meanwhile.
+    pub looks: u64,
+    /// Memory of the index, estimated.
+    pub index_bytes: u64,
+    /// Tables beside the log.
+    pub tables: u32,
+    /// Segments of the log.
+    pub segments: u32,
+}
+
+/// An area that somebody else has. See the module.
+#[derive(Default)]
+pub struct Follower {
+    /// `None` before the first refresh, and after one that ended in contradictions.
+    view: Option<View>,
+    stats: FollowStats,
+    /// Times that tables were changed.
+    tables: u64,
+}
+
+impl Follower {
+    /// Nothing yet: [`Follower::refresh`] it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Brings it to a moment that is no older than what was durable when the call began.
+    ///
+    /// # Errors
+    /// It shows the moment before then, or nothing.
+    pub fn refresh(&mut self, medium: &dyn Followed) -> Result<Moment, FollowError> {
+        let (mut last, mut same) = (None, 0);
+        for look in 0..LOOKS_MAX {
+            match self.look(medium) {
+                Ok(true) => return Ok(self.moment()),
+                Ok(false) => (last, same) = (None, 0),
+                Err(error) => {
+                    same = if last == Some(error) { same + 1 } else { 1 };
+                    last = Some(error);
+                    if same == SAME_MAX {
+                        return Err(error.into());
+                    }
+                }
+            }
+            self.stats.looks += 1;
+            medium.pause(look);
+        }
+        Err(FollowError::TooFast)
+    }
+
+    /// False if the area has changed too much meanwhile.
+    fn look(&mut self, medium: &dyn Followed) -> Result<bool, OpenError> {
+        if let Some(view) = &self.view
+            && let Some(news) = view.news(medium)?
+        {
+            self.tables += u64::from(news.has_tables());
+            // Without contradictions, as always, it is put back.
+            let view = self.view.take().and_then(|view| view.with(news));
+            self.stats.refreshes += 1;
+            self.view = view;
+            return Ok(self.view.is_some());
+        }
+        let Some(view) = View::build(medium)? else {
+            return Ok(false);
+        };
+        self.view = Some(view);
+        self.stats.rebuilds += 1;
+        self.tables += 1;
+        Ok(true)
+    }
+
+    /// The moment that it shows.
+    pub fn moment(&self) -> Moment {
+        self.view.as_ref().map_or_else(Moment::default, View::moment)
+    }
+
+    /// The sizes of the area; `None` before the first refresh.
+    pub fn layout(&self) -> Option<&Layout> {
+        Some(self.view.as_ref()?.layout())
+    }
+
+    /// Which area it is; zeros before the first refresh.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.view.as_ref().map_or([0; 16], View::uuid)
+    }
+
+    /// Counters and state.
+    pub fn stats(&self) -> FollowStats {
+        let mut stats = self.stats;
+        if let Some(view) = &self.view {
+            view.count(&mut stats);
+        }
+        stats
+    }
+
+    /// The structure called `name`.
+    pub fn lookup(&self, name: &str) -> Option<(StructureId, Kind)> {
+        let mut all = self.structures();
+        all.find(|(found, ..)| *found == name)
+            .map(|(_, id, kind, ..)| (id, kind))
+    }
+
+    /// All structures: name, number, kind, durability and how many entries they have, as [`crate::Engine::structures`].
+    pub fn structures(&self) -> impl Iterator<Item = (&str, StructureId, Kind, Durability, u64)> {
+        self.view.iter().flat_map(View::structures)
+    }
+
+    /// Entries of a structure, as [`crate::Engine::len`].
+    pub fn len(&self, structure: StructureId) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.len(structure))
+    }
+
+    /// The value of a key of a map or tree. [`Fetch::Search`] if tables may have it.
+    pub fn get(&self, map: StructureId, key: &[u8]) -> Option<Fetch> {
+        self.view.as_ref()?.get(map, key, self.tables)
+    }
+
+    /// The entry at a position of a log or queue.
+    pub fn read(&self, structure: StructureId, position: u64) -> Option<Fetch> {
+        self.view.as_ref()?.read(structure, position)
+    }
+
+    /// The first and the next position of a log or queue.
+    pub fn positions(&self, structure: StructureId) -> Option<Range<u64>> {
+        self.view.as_ref()?.positions(structure)
+    }
+
+    /// Entries of a tree in order, as [`crate::Engine::range`].
+    pub fn range(
+        &self,
+        tree: StructureId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        wanted: usize,
+        tables: Option<Scan>,
+    ) -> RangePart {
+        match &self.view {
+            Some(view) => view.range(tree, bounds, wanted, tables),
+            None => RangePart::new(bounds),
+        }
+    }
+
+    /// The keys of a map or tree, in order, as [`crate::Engine::keys`].
+    pub fn keys(&self, map: StructureId) -> RangePart {
+        match &self.view {
+            Some(view) => view.keys(map),
+            None => RangePart::new((Bound::Unbounded, Bound::Unbounded)),
+        }
+    }
+
+    /// Bytes that are not what this moment has there, at `offset` in the area: used anew meanwhile, or damaged? Damage may also be
+    /// a write under way: it is damage only if it stays.
+    ///
+    /// # Errors
+    /// The medium cannot be read.
+    pub fn explain(&self, medium: &dyn Device, offset: u64) -> Result<FetchError, MediaError> {
+        match &self.view {
+            Some(view) => view.explain(medium, offset),
+            None => Ok(FetchError::Moved),
+        }
+    }
+}
