@@ -31,6 +31,7 @@ pub mod catalog;
 mod commit;
 mod error;
 pub mod files;
+mod follow;
 mod fork;
 pub mod own;
 mod read;
@@ -47,9 +48,11 @@ pub use backend::{NvmTiming, WriteCache};
 pub use bindings::process_generation;
 pub use cache::CacheStats;
 pub use error::AreaError;
+pub use follow::{FollowOptions, Follower};
 pub use os::MediaOpenError;
 pub use read::Value;
 pub use store::{
-    Durability, Kind, Layout, Op, OpenError, Receipt, RecoveryReport, Stats, StructureId, SubmitError, Ticket,
+    Durability, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt, RecoveryReport,
+    Stats, StructureId, SubmitError, Ticket,
 };
 pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};

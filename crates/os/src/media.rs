@@ -118,6 +118,8 @@ pub struct MediaFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Read,
+    /// While its owner writes.
+    Follow,
     Write,
     Create,
     /// As `Create`, of a regular file under this name itself: no link is followed.
@@ -158,6 +160,11 @@ impl MediaFile {
     /// on a read-only file system.
     pub fn open_to_read(path: &Path) -> Result<Self, MediaOpenError> {
         Self::open_as(path, 0, Mode::Read)
+    }
+
+    /// Opens the file or block device at `path` to read it while its owner writes it. Nothing is locked, and nobody is kept out.
+    pub fn open_to_follow(path: &Path) -> Result<Self, MediaOpenError> {
+        Self::open_as(path, 0, Mode::Follow)
     }
 
     /// The same as [`MediaFile::open`] with `create`, of a regular file that is under this name itself. A link is refused: a
@@ -553,7 +560,7 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
         source,
     };
     let (exclusive, lock) = match mode {
-        Mode::Read => (0, libc::LOCK_SH),
+        Mode::Read | Mode::Follow => (0, libc::LOCK_SH),
         Mode::CreateHere => (libc::O_NOFOLLOW, libc::LOCK_EX),
         Mode::Write | Mode::Create if is_device => (libc::O_EXCL, libc::LOCK_EX),
         Mode::Write | Mode::Create => (0, libc::LOCK_EX),
@@ -561,7 +568,7 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
     let open = |flags| {
         OpenOptions::new()
             .read(true)
-            .write(mode != Mode::Read)
+            .write(!matches!(mode, Mode::Read | Mode::Follow))
             .create(matches!(mode, Mode::Create | Mode::CreateHere) && !is_device)
             .mode(0o600)
             .truncate(false)
@@ -576,6 +583,9 @@ fn open_locked(path: &Path, mode: Mode, is_device: bool) -> Result<(File, bool),
         }
         Err(error) => return Err(os(error)),
     };
+    if mode == Mode::Follow {
+        return Ok((file, direct));
+    }
     // SAFETY: no pointers.
     match unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) } {
         0 => Ok((file, direct)),

@@ -26,6 +26,16 @@ pub enum RangeValue<'a> {
     Table(&'a [u8]),
 }
 
+impl RangeValue<'_> {
+    /// The same with memory of its own.
+    pub fn to_owned(self) -> OwnedValue {
+        match self {
+            Self::Memory(fetch) => OwnedValue::Memory(fetch.clone()),
+            Self::Table(bytes) => OwnedValue::Table(bytes.to_vec()),
+        }
+    }
+}
+
 /// How the visit of a part ended.
 pub enum RangeEnd {
     /// The range has no more entries.
@@ -77,11 +87,7 @@ impl RangePart {
     pub fn merge<P: Pages>(self, pages: &mut P) -> Result<Vec<OwnedEntry>, P::Error> {
         let mut entries: Vec<OwnedEntry> = Vec::new();
         self.visit(pages, |key, value| {
-            let value = match value {
-                RangeValue::Memory(fetch) => OwnedValue::Memory(fetch.clone()),
-                RangeValue::Table(bytes) => OwnedValue::Table(bytes.to_vec()),
-            };
-            entries.push((key.into(), value));
+            entries.push((key.into(), value.to_owned()));
             ControlFlow::Continue(())
         })?;
         Ok(entries)

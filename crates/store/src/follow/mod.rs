@@ -24,7 +24,7 @@ use crate::table::scan::Scan;
 use base::{Device, MediaError};
 use core::ops::{Bound, Range};
 use thiserror::Error;
-use view::View;
+use view::{News, View};
 
 /// Looks at an area that changes, before it is told that it changes too fast.
 const LOOKS_MAX: u32 = 200;
@@ -92,6 +92,18 @@ pub struct FollowStats {
     pub segments: u32,
 }
 
+/// What a follower may show next.
+pub struct Later {
+    found: Kept,
+    /// In vain, before it was found.
+    looks: u32,
+}
+
+enum Kept {
+    News(Box<News>),
+    View(Box<View>),
+}
+
 /// An area that somebody else has. See the module.
 #[derive(Default)]
 pub struct Follower {
@@ -113,11 +125,24 @@ impl Follower {
     /// # Errors
     /// It shows the moment before then, or nothing.
     pub fn refresh(&mut self, medium: &dyn Followed) -> Result<Moment, FollowError> {
+        loop {
+            let later = self.find(medium)?;
+            if self.adopt(later) {
+                return Ok(self.moment());
+            }
+        }
+    }
+
+    /// Looks for what [`Follower::refresh`] would show, and changes nothing: others may read meanwhile.
+    ///
+    /// # Errors
+    /// The area cannot be read.
+    pub fn find(&self, medium: &dyn Followed) -> Result<Later, FollowError> {
         let (mut last, mut same) = (None, 0);
-        for look in 0..LOOKS_MAX {
+        for looks in 0..LOOKS_MAX {
             match self.look(medium) {
-                Ok(true) => return Ok(self.moment()),
-                Ok(false) => (last, same) = (None, 0),
+                Ok(Some(found)) => return Ok(Later { found, looks }),
+                Ok(None) => (last, same) = (None, 0),
                 Err(error) => {
                     same = if last == Some(error) { same + 1 } else { 1 };
                     last = Some(error);
@@ -126,31 +151,37 @@ impl Follower {
                     }
                 }
             }
-            self.stats.looks += 1;
-            medium.pause(look);
+            medium.pause(looks);
         }
         Err(FollowError::TooFast)
     }
 
-    /// False if the area has changed too much meanwhile.
-    fn look(&mut self, medium: &dyn Followed) -> Result<bool, OpenError> {
+    /// `None` if the area has changed too much meanwhile.
+    fn look(&self, medium: &dyn Followed) -> Result<Option<Kept>, OpenError> {
         if let Some(view) = &self.view
             && let Some(news) = view.news(medium)?
         {
-            self.tables += u64::from(news.has_tables());
-            // Without contradictions, as always, it is put back.
-            let view = self.view.take().and_then(|view| view.with(news));
-            self.stats.refreshes += 1;
-            self.view = view;
-            return Ok(self.view.is_some());
+            return Ok(Some(Kept::News(Box::new(news))));
         }
-        let Some(view) = View::build(medium)? else {
-            return Ok(false);
-        };
-        self.view = Some(view);
-        self.stats.rebuilds += 1;
-        self.tables += 1;
-        Ok(true)
+        Ok(View::build(medium)?.map(|view| Kept::View(Box::new(view))))
+    }
+
+    /// Shows what was found, if nothing else was adopted since. False if it contradicts what was here: the next look reads everything.
+    pub fn adopt(&mut self, later: Later) -> bool {
+        self.stats.looks += u64::from(later.looks);
+        match later.found {
+            Kept::News(news) => {
+                self.tables += u64::from(news.has_tables());
+                self.view = self.view.take().and_then(|view| view.with(*news));
+                self.stats.refreshes += 1;
+            }
+            Kept::View(view) => {
+                self.view = Some(*view);
+                self.stats.rebuilds += 1;
+                self.tables += 1;
+            }
+        }
+        self.view.is_some()
     }
 
     /// The moment that it shows.
