@@ -9,13 +9,15 @@
 
 use crate::backend::Storage;
 use crate::cache::{Blank, Cache, CacheStats, Page, PageKey};
+use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
+use crate::sync::{Arc, Mutex, PoisonError, RwLock};
 use base::{Device, MediaError};
-use os::MediaFile;
+use os::{MediaFile, MediaOpenError};
+use std::fs::File;
 use std::io;
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use store::{
     Durability, Fetch, FetchError, FollowError, FollowStats, Followed, Found, Kind, Moment, OpenError,
@@ -62,7 +64,7 @@ impl Default for FollowOptions {
 pub struct Follower(Arc<Inner>);
 
 struct Inner {
-    medium: RwLock<Arc<Medium>>,
+    medium: RwLock<Arc<FollowedFile>>,
     state: RwLock<store::Follower>,
     /// One refresh at a time.
     refreshing: Mutex<()>,
@@ -70,13 +72,31 @@ struct Inner {
     options: FollowOptions,
 }
 
-/// The file or device.
-struct Medium {
+/// The file or device of an area that is followed. It is only read.
+pub struct FollowedFile {
     storage: Storage,
     flushes: bool,
 }
 
-impl Device for Medium {
+impl FollowedFile {
+    /// Opens it, whoever has it. With `flushes`, [`Followed::sync`] flushes it.
+    ///
+    /// # Errors
+    /// It is not there, or may not be read.
+    pub fn open(path: &Path, flushes: bool) -> Result<Self, MediaOpenError> {
+        let file = MediaFile::open_to_follow(path)?;
+        Ok(Self::of(file, flushes))
+    }
+
+    fn of(file: MediaFile, flushes: bool) -> Self {
+        Self {
+            storage: Storage::Direct(file),
+            flushes,
+        }
+    }
+}
+
+impl Device for FollowedFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         (&self.storage).read_at(offset, bytes)
     }
@@ -94,7 +114,7 @@ impl Device for Medium {
     }
 }
 
-impl Followed for Medium {
+impl Followed for FollowedFile {
     fn device(&self) -> &dyn Device {
         self
     }
@@ -166,7 +186,7 @@ impl From<FetchError> for Trouble {
 /// Pages of tables, through the cache.
 struct Reader<'a> {
     inner: &'a Inner,
-    medium: Arc<Medium>,
+    medium: Arc<FollowedFile>,
 }
 
 impl Pages for Reader<'_> {
@@ -188,7 +208,7 @@ impl Pages for Reader<'_> {
 }
 
 impl Inner {
-    fn medium(&self) -> Arc<Medium> {
+    fn medium(&self) -> Arc<FollowedFile> {
         Arc::clone(&self.medium.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -218,17 +238,15 @@ impl Inner {
         };
         let file = MediaFile::from_file(file.as_file().try_clone()?)?;
         let has_grown = file.capacity_bytes() > old.capacity_bytes();
-        *self.medium.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Medium {
-            storage: Storage::Direct(file),
-            flushes: old.flushes,
-        });
+        *self.medium.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(FollowedFile::of(file, old.flushes));
         Ok(has_grown)
     }
 
     /// Reads a place until it is what was looked for, is gone, or stays damaged.
     fn look<R>(
         &self,
-        medium: &Medium,
+        medium: &FollowedFile,
         offset: u64,
         bytes: &mut [u8],
         extract: impl Fn(&[u8]) -> Result<R, FetchError>,
@@ -316,10 +334,35 @@ impl Follower {
     /// # Errors
     /// There is none, it is damaged, or it changes faster than it can be read.
     pub fn open(path: &Path, options: FollowOptions) -> Result<Self, AreaError> {
-        let medium = Medium {
-            storage: Storage::Direct(MediaFile::open_to_follow(path)?),
-            flushes: options.flushes,
-        };
+        Self::follow(MediaFile::open_to_follow(path)?, options)
+    }
+
+    /// Follows the area in a file or block device that somebody has opened, for reading at least.
+    ///
+    /// # Errors
+    /// As of [`Follower::open`].
+    pub fn from_file(file: File, options: FollowOptions) -> Result<Self, AreaError> {
+        Self::follow(MediaFile::from_file(file)?, options)
+    }
+
+    /// Follows the area that a catalog calls `name`: one that may be read, or an export. An export that its owner serves elsewhere is
+    /// [`ClientError::Elsewhere`].
+    ///
+    /// # Errors
+    /// The catalog refuses; or as of [`Follower::open`].
+    pub fn open_in_catalog(
+        catalog: &CatalogClient,
+        name: &str,
+        options: FollowOptions,
+    ) -> Result<Self, AreaError> {
+        match catalog.open(name, false)? {
+            OpenedArea::Elsewhere(path) => Err(ClientError::Elsewhere(path).into()),
+            OpenedArea::Area { file, .. } => Self::from_file(file, options),
+        }
+    }
+
+    fn follow(file: MediaFile, options: FollowOptions) -> Result<Self, AreaError> {
+        let medium = FollowedFile::of(file, options.flushes);
         let follower = Self(Arc::new(Inner {
             medium: RwLock::new(Arc::new(medium)),
             state: RwLock::default(),
@@ -342,6 +385,11 @@ impl Follower {
     /// The moment that it shows.
     pub fn moment(&self) -> Moment {
         self.0.state(store::Follower::moment)
+    }
+
+    /// True if all reads between two refreshes show one moment, or fail.
+    pub fn is_steady(&self) -> bool {
+        self.0.options.is_steady
     }
 
     /// Which area it is.

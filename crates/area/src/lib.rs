@@ -48,7 +48,7 @@ pub use backend::{NvmTiming, WriteCache};
 pub use bindings::process_generation;
 pub use cache::CacheStats;
 pub use error::AreaError;
-pub use follow::{FollowOptions, Follower};
+pub use follow::{FollowOptions, FollowedFile, Follower};
 pub use os::MediaOpenError;
 pub use read::Value;
 pub use store::{

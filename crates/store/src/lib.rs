@@ -57,7 +57,7 @@ pub use damage::FetchError;
 pub use engine::{Engine, Trash};
 pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, OwnedOp, StructureId};
 pub use fetch::{Fetch, Found};
-pub use follow::{FollowError, FollowStats, Followed, Follower, Later, Moment};
+pub use follow::{FollowError, FollowStats, Followed, Follower, Later, Moment, while_written};
 pub use format::create;
 pub use grow::grow;
 pub use layout::{Layout, LayoutError, SUPERBLOCK_BYTES};

@@ -1,5 +1,6 @@
-//! `switchyard store`: storage areas offline: checked, listed, repaired.
+//! `switchyard store`: storage areas checked, listed, read, and repaired. A program may have an area open, unless it is repaired.
 
+mod live;
 mod medium;
 mod repair;
 
@@ -17,13 +18,14 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::files::{Change, Description, FILES_NAME, FileId, WRITES_NAME};
-use store::{DumpEntry, OpenError};
+use store::{DumpEntry, OpenError, VerifyReport};
 
 /// `switchyard store`.
 #[derive(Args)]
 #[command(
     after_help = "Exit codes: 0 sound or repaired, 1 damaged, 2 not an area, 4 the file is in use.\n\n\
     Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
+    switchyard store read app.area --structure users      what it has now, while its program runs\n  \
     switchyard store format /dev/sdb --size 64GiB\n  \
     switchyard store repair app.area                      what a copy would keep, and what is lost\n  \
     switchyard store repair app.area --yes --to new.area  writes the copy"
@@ -51,6 +53,20 @@ pub enum StoreCommand {
         /// List only this structure
         #[arg(long, value_name = "NAME")]
         structure: Option<String>,
+    },
+    /// List the structures of an area at a moment, or the entries of one; its program may have it open
+    Read {
+        /// File or block device; with --catalog, name of the area or export
+        area: PathBuf,
+        /// The name is one of `switchyard areas serve`
+        #[arg(long)]
+        catalog: bool,
+        /// List the entries of this structure, as JSON lines
+        #[arg(long, value_name = "NAME")]
+        structure: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Make a block device, or a file, a storage area
     Format {
@@ -87,6 +103,12 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     match &args.command {
         StoreCommand::Verify { file, json } => verify(file, *json),
         StoreCommand::Dump { file, structure } => dump(file, structure.as_deref()),
+        StoreCommand::Read {
+            area,
+            catalog,
+            structure,
+            json,
+        } => live::read(area, *catalog, structure.as_deref(), *json),
         StoreCommand::Format {
             file,
             size,
@@ -114,11 +136,18 @@ fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -
 }
 
 fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
-    let medium = open(path)?;
-    let report = match store::verify(&medium) {
-        Ok(report) => report,
-        Err(error) => return damaged(path, &medium, error, as_json),
+    let medium = match open(path) {
+        Ok(medium) => medium,
+        Err(error) => return print(path, &live::verify(path, error)?, true, as_json),
     };
+    match store::verify(&medium) {
+        Ok(report) => print(path, &report, false, as_json),
+        Err(error) => damaged(path, &medium, error, as_json),
+    }
+}
+
+/// Tells of a sound area. If it `is_live`, its program has it open.
+fn print(path: &Path, report: &VerifyReport, is_live: bool, as_json: bool) -> anyhow::Result<()> {
     let (used, all) = report.segments;
     let uuid: String = report.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     if as_json {
@@ -130,7 +159,7 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
             )
             .collect();
         let value = json!({
-            "sound": true, "uuid": uuid, "epoch": report.epoch, "segments_used": used, "segments": all,
+            "sound": true, "live": is_live, "uuid": uuid, "epoch": report.epoch, "segments_used": used, "segments": all,
             "records": report.records, "entries": report.entries, "live_bytes": report.live_bytes,
             "cut": report.is_torn, "superblocks_damaged": report.superblocks_damaged,
             "headers_damaged": report.headers_damaged, "structures": structures,
@@ -147,7 +176,10 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
         "  {used} of {all} segments, {} records, {} entries, {} bytes of them live",
         report.records, report.entries, report.live_bytes
     );
-    if report.is_torn {
+    if is_live {
+        println!("  a program has it open: this is what it had at one moment");
+    }
+    if report.is_torn && !is_live {
         println!("  a write was cut at the end; it was not acknowledged, and opening erases it");
     }
     if report.superblocks_damaged > 0 {
@@ -193,18 +225,41 @@ fn damaged(path: &Path, medium: &MediaFile, damage: OpenError, as_json: bool) ->
 }
 
 fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
-    let medium = open(path)?;
-    let id = match structure {
-        None => None,
-        Some(name) => Some(number_of(path, &medium, name)?),
-    };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut lines = Lines::default();
     let mut result = Ok(());
-    let mut files = FileEntries::default();
-    store::dump(&medium, |entry| {
-        let of_file = files.value(&entry);
-        if id.is_some_and(|id| id != entry.structure.0) || result.is_err() {
-            return;
+    match open(path) {
+        Ok(medium) => {
+            let id = structure.map(|name| number_of(path, &medium, name)).transpose()?;
+            let found = store::dump(&medium, |entry| {
+                if result.is_ok() {
+                    result = lines.print(&entry, id, &mut out);
+                }
+            });
+            found.map_err(|error| judged(path, error))?;
+        }
+        Err(error) => {
+            let all = live::dump(path, error)?;
+            let id = structure.map(|name| number_in(path, &all, name)).transpose()?;
+            result = all.iter().try_for_each(|entry| lines.print(entry, id, &mut out));
+        }
+    }
+    crate::out::keep(result.and_then(|()| out.flush()));
+    Ok(())
+}
+
+/// Entries of a log as lines of JSON.
+#[derive(Default)]
+struct Lines {
+    files: FileEntries,
+}
+
+impl Lines {
+    /// Prints an entry, if it is of the structure `id`.
+    fn print(&mut self, entry: &DumpEntry, id: Option<u32>, out: &mut impl Write) -> std::io::Result<()> {
+        let of_file = self.files.value(entry);
+        if id.is_some_and(|id| id != entry.structure.0) {
+            return Ok(());
         }
         let key = match (entry.kind, <[u8; 8]>::try_from(&entry.key[..])) {
             ("append" | "push" | "trim" | "acknowledge" | "lost", Ok(position)) => {
@@ -216,11 +271,8 @@ fn dump(path: &Path, structure: Option<&str>) -> anyhow::Result<()> {
             "record": entry.record, "structure": entry.structure.0, "kind": entry.kind, "key": key,
             "value": of_file.unwrap_or_else(|| text(&entry.value)),
         });
-        result = writeln!(out, "{line}");
-    })
-    .map_err(|error| judged(path, error))?;
-    crate::out::keep(result.and_then(|()| out.flush()));
-    Ok(())
+        writeln!(out, "{line}")
+    }
 }
 
 /// Tells the entries of `switchyard run` (docs/format/files.md) from a program's own.
@@ -272,6 +324,14 @@ fn number_of(path: &Path, medium: &dyn Device, name: &str) -> anyhow::Result<u32
     })
     .map_err(|error| judged(path, error))?;
     found.with_context(|| format!("{} has no structure `{name}`", path.display()))
+}
+
+/// The same among all entries.
+fn number_in(path: &Path, all: &[DumpEntry], name: &str) -> anyhow::Result<u32> {
+    let is_it = |entry: &&DumpEntry| entry.kind == "describe" && entry.key == name.as_bytes();
+    let found = all.iter().rev().find(is_it);
+    let number = found.map(|entry| entry.structure.0);
+    number.with_context(|| format!("{} has no structure `{name}`", path.display()))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //!
 //! What looks damaged may be a write under way. So it is looked at again, and told only if it stays the same.
 
+mod medium;
 mod view;
 
 use crate::damage::FetchError;
@@ -23,6 +24,7 @@ use crate::recover::OpenError;
 use crate::table::scan::Scan;
 use base::{Device, MediaError};
 use core::ops::{Bound, Range};
+pub use medium::{FollowStats, Followed, Moment};
 use thiserror::Error;
 use view::{News, View};
 
@@ -30,39 +32,6 @@ use view::{News, View};
 const LOOKS_MAX: u32 = 200;
 /// The same damage so many times in a row is damage.
 const SAME_MAX: u32 = 12;
-
-/// The medium of an area that is followed.
-pub trait Followed {
-    /// It is read, and nothing else.
-    fn device(&self) -> &dyn Device;
-
-    /// Fills the bytes from each place, by one submission if that can be.
-    ///
-    /// # Errors
-    /// One of them cannot be read.
-    fn read_many(&self, places: &mut [(u64, Vec<u8>)]) -> Result<(), MediaError> {
-        let mut all = places.iter_mut();
-        all.try_for_each(|(offset, bytes)| self.device().read_at(*offset, bytes))
-    }
-
-    /// Makes durable what was read: the owner may not have been told yet that it is.
-    ///
-    /// # Errors
-    /// It may not be durable.
-    fn sync(&self) -> Result<(), MediaError>;
-
-    /// Lets the owner go on; `look` looks were in vain so far.
-    fn pause(&self, look: u32);
-}
-
-/// A state of an area: after a record. Later ones are greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
-    /// How often the area had been opened.
-    pub epoch: u64,
-    /// The last record; 0 for none.
-    pub record: u64,
-}
 
 /// Why an area cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -75,23 +44,6 @@ pub enum FollowError {
     TooFast,
 }
 
-/// Counters since the beginning, and the present state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FollowStats {
-    /// Refreshes that read what was new.
-    pub refreshes: u64,
-    /// Times that everything was read anew, the first one among them.
-    pub rebuilds: u64,
-    /// Looks that were in vain, as the area changed meanwhile.
-    pub looks: u64,
-    /// Memory of the index, estimated.
-    pub index_bytes: u64,
-    /// Tables beside the log.
-    pub tables: u32,
-    /// Segments of the log.
-    pub segments: u32,
-}
-
 /// What a follower may show next.
 pub struct Later {
     found: Kept,
@@ -102,6 +54,41 @@ pub struct Later {
 enum Kept {
     News(Box<News>),
     View(Box<View>),
+}
+
+/// Does `f` until it has a result, or the same error again and again; how many times it was in vain.
+fn insist<R>(
+    medium: &dyn Followed,
+    mut f: impl FnMut() -> Result<Option<R>, OpenError>,
+) -> Result<(R, u32), FollowError> {
+    let (mut last, mut same) = (None, 0);
+    for looks in 0..LOOKS_MAX {
+        match f() {
+            Ok(Some(found)) => return Ok((found, looks)),
+            Ok(None) => (last, same) = (None, 0),
+            Err(error) => {
+                same = if last == Some(error) { same + 1 } else { 1 };
+                last = Some(error);
+                if same == SAME_MAX {
+                    return Err(error.into());
+                }
+            }
+        }
+        medium.pause(looks);
+    }
+    Err(FollowError::TooFast)
+}
+
+/// Checks an area while its owner writes it, by [`crate::verify`], [`crate::dump`] or the like: what looks damaged is looked at again.
+///
+/// # Errors
+/// It is damaged, or changes faster than it can be read.
+pub fn while_written<R>(
+    medium: &dyn Followed,
+    mut f: impl FnMut(&dyn Device) -> Result<R, OpenError>,
+) -> Result<R, FollowError> {
+    let found = insist(medium, || f(medium.device()).map(Some))?;
+    Ok(found.0)
 }
 
 /// An area that somebody else has. See the module.
@@ -138,22 +125,8 @@ impl Follower {
     /// # Errors
     /// The area cannot be read.
     pub fn find(&self, medium: &dyn Followed) -> Result<Later, FollowError> {
-        let (mut last, mut same) = (None, 0);
-        for looks in 0..LOOKS_MAX {
-            match self.look(medium) {
-                Ok(Some(found)) => return Ok(Later { found, looks }),
-                Ok(None) => (last, same) = (None, 0),
-                Err(error) => {
-                    same = if last == Some(error) { same + 1 } else { 1 };
-                    last = Some(error);
-                    if same == SAME_MAX {
-                        return Err(error.into());
-                    }
-                }
-            }
-            medium.pause(looks);
-        }
-        Err(FollowError::TooFast)
+        let (found, looks) = insist(medium, || self.look(medium))?;
+        Ok(Later { found, looks })
     }
 
     /// `None` if the area has changed too much meanwhile.

@@ -1,6 +1,6 @@
 //! A moment of an area, and how the next one is found (docs/format/store.md, "Following").
 
-use super::{FollowStats, Followed, Moment};
+use super::medium::{FollowStats, Followed, Moment};
 use crate::damage::FetchError;
 use crate::entry::{Description, Durability, EntryKind, Kind, StructureId};
 use crate::fetch::{Fetch, Found};
