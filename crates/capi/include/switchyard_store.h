@@ -64,7 +64,8 @@ enum swy_code {
     SWY_MISSING = -10,   /* there is no such file, area or structure; or the structure was dropped */
     SWY_BUSY = -11,      /* another process has the area */
     SWY_DENIED = -12,    /* the system or the server of areas forbids it */
-    SWY_SYSTEM = -13     /* the system refuses memory, a thread or a descriptor */
+    SWY_SYSTEM = -13,    /* the system refuses memory, a thread or a descriptor */
+    SWY_GONE = -14       /* the moment that a steady follower showed is gone: refresh it */
 };
 
 /* Why this thread's last failed call failed, in words; valid until its next failed call. Never null. */
@@ -86,6 +87,7 @@ typedef struct swy_batch swy_batch;
 typedef struct swy_cursor swy_cursor;
 typedef struct swy_listing swy_listing;
 typedef struct swy_completions swy_completions;
+typedef struct swy_follower swy_follower;
 
 /* Bytes that are the caller's until swy_bytes_free. An empty value has an address, no value has none. */
 typedef struct swy_bytes {
@@ -343,6 +345,58 @@ SWY_API int swy_completions_collect(swy_completions *completions, swy_completion
                                     size_t *count) SWY_CHECKED;
 /* Forgets what was not collected, and ends after the write under way. */
 SWY_API int swy_completions_close(swy_completions *completions);
+
+/* Followers: areas that other processes have open, read-only. Nothing is locked, and the owner does not notice. A follower shows one
+ * moment, the state after a record; swy_follower_refresh goes to the newest one that is durable. Structures are named in each call.
+ * A forked child opens followers of its own. */
+
+/* All reads between two refreshes show one moment, or are SWY_GONE. Otherwise a read refreshes by itself if its moment is gone. */
+#define SWY_FOLLOWER_STEADY 1u
+/* The medium is not flushed before a record is shown: it may be gone after a power cut. */
+#define SWY_FOLLOWER_UNFLUSHED 2u
+/* Nothing that was read is kept in memory. */
+#define SWY_FOLLOWER_UNCACHED 4u
+
+typedef struct swy_follower_options {
+    size_t size;
+    uint64_t cache_bytes_max; /* memory for what was read; 0 for 32 MiB */
+    uint32_t flags;           /* SWY_FOLLOWER_ */
+    uint32_t reserved;        /* 0 */
+} swy_follower_options;
+
+#define SWY_FOLLOWER_OPTIONS_INIT { sizeof(swy_follower_options), 0, 0, 0 }
+
+/* Later moments have larger epochs, or the same one and larger records. */
+typedef struct swy_moment {
+    size_t size;
+    uint64_t epoch;  /* how often the area had been opened */
+    uint64_t record; /* the last one */
+} swy_moment;
+
+#define SWY_MOMENT_INIT { sizeof(swy_moment), 0, 0 }
+
+/* Null options are those of INIT. SWY_BUSY: the area changes faster than it can be read. */
+SWY_API int swy_follower_open(const char *path, const swy_follower_options *options, swy_follower **follower) SWY_CHECKED;
+/* The area, or export, that `switchyard areas serve` calls name; socket is where it listens, null for the usual place. */
+SWY_API int swy_follower_open_in_catalog(const char *socket, const char *name, const swy_follower_options *options,
+                                         swy_follower **follower) SWY_CHECKED;
+/* Shows what is durable now. The moment is stored if it is not null. After an error the moment is the one before. */
+SWY_API int swy_follower_refresh(swy_follower *follower, swy_moment *moment) SWY_CHECKED;
+SWY_API int swy_follower_moment(swy_follower *follower, swy_moment *moment) SWY_CHECKED;
+/* Of a map or tree, as swy_map_get and swy_map_get_many. All values of a call are of one moment. */
+SWY_API int swy_follower_get(swy_follower *follower, const char *name, const void *key, size_t key_length,
+                             swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_follower_get_many(swy_follower *follower, const char *name, const swy_slice *keys, size_t count,
+                                  swy_bytes *values) SWY_CHECKED;
+/* Of a log or queue. Nothing is popped. */
+SWY_API int swy_follower_read(swy_follower *follower, const char *name, uint64_t position, swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_follower_positions(swy_follower *follower, const char *name, uint64_t *first, uint64_t *next) SWY_CHECKED;
+/* All structures, as swy_listing_open. */
+SWY_API int swy_follower_listing_open(swy_follower *follower, swy_listing **listing) SWY_CHECKED;
+/* The entries of a tree in a range, or of a map; null for all of them. */
+SWY_API int swy_follower_cursor_open(swy_follower *follower, const char *name, const swy_range *range,
+                                     swy_cursor **cursor) SWY_CHECKED;
+SWY_API int swy_follower_close(swy_follower *follower);
 
 #ifdef __cplusplus
 }

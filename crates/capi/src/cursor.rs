@@ -3,14 +3,15 @@
 //! A cursor looks up a step of entries at once and lends one after the other. The first step is short, as many cursors are not
 //! read to their end. Entries that come and go meanwhile may be there or not.
 
-use crate::arguments::{Slice, Versioned, known_flags, place, read_sized};
+use crate::arguments::{Slice, Versioned, known_flags, name, place, read_sized};
+use crate::follower::{OpenFollower, find, no_keys};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::keyed::{OpenMap, OpenTree, key_of};
 use crate::result::{NONE, OK, Result, call, invalid};
 use crate::sync::{Mutex, PoisonError};
-use area::{AreaError, Map, Tree};
+use area::{AreaError, Follower, Kind, Map, Moment, StructureId, Tree};
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ops::Bound;
 use std::vec;
 
@@ -83,6 +84,32 @@ enum Source {
         map: Map,
         keys: vec::IntoIter<Box<[u8]>>,
     },
+    FollowedTree {
+        follower: Followed,
+        from: Bound<Box<[u8]>>,
+        to: Bound<Box<[u8]>>,
+    },
+    FollowedMap {
+        follower: Followed,
+        keys: vec::IntoIter<Box<[u8]>>,
+    },
+}
+
+/// A structure of another process.
+struct Followed {
+    follower: Follower,
+    id: StructureId,
+    /// When the cursor was opened: a steady follower shows no other.
+    moment: Moment,
+}
+
+impl Followed {
+    fn checked(&self) -> std::result::Result<&Follower, AreaError> {
+        match self.follower.is_steady() && self.follower.moment() != self.moment {
+            true => Err(AreaError::SnapshotGone),
+            false => Ok(&self.follower),
+        }
+    }
 }
 
 impl Source {
@@ -97,7 +124,13 @@ impl Source {
                 }
                 keys.into_iter().map(with_nothing).collect()
             }
-            Self::Map { keys, .. } => keys.by_ref().take(step).map(with_nothing).collect(),
+            Self::Map { keys, .. } | Self::FollowedMap { keys, .. } => {
+                keys.by_ref().take(step).map(with_nothing).collect()
+            }
+            Self::FollowedTree { .. } => {
+                let entries = self.next(step)?.into_iter();
+                entries.map(|(key, _)| with_nothing(key)).collect()
+            }
         })
     }
 
@@ -130,6 +163,27 @@ impl Source {
                         bytes += value.len();
                         found.push_back((key, value));
                     }
+                }
+            }
+            Self::FollowedTree { follower, from, to } => {
+                let entries = follower
+                    .checked()?
+                    .range(follower.id, (as_slice(from), as_slice(to)));
+                for entry in entries.take(step) {
+                    found.push_back(entry?);
+                }
+                if let Some((last, _)) = found.back() {
+                    *from = Bound::Excluded(last.clone());
+                }
+            }
+            Self::FollowedMap { follower, keys } => {
+                while found.is_empty() && keys.len() > 0 {
+                    let some: Vec<_> = keys.by_ref().take(step).collect();
+                    let wanted: Vec<&[u8]> = some.iter().map(|key| &**key).collect();
+                    let values = follower.checked()?.get_many(follower.id, &wanted)?;
+                    // A key that was removed since is left out.
+                    let there = some.into_iter().zip(values);
+                    found.extend(there.filter_map(|(key, value)| Some((key, value?))));
                 }
             }
         }
@@ -211,6 +265,44 @@ pub unsafe extern "C" fn swy_map_cursor_open(map: Handle, flags: u32, cursor: *m
         let map = look_up::<OpenMap>(map)?.it.clone();
         let keys = map.keys()?.into_iter();
         *place = Cursor::hand_out(Source::Map { map, keys }, u64::from(flags))?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_follower_cursor_open(
+    follower: Handle,
+    name: *const c_char,
+    range: *const CRange,
+    cursor: *mut Handle,
+) -> c_int {
+    call(|| {
+        let place = place(cursor)?;
+        *place = std::ptr::null_mut();
+        let range = read_sized(range)?;
+        let (from, to) = (
+            bound(range.from_bound, range.from, range.from_length)?,
+            bound(range.to_bound, range.to, range.to_length)?,
+        );
+        let follower = look_up::<OpenFollower>(follower)?.0.clone();
+        let moment = follower.moment();
+        let (id, kind) = find(&follower, self::name(name)?)?;
+        let all = |bound: &Bound<_>| matches!(bound, Bound::Unbounded);
+        let followed = |follower: Follower| Followed { follower, id, moment };
+        let source = match kind {
+            Kind::Tree => Source::FollowedTree {
+                follower: followed(follower),
+                from,
+                to,
+            },
+            Kind::Map if all(&from) && all(&to) => Source::FollowedMap {
+                keys: follower.keys(id)?.into_iter(),
+                follower: followed(follower),
+            },
+            Kind::Map => return Err(invalid("a map has no order, so it has no range")),
+            Kind::Log | Kind::Queue => return Err(no_keys(self::name(name)?)),
+        };
+        *place = Cursor::hand_out(source, range.flags)?;
         Ok(OK)
     })
 }

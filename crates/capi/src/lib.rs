@@ -14,6 +14,7 @@ mod batch;
 mod board;
 mod completions;
 mod cursor;
+mod follower;
 mod handles;
 mod keyed;
 mod listing;

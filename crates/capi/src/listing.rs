@@ -2,8 +2,9 @@
 
 use crate::area::OpenArea;
 use crate::arguments::{Versioned, place, write_sized};
+use crate::follower::OpenFollower;
 use crate::handles::{Handle, Target, close, give, look_up};
-use crate::result::{NONE, OK, call};
+use crate::result::{NONE, OK, Result, call};
 use crate::sync::{Mutex, PoisonError};
 use area::{Durability, Kind, StructureId};
 use std::ffi::c_int;
@@ -58,15 +59,24 @@ impl Target for Listing {
     const NAME: &'static str = "listing";
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn swy_listing_open(area: Handle, listing: *mut Handle) -> c_int {
+/// Hands out a listing of what `find` finds.
+fn hand_out(listing: *mut Handle, find: impl FnOnce() -> Result<Vec<Found>>) -> c_int {
     call(|| {
         let place = place(listing)?;
         *place = std::ptr::null_mut();
-        let found = look_up::<OpenArea>(area)?.area.structures();
-        *place = give(Listing(Mutex::new(found.into_iter())))?;
+        *place = give(Listing(Mutex::new(find()?.into_iter())))?;
         Ok(OK)
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_listing_open(area: Handle, listing: *mut Handle) -> c_int {
+    hand_out(listing, || Ok(look_up::<OpenArea>(area)?.area.structures()))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_follower_listing_open(follower: Handle, listing: *mut Handle) -> c_int {
+    hand_out(listing, || Ok(look_up::<OpenFollower>(follower)?.0.structures()))
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Results of calls, and the words for them.
 
 use area::catalog::ClientError;
-use area::{AreaError, MediaOpenError, OpenError, SubmitError};
+use area::{AreaError, FollowError, MediaOpenError, OpenError, SubmitError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
@@ -22,6 +22,7 @@ pub const MISSING: c_int = -10;
 pub const BUSY: c_int = -11;
 pub const DENIED: c_int = -12;
 pub const SYSTEM: c_int = -13;
+pub const GONE: c_int = -14;
 
 /// Name and words of each result.
 const CODES: &[(c_int, &CStr, &CStr)] = &[
@@ -76,6 +77,11 @@ const CODES: &[(c_int, &CStr, &CStr)] = &[
         c"SWY_SYSTEM",
         c"the system refuses memory, a thread or a descriptor",
     ),
+    (
+        GONE,
+        c"SWY_GONE",
+        c"the moment that a follower showed is gone: refresh it",
+    ),
 ];
 
 thread_local! {
@@ -100,16 +106,24 @@ fn code_of(error: &AreaError) -> c_int {
         AreaError::Failed | AreaError::Panicked => FAILED,
         AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,
         AreaError::Forked => FORKED,
+        AreaError::SnapshotGone => GONE,
         AreaError::System(_) => SYSTEM,
         AreaError::Media(error) => medium(error),
         AreaError::Catalog(error) => catalog(error),
-        AreaError::Open(
-            OpenError::SegmentHeader { .. }
-            | OpenError::SegmentMissing { .. }
-            | OpenError::Damaged { .. }
-            | OpenError::RecordLost { .. }
-            | OpenError::EntryMissing { .. },
-        ) => DAMAGED,
+        AreaError::Follow(FollowError::TooFast) => BUSY,
+        AreaError::Follow(FollowError::Open(error)) | AreaError::Open(error) => opening(error),
+        _ => UNUSABLE,
+    }
+}
+
+fn opening(error: &OpenError) -> c_int {
+    match error {
+        OpenError::SegmentHeader { .. }
+        | OpenError::SegmentMissing { .. }
+        | OpenError::Damaged { .. }
+        | OpenError::RecordLost { .. }
+        | OpenError::TableDamaged { .. }
+        | OpenError::EntryMissing { .. } => DAMAGED,
         _ => UNUSABLE,
     }
 }

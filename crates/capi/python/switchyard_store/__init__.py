@@ -12,6 +12,7 @@ $SWITCHYARD_STORE says.
 """
 
 from ._area import Area, Batch, Kind, Log, Map, Queue, Stats, StructureInfo, Tree
+from ._follower import Follower, Moment
 from ._library import (
     BusyError,
     BytesLike,
@@ -21,6 +22,7 @@ from ._library import (
     FailedError,
     ForkedError,
     FullError,
+    GoneError,
     InvalidError,
     KindError,
     MissingError,
@@ -42,14 +44,17 @@ __all__ = [
     "DamagedError",
     "DeniedError",
     "FailedError",
+    "Follower",
     "ForkedError",
     "FullError",
+    "GoneError",
     "InvalidError",
     "Kind",
     "KindError",
     "Log",
     "Map",
     "MissingError",
+    "Moment",
     "Queue",
     "ResourceError",
     "Stats",

@@ -215,13 +215,7 @@ class Area(Parent):
 
     def structures(self) -> List[StructureInfo]:
         """All structures, in the order in which they were made."""
-        found: List[StructureInfo] = []
-        with _Listing(open_handle("listing_open", self)) as listing:
-            it = CStructure(ctypes.sizeof(CStructure))
-            while call("listing_next", listing, ctypes.byref(it)):
-                name = it.name.decode()
-                found.append(StructureInfo(name, Kind(it.kind), bool(it.is_lazy), it.entries, it.number))
-        return found
+        return listed(open_handle("listing_open", self))
 
     def drop(self, name: str) -> None:
         """Drops a structure with all that is in it, durably."""
@@ -301,7 +295,36 @@ class _Listing(Handle):
     _kind = "listing"
 
 
-class _Cursor(Handle):
+def listed(handle: int) -> List[StructureInfo]:
+    """What a listing has; it is closed."""
+    found: List[StructureInfo] = []
+    with _Listing(handle) as listing:
+        it = CStructure(ctypes.sizeof(CStructure))
+        while call("listing_next", listing, ctypes.byref(it)):
+            name = it.name.decode()
+            found.append(StructureInfo(name, Kind(it.kind), bool(it.is_lazy), it.entries, it.number))
+    return found
+
+
+def bounds_of(
+    start: Optional[BytesLike], stop: Optional[BytesLike], after: bool, through: bool, keys_only: bool
+) -> CRange:
+    """A range of keys, as C has it."""
+    low = None if start is None else data_of(start, "a key")
+    high = None if stop is None else data_of(stop, "a key")
+    return CRange(
+        ctypes.sizeof(CRange),
+        low,
+        0 if low is None else len(low),
+        high,
+        0 if high is None else len(high),
+        UNBOUNDED if low is None else EXCLUDED if after else INCLUDED,
+        UNBOUNDED if high is None else INCLUDED if through else EXCLUDED,
+        KEYS_ONLY if keys_only else 0,
+    )
+
+
+class Cursor(Handle):
     _kind = "cursor"
 
     def next(self) -> Optional[Tuple[bytes, bytes]]:
@@ -558,7 +581,7 @@ class Map(_Keyed):
         return self._value(key)
 
     def _entries(self, flags: int) -> Iterator[Tuple[bytes, bytes]]:
-        return _Cursor(open_handle("map_cursor_open", self, flags)).entries()
+        return Cursor(open_handle("map_cursor_open", self, flags)).entries()
 
 
 class Tree(_Keyed):
@@ -595,19 +618,8 @@ class Tree(_Keyed):
 
         Entries that are put or removed meanwhile may come or not. With `keys_only` values are not read, and empty.
         """
-        low = None if start is None else data_of(start, "a key")
-        high = None if stop is None else data_of(stop, "a key")
-        bounds = CRange(
-            ctypes.sizeof(CRange),
-            low,
-            0 if low is None else len(low),
-            high,
-            0 if high is None else len(high),
-            UNBOUNDED if low is None else EXCLUDED if after else INCLUDED,
-            UNBOUNDED if high is None else INCLUDED if through else EXCLUDED,
-            KEYS_ONLY if keys_only else 0,
-        )
-        return _Cursor(open_handle("tree_cursor_open", self, ctypes.byref(bounds))).entries()
+        bounds = bounds_of(start, stop, after, through, keys_only)
+        return Cursor(open_handle("tree_cursor_open", self, ctypes.byref(bounds))).entries()
 
     def prefix(self, prefix: BytesLike) -> Iterator[Tuple[bytes, bytes]]:
         """Entries whose keys begin with `prefix`."""

@@ -82,6 +82,10 @@ class ResourceError(StoreError):
     """The system refuses memory, a thread or a descriptor."""
 
 
+class GoneError(StoreError):
+    """The moment that a steady follower showed is gone: refresh it."""
+
+
 HANDLE = -6
 _ERRORS: Dict[int, Type[StoreError]] = {
     -1: InvalidError,
@@ -97,6 +101,7 @@ _ERRORS: Dict[int, Type[StoreError]] = {
     -11: BusyError,
     -12: DeniedError,
     -13: ResourceError,
+    -14: GoneError,
 }
 
 
@@ -117,6 +122,19 @@ class CAreaOptions(Structure):
         ("writes_in_flight_max", c_uint32),
         ("flags", c_uint32),
     ]
+
+
+class CFollowerOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("cache_bytes_max", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class CMoment(Structure):
+    _fields_ = [("size", c_size_t), ("epoch", c_uint64), ("record", c_uint64)]
 
 
 class CRange(Structure):
@@ -174,6 +192,16 @@ def _signatures() -> Dict[str, List[Any]]:
         "area_stats": [handle, POINTER(CStats)],
         "area_drop": [handle, c_char_p],
         "area_warning": [handle, POINTER(c_char_p)],
+        "follower_open": [c_char_p, POINTER(CFollowerOptions), out],
+        "follower_open_in_catalog": [c_char_p, c_char_p, POINTER(CFollowerOptions), out],
+        "follower_refresh": [handle, POINTER(CMoment)],
+        "follower_moment": [handle, POINTER(CMoment)],
+        "follower_get": [handle, c_char_p, *data, bytes_out],
+        "follower_get_many": [handle, c_char_p, POINTER(CSlice), c_size_t, POINTER(CBytes)],
+        "follower_read": [handle, c_char_p, c_uint64, bytes_out],
+        "follower_positions": [handle, c_char_p, number_out, number_out],
+        "follower_listing_open": [handle, out],
+        "follower_cursor_open": [handle, c_char_p, POINTER(CRange), out],
         "listing_open": [handle, out],
         "listing_next": [handle, POINTER(CStructure)],
         "log_append": [handle, *data, number_out],
@@ -218,7 +246,7 @@ def _signatures() -> Dict[str, List[Any]]:
     for kind in ("log", "queue", "map", "tree"):
         calls[f"{kind}_open"] = [handle, c_char_p, c_uint32, out]
         calls[f"{kind}_length"] = [handle, number_out]
-    for kind in ("area", "log", "queue", "map", "tree", "batch", "cursor", "listing", "completions"):
+    for kind in ("area", "log", "queue", "map", "tree", "batch", "cursor", "listing", "completions", "follower"):
         calls[f"{kind}_close"] = [handle]
     return calls
 

@@ -376,13 +376,83 @@ static void refuse(const char *path, swy_area *area)
     free(large);
 }
 
+/* As another process would. */
+static void follow(const char *path, swy_area *area)
+{
+    swy_follower_options options = SWY_FOLLOWER_OPTIONS_INIT;
+    swy_moment first = SWY_MOMENT_INIT, later = SWY_MOMENT_INIT;
+    swy_structure structure = SWY_STRUCTURE_INIT;
+    swy_range range = SWY_RANGE_INIT;
+    swy_follower *follower, *other;
+    swy_listing *listing;
+    swy_cursor *cursor;
+    swy_slice key, data, keys[2];
+    swy_bytes value, values[2];
+    swy_log *log;
+    swy_tree *tree;
+    uint64_t from, to;
+    int found = 0;
+    OK(swy_log_open(area, "followed log", 0, &log));
+    OK(swy_tree_open(area, "followed", 0, &tree));
+    OK(swy_log_append(log, TEXT("entry"), NULL));
+    OK(swy_tree_put(tree, TEXT("a"), TEXT("1")));
+    OK(swy_tree_put(tree, TEXT("b"), TEXT("2")));
+    EXPECT(swy_follower_open("/nowhere", NULL, &follower) == SWY_MISSING && follower == NULL);
+    options.flags = SWY_FOLLOWER_STEADY | SWY_FOLLOWER_UNCACHED;
+    OK(swy_follower_open(path, &options, &follower));
+    options.flags = 64;
+    EXPECT(swy_follower_open(path, &options, &other) == SWY_INVALID);
+    EXPECT(swy_follower_open_in_catalog("/nowhere", "x", NULL, &other) == SWY_UNUSABLE);
+    OK(swy_follower_moment(follower, &first));
+    EXPECT(first.epoch > 0 && first.record > 0);
+    OK(swy_follower_get(follower, "followed", TEXT("a"), &value));
+    EXPECT(is_text(&value, "1"));
+    EXPECT(swy_follower_get(follower, "followed", TEXT("c"), &value) == SWY_NONE);
+    EXPECT(swy_follower_get(follower, "followed log", TEXT("c"), &value) == SWY_KIND);
+    EXPECT(swy_follower_get(follower, "nowhere", TEXT("c"), &value) == SWY_MISSING);
+    keys[0].data = "b", keys[1].data = "c", keys[0].length = keys[1].length = 1;
+    OK(swy_follower_get_many(follower, "followed", keys, 2, values));
+    EXPECT(is_text(&values[0], "2") && values[1].data == NULL);
+    OK(swy_follower_positions(follower, "followed log", &from, &to));
+    EXPECT(from == 0 && to == 1);
+    OK(swy_follower_read(follower, "followed log", 0, &value));
+    EXPECT(is_text(&value, "entry"));
+    EXPECT(swy_follower_read(follower, "followed", 0, &value) == SWY_KIND);
+    OK(swy_follower_listing_open(follower, &listing));
+    while (swy_listing_next(listing, &structure) == SWY_OK)
+        found += strcmp(structure.name, "followed") == 0;
+    EXPECT(found == 1);
+    OK(swy_listing_close(listing));
+    range.from = "b", range.from_length = 1, range.from_bound = SWY_INCLUDED;
+    OK(swy_follower_cursor_open(follower, "followed", &range, &cursor));
+    OK(swy_cursor_next(cursor, &key, &data));
+    EXPECT(key.length == 1 && memcmp(key.data, "b", 1) == 0 && memcmp(data.data, "2", 1) == 0);
+    EXPECT(swy_cursor_next(cursor, &key, &data) == SWY_NONE);
+    OK(swy_cursor_close(cursor));
+    EXPECT(swy_follower_cursor_open(follower, "followed log", NULL, &cursor) == SWY_KIND);
+    OK(swy_tree_put(tree, TEXT("c"), TEXT("3")));
+    EXPECT(swy_follower_get(follower, "followed", TEXT("c"), &value) == SWY_NONE);
+    OK(swy_follower_cursor_open(follower, "followed", NULL, &cursor));
+    OK(swy_follower_refresh(follower, &later));
+    EXPECT(later.epoch == first.epoch && later.record > first.record);
+    EXPECT(swy_cursor_next(cursor, &key, &data) == SWY_GONE);
+    OK(swy_cursor_close(cursor));
+    OK(swy_follower_get(follower, "followed", TEXT("c"), &value));
+    EXPECT(is_text(&value, "3"));
+    OK(swy_follower_close(follower));
+    EXPECT(swy_follower_refresh(follower, NULL) == SWY_HANDLE);
+    OK(swy_follower_close(NULL));
+    OK(swy_log_close(log));
+    OK(swy_tree_close(tree));
+}
+
 static void words(void)
 {
     int code;
     EXPECT(strcmp(swy_code_name(SWY_FULL), "SWY_FULL") == 0 && strcmp(swy_code_name(99), "unknown") == 0);
-    for (code = SWY_SYSTEM; code <= SWY_NONE; code++)
+    for (code = SWY_GONE; code <= SWY_NONE; code++)
         EXPECT(strncmp(swy_code_name(code), "SWY_", 4) == 0 && strlen(swy_code_text(code)) > 3);
-    EXPECT(strncmp(swy_code_name(SWY_SYSTEM - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
+    EXPECT(strncmp(swy_code_name(SWY_GONE - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
     EXPECT(swy_version()[0] == '0' + SWY_VERSION_MAJOR);
 }
 
@@ -399,6 +469,7 @@ int main(int argc, char **argv)
     together(area);
     list(area);
     refuse(argv[1], area);
+    follow(argv[1], area);
     OK(swy_area_close(area));
     return 0;
 }

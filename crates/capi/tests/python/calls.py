@@ -6,9 +6,12 @@ from switchyard_store import (
     Area,
     BusyError,
     ClosedError,
+    Follower,
+    GoneError,
     Kind,
     KindError,
     MissingError,
+    Moment,
     StoreError,
     TooLargeError,
     version,
@@ -50,6 +53,34 @@ with Area(path, create_bytes=16 << 20, writes_in_flight_max=2, index_bytes_max=6
     raises(TooLargeError, area.map, "n" * 65)
     raises(TooLargeError, kept.put, b"k" * 65536, b"")
     raises(TooLargeError, log.append, bytes(1 << 20))
+
+    # Another process would follow it just so.
+    follower = Follower(path)
+    first = follower.moment
+    assert isinstance(first, Moment) and first.epoch > 0 and first.record > 0
+    assert [(it.name, it.kind) for it in follower.structures()] == [(it.name, it.kind) for it in area.structures()]
+    assert follower.get("map", b"job") == b"done" and follower.get("tree", b"none") is None
+    assert follower.get_many("tree", [b"a", b"none", bytearray(b"b")]) == [b"A", None, b"B"]
+    assert follower.positions("log") == range(2, 5) and follower.read("log", 3) == bytes([3]) * 3
+    assert follower.read("log", 0) is None and follower.read("queue", 1) == b"later"
+    assert list(follower.range("tree", b"a", b"b")) == [(b"a", b"A"), (b"ab", b"AB")]
+    assert list(follower.range("map")) == [(b"job", b"done")] and list(follower.keys("map")) == [b"job"]
+    raises(KindError, follower.get, "log", b"x")
+    raises(KindError, follower.read, "map", 0)
+    raises(MissingError, follower.get, "nowhere", b"x")
+    raises(TypeError, follower.get, "map", "text")
+    tree[b"new"] = b"seen"
+    assert follower.get("tree", b"new") is None, "it shows its moment"
+    assert follower.refresh() > first and follower.get("tree", b"new") == b"seen"
+    del tree[b"new"]
+    assert GoneError(-14, "gone").code == -14
+    with Follower(path, steady=True, flushes=False, cache_bytes_max=0) as steady:
+        assert steady.moment >= first
+    raises(ClosedError, steady.refresh)
+
+# The owner has gone, and the area can still be read.
+assert follower.refresh().record >= first.record and follower.get("tree", b"ab") == b"AB"
+follower.close()
 
 # Closing an area closes what was opened of it, so that its file is free.
 assert area.closed and log.closed and "closed" in repr(log)
