@@ -49,6 +49,14 @@ impl Storage {
         }
     }
 
+    /// True if a follower in another process keeps to a moment.
+    pub fn is_followed(&self) -> bool {
+        match self {
+            Self::Direct(file) => file.has_follower(),
+            Self::Mapped(_) => false,
+        }
+    }
+
     /// Does a job on tables.
     pub fn work(&self, job: &mut Job, left: Left<'_>) -> Result<(), JobError> {
         let mut medium = self;

@@ -362,6 +362,10 @@ impl Follower {
     }
 
     fn follow(file: MediaFile, options: FollowOptions) -> Result<Self, AreaError> {
+        if options.is_steady {
+            // Without such locks moments stay for a shorter time.
+            let _ = file.note_follower();
+        }
         let medium = FollowedFile::of(file, options.flushes);
         let follower = Self(Arc::new(Inner {
             medium: RwLock::new(Arc::new(medium)),

@@ -80,6 +80,8 @@ pub(super) struct State {
     /// The thread of the tables has something to do, or may have.
     are_jobs_called: bool,
     is_closing: bool,
+    /// [`Engine::segments_taken`] when followers were looked for.
+    looked: u64,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
@@ -94,6 +96,7 @@ impl Shared {
             is_called: false,
             are_jobs_called: false,
             is_closing: false,
+            looked: 0,
         };
         Self {
             storage,
@@ -220,6 +223,7 @@ impl Shared {
         let mut guard = self.lock();
         let before = guard.engine.durable().0;
         guard.engine.written(write, result.map_err(|_| MediaError::Io));
+        self.look_for_followers(&mut guard);
         let rings = self.publish(&mut guard, before, |commit, served| {
             if is_record {
                 commit.ended(now, took_ns, served);
@@ -233,6 +237,15 @@ impl Shared {
         mem::forget(alarm);
         for (bell, count) in rings {
             bell.ring(count);
+        }
+    }
+
+    /// Looks for followers once for each segment.
+    fn look_for_followers(&self, guard: &mut Guard<'_>) {
+        let taken = guard.engine.segments_taken();
+        if guard.looked != taken {
+            guard.looked = taken;
+            guard.engine.set_followed(self.storage.is_followed());
         }
     }
 

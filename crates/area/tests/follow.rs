@@ -193,3 +193,43 @@ fn an_owner_that_cleans_all_the_time_is_followed_through_kills() {
     let (whole, _) = follow(12 << 20);
     assert!(whole > 5, "{whole} whole");
 }
+
+/// The owner keeps more free while a steady follower is there: by a lock that ends with the follower's process, however that ends.
+#[test]
+fn a_steady_follower_is_noticed_until_it_ends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("noticed.area");
+    let area = Area::open(&path, &AreaOptions::new(16 << 20)).expect("an area");
+    area.map("map")
+        .expect("a map")
+        .put(b"key", b"value")
+        .expect("room");
+    let look = |path: &Path| {
+        os::MediaFile::open_to_follow(path)
+            .expect("it is there")
+            .has_follower()
+    };
+    assert!(!look(&path));
+    let steady = FollowOptions {
+        is_steady: true,
+        ..FollowOptions::default()
+    };
+    let eager = Follower::open(&path, FollowOptions::default()).expect("it is there");
+    assert!(!look(&path), "one that refreshes by itself keeps nothing");
+    let follower = Follower::open(&path, steady).expect("it is there");
+    assert!(look(&path));
+    let other = Follower::open(&path, steady).expect("it is there");
+    drop(follower);
+    assert!(look(&path), "another one is there");
+    drop((other, eager));
+    assert!(!look(&path));
+    // The owner's own lock, and its writes, are as they were.
+    area.map("map")
+        .expect("a map")
+        .put(b"key", b"later")
+        .expect("room");
+    assert!(matches!(
+        Area::open(&path, &AreaOptions::new(0)),
+        Err(AreaError::Media(_))
+    ));
+}

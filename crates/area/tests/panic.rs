@@ -58,6 +58,10 @@ impl Brittle {
         self.break_down();
     }
 
+    pub(crate) fn is_followed(&self) -> bool {
+        false
+    }
+
     pub(crate) fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
         self.break_down();
     }

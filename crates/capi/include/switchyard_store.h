@@ -346,7 +346,7 @@ SWY_API int swy_completions_collect(swy_completions *completions, swy_completion
 /* Forgets what was not collected, and ends after the write under way. */
 SWY_API int swy_completions_close(swy_completions *completions);
 
-/* Followers: areas that other processes have open, read-only. Nothing is locked, and the owner does not notice. A follower shows one
+/* Followers: areas that other processes have open, read-only. Nobody is kept out. A follower shows one
  * moment, the state after a record; swy_follower_refresh goes to the newest one that is durable. Structures are named in each call.
  * A forked child opens followers of its own. */
 

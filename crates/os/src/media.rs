@@ -32,6 +32,9 @@ const BOUNCE_BLOCKS: usize = 256;
 /// Bytes at the beginning and end of a block device where signatures are: ZFS has the largest labels, 512 KiB at each end.
 const EDGE_BYTES: u64 = 1 << 20;
 
+/// The byte whose lock tells of followers: beyond any file.
+const FOLLOWER_BYTE: i64 = 1 << 62;
+
 /// How long a medium that is in use is waited for: the last write of a program that was killed may be under way, and keeps it open.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
@@ -298,6 +301,20 @@ impl MediaFile {
         }
     }
 
+    /// Tells the owner that this opening reads what is there at a moment: for as long as the opening lasts, however its process ends.
+    ///
+    /// # Errors
+    /// The file system has no such locks.
+    pub fn note_follower(&self) -> io::Result<()> {
+        follower_lock(self.as_file(), libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
+    }
+
+    /// True if another opening has told so. Costs a system call.
+    pub fn has_follower(&self) -> bool {
+        let found = follower_lock(self.as_file(), libc::F_OFD_GETLK, libc::F_WRLCK);
+        found.is_ok_and(|kind| kind != libc::F_UNLCK)
+    }
+
     /// A warning for users about this medium.
     pub fn warning(&self) -> Option<MediaWarning> {
         self.warning
@@ -550,6 +567,21 @@ impl Bounce {
         // SAFETY: the blocks are contiguous plain bytes without padding (size equals alignment), borrowed for the
         // life of the result, and `count` is inside them.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
+    }
+}
+
+/// Sets or looks at the lock of followers (fcntl(2)); the kind that was found. It is of a byte that no file has, so it keeps nobody from
+/// anything, and it belongs to the opening.
+fn follower_lock(file: &File, command: i32, kind: i32) -> io::Result<i32> {
+    // SAFETY: zeros are a valid `flock`.
+    let mut lock: libc::flock = unsafe { mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    (lock.l_start, lock.l_len) = (FOLLOWER_BYTE, 1);
+    // SAFETY: the kernel reads and fills the lock, which lives through the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } {
+        0 => Ok(i32::from(lock.l_type)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -305,7 +305,8 @@ fn is_worthwhile(log: &Log) -> bool {
 }
 
 fn should_clean(log: &Log, checkpoints: &Checkpoints) -> bool {
-    let low = log.reserve(Access::User) + (log.layout.segments / 16).max(2);
+    let followed = log.space.kept_for_followers(log.usage.all.live);
+    let low = log.reserve(Access::User) + (log.layout.segments / 16).max(2) + followed;
     log.space.free_count() < low + checkpoints.segments_wanted(log) && is_worthwhile(log)
 }
 

@@ -193,6 +193,16 @@ impl Engine {
             || self.checkpoints.are_wanted(&self.log, held)
     }
 
+    /// A follower in another process keeps to a moment from now on, or none does: more segments are kept free for it.
+    pub fn set_followed(&mut self, is_followed: bool) {
+        self.log.space.set_followed(is_followed);
+    }
+
+    /// Grows with each segment that is taken into use: a driver looks for followers then.
+    pub fn segments_taken(&self) -> u64 {
+        self.log.space.taken()
+    }
+
     /// True if memory has so much that it is to become tables, or on the way there.
     pub(crate) fn is_behind(&self) -> bool {
         self.spill.is_behind(&self.log) || self.wants_job()

@@ -34,7 +34,14 @@ pub(crate) struct Space {
     /// The segment freed first is used first, so that writes go round the medium.
     free: VecDeque<u32>,
     next_generation: u64,
+    /// A follower keeps to a moment: more segments are kept free, as those of the moment are used anew after them.
+    is_followed: bool,
 }
+
+/// While an area is followed, so much of it is kept free beside what always is, at most,
+const FOLLOWED_SHARE: u32 = 8;
+/// and no more than one in so many segments that live data does not need: cleaning would cost more.
+const FOLLOWED_SPARE: u32 = 4;
 
 impl Space {
     /// The log is in `chain`; `aside` hold something else.
@@ -57,7 +64,29 @@ impl Space {
             chain,
             awaiting: VecDeque::new(),
             next_generation,
+            is_followed: false,
         }
+    }
+
+    /// A follower keeps to a moment from now on, or none does.
+    pub(crate) fn set_followed(&mut self, is_followed: bool) {
+        self.is_followed = is_followed;
+    }
+
+    /// Segments that are kept free for the moments of followers, if `live_bytes` are live.
+    pub(crate) fn kept_for_followers(&self, live_bytes: u64) -> u32 {
+        if !self.is_followed {
+            return 0;
+        }
+        let live = live_bytes.div_ceil(self.layout.segment_payload_bytes());
+        let taken = self.layout.reserve_segments() + u32::try_from(live).unwrap_or(u32::MAX / 2);
+        let spare = self.layout.segments.saturating_sub(taken);
+        (self.layout.segments / FOLLOWED_SHARE).min(spare / FOLLOWED_SPARE)
+    }
+
+    /// How often a segment was taken into use, and those before this opening.
+    pub(crate) fn taken(&self) -> u64 {
+        self.next_generation
     }
 
     pub(crate) fn generation_of(&self, slot: u32) -> u64 {

@@ -455,3 +455,58 @@ fn a_medium_that_hides_what_is_new_is_noticed() {
     (0..400).for_each(|_| live.step());
     live.refresh(&mut follower, 0);
 }
+
+/// How many segments an owner takes into use before a moment is gone, in an area that was filled and is overwritten for ever.
+fn stays(is_followed: bool, seed: u64) -> u64 {
+    let mut rig = Rig::new(roomy(), options(1, u64::MAX), seed);
+    let map = rig.create(Kind::Map, store::Durability::Sync).expect("room");
+    let put = |rig: &mut Rig| {
+        let key = (rig.rng.below(200) as u32).to_be_bytes();
+        let data = [7; 40];
+        let op = store::Op::Put {
+            map,
+            key: &key,
+            data: &data,
+        };
+        if rig.engine.submit(&[op]) == Err(store::SubmitError::Busy) {
+            rig.settle();
+        }
+        rig.issue();
+        while rig.complete_one() {}
+        for _ in 0..3 {
+            rig.clean();
+            rig.issue();
+            while rig.complete_one() {}
+        }
+    };
+    rig.engine.set_followed(is_followed);
+    (0..6000).for_each(|_| put(&mut rig));
+    let mut follower = Follower::new();
+    follower.refresh(&Still(rig.image.clone())).expect("sound");
+    let before = rig.engine.segments_taken();
+    loop {
+        put(&mut rig);
+        let is_there = (0..200u32).all(|key| match follower.get(map, &key.to_be_bytes()) {
+            Some(Fetch::Read(found)) => {
+                let from = found.offset() as usize;
+                found.extract(&rig.image[from..from + found.length()]).is_ok()
+            }
+            _ => panic!("each key has a place in the log"),
+        });
+        if !is_there {
+            return rig.engine.segments_taken() - before;
+        }
+    }
+}
+
+#[test]
+fn a_moment_stays_longer_while_the_owner_knows_of_a_follower() {
+    for seed in 0..4 {
+        let (without, with) = (stays(false, seed), stays(true, seed));
+        eprintln!("{without} segments without, {with} with");
+        assert!(
+            without >= 3 && with >= without + 4,
+            "{without} segments without, {with} with"
+        );
+    }
+}

@@ -177,6 +177,10 @@ impl Memory {
         job.run_telling(&mut medium, left)
     }
 
+    pub(crate) fn is_followed(&self) -> bool {
+        false
+    }
+
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         sync::pass(100_000);
         shuttle::thread::yield_now();

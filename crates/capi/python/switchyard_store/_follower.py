@@ -47,7 +47,7 @@ def _options(steady: bool, flushes: bool, cache_bytes_max: Optional[int]) -> CFo
 
 
 class Follower(Handle):
-    """The area in a file or block device that another process has open: read-only, and without its notice.
+    """The area in a file or block device that another process has open: read-only.
 
     It shows one moment; `refresh` goes to the newest one that is durable. If a moment is gone, as its owner has used its space
     anew, a read refreshes by itself. A `steady` follower raises GoneError instead, so all reads between two refreshes are of one

@@ -1,7 +1,7 @@
-//! Following an area that another process writes: read-only, without its lock, and without its help.
+//! Following an area that another process writes: read-only, and without its lock.
 //!
 //! A [`Follower`] has the state of the area at one moment: after one record, whole. [`Follower::refresh`] brings it to what the
-//! medium has since. The owner knows nothing of it, and uses segments anew while they are read. Three things keep it right:
+//! medium has since. The owner uses segments anew while they are read. Three things keep it right:
 //!
 //! - Each sector tells the generation of its segment, and no generation is given out twice. So nothing that was read is ever
 //!   taken for what was there before, or will be there.
