@@ -49,7 +49,7 @@ pub struct FollowOptions {
 }
 
 impl Default for FollowOptions {
-    /// What is shown is durable; a moment that is gone makes way for a later one; 32 MiB of cache.
+    /// Everything that is shown is durable. A moment that is gone makes way for a later one. The cache has 32 MiB.
     fn default() -> Self {
         Self {
             is_steady: false,

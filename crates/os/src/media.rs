@@ -578,8 +578,9 @@ fn follower_lock(file: &File, command: i32, kind: i32) -> io::Result<i32> {
     lock.l_type = kind as i16;
     lock.l_whence = libc::SEEK_SET as i16;
     (lock.l_start, lock.l_len) = (FOLLOWER_BYTE, 1);
+    // By its number: in a program under `switchyard run` the C library's function is that of the preload library, and calls us.
     // SAFETY: the kernel reads and fills the lock, which lives through the call.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } {
+    match unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw mut lock) } {
         0 => Ok(i32::from(lock.l_type)),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,4 +1,4 @@
-//! What a follower asks of the medium, and what it tells.
+//! The medium of a follower, and the moments that the follower tells.
 
 use base::{Device, MediaError};
 

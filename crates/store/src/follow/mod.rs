@@ -10,7 +10,7 @@
 //! - The log's segments are used anew in the order in which they were freed. So if the newest segment that was found is still there
 //!   when everything has been read, there was no newer one at the beginning.
 //!
-//! What looks damaged may be a write under way. So it is looked at again, and told only if it stays the same.
+//! A write under way may look like damage. So damage is looked at again, and told only if it stays the same.
 
 mod medium;
 mod view;
@@ -44,7 +44,7 @@ pub enum FollowError {
     TooFast,
 }
 
-/// What a follower may show next.
+/// A state that a follower may show next.
 pub struct Later {
     found: Kept,
     /// In vain, before it was found.

@@ -63,7 +63,7 @@ struct NewTables {
     boundary: Option<u64>,
 }
 
-/// What came since the last moment.
+/// All that came since the last moment.
 pub(super) struct News {
     changes: Vec<Change>,
     /// The newest segment as it is now, and those that followed it.
@@ -253,7 +253,7 @@ impl View {
         Ok(is_there && identify(device)?.0 == self.superblock)
     }
 
-    /// What came since. `None` if everything is to be read anew.
+    /// Looks for all that came since. `None` if everything is to be read anew.
     pub(super) fn news(&self, medium: &dyn Followed) -> Result<Option<News>, OpenError> {
         let device = medium.device();
         let Some(&tip) = self.chain.back() else {
@@ -638,7 +638,7 @@ impl View {
         part
     }
 
-    /// What is at `offset` instead of what this moment has there.
+    /// Tells why the bytes at `offset` are not those of this moment.
     pub(super) fn explain(&self, medium: &dyn Device, offset: u64) -> Result<FetchError, MediaError> {
         let layout = self.layout();
         let within = offset.saturating_sub(layout.segment_offset(0));
