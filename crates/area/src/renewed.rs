@@ -1,6 +1,6 @@
 //! A lock that a forked child gets anew: another thread of the parent, which is not there in the child, may have held it at the fork.
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use os::sync::{Mutex, MutexGuard, PoisonError};
 use std::cell::UnsafeCell;
 use std::ptr;
 
