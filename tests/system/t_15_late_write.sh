@@ -89,7 +89,7 @@ of_catalog() {
     expect_text "somebody has it open"
 }
 of_file() {
-    expect_code 4 "$SWITCHYARD" store verify "$work/above/area"
+    expect_code 4 "$SWITCHYARD" store repair "$work/above/area"
     expect_text "in use"
 }
 
