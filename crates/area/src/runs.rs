@@ -4,6 +4,9 @@
 //! Each run listens at a socket that has a name and no file: one of [`RUNS_MAX`] names, so that every other run finds it. The kernel takes
 //! the name back when the run ends, however that was. The asker shows a descriptor by which it may write the file. Runs of different
 //! network namespaces do not find each other.
+//!
+//! A run that begins greets all that are there, after it listens. Of two that begin at once the later one to listen greets the other. So
+//! each knows the other before its programs begin, and asks nobody else.
 
 use crate::error::AreaError;
 use crate::files::{FilesError, block_signals, restore};
@@ -26,11 +29,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Runs that find each other at once on a machine. A look at a name that nobody has takes half a microsecond.
+/// Runs that find each other at once on a machine: a bit each. A look at a name that nobody has takes one to two microseconds.
 const RUNS_MAX: u64 = 64;
-/// The longest question is a byte; the longest answer is a byte and a path.
-const QUESTION: u8 = b'R';
+/// A question is one of these and the asker's slot; the longest answer is a byte and a path.
+const RELEASE: u8 = b'R';
+const GREETING: u8 = b'G';
+const QUESTION_BYTES: usize = 2;
 const ANSWER_BYTES_MAX: usize = 1 + libc::PATH_MAX as usize;
+/// The answer to a greeting is waited for so long.
+const GREETING_MAX: Duration = Duration::from_secs(1);
 /// A silent asker is let go.
 const SILENCE_MAX: Duration = Duration::from_millis(200);
 /// A run that does not answer for so long is not asked again by this process. It answers when the file is synced.
@@ -88,6 +95,7 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
     };
     listen(&socket, 128)?;
     table.stand(slot);
+    greet_all(table, slot);
     std::thread::Builder::new().name("runs".into()).spawn(move || {
         block_signals();
         loop {
@@ -102,9 +110,28 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Greets all runs that are there.
+fn greet_all(table: &Table, own: u64) {
+    let mut unused = None;
+    for slot in (0..RUNS_MAX).filter(|&slot| slot != own) {
+        let Ok(socket) = connected(slot, &mut unused) else {
+            continue;
+        };
+        table.greeted(slot);
+        let greet = || -> io::Result<()> {
+            set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_MAX))?;
+            rustix::net::send(&socket, &[GREETING, own as u8], SendFlags::NOSIGNAL)?;
+            recv(&socket, &mut [0_u8; 1][..], RecvFlags::empty())?;
+            Ok(())
+        };
+        // A run that was stopped finds the greeting when it goes on.
+        let _ = greet();
+    }
+}
+
 fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
     set_socket_timeout(asker, Timeout::Recv, Some(SILENCE_MAX))?;
-    let mut question = [0; 1];
+    let mut question = [0; QUESTION_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut parts = RecvAncillaryBuffer::new(&mut space);
     recvmsg(
@@ -119,7 +146,13 @@ fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
     });
     let may_write =
         |file: &OwnedFd| fcntl_getfl(file).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR));
-    let file = file.filter(|file| question == [QUESTION] && may_write(file));
+    let slot = u64::from(question[1]);
+    if question[0] == GREETING && slot < RUNS_MAX {
+        table.greeted(slot);
+        rustix::net::send(asker, &[0], SendFlags::NOSIGNAL)?;
+        return Ok(());
+    }
+    let file = file.filter(|file| question[0] == RELEASE && may_write(file));
     let key = file.and_then(|file| FileKey::of(file.as_raw_fd()));
     let key = key.ok_or(io::ErrorKind::PermissionDenied)?;
     let code = match release(table, key, area) {
@@ -157,10 +190,8 @@ fn release(table: &Table, key: FileKey, area: &Path) -> Release {
 pub fn others(table: &Table, file: BorrowedFd<'_>, deaf: &AtomicU64) -> Vec<OtherRun> {
     let mut found = Vec::new();
     let mut unused = None;
-    for slot in (0..RUNS_MAX).filter(|&slot| table.slot() != Some(slot)) {
-        if deaf.load(Ordering::Relaxed) & 1 << slot != 0 {
-            continue;
-        }
+    let asked = table.others() & !deaf.load(Ordering::Relaxed);
+    for slot in (0..RUNS_MAX).filter(|&slot| asked & 1 << slot != 0) {
         let asked = match connected(slot, &mut unused) {
             Ok(socket) => ask(&socket, file),
             Err(Errno::CONNREFUSED) => continue,
@@ -205,7 +236,7 @@ fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
     parts.push(SendAncillaryMessage::ScmRights(&handed));
     sendmsg(
         socket,
-        &[IoSlice::new(&[QUESTION])],
+        &[IoSlice::new(&[RELEASE, 0])],
         &mut parts,
         SendFlags::NOSIGNAL,
     )?;
@@ -219,4 +250,37 @@ fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
     };
     let area = OsStr::from_bytes(&answer[1..bytes]).into();
     Ok(Some(OtherRun { area, had }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_find_each_other_whichever_was_first() {
+        let [first, second] = [(); 2].map(|()| Table::map(None).expect("memory"));
+        assert!(stand(first, "/first.area".into()).expect("a socket"));
+        let before = first.others();
+        assert!(stand(second, "/second.area".into()).expect("a socket"));
+        assert_ne!(first.others() & !before, 0, "it was greeted");
+        let file = tempfile::tempfile().expect("a file");
+        let key = FileKey::of(file.as_raw_fd()).expect("regular");
+        let deaf = AtomicU64::new(0);
+        assert_eq!(others(second, file.as_fd(), &deaf), []);
+        let pid = std::process::id();
+        assert!(first.follow(pid, key, 7, |_| true));
+        std::thread::Builder::new()
+            .spawn(move || first.answer(pid, |_| Ok(true)))
+            .expect("a thread");
+        for had in [Had::Followed, Had::Wrote] {
+            let area = "/first.area".into();
+            assert_eq!(others(second, file.as_fd(), &deaf), [OtherRun { area, had }]);
+        }
+        let read = std::fs::File::open("/proc/self/exe").expect("this program");
+        assert_eq!(
+            others(second, read.as_fd(), &deaf),
+            [],
+            "a reader is told nothing"
+        );
+    }
 }

@@ -103,6 +103,8 @@ pub struct Table {
     followed: AtomicU64,
     /// Where other runs ask this one ([`Table::stand`]), and 1; 0: nowhere.
     slot: AtomicU64,
+    /// A bit for each slot of another run that was there since this one began. Bits stay: a slot may be another run's now.
+    others: AtomicU64,
     places: [Place; PLACES],
 }
 
@@ -272,9 +274,17 @@ impl Table {
         self.slot.store(slot + 1, Ordering::Relaxed);
     }
 
-    /// The place at which other runs ask this one.
-    pub fn slot(&self) -> Option<u64> {
-        self.slot.load(Ordering::Relaxed).checked_sub(1)
+    /// There is, or was, a run at this slot.
+    pub fn greeted(&self, slot: u64) {
+        self.others.fetch_or(1 << slot, Ordering::SeqCst);
+    }
+
+    /// A bit for each slot at which another run may be. A table without a slot knows nothing.
+    pub fn others(&self) -> u64 {
+        match self.slot.load(Ordering::Relaxed).checked_sub(1) {
+            Some(own) => self.others.load(Ordering::SeqCst) & !(1 << own),
+            None => u64::MAX,
+        }
     }
 
     /// Files that were followed so far.
