@@ -12,8 +12,8 @@ use base::{Device, Instant, MediaError, MediaKind, MediaOp, Pool, Queue as _, Rn
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedOp, OwnedValue, StructureId,
-    SubmitError, Ticket, TicketState, Uncached, Write,
+    CleanStep, Conditional, Durability, Engine, Expected, Fetch, Kind, Known, Layout, Op, Options, OwnedOp,
+    OwnedValue, Receipt, Search, StructureId, SubmitError, Ticket, TicketState, Uncached, Version, Write,
 };
 
 const SECTOR_BYTES: usize = 64;
@@ -26,6 +26,8 @@ const CUTS: u32 = 12;
 const KEYS: u64 = 12;
 /// The same where they leave memory for tables.
 const KEYS_SPILLED: u64 = 120;
+/// A key of the tree whose value clients count up: each expects that nobody else did so since it read the value.
+const COUNTER: &[u8] = b"counter";
 
 /// Result of a seed's run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct StorageReport {
     pub resumed: u64,
     /// Jobs on tables that were done.
     pub jobs: u64,
+    /// Times that a counter was counted up, and that somebody else was faster.
+    pub counted: (u64, u64),
     /// Bits flipped, each in a copy of the medium, and how many of them were met and told.
     pub flips: (u64, u64),
 }
@@ -83,6 +87,7 @@ pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
         writes_lost: run.medium.stats().writes_lost,
         resumed: run.resumed,
         jobs: run.jobs,
+        counted: run.counted,
         flips: run.flips,
     }
 }
@@ -119,6 +124,11 @@ struct Run {
     writes: Vec<Durable>,
     /// Wait of each client.
     clients: Vec<Option<Ticket>>,
+    /// What each client has read of the counter, and counts up next time.
+    counters: Vec<Option<(u64, Option<Version>)>>,
+    /// The counter with all that was submitted.
+    counter: u64,
+    counted: (u64, u64),
     /// Operations that are certainly acknowledged, and operations submitted after them, by ticket.
     base: State,
     submitted: Vec<(Ticket, Vec<Change>)>,
@@ -185,6 +195,9 @@ impl Run {
             next_event: 0,
             writes: Vec::new(),
             clients: vec![None; clients],
+            counters: vec![None; clients],
+            counter: 0,
+            counted: (0, 0),
             base: State::new(),
             submitted: Vec::new(),
             violation: None,
@@ -216,6 +229,7 @@ impl Run {
         }
         for client in 0..self.clients.len() {
             self.clients[client] = None;
+            self.counters[client] = None;
             let think_ns = self.rng.below(50_000);
             self.after(think_ns, Event::Client(client));
         }
@@ -341,26 +355,96 @@ impl Run {
 
     /// A client's next operation, or pair of them.
     fn submit(&mut self, client: usize) {
+        if let Some((value, version)) = self.counters[client].take() {
+            return self.count_up(client, value, version);
+        }
+        if self.rng.chance(0.1) {
+            self.counters[client] = Some(self.read_counter());
+        }
         let mut batch = vec![self.draw()];
         if self.rng.chance(0.2) {
             batch.push(self.draw());
         }
         let ops: Vec<Op<'_>> = batch.iter().map(OwnedOp::op).collect();
         match self.engine.submit(&ops) {
-            Ok(receipt) => {
-                let mut positions = receipt.positions.iter();
-                let changes = batch
-                    .iter()
-                    .filter_map(|drawn| change(drawn, || *positions.next().expect("one for each")))
-                    .collect();
-                self.submitted.push((receipt.ticket, changes));
-                self.clients[client] = Some(receipt.ticket);
+            Ok(receipt) => self.taken(client, &batch, &receipt),
+            Err(error) => self.refused(client, error),
+        }
+    }
+
+    fn taken(&mut self, client: usize, batch: &[OwnedOp], receipt: &Receipt) {
+        let mut positions = receipt.positions.iter();
+        let changes = batch
+            .iter()
+            .filter_map(|drawn| change(drawn, || *positions.next().expect("one for each")))
+            .collect();
+        self.submitted.push((receipt.ticket, changes));
+        self.clients[client] = Some(receipt.ticket);
+    }
+
+    fn refused(&mut self, client: usize, error: SubmitError) {
+        match error {
+            SubmitError::Busy | SubmitError::NoSpace | SubmitError::Damaged { .. } => {
+                self.after(20_000, Event::Client(client));
             }
-            Err(SubmitError::Busy | SubmitError::NoSpace | SubmitError::Damaged { .. }) => {
-                self.after(20_000, Event::Client(client))
+            SubmitError::Latched => {}
+            error => self.violation = Some(format!("refused: {error}")),
+        }
+    }
+
+    fn read_counter(&mut self) -> (u64, Option<Version>) {
+        let tree = self.structures[3];
+        let (bytes, version) = match self.engine.get_versioned(tree, COUNTER) {
+            None => return (0, None),
+            Some((Fetch::Search(search), _)) => match search.run(&mut Uncached(&self.medium)).expect("sound")
+            {
+                None => return (0, None),
+                Some(piece) => {
+                    let version = self.engine.version_of(&piece);
+                    (piece.value().expect("no removal").to_vec(), Some(version))
+                }
+            },
+            Some((fetch, version)) => (value(fetch, &self.medium).expect("sound"), version),
+        };
+        (u64::from_le_bytes(bytes.try_into().expect("a counter")), version)
+    }
+
+    /// Counts up from what was read some time ago. Nobody else may have done so since, if that is taken in.
+    fn count_up(&mut self, client: usize, read: u64, version: Option<Version>) {
+        let map = self.structures[3];
+        let put = OwnedOp::Put(map, COUNTER.into(), (read + 1).to_le_bytes().into());
+        let expected = Expected {
+            map,
+            key: COUNTER,
+            version,
+        };
+        let mut known = Vec::new();
+        loop {
+            match self.engine.submit_if(&[put.op()], &[expected], &known) {
+                Ok(Conditional::Look(searches)) => {
+                    let look = |search: Search| search.known(&mut Uncached(&self.medium)).expect("sound");
+                    known = searches.into_iter().map(look).collect::<Vec<Known>>();
+                }
+                Ok(Conditional::Done(receipt)) => {
+                    if read != self.counter {
+                        self.violation = Some(format!(
+                            "an update was lost: {read} was counted up, and the counter was {}",
+                            self.counter
+                        ));
+                    }
+                    self.counter = read + 1;
+                    self.counted.0 += 1;
+                    return self.taken(client, &[put], &receipt);
+                }
+                Ok(Conditional::Conflict(_)) => {
+                    if read == self.counter {
+                        self.violation = Some(format!("{read} is the counter, and yet it is not counted up"));
+                    }
+                    self.counted.1 += 1;
+                    return self.after(20_000, Event::Client(client));
+                }
+                Err(error) => return self.refused(client, error),
             }
-            Err(SubmitError::Latched) => {}
-            Err(error) => self.violation = Some(format!("refused: {error}")),
         }
     }
 
@@ -455,6 +539,10 @@ impl Run {
             ));
         }
         self.base = found;
+        let counter = self.base.get(&(self.structures[3].0, COUNTER.to_vec()));
+        self.counter = counter.map_or(0, |bytes| {
+            u64::from_le_bytes(bytes[..].try_into().expect("a counter"))
+        });
         is_admissible && (!self.failing_media || self.flip())
     }
 

@@ -13,6 +13,7 @@ const FAULTS: StorageOptions = StorageOptions {
 fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
     let (mut acknowledged, mut cleaned, mut lost) = (0, 0, 0);
     let (mut resumed, mut flips, mut told) = (0, 0, 0);
+    let mut counted = (0, 0);
     for seed in 0..150 {
         let report = run(seed, FAULTS);
         assert_eq!(report.violation, None, "seed {seed}");
@@ -22,6 +23,7 @@ fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
         resumed += report.resumed;
         flips += report.flips.0;
         told += report.flips.1;
+        counted = (counted.0 + report.counted.0, counted.1 + report.counted.1);
     }
     assert!(
         acknowledged > 200_000 && cleaned > 10_000 && lost > 500,
@@ -31,6 +33,7 @@ fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
         resumed > 200 && flips > 1000 && told > 300,
         "{resumed} {flips} {told}"
     );
+    assert!(counted.0 > 5000 && counted.1 > 1000, "{counted:?}");
 }
 
 #[test]

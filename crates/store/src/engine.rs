@@ -18,7 +18,7 @@ use std::ops::Bound;
 
 /// An open area. See the crate's documentation.
 pub struct Engine {
-    log: Log,
+    pub(crate) log: Log,
     cleaning: Cleaning,
     checkpoints: Checkpoints,
     spill: Spill,

@@ -718,8 +718,8 @@ impl Structure {
         }
     }
 
-    /// The entry of `key` was at `from` and is at `to` now. It is not moved if it has changed.
-    pub(crate) fn relocate(&mut self, key: &Key, from: Location, to: Location, usage: &mut Tally) {
+    /// The entry of `key` was at `from` and is at `to` now. It is not moved, and this is false, if it has changed.
+    pub(crate) fn relocate(&mut self, key: &Key, from: Location, to: Location, usage: &mut Tally) -> bool {
         let kind = self.kind;
         let place = match (&mut self.body, key) {
             (Body::Log { floor, entries }, Key::Position(position)) => position
@@ -730,12 +730,14 @@ impl Structure {
             (Body::Tree(tree), Key::Bytes(key)) => tree.get_mut(&**key).map(|slot| &mut slot.at),
             _ => None,
         };
-        if let Some(place) = place.filter(|place| **place == from) {
-            *place = to;
-            // A value in memory stays there.
-            usage.remove(kind, key.bytes(), &from.into());
-            usage.add(kind, key.bytes(), &to.into());
-        }
+        let Some(place) = place.filter(|place| **place == from) else {
+            return false;
+        };
+        *place = to;
+        // A value in memory stays there.
+        usage.remove(kind, key.bytes(), &from.into());
+        usage.add(kind, key.bytes(), &to.into());
+        true
     }
 
     /// Keys whose values memory does not have.
@@ -926,9 +928,9 @@ mod tests {
             let key = || Key::Bytes(b"key"[..].into());
             map.apply(EntryKind::Put, key(), at(1), false, &mut usage);
             map.apply(EntryKind::Put, key(), at(2), false, &mut usage);
-            map.relocate(&key(), at(1), at(3), &mut usage);
+            assert!(!map.relocate(&key(), at(1), at(3), &mut usage));
             assert_eq!(map.entry_of(b"key"), Some(at(2)), "it has changed since");
-            map.relocate(&key(), at(2), at(3), &mut usage);
+            assert!(map.relocate(&key(), at(2), at(3), &mut usage));
             assert_eq!(map.entry_of(b"key"), Some(at(3)));
             let mut dropped = usage.clone();
             map.give_back(&mut dropped);

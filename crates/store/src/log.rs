@@ -6,6 +6,7 @@ use crate::entry::{
     DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op,
     StructureId, entry_bytes,
 };
+use crate::expect::Moves;
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_bytes, index_bytes};
@@ -226,6 +227,8 @@ pub(crate) struct Log {
     pub(crate) present: Present,
     pub(crate) limits: Limits,
     pub(crate) usage: Tally,
+    /// For versions that were told.
+    pub(crate) moves: Moves,
     /// Bytes that the waiting entries will add.
     pending_usage: Usage,
     draft: Option<Draft>,
@@ -282,6 +285,7 @@ impl Log {
             present: Present::new(limits.keys()),
             limits,
             usage: parts.usage,
+            moves: Moves::default(),
             pending_usage: Usage::default(),
             draft: None,
             sealed: VecDeque::new(),
@@ -877,8 +881,11 @@ impl Log {
             let structure = self.structures.get_mut(&pending.structure);
             match pending.effect {
                 Effect::Move(from) => {
-                    if let Some(structure) = structure {
-                        structure.relocate(&pending.key, from, pending.slot.at, &mut self.usage);
+                    let to = pending.slot.at;
+                    let has_moved =
+                        structure.is_some_and(|it| it.relocate(&pending.key, from, to, &mut self.usage));
+                    if has_moved && matches!(pending.key, Key::Bytes(_)) {
+                        self.moves.note(self.place_of(from), self.place_of(to));
                     }
                 }
                 Effect::Apply(kind, cost) => {
