@@ -457,6 +457,10 @@ impl Area {
 }
 
 impl Pending {
+    pub(crate) fn new(area: Area, ticket: Ticket) -> Self {
+        Self { area, ticket }
+    }
+
     /// The record that it waits for: compare with [`Area::durable`].
     pub fn ticket(&self) -> Ticket {
         self.ticket

@@ -36,6 +36,14 @@ pub enum AreaError {
     /// Refused: nothing was done.
     #[error(transparent)]
     Refused(#[from] SubmitError),
+    /// A batch expected something of this key that is not so. Nothing of the batch was done.
+    #[error("key \"{}\" of {structure:?} is not as the batch expects: nothing was done", .key.escape_ascii())]
+    Conflict {
+        /// Name of the map or tree.
+        structure: Box<str>,
+        /// Its key.
+        key: Box<[u8]>,
+    },
     /// The write failed: whether the operation is durable shows when the area is opened anew.
     #[error("the write failed: open the area anew to see whether it is there")]
     Failed,

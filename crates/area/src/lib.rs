@@ -30,6 +30,7 @@ mod cache;
 pub mod catalog;
 mod commit;
 mod error;
+mod expect;
 pub mod files;
 mod follow;
 mod fork;
@@ -48,11 +49,12 @@ pub use backend::{NvmTiming, WriteCache};
 pub use bindings::process_generation;
 pub use cache::CacheStats;
 pub use error::AreaError;
+pub use expect::Versioned;
 pub use follow::{FollowOptions, FollowedFile, Follower};
 pub use os::MediaOpenError;
 pub use read::Value;
 pub use store::{
-    Durability, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt, RecoveryReport,
-    Stats, StructureId, SubmitError, Ticket,
+    Durability, Expected, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt, RecoveryReport,
+    Stats, StructureId, SubmitError, Ticket, Version,
 };
 pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};

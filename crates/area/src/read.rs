@@ -98,6 +98,12 @@ impl std::fmt::Debug for Value {
     }
 }
 
+impl From<Piece> for Value {
+    fn from(piece: Piece) -> Self {
+        Self(Bytes::Piece(piece))
+    }
+}
+
 /// A reader's view of the area: its engine, medium and cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'a> {
@@ -271,7 +277,7 @@ impl<'a> Reading<'a> {
                 self.cache.keep_row(search.key(), value);
             }
         }
-        Ok(piece.map(|piece| Value(Bytes::Piece(piece))))
+        Ok(piece.map(Value::from))
     }
 
     /// The pages, in the order of `wanted`: from the cache, or from the medium by one submission. `is_final` says whether a page

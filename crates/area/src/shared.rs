@@ -84,7 +84,8 @@ pub(super) struct State {
     looked: u64,
 }
 
-type Guard<'a> = MutexGuard<'a, State>;
+/// The lock.
+pub(super) type Guard<'a> = MutexGuard<'a, State>;
 
 impl Shared {
     pub(super) fn new(storage: Storage, engine: Engine) -> Self {

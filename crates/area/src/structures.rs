@@ -5,7 +5,8 @@ use crate::error::AreaError;
 use crate::read::{Reading, Value};
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 use store::{
-    Durability, Engine, Fetch, Kind, Op, OwnedOp, RangeEnd, RangePart, RangeValue, Receipt, Scan, StructureId,
+    Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, RangeEnd, RangePart, RangeValue, Receipt, Scan,
+    StructureId, Version,
 };
 
 /// Entries of a tree that a range looks up at once.
@@ -491,6 +492,7 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     ops: Vec<OwnedOp>,
+    expected: Vec<(StructureId, Box<[u8]>, Option<Version>)>,
 }
 
 impl Batch {
@@ -529,20 +531,33 @@ impl Batch {
         self
     }
 
-    /// Makes it durable; the positions of its appends and pushes, in order.
+    /// Carries the batch out only if the key's value is that of this write, or if the key is absent. It is what was before the batch
+    /// that counts. Each key that a decision rests on is to be expected; then nobody can have changed any of them meanwhile.
+    pub fn expect(mut self, map: &impl Keyed, key: &[u8], version: Option<Version>) -> Self {
+        self.expected.push((map.number(), key.into(), version));
+        self
+    }
+
+    /// Makes it durable; the positions of its appends and pushes, in order. [`AreaError::Conflict`] if something is not as expected.
     pub fn commit(&self, area: &Area) -> Result<Vec<u64>, AreaError> {
-        let receipt = area.commit(&self.ops())?;
+        let receipt = area.commit_if(&self.ops(), &self.expected())?;
         Ok(receipt.positions.to_vec())
     }
 
     /// The same without waiting.
     pub fn submit(&self, area: &Area) -> Result<(Vec<u64>, Pending), AreaError> {
-        let (receipt, pending) = area.submit(&self.ops())?;
+        let (receipt, pending) = area.submit_if(&self.ops(), &self.expected())?;
         Ok((receipt.positions.to_vec(), pending))
     }
 
     fn ops(&self) -> Vec<Op<'_>> {
         self.ops.iter().map(OwnedOp::op).collect()
+    }
+
+    fn expected(&self) -> Vec<Expected<'_>> {
+        let all = self.expected.iter();
+        all.map(|&(map, ref key, version)| Expected { map, key, version })
+            .collect()
     }
 }
 
