@@ -54,7 +54,7 @@ pub use follow::{FollowOptions, FollowedFile, Follower};
 pub use os::MediaOpenError;
 pub use read::Value;
 pub use store::{
-    Durability, Expected, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt, RecoveryReport,
-    Stats, StructureId, SubmitError, Ticket, Version,
+    Durability, Expected, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt,
+    RecoveryReport, Stats, StructureId, SubmitError, Ticket, Version,
 };
 pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};
