@@ -89,9 +89,10 @@ fn spilled() -> &'static (Vec<u8>, StructureId) {
     })
 }
 
+/// Four entries leave at a time. A list of the tables has to fit into a record of 256 bytes, which six tables fill.
 fn spilling() -> Options {
     Options {
-        spill_bytes: 250,
+        spill_bytes: 600,
         ..Options::default()
     }
 }

@@ -89,7 +89,7 @@ macro_rules! scenarios {
                 .collect();
             for writer in writers {
                 let outcome = writer.join().expect("no panic");
-                assert!(outcome.is_ok() || fails_after.is_some());
+                assert!(outcome.is_ok() || fails_after.is_some(), "{outcome:?}");
             }
             shared.close();
             background.join().expect("no panic");
