@@ -9,6 +9,7 @@ use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
 use crate::range::{RangePart, is_empty};
 use crate::spill::Spill;
+use crate::table::Way;
 use crate::table::job::{Job, JobError};
 use crate::table::scan::{Scan, Search};
 use base::MediaError;
@@ -358,7 +359,29 @@ impl Engine {
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
-        let mut part = RangePart::new(bounds);
+        self.range_by(Way::Up, tree, bounds, wanted, tables)
+    }
+
+    /// The same in reverse order.
+    pub fn range_rev(
+        &mut self,
+        tree: StructureId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        wanted: usize,
+        tables: Option<Scan>,
+    ) -> RangePart {
+        self.range_by(Way::Down, tree, bounds, wanted, tables)
+    }
+
+    fn range_by(
+        &mut self,
+        way: Way,
+        tree: StructureId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        wanted: usize,
+        tables: Option<Scan>,
+    ) -> RangePart {
+        let mut part = RangePart::new(bounds, way);
         if tables.is_none() {
             self.spill.note_scan(&self.log);
         }
@@ -372,15 +395,18 @@ impl Engine {
             .as_ref()
             .and_then(|frozen| frozen.bodies.get(&tree));
         let limit = self.memory_share(wanted);
-        let mut newer = structure.body.range(bounds).peekable();
-        let mut older = frozen.into_iter().flat_map(|body| body.range(bounds)).peekable();
+        let mut newer = structure.body.range(bounds, way).peekable();
+        let mut older = frozen
+            .into_iter()
+            .flat_map(|body| body.range(bounds, way))
+            .peekable();
         part.memory.reserve(limit);
         loop {
             let order = match (newer.peek(), older.peek()) {
                 (None, None) => break,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some((a, _)), Some((b, _))) => a.cmp(b),
+                (Some((a, _)), Some((b, _))) => way.cmp(a, b),
             };
             if part.memory.len() == limit {
                 part.has_more = true;
@@ -394,7 +420,7 @@ impl Engine {
         }
         // While the tables are the same, nothing has left memory for them: they still go with it.
         let same = tables.filter(|scan| scan.is_of(&self.log.levels));
-        part.tables = same.or_else(|| self.scan(tree, bounds.0, wanted));
+        part.tables = same.or_else(|| self.scan(way, tree, bounds, wanted));
         part
     }
 
@@ -411,14 +437,24 @@ impl Engine {
         self.spill.is_merge_asked_for()
     }
 
-    /// The entries of a structure in tables, from a bound on.
-    fn scan(&self, id: StructureId, from: Bound<&[u8]>, wanted: usize) -> Option<Scan> {
-        let from = match from {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
+    /// The entries of a structure in tables, from the first bound on, or down from the last.
+    fn scan(
+        &self,
+        way: Way,
+        id: StructureId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        wanted: usize,
+    ) -> Option<Scan> {
+        let key = |bound| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
         };
-        let has_tables = !self.log.levels.is_unused() && self.log.structures.get(&id)?.kind.has_keys();
-        has_tables.then(|| Scan::new(&self.log.levels, id, from, wanted))
+        let levels = &self.log.levels;
+        let has_tables = !levels.is_unused() && self.log.structures.get(&id)?.kind.has_keys();
+        has_tables.then(|| match way {
+            Way::Up => Scan::up(levels, id, key(bounds.0).unwrap_or_default(), wanted),
+            Way::Down => Scan::down(levels, id, key(bounds.1), wanted),
+        })
     }
 
     /// The keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
@@ -438,9 +474,10 @@ impl Engine {
             }
         }
         let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
-        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded));
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let mut part = RangePart::new(all, Way::Up);
         part.memory = keys.into_iter().map(|(key, slot)| (key, fetch(slot))).collect();
-        part.tables = self.scan(map, Bound::Unbounded, usize::MAX);
+        part.tables = self.scan(Way::Up, map, all, usize::MAX);
         part
     }
 

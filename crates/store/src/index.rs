@@ -1,6 +1,7 @@
 //! The part of a structure in memory: the places of its live entries. Positions and keys, no data.
 
 use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId, entry_bytes};
+use crate::table::Way;
 use crate::table::filter::Present;
 use base::ByteMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -369,14 +370,19 @@ impl Body {
         }
     }
 
-    /// Entries with keys from a bound on, in order: of a tree.
+    /// Entries with keys within the bounds, in order: of a tree.
     pub(crate) fn range<'a>(
         &'a self,
         bounds: (Bound<&'a [u8]>, Bound<&'a [u8]>),
+        way: Way,
     ) -> Box<dyn Iterator<Item = (&'a [u8], &'a Slot)> + 'a> {
-        match self {
-            Self::Tree(tree) => Box::new(tree.range::<[u8], _>(bounds).map(|(key, slot)| (&**key, slot))),
-            _ => Box::new(core::iter::empty()),
+        let Self::Tree(tree) = self else {
+            return Box::new(core::iter::empty());
+        };
+        let entries = tree.range::<[u8], _>(bounds).map(|(key, slot)| (&**key, slot));
+        match way {
+            Way::Up => Box::new(entries),
+            Way::Down => Box::new(entries.rev()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Entries of a range: what memory has of it, and the tables below.
 
 use crate::fetch::Fetch;
+use crate::table::Way;
 use crate::table::reader::Pages;
 use crate::table::scan::Scan;
 use std::cmp::Ordering;
@@ -8,6 +9,7 @@ use std::ops::{Bound, ControlFlow};
 
 /// Entries of a part of a range, as of a moment. [`RangePart::visit`] needs the engine no more.
 pub struct RangePart {
+    way: Way,
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// In order. `None` for a key that was removed: tables may have an older value of it.
     pub(crate) memory: Vec<(Box<[u8]>, Option<Fetch>)>,
@@ -42,7 +44,7 @@ pub enum RangeEnd {
     Over,
     /// The visitor wanted no more.
     Stopped,
-    /// The range goes on behind `after`. `tables` are for [`crate::Engine::range`], which goes on with them.
+    /// The range goes on behind `after`, in its order. `tables` are for [`crate::Engine::range`], which goes on with them.
     More {
         /// A key.
         after: Box<[u8]>,
@@ -64,9 +66,10 @@ pub enum OwnedValue {
 }
 
 impl RangePart {
-    pub(crate) fn new(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
+    pub(crate) fn new(bounds: (Bound<&[u8]>, Bound<&[u8]>), way: Way) -> Self {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         Self {
+            way,
             bounds: (owned(bounds.0), owned(bounds.1)),
             memory: Vec::new(),
             has_more: false,
@@ -103,21 +106,26 @@ impl RangePart {
         mut f: impl FnMut(&[u8], RangeValue<'_>) -> ControlFlow<()>,
     ) -> Result<RangeEnd, P::Error> {
         let Self {
+            way,
             bounds,
             memory,
             has_more,
             mut tables,
         } = self;
         let limit = memory.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let is_below = |key: &[u8]| match &bounds.1 {
-            Bound::Included(to) => key > &to[..],
-            Bound::Excluded(to) => key >= &to[..],
+        let (first, last) = match way {
+            Way::Up => (&bounds.0, &bounds.1),
+            Way::Down => (&bounds.1, &bounds.0),
+        };
+        let is_behind = |key: &[u8]| match last {
+            Bound::Included(to) => way.cmp(key, to).is_gt(),
+            Bound::Excluded(to) => way.cmp(key, to).is_ge(),
             Bound::Unbounded => false,
         };
         if let Some(scan) = &mut tables {
-            let is_above = |key: &[u8]| matches!(&bounds.0, Bound::Excluded(from) if key <= &from[..]);
+            let is_before = |key: &[u8]| matches!(first, Bound::Excluded(from) if way.cmp(key, from).is_le());
             let mut has_entry = !scan.is_fresh() || scan.next(pages)?;
-            while has_entry && scan.present().is_some_and(|(key, _)| is_above(key)) {
+            while has_entry && scan.present().is_some_and(|(key, _)| is_before(key)) {
                 has_entry = scan.next(pages)?;
             }
         }
@@ -130,11 +138,11 @@ impl RangePart {
                 (None, None) => break,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some((above, _)), Some((below, _))) => (**above).cmp(below),
+                (Some((above, _)), Some((below, _))) => way.cmp(above, below),
             };
             let flow = match (order, older) {
                 // Memory has nothing more then: all its entries are in the range.
-                (Ordering::Greater, Some((key, _))) if is_below(key) => break,
+                (Ordering::Greater, Some((key, _))) if is_behind(key) => break,
                 (Ordering::Greater, Some((key, Some(value)))) => f(key, RangeValue::Table(value)),
                 (Ordering::Greater, _) => ControlFlow::Continue(()),
                 _ => match newer.next() {

@@ -3,7 +3,8 @@
 mod common;
 use common::{Rig, State, contents, seeds};
 use std::collections::BTreeMap;
-use store::{Durability, Engine, Fetch, Kind, Layout, Op, Options, Uncached};
+use std::ops::Bound;
+use store::{Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedValue, Uncached};
 
 fn layout() -> Layout {
     Layout {
@@ -40,6 +41,54 @@ fn step(rig: &mut Rig) {
     }
 }
 
+/// Ranges of trees in reverse order are those of the model.
+fn check_backwards(rig: &mut Rig) {
+    let trees = rig.engine.structures().filter(|it| it.2 == Kind::Tree);
+    let trees: Vec<_> = trees.map(|(_, id, ..)| id).collect();
+    for tree in trees {
+        let entries = &rig.base[&tree].entries;
+        for from in 0..4 {
+            let bound = |index: u64, other: u64| {
+                let key = vec![b'k', (index % rig.keys) as u8];
+                [
+                    Bound::Unbounded,
+                    Bound::Included(key.clone()),
+                    Bound::Excluded(key),
+                ][(other % 3) as usize]
+                    .clone()
+            };
+            let bounds = (bound(from, from), bound(rig.keys - 1 - from, from / 2));
+            let slices = (
+                bounds.0.as_ref().map(|key| &key[..]),
+                bounds.1.as_ref().map(|key| &key[..]),
+            );
+            let found = rig.engine.range_rev(tree, slices, 1 << 20, None);
+            let found = found.merge(&mut Uncached(&rig.image)).expect("sound");
+            let own = |value: OwnedValue| match value {
+                OwnedValue::Table(value) => value,
+                OwnedValue::Memory(fetch) => common::value(fetch, &rig.image).expect("sound"),
+            };
+            let found: Vec<_> = found
+                .into_iter()
+                .map(|(key, value)| (key.to_vec(), own(value)))
+                .collect();
+            let expected: Vec<_> = match (&bounds.0, &bounds.1) {
+                (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b))
+                    if a >= b =>
+                {
+                    continue;
+                }
+                _ => entries
+                    .range(bounds)
+                    .rev()
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect(),
+            };
+            assert_eq!(found, expected);
+        }
+    }
+}
+
 #[test]
 fn what_left_memory_is_as_the_model_has_it() {
     let mut stats = (0, 0, 0);
@@ -55,6 +104,7 @@ fn what_left_memory_is_as_the_model_has_it() {
                 rig.base,
                 "seed {seed}, round {round}"
             );
+            check_backwards(&mut rig);
             let report = store::verify(&rig.image).expect("a sound area");
             assert_eq!(report.tables, rig.engine.stats().tables);
         }

@@ -23,11 +23,57 @@ pub(crate) mod writer;
 use crate::entry::StructureId;
 use crate::format::{u32_at, u64_at};
 use page::Extent;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Bytes of a header that mean something.
 pub(crate) const HEADER_BYTES: usize = 20;
 const MAGIC: &[u8; 4] = b"SEGT";
+
+/// The order in which a range goes through keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Up,
+    Down,
+}
+
+impl Way {
+    /// Before the first of so many things. Places are between them, counted from the lowest.
+    pub(crate) fn start(self, count: usize) -> usize {
+        match self {
+            Self::Up => 0,
+            Self::Down => count,
+        }
+    }
+
+    /// Behind the last of so many things.
+    pub(crate) fn end(self, count: usize) -> usize {
+        count - self.start(count)
+    }
+
+    /// Goes past the next of so many things; its index, if there is one.
+    pub(crate) fn take(self, next: &mut usize, count: usize) -> Option<usize> {
+        match self {
+            Self::Up => {
+                let index = *next;
+                *next = (index + 1).min(count);
+                (index < count).then_some(index)
+            }
+            Self::Down => {
+                *next = next.checked_sub(1)?;
+                Some(*next)
+            }
+        }
+    }
+
+    /// The order of two keys.
+    pub(crate) fn cmp(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Up => a.cmp(b),
+            Self::Down => b.cmp(a),
+        }
+    }
+}
 
 /// A segment that is a table, or becomes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

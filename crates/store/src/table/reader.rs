@@ -2,7 +2,7 @@
 
 use super::filter;
 use super::page::{self, Extent, Held, Kind, Page};
-use super::{Header, Meta, Place};
+use super::{Header, Meta, Place, Way};
 use crate::damage::FetchError;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role};
@@ -283,8 +283,8 @@ impl Table {
         pages.min(AHEAD_MAX as u64) as usize + 2
     }
 
-    /// The way to the leaf that may have `from`: pages above it, and its place.
-    fn way<P: Pages>(&self, pages: &mut P, from: &[u8]) -> Result<(Vec<Step>, Extent), P::Error> {
+    /// The pages above the leaf that may have `from`, and its place.
+    fn path<P: Pages>(&self, pages: &mut P, from: &[u8], way: Way) -> Result<(Vec<Step>, Extent), P::Error> {
         let mut above = Vec::new();
         let mut extent = self.meta.root;
         // Leaves come before all other pages.
@@ -293,13 +293,16 @@ impl Table {
             let damaged = self.damaged(extent.block);
             let parsed = Page::parse(&page).filter(|page| page.kind == Kind::Inner);
             let (rank, is_there) = parsed.and_then(|page| page.rank(from)).ok_or(damaged)?;
-            let next = if is_there { rank } else { rank.saturating_sub(1) };
+            let index = if is_there { rank } else { rank.saturating_sub(1) };
             let mut step = Step {
                 page,
                 at: extent,
-                next,
+                next: match way {
+                    Way::Up => index,
+                    Way::Down => index + 1,
+                },
             };
-            extent = step.down().ok_or(damaged)?;
+            extent = step.down(way).ok_or(damaged)?;
             above.push(step);
         }
         Ok((above, extent))
@@ -353,22 +356,25 @@ fn lower(child: Option<Extent>, above: Extent) -> Option<Extent> {
 struct Step {
     page: Arc<[u8]>,
     at: Extent,
+    /// As [`Way::take`] has it.
     next: usize,
 }
 
 impl Step {
     /// The page below the next entry.
-    fn down(&mut self) -> Option<Extent> {
-        self.next += 1;
-        let child = Page::parse(&self.page)?.inner(self.next - 1)?.1;
-        lower(Some(child), self.at)
+    fn down(&mut self, way: Way) -> Option<Extent> {
+        let page = Page::parse(&self.page)?;
+        let index = way.take(&mut self.next, page.count)?;
+        lower(Some(page.inner(index)?.1), self.at)
     }
 
     /// The pages below the entries that come next.
-    fn ahead(&self) -> impl Iterator<Item = Extent> {
+    fn ahead(&self, way: Way) -> impl Iterator<Item = Extent> {
         let page = Page::parse(&self.page);
-        let next = page.map_or(0..0, |page| self.next..page.count);
-        next.filter_map(move |nth| Some(page?.inner(nth)?.1))
+        let count = page.map_or(0, |page| page.count);
+        let mut next = self.next;
+        let indices = core::iter::from_fn(move || way.take(&mut next, count));
+        indices.filter_map(move |index| Some(page?.inner(index)?.1))
     }
 }
 
@@ -410,38 +416,57 @@ impl Piece {
     }
 }
 
-/// Goes through the entries of a table from a key on.
+/// Goes through the entries of a table from a key on, in either order.
 pub(crate) struct Cursor {
     table: Arc<Table>,
+    way: Way,
     above: Vec<Step>,
     /// The leaf to be read next.
     below: Option<Extent>,
     /// Where it begins; `None` when it has begun.
-    from: Option<Box<[u8]>>,
+    from: Option<Aim>,
     /// Leaves that are read at once, and how many of them are still to come.
     ahead: usize,
     coming: usize,
-    /// The present leaf, its next entry, and the present one.
+    /// The present leaf, its next entry as [`Way::take`] has it, and the present one.
     leaf: Arc<[u8]>,
     next: usize,
     key: (u32, u32),
     value: Option<(u32, u32)>,
 }
 
+/// Where a cursor begins: at the first entry that is not before this key.
+#[derive(Clone, Debug)]
+pub(crate) struct Aim {
+    pub key: Box<[u8]>,
+    /// False: an entry of this very key comes before, too.
+    pub is_included: bool,
+}
+
+impl Aim {
+    pub(crate) fn at(key: &[u8]) -> Self {
+        Self {
+            key: key.into(),
+            is_included: true,
+        }
+    }
+}
+
 impl Cursor {
-    /// Finds the leaf that may have `from`. [`Cursor::advance`] leads to the first entry that is not below it.
+    /// Finds the leaf that may have the key. [`Cursor::advance`] leads to the first entry.
     pub(crate) fn aim<P: Pages>(
         table: &Arc<Table>,
         pages: &mut P,
-        from: &[u8],
+        (from, way): (Aim, Way),
         ahead: usize,
     ) -> Result<Self, P::Error> {
-        let (above, leaf) = table.way(pages, from)?;
+        let (above, leaf) = table.path(pages, &from.key, way)?;
         Ok(Self {
             table: Arc::clone(table),
+            way,
             above,
             below: Some(leaf),
-            from: Some(from.into()),
+            from: Some(from),
             ahead,
             coming: 0,
             leaf: Arc::default(),
@@ -458,7 +483,8 @@ impl Cursor {
 
     /// The leaves that it reads next.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = PageAt> {
-        let behind = self.above.last().map(Step::ahead).into_iter().flatten();
+        let behind = self.above.last().map(|step| step.ahead(self.way));
+        let behind = behind.into_iter().flatten();
         let leaves = self.below.into_iter().chain(behind).take(self.ahead);
         leaves.filter_map(|extent| self.table.page_at(extent))
     }
@@ -477,10 +503,11 @@ impl Cursor {
     /// Goes to the next entry, or to the first; false at the end.
     pub(crate) fn advance<P: Pages>(&mut self, pages: &mut P) -> Result<bool, P::Error> {
         loop {
-            let found = match Page::parse(&self.leaf) {
-                Some(page) if self.next < page.count => Some(page.leaf(self.next)),
-                _ => None,
-            };
+            let page = Page::parse(&self.leaf);
+            let found = page.and_then(|page| {
+                let index = self.way.take(&mut self.next, page.count)?;
+                Some(page.leaf(index))
+            });
             if let Some(entry) = found {
                 let (key, held) = entry.ok_or(self.table.damaged(0))?;
                 let base = self.leaf.as_ptr() as usize;
@@ -489,7 +516,6 @@ impl Cursor {
                     (start, start + bytes.len() as u32)
                 };
                 (self.key, self.value) = (range(key), held.value.map(range));
-                self.next += 1;
                 return Ok(true);
             }
             let Some(extent) = self.descend(pages)? else {
@@ -512,12 +538,12 @@ impl Cursor {
             };
             let damaged = self.table.damaged(0);
             let count = Page::parse(&step.page).ok_or(damaged)?.count;
-            if step.next >= count {
+            if step.next == self.way.end(count) {
                 self.above.pop();
                 self.coming = 0;
                 continue;
             }
-            let extent = step.down().ok_or(damaged)?;
+            let extent = step.down(self.way).ok_or(damaged)?;
             if extent.block < self.table.meta.leaves_end {
                 match self.coming.checked_sub(1) {
                     Some(coming) => self.coming = coming,
@@ -526,17 +552,19 @@ impl Cursor {
                 return Ok(Some(extent));
             }
             let page = self.table.read(pages, extent)?;
+            let count = Page::parse(&page).ok_or(damaged)?.count;
             self.above.push(Step {
                 page,
                 at: extent,
-                next: 0,
+                next: self.way.start(count),
             });
         }
     }
 
     fn read_ahead<P: Pages>(&mut self, pages: &mut P, extent: Extent) {
         self.ahead = (2 * self.ahead).clamp(2, AHEAD_MAX);
-        let behind = self.above.last().map(Step::ahead).into_iter().flatten();
+        let behind = self.above.last().map(|step| step.ahead(self.way));
+        let behind = behind.into_iter().flatten();
         let leaves = core::iter::once(extent).chain(behind).take(self.ahead);
         let wanted: Vec<PageAt> = leaves.filter_map(|extent| self.table.page_at(extent)).collect();
         self.coming = wanted.len().saturating_sub(1);
@@ -545,12 +573,15 @@ impl Cursor {
 
     fn load<P: Pages>(&mut self, pages: &mut P, extent: Extent) -> Result<(), P::Error> {
         self.leaf = self.table.read(pages, extent)?;
-        self.next = 0;
         let damaged = self.table.damaged(extent.block);
         let page = Page::parse(&self.leaf).filter(|page| page.kind == Kind::Leaf);
         let page = page.ok_or(damaged)?;
+        self.next = self.way.start(page.count);
         if let Some(from) = self.from.take() {
-            self.next = page.rank(&from).ok_or(damaged)?.0;
+            let (rank, is_there) = page.rank(&from.key).ok_or(damaged)?;
+            // Going up, it passes an entry of this key if that is left out; going down, if it is not.
+            let passes = is_there && (from.is_included == (self.way == Way::Down));
+            self.next = rank + usize::from(passes);
         }
         Ok(())
     }

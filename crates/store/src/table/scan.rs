@@ -1,9 +1,9 @@
 //! Lookups and ranges over all tables, as of a moment: whoever has one of these keeps the tables that it needs.
 
 use super::levels::{Levels, View};
-use super::reader::{Cursor, Pages, Piece};
-use super::table_key;
-use crate::entry::StructureId;
+use super::reader::{Aim, Cursor, Pages, Piece};
+use super::{Way, table_key};
+use crate::entry::{KEY_BYTES_MAX, StructureId};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -48,12 +48,13 @@ impl Search {
     }
 }
 
-/// Entries of the tables in order, from a key of a structure on. Removals are among them.
+/// Entries of the tables in order, from a key of a structure on, or down from one. Removals are among them.
 pub struct Scan {
     levels: Arc<Levels>,
     structure: StructureId,
+    way: Way,
     /// Where it begins; `None` when it has begun.
-    from: Option<Vec<u8>>,
+    from: Option<Aim>,
     /// Entries that are wanted, about.
     wanted: usize,
     /// The present entry is that of the last run. Those without an entry are dropped.
@@ -63,30 +64,51 @@ pub struct Scan {
 /// Tables whose keys follow each other: those of a level, or one of level 0.
 struct Run {
     level: usize,
-    /// The tables of the level that come next.
+    way: Way,
+    /// The tables of the level that come next, as [`Way::take`] has it, and where they end.
     next: usize,
     end: usize,
     cursor: Cursor,
+    /// Entries of the present table below this key do not count any more.
+    least: Option<Arc<[u8]>>,
     /// Of two entries with one key that of the lower age counts.
     age: usize,
 }
 
 impl Run {
     fn order(&self, other: &Self) -> Ordering {
-        let keys = self.cursor.key().cmp(other.cursor.key());
+        let keys = self.way.cmp(self.cursor.key(), other.cursor.key());
         keys.then(self.age.cmp(&other.age))
+    }
+
+    /// Goes to the next entry of the present table; false at the end.
+    fn advance_within<P: Pages>(&mut self, pages: &mut P) -> Result<bool, P::Error> {
+        let has_entry = self.cursor.advance(pages)?;
+        Ok(has_entry
+            && self
+                .least
+                .as_ref()
+                .is_none_or(|least| **least <= *self.cursor.key()))
     }
 
     /// Goes to the next entry; false at the end.
     fn advance<P: Pages>(&mut self, levels: &Levels, pages: &mut P) -> Result<bool, P::Error> {
-        while !self.cursor.advance(pages)? {
+        while !self.advance_within(pages)? {
             if self.next == self.end {
                 return Ok(false);
             }
-            let view = &levels.levels[self.level][self.next];
-            self.next += 1;
-            let (from, few) = (view.first(), self.cursor.ahead());
-            self.cursor = Cursor::aim(&view.table, pages, from, few)?;
+            let views = &levels.levels[self.level];
+            let Some(nth) = self.way.take(&mut self.next, views.len()) else {
+                return Ok(false);
+            };
+            let view = &views[nth];
+            let from = match self.way {
+                Way::Up => view.first(),
+                Way::Down => view.last(),
+            };
+            let few = self.cursor.ahead();
+            self.cursor = Cursor::aim(&view.table, pages, (Aim::at(from), self.way), few)?;
+            self.least.clone_from(&view.from);
         }
         Ok(true)
     }
@@ -94,13 +116,40 @@ impl Run {
 
 impl Scan {
     /// Begins with the first key that is not below `from`. Pages with about `wanted` entries are read at once.
-    pub(crate) fn new(levels: &Arc<Levels>, structure: StructureId, from: &[u8], wanted: usize) -> Self {
+    pub(crate) fn up(levels: &Arc<Levels>, structure: StructureId, from: &[u8], wanted: usize) -> Self {
         Self {
             levels: Arc::clone(levels),
             structure,
-            from: Some(table_key(structure, from)),
+            way: Way::Up,
+            from: Some(Aim::at(&table_key(structure, from))),
             wanted,
             runs: Vec::new(),
+        }
+    }
+
+    /// The same downwards: it begins with the last key that is not above `to`, or with the last one of the structure.
+    pub(crate) fn down(
+        levels: &Arc<Levels>,
+        structure: StructureId,
+        to: Option<&[u8]>,
+        wanted: usize,
+    ) -> Self {
+        // The last key comes before all keys of the next structure.
+        let next = || match structure.0.checked_add(1) {
+            Some(next) => table_key(StructureId(next), &[]),
+            None => vec![u8::MAX; size_of::<StructureId>() + KEY_BYTES_MAX + 1],
+        };
+        let from = match to {
+            Some(to) => Aim::at(&table_key(structure, to)),
+            None => Aim {
+                key: next().into(),
+                is_included: false,
+            },
+        };
+        Self {
+            way: Way::Down,
+            from: Some(from),
+            ..Self::up(levels, structure, &[], wanted)
         }
     }
 
@@ -109,35 +158,57 @@ impl Scan {
         Arc::ptr_eq(&self.levels, levels)
     }
 
-    /// Finds the first page of each run, and has them read together.
-    fn begin<P: Pages>(&mut self, from: &[u8], pages: &mut P) -> Result<(), P::Error> {
-        let levels = Arc::clone(&self.levels);
-        let count = levels.count() as usize;
-        let mut first = Vec::new();
-        for (level, views) in levels.levels.iter().enumerate() {
-            let reaches = |view: &View| *view.last() >= *from;
-            match level {
-                0 => {
+    /// The first table of each run: level, index, where the run ends, and how many tables it has.
+    fn firsts(&self, from: &Aim) -> Vec<(usize, usize, usize, usize)> {
+        let mut firsts = Vec::new();
+        for (level, views) in self.levels.levels.iter().enumerate() {
+            let reaches = |view: &View| match self.way {
+                Way::Up => *view.last() >= *from.key,
+                Way::Down => *view.first() <= *from.key,
+            };
+            match (level, self.way) {
+                (0, way) => {
                     let reached = (0..views.len()).filter(|&nth| reaches(&views[nth]));
-                    first.extend(reached.map(|nth| (level, nth, nth + 1, 1)));
+                    let end = |nth| if way == Way::Up { nth + 1 } else { nth };
+                    firsts.extend(reached.map(|nth| (level, nth, end(nth), 1)));
                 }
-                _ => {
+                (_, Way::Up) => {
                     let nth = views.partition_point(|view| !reaches(view));
-                    first.push((level, nth, views.len(), views.len()));
+                    if nth < views.len() {
+                        firsts.push((level, nth, views.len(), views.len()));
+                    }
+                }
+                (_, Way::Down) => {
+                    let last = views.partition_point(reaches).checked_sub(1);
+                    firsts.extend(last.map(|nth| (level, nth, 0, views.len())));
                 }
             }
         }
-        let first = first.into_iter().filter(|(_, nth, end, _)| nth < end);
-        for (age, (level, nth, end, share)) in first.enumerate() {
+        firsts
+    }
+
+    /// Finds the first page of each run, and has them read together.
+    fn begin<P: Pages>(&mut self, from: &Aim, pages: &mut P) -> Result<(), P::Error> {
+        let levels = Arc::clone(&self.levels);
+        let count = levels.count() as usize;
+        let way = self.way;
+        for (age, (level, nth, end, share)) in self.firsts(from).into_iter().enumerate() {
             let view = &levels.levels[level][nth];
             let entries = self.wanted.saturating_mul(share) / count.max(1);
-            let from = view.first().max(from);
-            let cursor = Cursor::aim(&view.table, pages, from, view.table.pages_of(entries))?;
+            let from = match way {
+                Way::Up if *view.first() > *from.key => Aim::at(view.first()),
+                Way::Down if *view.last() < *from.key => Aim::at(view.last()),
+                _ => from.clone(),
+            };
+            let ahead = view.table.pages_of(entries);
+            let cursor = Cursor::aim(&view.table, pages, (from, way), ahead)?;
             self.runs.push(Run {
                 level,
-                next: nth + 1,
+                way,
+                next: if way == Way::Up { nth + 1 } else { nth },
                 end,
                 cursor,
+                least: view.from.clone(),
                 age,
             });
         }
