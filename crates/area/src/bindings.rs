@@ -48,7 +48,19 @@ impl Tree {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         limit: usize,
     ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        let mut walk = Walk::new(range, limit);
+        self.walk_keys(Walk::new(range, limit), limit)
+    }
+
+    /// The same in reverse order.
+    pub fn keys_rev(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        limit: usize,
+    ) -> Result<Vec<Box<[u8]>>, AreaError> {
+        self.walk_keys(Walk::new(range, limit).reversed(), limit)
+    }
+
+    fn walk_keys(&self, mut walk: Walk, limit: usize) -> Result<Vec<Box<[u8]>>, AreaError> {
         let mut keys = Vec::new();
         while keys.len() < limit && !walk.is_over() {
             walk.part(self, false, &mut |key, _| {

@@ -298,7 +298,18 @@ impl Tree {
         &'a self,
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
-        let mut walk = Walk::new(range, self.first_step());
+        self.entries(Walk::new(range, self.first_step(usize::MAX)))
+    }
+
+    /// The same in reverse order: the last key comes first.
+    pub fn range_rev<'a>(
+        &'a self,
+        range: impl RangeBounds<[u8]>,
+    ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
+        self.entries(Walk::new(range, self.first_step(usize::MAX)).reversed())
+    }
+
+    fn entries(&self, mut walk: Walk) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + '_ {
         let mut ready = Vec::new().into_iter();
         std::iter::from_fn(move || {
             loop {
@@ -333,19 +344,74 @@ impl Tree {
         &self,
         range: impl RangeBounds<[u8]>,
         limit: usize,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), AreaError> {
+        Walk::new(range, self.first_step(limit)).visit(self, limit, f)
+    }
+
+    /// The same in reverse order.
+    ///
+    /// # Errors
+    /// As of [`Tree::visit`].
+    pub fn visit_rev(
+        &self,
+        range: impl RangeBounds<[u8]>,
+        limit: usize,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), AreaError> {
+        Walk::new(range, self.first_step(limit))
+            .reversed()
+            .visit(self, limit, f)
+    }
+}
+
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The way through a range, part by part.
+pub(crate) struct Walk {
+    /// What is left of the range; `None` at the end.
+    left: Option<Bounds>,
+    is_reverse: bool,
+    tables: Option<Scan>,
+    /// Entries of the next part, about.
+    wanted: usize,
+}
+
+/// Whoever takes the entries of a range.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
+
+impl Walk {
+    pub(crate) fn new(range: impl RangeBounds<[u8]>, wanted: usize) -> Self {
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        Self {
+            left: Some((owned(range.start_bound()), owned(range.end_bound()))),
+            is_reverse: false,
+            tables: None,
+            wanted: wanted.clamp(1, RANGE_STEP_MAX),
+        }
+    }
+
+    /// From its last key to its first.
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            is_reverse: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.is_none()
+    }
+
+    fn visit(
+        mut self,
+        tree: &Tree,
+        limit: usize,
         mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), AreaError> {
-        let mut walk = Walk::new(
-            range,
-            if limit == usize::MAX {
-                self.first_step()
-            } else {
-                limit
-            },
-        );
         let (mut left, mut failed) = (limit, None);
-        while left > 0 && !walk.is_over() {
-            walk.part(self, true, &mut |key, value| match value {
+        while left > 0 && !self.is_over() {
+            self.part(tree, true, &mut |key, value| match value {
                 Ok(value) => {
                     left -= 1;
                     match f(key, value) {
@@ -364,48 +430,21 @@ impl Tree {
         }
         failed.map_or(Ok(()), Err)
     }
-}
-
-/// The way through a range, part by part.
-pub(crate) struct Walk {
-    /// The next key; `None` at the end.
-    from: Option<Bound<Vec<u8>>>,
-    to: Bound<Vec<u8>>,
-    tables: Option<Scan>,
-    /// Entries of the next part, about.
-    wanted: usize,
-}
-
-/// Whoever takes the entries of a range.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
-
-impl Walk {
-    pub(crate) fn new(range: impl RangeBounds<[u8]>, wanted: usize) -> Self {
-        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        Self {
-            from: Some(owned(range.start_bound())),
-            to: owned(range.end_bound()),
-            tables: None,
-            wanted: wanted.clamp(1, RANGE_STEP_MAX),
-        }
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.from.is_none()
-    }
 
     /// Hands the next entries over. If `take` wants no more, it goes on behind the last one. Without `reads`, values that memory does not
     /// have are empty.
     pub(crate) fn part(&mut self, tree: &Tree, reads: bool, take: Take<'_>) -> Result<(), AreaError> {
-        let Some(from) = self.from.take() else {
+        let Some((from, to)) = self.left.take() else {
             return Ok(());
         };
         let reading = tree.area.reading()?;
-        let bounds = (as_slice(&from), as_slice(&self.to));
+        let bounds = (as_slice(&from), as_slice(&to));
         let mut guard = reading.shared.lock();
-        let part = guard
-            .engine
-            .range(tree.id, bounds, self.wanted, self.tables.take());
+        let (engine, tables) = (&mut guard.engine, self.tables.take());
+        let part = match self.is_reverse {
+            false => engine.range(tree.id, bounds, self.wanted, tables),
+            true => engine.range_rev(tree.id, bounds, self.wanted, tables),
+        };
         reading.shared.scanned(&mut guard);
         drop(guard);
         self.wanted = (2 * self.wanted).min(RANGE_STEP_MAX);
@@ -433,26 +472,30 @@ impl Walk {
             }
             flow
         })?;
-        self.from = match end {
+        let after = match end {
             RangeEnd::Over => None,
-            RangeEnd::Stopped => last.map(Bound::Excluded),
+            RangeEnd::Stopped => last,
             RangeEnd::More { after, tables } => {
                 self.tables = tables;
-                Some(Bound::Excluded(after.into_vec()))
+                Some(after.into_vec())
             }
         };
+        self.left = after.map(Bound::Excluded).map(|after| match self.is_reverse {
+            false => (after, to),
+            true => (from, after),
+        });
         Ok(())
     }
 }
 
 impl Tree {
-    /// Entries of the first part of a range that may be long.
-    fn first_step(&self) -> usize {
+    /// Entries of the first part of a range, of which `limit` are wanted.
+    fn first_step(&self, limit: usize) -> usize {
         let has_cache = self.area.reading().is_ok_and(|reading| reading.cache.is_there());
-        if has_cache {
-            RANGE_STEP_FIRST
-        } else {
-            RANGE_STEP_MAPPED
+        match limit {
+            usize::MAX if has_cache => RANGE_STEP_FIRST,
+            usize::MAX => RANGE_STEP_MAPPED,
+            _ => limit,
         }
     }
 }

@@ -55,13 +55,32 @@ impl Board {
         }
     }
 
+    /// The entries from `last` down to the first, `count` of them at most.
+    fn read_down(&self, tree: &Tree, last: u32, count: u32) {
+        let first = (last + 1).saturating_sub(count);
+        let before: Vec<u64> = (first..=last).map(|index| self.acknowledged(index)).collect();
+        let mut next = last + 1;
+        let to = key(last);
+        let range = (Bound::Unbounded, Bound::Included(&to[..]));
+        tree.visit_rev(range, count as usize, |found, bytes| {
+            next -= 1;
+            assert_eq!(found, key(next), "no key is left out");
+            let version = version_of(next, bytes);
+            assert!(version >= before[(next - first) as usize], "key {next}");
+            ControlFlow::Continue(())
+        })
+        .expect("readable");
+        assert_eq!(next, first);
+    }
+
     fn read(&self, tree: &Tree, random: &mut Rng) {
         // A few keys are read often: they become rows.
         let draw = |random: &mut Rng| match random.below(3) {
             0 => random.below(u64::from(KEYS)) as u32,
             _ => random.below(40) as u32,
         };
-        match random.below(4) {
+        match random.below(5) {
+            4 => self.read_down(tree, draw(random), 1 + random.below(150) as u32),
             0 => {
                 let all: Vec<u32> = (0..5).map(|_| draw(random)).collect();
                 let before: Vec<u64> = all.iter().map(|&index| self.acknowledged(index)).collect();
@@ -218,26 +237,43 @@ fn check_range(tree: &Tree, model: &BTreeMap<[u8; 4], Vec<u8>>, bounds: Bounds, 
         false if is_empty && matches!(bounds.0, Bound::Excluded(_)) => Vec::new(),
         false => model.range(bounds).take(limit).collect(),
     };
+    let backwards: Vec<_> = match expected.is_empty() {
+        true => Vec::new(),
+        false => model.range(bounds).rev().take(limit).collect(),
+    };
     fn slice(bound: &Bound<[u8; 4]>) -> Bound<&[u8]> {
         bound.as_ref().map(|key| &key[..])
     }
     let range = (slice(&bounds.0), slice(&bounds.1));
-    let mut seen = Vec::new();
-    tree.visit(range, limit, |key, value| {
-        seen.push((key.to_vec(), value.to_vec()));
-        ControlFlow::Continue(())
-    })
-    .expect("readable");
-    let walked = tree.range(range).take(limit);
-    let walked: Vec<_> = walked.map(|entry| entry.expect("readable")).collect();
-    let keys = tree.keys(range, limit).expect("readable");
-    assert_eq!(seen.len(), expected.len(), "{bounds:?} {limit}");
-    assert!(
-        seen.iter()
-            .zip(&expected)
-            .all(|(a, b)| a.0 == b.0[..] && a.1 == *b.1)
-    );
-    assert!(walked.iter().zip(&seen).all(|(a, b)| *a.0 == *b.0 && a.1 == b.1));
-    assert!(keys.iter().zip(&seen).all(|(a, b)| **a == *b.0) && keys.len() == seen.len());
-    assert_eq!(walked.len(), seen.len());
+    for (is_reverse, expected) in [(false, expected), (true, backwards)] {
+        let mut seen = Vec::new();
+        let take = |key: &[u8], value: &[u8]| {
+            seen.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        let visited = match is_reverse {
+            false => tree.visit(range, limit, take),
+            true => tree.visit_rev(range, limit, take),
+        };
+        visited.expect("readable");
+        let walked: Vec<_> = match is_reverse {
+            false => tree.range(range).take(limit).collect(),
+            true => tree.range_rev(range).take(limit).collect(),
+        };
+        let walked: Vec<_> = walked.into_iter().map(|entry| entry.expect("readable")).collect();
+        let keys = match is_reverse {
+            false => tree.keys(range, limit),
+            true => tree.keys_rev(range, limit),
+        };
+        let keys = keys.expect("readable");
+        assert_eq!(seen.len(), expected.len(), "{bounds:?} {limit} {is_reverse}");
+        assert!(
+            seen.iter()
+                .zip(&expected)
+                .all(|(a, b)| a.0 == b.0[..] && a.1 == *b.1)
+        );
+        assert!(walked.iter().zip(&seen).all(|(a, b)| *a.0 == *b.0 && a.1 == b.1));
+        assert!(keys.iter().zip(&seen).all(|(a, b)| **a == *b.0) && keys.len() == seen.len());
+        assert_eq!(walked.len(), seen.len());
+    }
 }

@@ -53,11 +53,12 @@ mod space;
 mod spill;
 mod table;
 mod verify;
+mod version;
 
 pub use damage::FetchError;
 pub use engine::{Engine, Trash};
 pub use entry::{Durability, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op, OwnedOp, StructureId};
-pub use expect::{Conditional, Expected, Known, Version};
+pub use expect::{Conditional, Expected, Known};
 pub use fetch::{Fetch, Found};
 pub use follow::{FollowError, FollowStats, Followed, Follower, Later, Moment, while_written};
 pub use format::create;
@@ -74,3 +75,4 @@ pub use table::job::{Job, JobError, Left};
 pub use table::reader::{PageAt, Pages, Piece, ReadError, Uncached};
 pub use table::scan::{Scan, Search};
 pub use verify::{DumpEntry, Examination, VerifyReport, dump, examine, verify};
+pub use version::Version;

@@ -6,7 +6,6 @@ use crate::entry::{
     DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op,
     StructureId, entry_bytes,
 };
-use crate::expect::Moves;
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_bytes, index_bytes};
@@ -15,6 +14,7 @@ use crate::limits::{Limits, Options};
 use crate::space::{Space, Start};
 use crate::table::filter::{self, Present};
 use crate::table::levels::{Levels, List};
+use crate::version::Moves;
 use base::MediaError;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};

@@ -21,6 +21,7 @@ use crate::fetch::Fetch;
 use crate::layout::Layout;
 use crate::range::RangePart;
 use crate::recover::OpenError;
+use crate::table::Way;
 use crate::table::scan::Scan;
 use base::{Device, MediaError};
 use core::ops::{Bound, Range};
@@ -223,7 +224,7 @@ impl Follower {
     ) -> RangePart {
         match &self.view {
             Some(view) => view.range(tree, bounds, wanted, tables),
-            None => RangePart::new(bounds),
+            None => RangePart::new(bounds, Way::Up),
         }
     }
 
@@ -231,7 +232,7 @@ impl Follower {
     pub fn keys(&self, map: StructureId) -> RangePart {
         match &self.view {
             Some(view) => view.keys(map),
-            None => RangePart::new((Bound::Unbounded, Bound::Unbounded)),
+            None => RangePart::new((Bound::Unbounded, Bound::Unbounded), Way::Up),
         }
     }
 

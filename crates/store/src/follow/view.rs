@@ -13,6 +13,7 @@ use crate::replay::Replayed;
 use crate::scan::{self, Head, Next, Segment};
 use crate::sector::{self, Role, State};
 use crate::space::Used;
+use crate::table::Way;
 use crate::table::levels::{Levels, List};
 use crate::table::scan::{Scan, Search};
 use base::{Device, MediaError};
@@ -593,7 +594,7 @@ impl View {
             Bound::Unbounded => &[],
         };
         let has_tables = !self.levels.is_unused() && self.replayed.structures.get(&id)?.kind.has_keys();
-        has_tables.then(|| Scan::new(&self.levels, id, from, wanted))
+        has_tables.then(|| Scan::up(&self.levels, id, from, wanted))
     }
 
     fn entry(&self, key: &[u8], slot: &Slot) -> (Box<[u8]>, Option<Fetch>) {
@@ -608,13 +609,13 @@ impl View {
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
-        let mut part = RangePart::new(bounds);
+        let mut part = RangePart::new(bounds, Way::Up);
         let structure = self.replayed.structures.get(&tree);
         let structure = structure.filter(|it| it.kind == Kind::Tree && !crate::range::is_empty(bounds));
         let Some(structure) = structure else {
             return part;
         };
-        let mut all = structure.body.range(bounds);
+        let mut all = structure.body.range(bounds, Way::Up);
         let some = all.by_ref().take(wanted);
         part.memory = some.map(|(key, slot)| self.entry(key, slot)).collect();
         part.has_more = all.next().is_some();
@@ -624,7 +625,7 @@ impl View {
     }
 
     pub(super) fn keys(&self, map: StructureId) -> RangePart {
-        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded));
+        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded), Way::Up);
         let keys: BTreeMap<&[u8], &Slot> = match self.replayed.structures.get(&map).map(|it| &it.body) {
             Some(Body::Map(map)) => map.iter().collect(),
             Some(Body::Tree(tree)) => tree.iter().map(|(key, slot)| (&**key, slot)).collect(),
