@@ -12,7 +12,7 @@ use crate::draft::Effect;
 use crate::engine::Engine;
 use crate::entry::{KEY_BYTES_MAX, Op, StructureId};
 use crate::fetch::Fetch;
-use crate::index::{Key, Location};
+use crate::index::Key;
 use crate::log::{Log, Receipt, SubmitError};
 use crate::table::reader::{Pages, Piece};
 use crate::table::scan::Search;
@@ -61,11 +61,6 @@ pub enum Conditional {
 }
 
 impl Log {
-    /// The place of an entry in the order of the log.
-    pub(crate) fn place_of(&self, at: Location) -> u64 {
-        at.version(self.space.generation_of(at.slot))
-    }
-
     /// True if a write of the key, or its removal, waits to become durable.
     fn is_changing(&self, map: StructureId, key: &[u8]) -> bool {
         self.unapplied().any(|pending| {
@@ -81,7 +76,10 @@ impl Engine {
     /// ([`Engine::version_of`]).
     pub fn get_versioned(&mut self, map: StructureId, key: &[u8]) -> Option<(Fetch, Option<Version>)> {
         let fetch = self.get(map, key)?;
-        let place = self.log.slot_of(map, key).map(|slot| self.log.place_of(slot.at));
+        let place = self
+            .log
+            .slot_of(map, key)
+            .map(|slot| self.log.space.place_of(slot.at));
         Some((fetch, place.map(|place| self.log.moves.version(place))))
     }
 
@@ -131,7 +129,7 @@ impl Engine {
     fn present_version(&mut self, it: &Expected<'_>, known: &[Known]) -> Result<Option<Version>, Search> {
         let place = match self.log.slot_of(it.map, it.key) {
             Some(slot) if slot.at.is_removed() => None,
-            Some(slot) => Some(self.log.place_of(slot.at)),
+            Some(slot) => Some(self.log.space.place_of(slot.at)),
             None if self.log.levels.is_unused() => None,
             None => {
                 let search = Search::new(&self.log.levels, it.map, it.key, self.freezes());

@@ -881,11 +881,11 @@ impl Log {
             let structure = self.structures.get_mut(&pending.structure);
             match pending.effect {
                 Effect::Move(from) => {
-                    let to = pending.slot.at;
-                    let has_moved =
-                        structure.is_some_and(|it| it.relocate(&pending.key, from, to, &mut self.usage));
+                    let (to, usage) = (pending.slot.at, &mut self.usage);
+                    let has_moved = structure.is_some_and(|it| it.relocate(&pending.key, from, to, usage));
                     if has_moved && matches!(pending.key, Key::Bytes(_)) {
-                        self.moves.note(self.place_of(from), self.place_of(to));
+                        let place = |at| self.space.place_of(at);
+                        self.moves.note(place(from), place(to));
                     }
                 }
                 Effect::Apply(kind, cost) => {

@@ -1,5 +1,6 @@
 //! Which segments the log consists of, and which are free.
 
+use crate::index::Location;
 use crate::layout::Layout;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -87,6 +88,11 @@ impl Space {
     /// How often a segment was taken into use, and those before this opening.
     pub(crate) fn taken(&self) -> u64 {
         self.next_generation
+    }
+
+    /// The place of an entry in the order of the log.
+    pub(crate) fn place_of(&self, at: Location) -> u64 {
+        at.version(self.generation_of(at.slot))
     }
 
     pub(crate) fn generation_of(&self, slot: u32) -> u64 {
