@@ -95,7 +95,6 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
     };
     listen(&socket, 128)?;
     table.stand(slot);
-    greet_all(table, slot);
     std::thread::Builder::new().name("runs".into()).spawn(move || {
         block_signals();
         loop {
@@ -107,6 +106,8 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
             }
         }
     })?;
+    // Of two runs that begin at once each answers while it greets.
+    greet_all(table, slot);
     Ok(true)
 }
 
