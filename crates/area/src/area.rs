@@ -418,8 +418,8 @@ impl Area {
         shared.wait(guard, newest)
     }
 
-    /// Waits until maps and trees have left memory as far as they have to, and their tables are merged as far as they have to be: for
-    /// whoever measures reads after a load. While others write it may take long.
+    /// Waits until no map or tree has to leave memory, and no table has to be merged. A program that measures reads after a load
+    /// calls it. While others write it may take long.
     ///
     /// # Errors
     /// The area has failed.

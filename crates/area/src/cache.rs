@@ -97,7 +97,7 @@ impl Row {
         &self.0[Self::LENGTH_BYTES..self.key_end()]
     }
 
-    /// Where the value is in which bytes.
+    /// Bytes, and the place of the value in them.
     pub(crate) fn into_value(self) -> (Page, Range<usize>) {
         let range = self.key_end()..self.0.len();
         (self.0, range)

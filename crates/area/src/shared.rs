@@ -47,7 +47,7 @@ use store::{CleanStep, Engine, SubmitError, Ticket, Write};
 /// The cleaner reads a segment in pieces of so many bytes, a multiple of any block. A whole segment of 4 MiB kept a
 /// virtual disk busy for 4 ms.
 const CLEAN_READ_BYTES: usize = 128 << 10;
-/// Whoever waits for the tables looks so often at least.
+/// The longest time between two looks of a thread that waits for the tables.
 const SETTLE_LOOK_NS: u64 = 10_000_000;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;

@@ -173,7 +173,7 @@ fn no_read_finds_an_older_value_than_was_acknowledged_before_it() {
     assert!(stats.merges > 0 && area.cache_stats().hits > 0, "{stats:?}");
 }
 
-/// Whatever memory and tables have of a range, it is that of a map of the standard library.
+/// A range is that of a map of the standard library, whichever part of it memory has.
 #[test]
 fn ranges_are_those_of_a_sorted_map() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -124,7 +124,7 @@ struct Run {
     writes: Vec<Durable>,
     /// Wait of each client.
     clients: Vec<Option<Ticket>>,
-    /// What each client has read of the counter, and counts up next time.
+    /// The counter as each client has read it, to be counted up next time.
     counters: Vec<Option<(u64, Option<Version>)>>,
     /// The counter with all that was submitted.
     counter: u64,

@@ -1,4 +1,4 @@
-//! Where a file was: the mount that it was on. A file system that is not mounted looks like one that has lost its files.
+//! The place of a file: the mount that it was on. A file system that is not mounted looks like one that has lost its files.
 
 use crate::format::u64_at;
 

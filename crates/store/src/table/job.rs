@@ -124,7 +124,7 @@ impl Job {
     }
 }
 
-/// Whoever is told of what leaves memory.
+/// A function that is told of what leaves memory.
 pub type Left<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>);
 
 /// The tables that a job writes.

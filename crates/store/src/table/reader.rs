@@ -423,7 +423,7 @@ pub(crate) struct Cursor {
     above: Vec<Step>,
     /// The leaf to be read next.
     below: Option<Extent>,
-    /// Where it begins; `None` when it has begun.
+    /// Its beginning; `None` when it has begun.
     from: Option<Aim>,
     /// Leaves that are read at once, and how many of them are still to come.
     ahead: usize,
@@ -435,7 +435,7 @@ pub(crate) struct Cursor {
     value: Option<(u32, u32)>,
 }
 
-/// Where a cursor begins: at the first entry that is not before this key.
+/// The beginning of a cursor: the first entry that is not before this key.
 #[derive(Clone, Debug)]
 pub(crate) struct Aim {
     pub key: Box<[u8]>,

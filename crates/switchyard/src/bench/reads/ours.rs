@@ -5,7 +5,7 @@ use anyhow::Context;
 use area::{Area, AreaOptions, Op, Tree};
 use std::ops::{Bound, ControlFlow};
 
-/// What stays in memory of maps and trees: RocksDB and fjall are given as much.
+/// Memory for maps and trees before they leave for tables: RocksDB and fjall are given as much.
 const SPILL_BYTES: u64 = 16 << 20;
 /// The area beside its data: what a log needs to be cleaned seldom.
 const AREA_BYTES: u64 = 256 << 20;
