@@ -8,9 +8,10 @@
 //! again: all that a call returns is of one moment, at least as new as that of the call before.
 
 use crate::backend::Storage;
-use crate::cache::{Blank, Cache, CacheStats, Page, PageKey};
+use crate::cache::{Blank, Cache, CacheStats, Page};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
+use crate::read::key_of;
 use crate::sync::{Arc, Mutex, PoisonError, RwLock};
 use base::{Device, MediaError};
 use os::{MediaFile, MediaOpenError};
@@ -193,8 +194,7 @@ impl Pages for Reader<'_> {
     type Error = Trouble;
 
     fn page(&mut self, at: &PageAt) -> Result<Page, Trouble> {
-        let (generation, index) = at.name();
-        let key = PageKey { generation, index };
+        let key = key_of(at);
         if let Some(page) = self.inner.cache.get(key) {
             return Ok(page);
         }

@@ -156,7 +156,8 @@ impl Pages for Ahead<'_> {
     }
 }
 
-fn key_of(at: &store::PageAt) -> PageKey {
+/// The name of a page of a table.
+pub(crate) fn key_of(at: &store::PageAt) -> PageKey {
     let (generation, index) = at.name();
     PageKey { generation, index }
 }
@@ -219,8 +220,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Takes some pages from the cache, and reads those that it lacks, neighbours together, by one submission. Whoever asks for one that cannot be read
-    /// sees why.
+    /// Takes some pages from the cache, and reads those that it lacks, neighbours together, by one submission. A page that cannot be
+    /// read is left out: its error shows when it is asked for.
     fn read_ahead(&self, wanted: &[store::PageAt], found: &mut Vec<(PageKey, Page)>) {
         let mut missing: SmallVec<[&store::PageAt; 16]> = SmallVec::new();
         for at in wanted {

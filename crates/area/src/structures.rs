@@ -6,7 +6,7 @@ use crate::read::{Reading, Value};
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 use store::{
     Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, RangeEnd, RangePart, RangeValue, Receipt, Scan,
-    StructureId, Version,
+    StructureId, Version, Way,
 };
 
 /// Entries of a tree that a range looks up at once.
@@ -369,15 +369,15 @@ type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The way through a range, part by part.
 pub(crate) struct Walk {
-    /// What is left of the range; `None` at the end.
+    /// The rest of the range; `None` at the end.
     left: Option<Bounds>,
-    is_reverse: bool,
+    way: Way,
     tables: Option<Scan>,
     /// Entries of the next part, about.
     wanted: usize,
 }
 
-/// Whoever takes the entries of a range.
+/// A function that takes the entries of a range.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
 
 impl Walk {
@@ -385,7 +385,7 @@ impl Walk {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         Self {
             left: Some((owned(range.start_bound()), owned(range.end_bound()))),
-            is_reverse: false,
+            way: Way::Up,
             tables: None,
             wanted: wanted.clamp(1, RANGE_STEP_MAX),
         }
@@ -394,7 +394,7 @@ impl Walk {
     /// From its last key to its first.
     pub(crate) fn reversed(self) -> Self {
         Self {
-            is_reverse: true,
+            way: Way::Down,
             ..self
         }
     }
@@ -440,11 +440,8 @@ impl Walk {
         let reading = tree.area.reading()?;
         let bounds = (as_slice(&from), as_slice(&to));
         let mut guard = reading.shared.lock();
-        let (engine, tables) = (&mut guard.engine, self.tables.take());
-        let part = match self.is_reverse {
-            false => engine.range(tree.id, bounds, self.wanted, tables),
-            true => engine.range_rev(tree.id, bounds, self.wanted, tables),
-        };
+        let tables = self.tables.take();
+        let part = guard.engine.range(self.way, tree.id, bounds, self.wanted, tables);
         reading.shared.scanned(&mut guard);
         drop(guard);
         self.wanted = (2 * self.wanted).min(RANGE_STEP_MAX);
@@ -480,9 +477,9 @@ impl Walk {
                 Some(after.into_vec())
             }
         };
-        self.left = after.map(Bound::Excluded).map(|after| match self.is_reverse {
-            false => (after, to),
-            true => (from, after),
+        self.left = after.map(Bound::Excluded).map(|after| match self.way {
+            Way::Up => (after, to),
+            Way::Down => (from, after),
         });
         Ok(())
     }
@@ -491,9 +488,9 @@ impl Walk {
 impl Tree {
     /// Entries of the first part of a range, of which `limit` are wanted.
     fn first_step(&self, limit: usize) -> usize {
-        let has_cache = self.area.reading().is_ok_and(|reading| reading.cache.is_there());
+        let has_cache = || self.area.reading().is_ok_and(|reading| reading.cache.is_there());
         match limit {
-            usize::MAX if has_cache => RANGE_STEP_FIRST,
+            usize::MAX if has_cache() => RANGE_STEP_FIRST,
             usize::MAX => RANGE_STEP_MAPPED,
             _ => limit,
         }

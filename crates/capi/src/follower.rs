@@ -2,10 +2,10 @@
 
 use crate::arguments::{
     Bytes, Slice, Versioned, bytes_place, bytes_places, give_bytes, known_flags, name, path, read_sized,
-    slices, store, write_sized,
+    store, write_sized,
 };
 use crate::handles::{Handle, Target, close, give, look_up};
-use crate::keyed::key_of;
+use crate::keyed::{give_values, key_of, keys_of};
 use crate::result::{Failure, KIND, MISSING, NONE, OK, Result, call};
 use area::catalog::{CatalogClient, default_socket};
 use area::{AreaError, FollowOptions, Follower, Kind, Moment, StructureId};
@@ -207,17 +207,7 @@ pub unsafe extern "C" fn swy_follower_get_many(
         let places = bytes_places(values, count)?;
         let follower = &look_up::<OpenFollower>(follower)?.0;
         let id = keyed(follower, self::name(name)?)?;
-        let keys = slices(keys, count)?.iter();
-        let keys = keys.map(|key| key_of(key.parts().0, key.parts().1));
-        let keys: Vec<&[u8]> = keys.collect::<Result<_>>()?;
-        let values = follower.get_many(id, &keys)?;
-        let mut pairs = places.iter_mut().zip(&values);
-        let given = pairs.try_for_each(|(place, value)| give_bytes(place, value.as_deref()));
-        if let Err(failure) = given {
-            places.iter_mut().for_each(Bytes::free);
-            return Err(failure);
-        }
-        Ok(OK)
+        give_values(places, &follower.get_many(id, &keys_of(keys, count)?)?)
     })
 }
 

@@ -132,18 +132,25 @@ where
     call(|| {
         let places = bytes_places(values, count)?;
         let structure = look_up::<Structure<T>>(structure)?;
-        let keys = slices(keys, count)?.iter();
-        let keys = keys.map(|key| key_of(key.parts().0, key.parts().1));
-        let keys: Vec<&[u8]> = keys.collect::<Result<_>>()?;
-        let values = structure.it.values(&keys)?;
-        let mut pairs = places.iter_mut().zip(&values);
-        let given = pairs.try_for_each(|(place, value)| give_bytes(place, value.as_deref()));
-        if let Err(failure) = given {
-            places.iter_mut().for_each(Bytes::free);
-            return Err(failure);
-        }
-        Ok(OK)
+        give_values(places, &structure.it.values(&keys_of(keys, count)?)?)
     })
+}
+
+/// Many keys.
+pub fn keys_of<'a>(keys: *const Slice, count: usize) -> Result<Vec<&'a [u8]>> {
+    let keys = slices(keys, count)?.iter();
+    keys.map(|key| key_of(key.parts().0, key.parts().1)).collect()
+}
+
+/// The values of as many keys: all of them, or none.
+pub fn give_values(places: &mut [Bytes], values: &[Option<Vec<u8>>]) -> Result<c_int> {
+    let mut pairs = places.iter_mut().zip(values);
+    let given = pairs.try_for_each(|(place, value)| give_bytes(place, value.as_deref()));
+    if let Err(failure) = given {
+        places.iter_mut().for_each(Bytes::free);
+        return Err(failure);
+    }
+    Ok(OK)
 }
 
 macro_rules! keyed {

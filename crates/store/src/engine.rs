@@ -354,27 +354,6 @@ impl Engine {
     /// of the part before, if there was one ([`crate::RangeEnd::More`]).
     pub fn range(
         &mut self,
-        tree: StructureId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        wanted: usize,
-        tables: Option<Scan>,
-    ) -> RangePart {
-        self.range_by(Way::Up, tree, bounds, wanted, tables)
-    }
-
-    /// The same in reverse order.
-    pub fn range_rev(
-        &mut self,
-        tree: StructureId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        wanted: usize,
-        tables: Option<Scan>,
-    ) -> RangePart {
-        self.range_by(Way::Down, tree, bounds, wanted, tables)
-    }
-
-    fn range_by(
-        &mut self,
         way: Way,
         tree: StructureId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
@@ -420,7 +399,7 @@ impl Engine {
         }
         // While the tables are the same, nothing has left memory for them: they still go with it.
         let same = tables.filter(|scan| scan.is_of(&self.log.levels));
-        part.tables = same.or_else(|| self.scan(way, tree, bounds, wanted));
+        part.tables = same.or_else(|| Scan::over(&self.log.levels, tree, way, bounds, wanted));
         part
     }
 
@@ -435,26 +414,6 @@ impl Engine {
     /// True if ranges have looked into so many tables that they are to be merged ([`Engine::wants_job`]).
     pub fn is_merge_asked_for(&self) -> bool {
         self.spill.is_merge_asked_for()
-    }
-
-    /// The entries of a structure in tables, from the first bound on, or down from the last.
-    fn scan(
-        &self,
-        way: Way,
-        id: StructureId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        wanted: usize,
-    ) -> Option<Scan> {
-        let key = |bound| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key),
-            Bound::Unbounded => None,
-        };
-        let levels = &self.log.levels;
-        let has_tables = !levels.is_unused() && self.log.structures.get(&id)?.kind.has_keys();
-        has_tables.then(|| match way {
-            Way::Up => Scan::up(levels, id, key(bounds.0).unwrap_or_default(), wanted),
-            Way::Down => Scan::down(levels, id, key(bounds.1), wanted),
-        })
     }
 
     /// The keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
@@ -477,7 +436,10 @@ impl Engine {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let mut part = RangePart::new(all, Way::Up);
         part.memory = keys.into_iter().map(|(key, slot)| (key, fetch(slot))).collect();
-        part.tables = self.scan(Way::Up, map, all, usize::MAX);
+        let has_keys = self.log.structures.get(&map).is_some_and(|it| it.kind.has_keys());
+        part.tables = has_keys
+            .then(|| Scan::over(&self.log.levels, map, Way::Up, all, usize::MAX))
+            .flatten();
         part
     }
 

@@ -1,12 +1,12 @@
 //! Batches that expect something: that keys have the versions that earlier reads told, or that they are absent.
 //!
 //! A version is the place in the log where an entry was written first. No other entry ever has it. It goes to tables with its entry. When
-//! the cleaner moves an entry that is in memory, its place becomes another one. The engine remembers [`MOVES_MAX`] of the
-//! latest moves, so that the version stays. Beyond that, and after the area was opened anew, a moved entry has a version that no
-//! read has told: a batch that expects the one before is refused though nobody wrote the key. It is never the other way round.
+//! the cleaner moves an entry that is in memory, its place becomes another one. The engine remembers the latest moves
+//! ([`crate::version`]), so that the version stays. Beyond that, and after the area was opened anew, a moved entry has a version that no
+//! read has told. A batch that expects the one before is refused then, though nobody wrote the key. It is never the other way round.
 //!
-//! Tables are read without the engine. What a lookup there finds is valid while memory has not been frozen since, and the key is
-//! not in memory: see [`Engine::freezes`].
+//! Tables are read without the engine. A lookup there is valid while memory has not been frozen since, and the key is not in
+//! memory: see [`Engine::freezes`].
 
 use crate::draft::Effect;
 use crate::engine::Engine;
@@ -30,7 +30,7 @@ pub struct Expected<'a> {
     pub version: Option<Version>,
 }
 
-/// What tables have of a key.
+/// The finding of a lookup in tables.
 #[derive(Clone, Debug)]
 pub struct Known {
     search: Search,
@@ -88,8 +88,8 @@ impl Engine {
         self.log.moves.version(piece.version())
     }
 
-    /// Takes a batch in if all that it expects is so: decided at this moment, for all of it at once. What has been looked up in tables
-    /// for that is `known`. [`SubmitError::Busy`] while a write of an expected key waits to become durable.
+    /// Takes a batch in if all that it expects is so: decided at this moment, for all of it at once. `known` has the findings of
+    /// lookups in tables for that. [`SubmitError::Busy`] while a write of an expected key waits to become durable.
     pub fn submit_if(
         &mut self,
         ops: &[Op<'_>],

@@ -470,7 +470,7 @@ impl Log {
         if durability == Durability::Lazy {
             let has_older = self.frozen.is_some() || !self.levels.is_unused();
             if let Key::Bytes(key) = &key {
-                self.present.add(filter::hash_of(id, key));
+                self.present.add_key(id, key);
             }
             structure.apply(kind, key, slot, has_older, &mut self.usage);
         } else {
@@ -643,6 +643,9 @@ impl Log {
 
     /// The newest entry in memory of a key.
     pub(crate) fn slot_of(&self, id: StructureId, key: &[u8]) -> Option<&Slot> {
+        if self.present.knows_nothing() {
+            return self.structures.get(&id)?.body.slot_of(key);
+        }
         let hash = filter::hash_of(id, key);
         let own = match self.present.may_have(hash) {
             true => self.structures.get(&id)?.body.slot_of(key),
@@ -652,16 +655,6 @@ impl Log {
             let frozen = self.frozen.as_ref()?;
             frozen.present.may_have(hash).then(|| frozen.slot_of(id, key))?
         })
-    }
-
-    /// Notes all keys in memory.
-    pub(crate) fn note_all(&mut self) {
-        let Self {
-            structures, present, ..
-        } = self;
-        for (&id, structure) in structures {
-            structure.each_key(|key| present.add(filter::hash_of(id, key)));
-        }
     }
 
     /// Growth by a batch, given what its values replace.
@@ -892,7 +885,7 @@ impl Log {
                     self.pending_usage -= cost;
                     if let Some(structure) = structure {
                         if let Key::Bytes(key) = &pending.key {
-                            self.present.add(filter::hash_of(pending.structure, key));
+                            self.present.add_key(pending.structure, key);
                         }
                         structure.apply(kind, pending.key, pending.slot, has_older, &mut self.usage);
                     }

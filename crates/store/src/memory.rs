@@ -1,4 +1,4 @@
-//! What memory has of maps and trees, frozen or not, and what batches change about it.
+//! The part of maps and trees in memory, frozen or not, and the changes that batches make to it.
 
 use crate::entry::{EntryKind, Op};
 use crate::fetch::Fetch;
@@ -12,6 +12,19 @@ impl Log {
         match &slot.value {
             Some(value) => Fetch::Ready(Arc::clone(value)),
             None => self.fetch(slot.at),
+        }
+    }
+
+    /// Notes all keys in memory.
+    pub(crate) fn note_all(&mut self) {
+        let Self {
+            structures, present, ..
+        } = self;
+        if present.knows_nothing() {
+            return;
+        }
+        for (&id, structure) in structures {
+            structure.each_key(|key| present.add_key(id, key));
         }
     }
 

@@ -48,7 +48,7 @@ pub enum RangeEnd {
     More {
         /// A key.
         after: Box<[u8]>,
-        /// Where the tables are.
+        /// The scan of the tables, as far as it has come.
         tables: Option<Scan>,
     },
 }

@@ -51,6 +51,18 @@ pub(crate) fn tag_of(sector: &[u8], role: Role, number: u64) -> Option<u32> {
     (tag != 0 && word(sector, 0) == checksum(sector, role, tag, number)).then_some(tag)
 }
 
+/// The tag of a sector that is intact in any role.
+pub(crate) fn any_tag_of(sector: &[u8], number: u64) -> Option<u32> {
+    let roles = [
+        Role::Inner,
+        Role::Record,
+        Role::Segment,
+        Role::Checkpoint,
+        Role::Page,
+    ];
+    roles.into_iter().find_map(|role| tag_of(sector, role, number))
+}
+
 /// True where nothing was written, or erased.
 pub(crate) fn is_blank(sector: &[u8]) -> bool {
     sector[..SECTOR_HEADER_BYTES as usize]
@@ -66,20 +78,10 @@ pub(crate) fn judge(sector: &[u8], role: Role, tag: u32, number: u64) -> State {
     match tag_of(sector, role, number) {
         Some(found) if found == tag => State::New,
         Some(_) => State::Old,
-        None => {
-            let roles = [
-                Role::Inner,
-                Role::Record,
-                Role::Segment,
-                Role::Checkpoint,
-                Role::Page,
-            ];
-            let found = roles.into_iter().find_map(|role| tag_of(sector, role, number));
-            match found {
-                Some(found) if found != tag => State::Old,
-                _ => State::Damaged,
-            }
-        }
+        None => match any_tag_of(sector, number) {
+            Some(found) if found != tag => State::Old,
+            _ => State::Damaged,
+        },
     }
 }
 

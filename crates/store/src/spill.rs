@@ -180,7 +180,10 @@ impl Spill {
         self.looked_bytes += runs.saturating_sub(1) * LOOK_BYTES;
         if self.merge_bytes == 0 && self.looked_bytes > 0 {
             let next = log.levels.pick(log.limits.run_tables, &self.cursors, true);
-            self.merge_bytes = next.map_or(u64::MAX, |pick| merge_bytes(log, &pick));
+            self.merge_bytes = next.map_or(u64::MAX, |pick| {
+                let inputs = pick.sources.len() + targets(log, &pick).len();
+                merge_bytes(log, inputs)
+            });
         }
     }
 
@@ -312,15 +315,14 @@ impl Spill {
             self.is_urgent = false;
             return None;
         };
-        self.looked_bytes = self.looked_bytes.saturating_sub(merge_bytes(log, &pick));
-        self.merge_bytes = 0;
+        let targets = targets(log, &pick);
         let Pick { level, sources } = pick;
         let generations = sources.iter().map(|view| view.table.place.generation).collect();
         self.pass = Some(Pass { level, generations });
-        let first = sources.iter().map(View::first).min()?.to_vec();
-        let last = sources.iter().map(View::last).max()?.to_vec();
-        let targets = log.levels.overlapping(level + 1, &first, &last);
         let all = || sources.iter().chain(&targets);
+        let bytes = merge_bytes(log, all().count());
+        self.looked_bytes = self.looked_bytes.saturating_sub(bytes);
+        self.merge_bytes = 0;
         let low = all().map(View::first).min()?.to_vec();
         let high = all().map(View::last).max()?.to_vec();
         let merge = Merge {
@@ -481,12 +483,16 @@ fn is_alone(log: &mut Log, table: &mut Arc<Table>) -> bool {
     is_alone
 }
 
-/// Bytes that a merge reads, about.
-fn merge_bytes(log: &Log, pick: &Pick) -> u64 {
+/// The tables that those of a pick are merged into.
+fn targets(log: &Log, pick: &Pick) -> Vec<View> {
     let first = pick.sources.iter().map(View::first).min().unwrap_or_default();
     let last = pick.sources.iter().map(View::last).max().unwrap_or_default();
-    let targets = log.levels.overlapping(pick.level + 1, first, last);
-    (pick.sources.len() + targets.len()) as u64 * u64::from(log.layout.segment_bytes)
+    log.levels.overlapping(pick.level + 1, first, last)
+}
+
+/// Bytes that a merge of so many tables reads, about.
+fn merge_bytes(log: &Log, tables: usize) -> u64 {
+    tables as u64 * u64::from(log.layout.segment_bytes)
 }
 
 fn job(log: &mut Log, work: Work, count: u32) -> Job {

@@ -3,7 +3,7 @@
 
 mod common;
 use base::{Device, MediaError};
-use common::{Contents, Owned, Rig, State, apply, position_key, roomy, seeds, tiny};
+use common::{Contents, Owned, Rig, State, apply, options, position_key, roomy, seeds, tiny};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use store::{
@@ -276,14 +276,6 @@ fn compare(follower: &Follower, live: &Live, wanted: &State) -> u64 {
         }
     }
     moved
-}
-
-fn options(writes_in_flight_max: usize, spill_bytes: u64) -> Options {
-    Options {
-        writes_in_flight_max,
-        spill_bytes,
-        ..Options::default()
-    }
 }
 
 /// An owner of an area, and how many steps it makes.

@@ -1,10 +1,10 @@
 //! Tables: crash images of what leaves memory and of merges, a model beside it, and areas that hold far more than memory.
 
 mod common;
-use common::{Rig, State, contents, seeds};
+use common::{Rig, State, contents, options, seeds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use store::{Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedValue, Uncached};
+use store::{Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedValue, Uncached, Way};
 
 fn layout() -> Layout {
     Layout {
@@ -14,14 +14,6 @@ fn layout() -> Layout {
         segments: 96,
         atomic_bytes: 64,
         record_bytes_max: 1024,
-    }
-}
-
-fn options(writes_in_flight_max: usize, spill_bytes: u64) -> Options {
-    Options {
-        writes_in_flight_max,
-        spill_bytes,
-        ..Options::default()
     }
 }
 
@@ -62,7 +54,7 @@ fn check_backwards(rig: &mut Rig) {
                 bounds.0.as_ref().map(|key| &key[..]),
                 bounds.1.as_ref().map(|key| &key[..]),
             );
-            let found = rig.engine.range_rev(tree, slices, 1 << 20, None);
+            let found = rig.engine.range(Way::Down, tree, slices, 1 << 20, None);
             let found = found.merge(&mut Uncached(&rig.image)).expect("sound");
             let own = |value: OwnedValue| match value {
                 OwnedValue::Table(value) => value,
@@ -167,8 +159,8 @@ fn check_mirror(rig: &mut Rig, id: store::StructureId) {
     }
     let engine = &mut rig.engine;
     let (up, down) = (
-        engine.range(id, ALL, 1 << 20, None),
-        engine.range_rev(id, ALL, 1 << 20, None),
+        engine.range(Way::Up, id, ALL, 1 << 20, None),
+        engine.range(Way::Down, id, ALL, 1 << 20, None),
     );
     let up = up.merge(&mut Uncached(&rig.image)).expect("sound");
     let mut down = down.merge(&mut Uncached(&rig.image)).expect("sound");

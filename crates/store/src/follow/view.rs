@@ -587,16 +587,6 @@ impl View {
         Some(it.floor()..it.next)
     }
 
-    /// The entries of a structure in tables, from a bound on.
-    fn scan(&self, id: StructureId, from: Bound<&[u8]>, wanted: usize) -> Option<Scan> {
-        let from = match from {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
-        };
-        let has_tables = !self.levels.is_unused() && self.replayed.structures.get(&id)?.kind.has_keys();
-        has_tables.then(|| Scan::up(&self.levels, id, from, wanted))
-    }
-
     fn entry(&self, key: &[u8], slot: &Slot) -> (Box<[u8]>, Option<Fetch>) {
         let fetch = (!slot.at.is_removed()).then(|| self.fetch(slot.at));
         (key.into(), fetch)
@@ -620,12 +610,13 @@ impl View {
         part.memory = some.map(|(key, slot)| self.entry(key, slot)).collect();
         part.has_more = all.next().is_some();
         let same = tables.filter(|scan| scan.is_of(&self.levels));
-        part.tables = same.or_else(|| self.scan(tree, bounds.0, wanted));
+        part.tables = same.or_else(|| Scan::over(&self.levels, tree, Way::Up, bounds, wanted));
         part
     }
 
     pub(super) fn keys(&self, map: StructureId) -> RangePart {
-        let mut part = RangePart::new((Bound::Unbounded, Bound::Unbounded), Way::Up);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let mut part = RangePart::new(all, Way::Up);
         let keys: BTreeMap<&[u8], &Slot> = match self.replayed.structures.get(&map).map(|it| &it.body) {
             Some(Body::Map(map)) => map.iter().collect(),
             Some(Body::Tree(tree)) => tree.iter().map(|(key, slot)| (&**key, slot)).collect(),
@@ -635,7 +626,14 @@ impl View {
             .into_iter()
             .map(|(key, slot)| self.entry(key, slot))
             .collect();
-        part.tables = self.scan(map, Bound::Unbounded, usize::MAX);
+        let has_keys = self
+            .replayed
+            .structures
+            .get(&map)
+            .is_some_and(|it| it.kind.has_keys());
+        part.tables = has_keys
+            .then(|| Scan::over(&self.levels, map, Way::Up, all, usize::MAX))
+            .flatten();
         part
     }
 
@@ -654,17 +652,7 @@ impl View {
             let mut sector = vec![0; layout.sector_bytes as usize];
             medium.read_at(layout.segment_offset(slot) + u64::from(at), &mut sector)?;
             // A segment that is used anew is not erased first: another generation's sector tells.
-            let roles = [
-                Role::Inner,
-                Role::Record,
-                Role::Segment,
-                Role::Checkpoint,
-                Role::Page,
-            ];
-            let mut tags = roles
-                .iter()
-                .filter_map(|&role| sector::tag_of(&sector, role, number));
-            if tags.any(|tag| tag != generation as u32) {
+            if sector::any_tag_of(&sector, number).is_some_and(|tag| tag != generation as u32) {
                 return Ok(FetchError::Moved);
             }
         }

@@ -41,9 +41,21 @@ impl Present {
         Self(vec![0; self.0.len()])
     }
 
+    /// True in areas without tables.
+    pub(crate) fn knows_nothing(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn add(&mut self, hash: u64) {
-        if !self.0.is_empty() {
+        if !self.knows_nothing() {
             set(&mut self.0, hash);
+        }
+    }
+
+    /// Adds a key of a structure.
+    pub(crate) fn add_key(&mut self, structure: StructureId, key: &[u8]) {
+        if !self.knows_nothing() {
+            self.add(hash_of(structure, key));
         }
     }
 

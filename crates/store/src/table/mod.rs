@@ -32,8 +32,10 @@ const MAGIC: &[u8; 4] = b"SEGT";
 
 /// The order in which a range goes through keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
+    /// From the first key on.
     Up,
+    /// From the last key on.
     Down,
 }
 

@@ -6,6 +6,7 @@ use super::{Way, table_key};
 use crate::entry::{KEY_BYTES_MAX, StructureId};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A lookup that goes on in the tables. It needs the engine no more.
@@ -53,7 +54,7 @@ pub struct Scan {
     levels: Arc<Levels>,
     structure: StructureId,
     way: Way,
-    /// Where it begins; `None` when it has begun.
+    /// Its beginning; `None` when it has begun.
     from: Option<Aim>,
     /// Entries that are wanted, about.
     wanted: usize,
@@ -115,8 +116,27 @@ impl Run {
 }
 
 impl Scan {
-    /// Begins with the first key that is not below `from`. Pages with about `wanted` entries are read at once.
-    pub(crate) fn up(levels: &Arc<Levels>, structure: StructureId, from: &[u8], wanted: usize) -> Self {
+    /// The entries of a structure from the first bound on, or down from the last. Pages with about `wanted` entries are read at once.
+    /// `None` if nothing has ever left memory for tables.
+    pub(crate) fn over(
+        levels: &Arc<Levels>,
+        structure: StructureId,
+        way: Way,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        wanted: usize,
+    ) -> Option<Self> {
+        let key = |bound| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        (!levels.is_unused()).then(|| match way {
+            Way::Up => Self::up(levels, structure, key(bounds.0).unwrap_or_default(), wanted),
+            Way::Down => Self::down(levels, structure, key(bounds.1), wanted),
+        })
+    }
+
+    /// Begins with the first key that is not below `from`.
+    fn up(levels: &Arc<Levels>, structure: StructureId, from: &[u8], wanted: usize) -> Self {
         Self {
             levels: Arc::clone(levels),
             structure,
@@ -128,12 +148,7 @@ impl Scan {
     }
 
     /// The same downwards: it begins with the last key that is not above `to`, or with the last one of the structure.
-    pub(crate) fn down(
-        levels: &Arc<Levels>,
-        structure: StructureId,
-        to: Option<&[u8]>,
-        wanted: usize,
-    ) -> Self {
+    fn down(levels: &Arc<Levels>, structure: StructureId, to: Option<&[u8]>, wanted: usize) -> Self {
         // The last key comes before all keys of the next structure.
         let next = || match structure.0.checked_add(1) {
             Some(next) => table_key(StructureId(next), &[]),

@@ -32,6 +32,15 @@ pub fn roomy() -> Layout {
     }
 }
 
+/// Options of an engine whose maps and trees leave memory when they have so many bytes.
+pub fn options(writes_in_flight_max: usize, spill_bytes: u64) -> Options {
+    Options {
+        writes_in_flight_max,
+        spill_bytes,
+        ..Options::default()
+    }
+}
+
 /// A medium that notes writes, and flushes as `None`.
 pub struct Recorded {
     pub image: Vec<u8>,
