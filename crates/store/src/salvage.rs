@@ -10,7 +10,7 @@ use crate::files::{FILES_NAME, WRITES_NAME};
 use crate::format::{SegmentHeader, Superblock};
 use crate::index::{Key, Location};
 use crate::layout::Layout;
-use crate::recover::{OpenError, headers, identify, table_error};
+use crate::recover::{Heads, OpenError, headers, identify, table_error};
 use crate::replay::Replayed;
 use crate::scan::{Piece, Segment, read_segment};
 use crate::sector::{self, Role};
@@ -159,29 +159,7 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
         list: (0, List::default()),
     };
     let heads = headers(medium, &layout)?;
-    let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
-    let newest = newest.max(Some(heads.table));
-    let mut candidates = Vec::new();
-    for (&generation, &(slot, header)) in &heads.log {
-        reader.claims = reader.claims.max(header.durable);
-        reader.tail = reader.tail.max(header.tail);
-        candidates.push(Candidate {
-            header: Some(header),
-            ..Candidate::headless(slot, generation)
-        });
-    }
-    for &slot in &heads.damaged {
-        if let Some(generation) = reader.generation_of(slot, newest.unwrap_or(superblock.generation))? {
-            candidates.push(Candidate::headless(slot, generation));
-        }
-    }
-    candidates.sort_by_key(|it| it.generation);
-    // What lies between two segments that are linked is not of the log.
-    let links: Vec<(u64, u64)> = heads.log.iter().map(|(&to, (_, it))| (it.previous, to)).collect();
-    candidates.retain(|it| {
-        let is_between = |&(from, to): &(u64, u64)| from < it.generation && it.generation < to && from > 0;
-        !links.iter().any(is_between)
-    });
+    let candidates = reader.candidates(&heads, superblock.generation)?;
     let mut pieces = Vec::new();
     for candidate in &candidates {
         reader.scan(candidate, &mut pieces)?;
@@ -195,8 +173,9 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     let list = &reader.list.1;
     let mut found = Found::new(&reader, &superblock, list);
     found.take_all(&pieces, first)?;
-    let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
     let (levels, damaged) = list.open_damaged(medium, &layout);
+    found.take_tables(&levels, medium)?;
+    let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
     report.tables_damaged = damaged;
     let mut generations = vec![0; layout.segments as usize];
     for it in candidates.iter().filter(|it| it.generation >= reader.tail) {
@@ -270,7 +249,9 @@ impl Salvage {
             self.report.structures.push(SalvagedStructure {
                 name: structure.name.to_string(),
                 kind: structure.kind,
-                is_nameless: !described.contains_key(&id),
+                is_nameless: described
+                    .get(&id)
+                    .is_none_or(|(name, _)| **name != *structure.name),
                 kept: structure.met() + in_tables.get(&id).copied().unwrap_or(0),
                 lost: keys.into_iter().collect(),
                 left_out,
@@ -307,6 +288,35 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The segments that the log may have, oldest first. `known`: the highest generation, if no header has it.
+    fn candidates(&mut self, heads: &Heads, known: u64) -> Result<Vec<Candidate>, MediaError> {
+        let newest = heads.log.keys().chain(heads.parts.keys()).copied().max();
+        let newest = newest.max(Some(heads.table));
+        let mut candidates = Vec::new();
+        for (&generation, &(slot, header)) in &heads.log {
+            self.claims = self.claims.max(header.durable);
+            self.tail = self.tail.max(header.tail);
+            candidates.push(Candidate {
+                header: Some(header),
+                ..Candidate::headless(slot, generation)
+            });
+        }
+        for &slot in &heads.damaged {
+            if let Some(generation) = self.generation_of(slot, newest.unwrap_or(known))? {
+                candidates.push(Candidate::headless(slot, generation));
+            }
+        }
+        candidates.sort_by_key(|it| it.generation);
+        // What lies between two segments that are linked is not of the log.
+        let links: Vec<(u64, u64)> = heads.log.iter().map(|(&to, (_, it))| (it.previous, to)).collect();
+        candidates.retain(|it| {
+            let is_between =
+                |&(from, to): &(u64, u64)| from < it.generation && it.generation < to && from > 0;
+            !links.iter().any(is_between)
+        });
+        Ok(candidates)
+    }
+
     /// The generation of a segment whose header is damaged, by its other sectors; `None` if it was never used.
     fn generation_of(&self, slot: u32, newest: u64) -> Result<Option<u64>, MediaError> {
         let layout = &self.layout;
@@ -372,6 +382,27 @@ struct Found<'a> {
     replayed: Replayed,
     lost: Lost,
     report: SalvageReport,
+    unknown: Unknown,
+}
+
+/// Structures that may be there although no description of them can be read.
+#[derive(Default)]
+struct Unknown {
+    /// Nothing that may describe or drop a structure was lost since a segment began with all descriptions.
+    is_excluded: bool,
+    /// Numbers below were described there, or are gone.
+    next: u32,
+    /// Their descriptions are damaged.
+    damaged: BTreeSet<StructureId>,
+    dropped: BTreeSet<StructureId>,
+}
+
+impl Unknown {
+    /// True if entries in tables may be those of a structure with this number that nothing describes.
+    fn may_have(&self, id: StructureId) -> bool {
+        let is_possible = self.damaged.contains(&id) || (!self.is_excluded && id.0 >= self.next);
+        is_possible && !self.dropped.contains(&id)
+    }
 }
 
 impl<'a> Found<'a> {
@@ -381,6 +412,7 @@ impl<'a> Found<'a> {
             replayed: Replayed::new(superblock, list.flushed, !list.tables.is_empty()),
             lost: Lost::new(),
             report: SalvageReport::default(),
+            unknown: Unknown::default(),
         }
     }
 
@@ -407,6 +439,7 @@ impl<'a> Found<'a> {
                 return Ok(());
             }
             self.report.records_lost += header.number - expected;
+            self.unknown.is_excluded &= header.number == expected;
             if read.0 != piece.slot {
                 let bytes = read_segment(self.reader.medium, &layout, piece.slot, layout.segment_bytes)?;
                 read = (piece.slot, bytes);
@@ -422,7 +455,9 @@ impl<'a> Found<'a> {
         }
         // What was called durable, or lies damaged where the next record would be.
         let missing = (self.reader.claims + 1).saturating_sub(next.unwrap_or(1));
-        self.report.records_lost += missing.max(u64::from(has_damage));
+        let missing = missing.max(u64::from(has_damage));
+        self.report.records_lost += missing;
+        self.unknown.is_excluded &= missing == 0;
         Ok(())
     }
 
@@ -440,13 +475,34 @@ impl<'a> Found<'a> {
             false => self.report.records += 1,
         }
         self.report.records_unnamed += u64::from(!is_named);
+        self.unknown.is_excluded &= is_named;
         if piece.at == segment.layout.block_bytes && is_named {
             // A segment begins with a description of every structure: of others the end is lost.
             let ids: Vec<StructureId> = self.replayed.structures.keys().copied().collect();
             for id in ids.into_iter().filter(|id| !described.contains(id)) {
                 self.drop(id);
             }
+            let last = described.last().map_or(0, |id| id.0.saturating_add(1));
+            self.unknown.damaged.retain(|id| described.contains(id));
+            self.unknown.next = last.max(self.replayed.next_structure);
+            self.unknown.is_excluded = true;
         }
+    }
+
+    /// Makes the structures of which only tables have something.
+    fn take_tables(&mut self, levels: &Levels, medium: &dyn Device) -> Result<(), OpenError> {
+        if self.unknown.is_excluded && self.unknown.damaged.is_empty() {
+            return Ok(());
+        }
+        let mut merged = Merged::lenient(levels.all().map(|(_, view)| view));
+        while merged.next(medium).map_err(table_error)? {
+            let (key, held) = merged.entry().map_err(table_error)?;
+            let id = structure_of(key).filter(|id| self.unknown.may_have(*id));
+            if let (Some(id), Some(_)) = (id, held.value) {
+                self.is_there(id, EntryKind::Put);
+            }
+        }
+        Ok(())
     }
 
     fn drop(&mut self, id: StructureId) {
@@ -454,12 +510,16 @@ impl<'a> Found<'a> {
             structure.give_back(&mut self.replayed.usage);
         }
         self.lost.remove(&id);
+        self.unknown.dropped.insert(id);
     }
 
     fn apply(&mut self, record: u64, entry: &Entry<'_>, location: Location, is_damaged: bool) {
         let id = entry.structure;
         match entry.kind {
-            EntryKind::Describe if is_damaged => return,
+            EntryKind::Describe if is_damaged => {
+                self.unknown.damaged.insert(id);
+                return;
+            }
             EntryKind::Describe => drop(self.replayed.take(record, entry, location)),
             EntryKind::Drop => self.drop(id),
             _ => {}
@@ -507,6 +567,8 @@ impl<'a> Found<'a> {
     fn is_there(&mut self, id: StructureId, kind: EntryKind) -> bool {
         if !self.replayed.structures.contains_key(&id) {
             let described = self.reader.described.get(&id).cloned();
+            let is_free = |name: &str| self.replayed.structures.values().all(|it| &*it.name != name);
+            let described = described.filter(|(name, _)| is_free(name));
             let (name, description) = described.unwrap_or_else(|| {
                 let structure = match kind {
                     EntryKind::Push | EntryKind::Acknowledge => Kind::Queue,
@@ -519,7 +581,11 @@ impl<'a> Found<'a> {
                     next: 0,
                     floor: 0,
                 };
-                (format!("recovered-{}", id.0), description)
+                let mut name = format!("recovered-{}", id.0);
+                while !is_free(&name) {
+                    name.push('+');
+                }
+                (name, description)
             });
             self.replayed.describe(id, &name, &description);
         }
