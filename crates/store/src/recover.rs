@@ -14,6 +14,7 @@ use crate::replay::Replayed;
 use crate::scan::{self, Head, Next, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::space::{Space, Start, Used};
+use crate::table::Place;
 use crate::table::job::Values;
 use crate::table::levels::{Levels, List};
 use crate::table::reader::ReadError;
@@ -152,6 +153,7 @@ pub(crate) struct Heads {
     pub parts: Headers<PartHeader>,
     /// The highest generation of a table.
     pub table: u64,
+    pub tables: Vec<Place>,
     /// Slots with a damaged one.
     pub damaged: Vec<u32>,
 }
@@ -172,7 +174,11 @@ impl Heads {
         match scan::head(layout, slot, sector) {
             Head::Blank => {}
             Head::Part(part) => drop(self.parts.insert(part.generation, (slot, part))),
-            Head::Table(table) => self.table = self.table.max(table.generation),
+            Head::Table(table) => {
+                let generation = table.generation;
+                self.table = self.table.max(generation);
+                self.tables.push(Place { slot, generation });
+            }
             Head::Damaged => self.damaged.push(slot),
             Head::Segment(header) => {
                 if self.log.insert(header.generation, (slot, header)).is_some() {

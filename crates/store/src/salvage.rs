@@ -16,7 +16,7 @@ use crate::scan::{Piece, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::table::levels::{Levels, List};
 use crate::table::merged::Merged;
-use crate::table::structure_of;
+use crate::table::{Place, structure_of};
 use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,6 +69,9 @@ pub struct SalvageReport {
     pub records_lost: u64,
     /// Damaged records that do not tell which of their entries are lost.
     pub records_unnamed: u64,
+    /// The newest list of tables is lost. Tables that are newer than the one before are taken for parts of it: keys that were removed may
+    /// have a value again.
+    pub is_list_lost: bool,
     /// Tables that do not tell what is in them: what can be read was found all the same.
     pub tables_damaged: u64,
     /// Pages of tables that are lost. Keys in them have an older value, or none.
@@ -157,6 +160,7 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
         tail: 0,
         described: BTreeMap::new(),
         list: (0, List::default()),
+        may_have_newer: false,
     };
     let heads = headers(medium, &layout)?;
     let candidates = reader.candidates(&heads, superblock.generation)?;
@@ -170,9 +174,10 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     pieces.retain(|it| it.generation >= reader.tail);
     let first = candidates.iter().find(|it| it.generation >= reader.tail);
     let first = first.and_then(|it| it.header).map(|header| header.first);
-    let list = &reader.list.1;
-    let mut found = Found::new(&reader, &superblock, list);
+    let mut list = reader.list.1.clone();
+    let mut found = Found::new(&reader, &superblock, &list);
     found.take_all(&pieces, first)?;
+    found.report.is_list_lost = found.renew(&mut list, &heads);
     let (levels, damaged) = list.open_damaged(medium, &layout);
     found.take_tables(&levels, medium)?;
     let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
@@ -208,7 +213,8 @@ impl Salvage {
         medium: &dyn Device,
         mut f: impl FnMut(StructureId, &[u8], &[u8]),
     ) -> Result<u64, OpenError> {
-        let mut merged = Merged::lenient(self.levels.all().map(|(_, view)| view));
+        let merged = Merged::lenient(self.levels.all().map(|(_, view)| view));
+        let mut merged = merged.by_version(self.report.is_list_lost);
         while merged.next(medium).map_err(table_error)? {
             let (key, held) = merged.entry().map_err(table_error)?;
             let (Some(id), Some(value)) = (structure_of(key), held.value) else {
@@ -283,8 +289,10 @@ struct Reader<'a> {
     claims: u64,
     tail: u64,
     described: Described,
-    /// The newest list of tables, and its record.
+    /// The newest list of tables that can be read, and its record.
     list: (u64, List),
+    /// Something is damaged behind it, which may have been a newer one.
+    may_have_newer: bool,
 }
 
 impl Reader<'_> {
@@ -351,6 +359,8 @@ impl Reader<'_> {
                 self.claims = self.claims.max(header.durable);
                 self.tail = self.tail.max(header.tail);
                 self.note_descriptions(&segment, &piece);
+            } else {
+                self.may_have_newer = true;
             }
             at = piece.end;
             pieces.push(piece);
@@ -360,9 +370,11 @@ impl Reader<'_> {
 
     fn note_descriptions(&mut self, segment: &Segment<'_>, piece: &Piece) {
         let record = piece.header.map_or(0, |header| header.number);
-        segment.readable_entries(piece, |entry, _, is_damaged| {
-            if entry.kind == EntryKind::Tables && !is_damaged && record >= self.list.0 {
-                self.list = List::parse(entry.value).map_or_else(|| self.list.clone(), |list| (record, list));
+        let is_named = segment.readable_entries(piece, |entry, _, is_damaged| {
+            if entry.kind == EntryKind::Tables && record >= self.list.0 {
+                let list = List::parse(entry.value).filter(|_| !is_damaged);
+                self.may_have_newer = list.is_none();
+                self.list = list.map_or_else(|| self.list.clone(), |list| (record, list));
             }
             let name = core::str::from_utf8(entry.key);
             if entry.kind == EntryKind::Describe
@@ -373,6 +385,7 @@ impl Reader<'_> {
                 self.described.entry(entry.structure).or_insert_with(described);
             }
         });
+        self.may_have_newer |= !is_named;
     }
 }
 
@@ -487,6 +500,27 @@ impl<'a> Found<'a> {
             self.unknown.next = last.max(self.replayed.next_structure);
             self.unknown.is_excluded = true;
         }
+    }
+
+    /// If the newest list may be lost, adds tables to the one before that are newer than it. True if there are any.
+    fn renew(&self, list: &mut List, heads: &Heads) -> bool {
+        let newer = |place: &&Place| place.generation > list.newest();
+        let newer: Vec<Place> = heads.tables.iter().filter(newer).copied().collect();
+        let may_have = self.reader.may_have_newer || self.report.records_lost > 0;
+        if newer.is_empty() || !may_have {
+            return false;
+        }
+        let log = heads
+            .log
+            .iter()
+            .map(|(&generation, &(slot, _))| (slot, generation));
+        let parts = heads
+            .parts
+            .iter()
+            .map(|(&generation, &(slot, _))| (slot, generation));
+        let tables = heads.tables.iter().map(|place| (place.slot, place.generation));
+        list.renew(&newer, &log.chain(parts).chain(tables).collect());
+        true
     }
 
     /// Makes the structures of which only tables have something.

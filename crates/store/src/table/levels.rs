@@ -7,6 +7,7 @@ use crate::format::{u32_at, u64_at};
 use crate::layout::Layout;
 use base::Device;
 use core::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. Beyond lies no medium.
@@ -118,6 +119,27 @@ impl List {
             tables,
             bounds,
         })
+    }
+
+    /// Adds tables that a newer list may have had: the newest ones of all. Listed tables are left out if their places, by slot, have
+    /// something else by now.
+    pub(crate) fn renew(&mut self, newer: &[Place], places: &BTreeMap<u32, u64>) {
+        self.tables.retain(|it| {
+            let now = places.get(&it.place.slot);
+            now.is_none_or(|generation| *generation == it.place.generation)
+        });
+        let listed = |place: &Place| Listed {
+            place: *place,
+            level: 0,
+            bound: UNBOUND,
+        };
+        self.tables.extend(newer.iter().map(listed));
+    }
+
+    /// The highest generation of its tables.
+    pub(crate) fn newest(&self) -> u64 {
+        let generations = self.tables.iter().map(|it| it.place.generation);
+        generations.max().unwrap_or(0)
     }
 
     /// Opens the tables of the list. `Err` has the place in the area of what is damaged.

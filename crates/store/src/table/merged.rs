@@ -13,16 +13,21 @@ struct Input {
     stream: Option<Stream>,
     key: Vec<u8>,
     /// Of two entries with one key that of the input with the lower age counts.
-    age: usize,
+    age: u64,
 }
 
 impl Input {
-    fn order(&self) -> (&[u8], usize) {
+    fn order(&self) -> (&[u8], u64) {
         (&self.key, self.age)
     }
 
     /// Goes to the first entry, if it is not there yet, or else to the next one. False at the end.
-    fn advance(&mut self, medium: &dyn Device, lost: Option<&mut u64>) -> Result<bool, ReadError> {
+    fn advance(
+        &mut self,
+        medium: &dyn Device,
+        lost: Option<&mut u64>,
+        by_version: bool,
+    ) -> Result<bool, ReadError> {
         let stream = match &mut self.stream {
             Some(stream) => {
                 stream.advance();
@@ -40,7 +45,12 @@ impl Input {
         loop {
             match stream.fill(medium) {
                 Ok(false) => return Ok(false),
-                Ok(true) if take_key(&mut self.key, stream)? && self.view.has(&self.key) => return Ok(true),
+                Ok(true) if take_key(&mut self.key, stream)? && self.view.has(&self.key) => {
+                    if let (true, Some((_, held))) = (by_version, stream.entry()) {
+                        self.age = u64::MAX - held.version;
+                    }
+                    return Ok(true);
+                }
                 Ok(true) => stream.advance(),
                 Err(_) => {
                     *lost += 1;
@@ -67,6 +77,8 @@ pub(crate) struct Merged {
     shown: Option<Input>,
     /// Pages that were left out as they are damaged. `None`: a damaged page is an error.
     pub lost: Option<u64>,
+    /// The entry that was made last counts, whichever table has it.
+    by_version: bool,
 }
 
 impl Merged {
@@ -76,12 +88,17 @@ impl Merged {
             view: view.clone(),
             stream: None,
             key: view.first().to_vec(),
-            age,
+            age: age as u64,
         };
         let mut inputs: Vec<Input> = views.enumerate().map(input).collect();
         inputs.sort_by(|a, b| b.order().cmp(&a.order()));
         let (shown, lost) = (None, None);
-        Self { inputs, shown, lost }
+        Self {
+            inputs,
+            shown,
+            lost,
+            by_version: false,
+        }
     }
 
     /// The same, without what is damaged.
@@ -90,6 +107,12 @@ impl Merged {
             lost: Some(0),
             ..Self::new(views)
         }
+    }
+
+    /// The same of tables of which nobody knows the order: what they have tells, if it is so.
+    pub(crate) fn by_version(mut self, is_so: bool) -> Self {
+        self.by_version = is_so;
+        self
     }
 
     /// Goes to the next key; false at the end.
@@ -110,7 +133,7 @@ impl Merged {
     }
 
     fn go_on(&mut self, mut input: Input, medium: &dyn Device) -> Result<(), ReadError> {
-        if input.advance(medium, self.lost.as_mut())? {
+        if input.advance(medium, self.lost.as_mut(), self.by_version)? {
             let at = self.inputs.partition_point(|it| it.order() > input.order());
             self.inputs.insert(at, input);
         }

@@ -94,6 +94,8 @@ fn tell(
             "opens": false, "damage": damage.to_string(), "copy": copy, "records": report.records,
             "records_damaged": report.records_damaged, "records_lost": report.records_lost,
             "records_unnamed": report.records_unnamed, "structures": structures,
+            "list_lost": report.is_list_lost, "tables_damaged": report.tables_damaged,
+            "pages_lost": report.pages_lost,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -134,7 +136,29 @@ fn tell(
             report.records + report.records_damaged + report.records_lost
         );
     }
+    tell_tables(report);
     Ok(())
+}
+
+/// Tells what is lost of tables.
+fn tell_tables(report: &SalvageReport) {
+    if report.is_list_lost {
+        println!(
+            "  the newest list of tables is lost: keys that were removed or overwritten may have an older value"
+        );
+    }
+    if report.tables_damaged > 0 {
+        println!(
+            "  {} tables do not tell what they have: all of them that can be read is kept",
+            report.tables_damaged
+        );
+    }
+    if report.pages_lost > 0 {
+        println!(
+            "  {} pages of tables are lost: their keys have an older value, or none",
+            report.pages_lost
+        );
+    }
 }
 
 fn copy_path(path: &Path, to: Option<&Path>) -> anyhow::Result<PathBuf> {
