@@ -70,7 +70,7 @@ pub use paged::PageView;
 pub use range::{OwnedEntry, OwnedValue, RangeEnd, RangePart, RangeValue};
 pub use recover::{OpenError, RecoveryReport};
 pub use repair::RepairError;
-pub use salvage::{EntryKey, Salvage, SalvageReport, SalvagedStructure, salvage};
+pub use salvage::{EntryKey, LostPages, Salvage, SalvageReport, SalvagedStructure, salvage};
 pub use table::Way;
 pub use table::job::{Job, JobError, Left};
 pub use table::reader::{PageAt, Pages, Piece, ReadError, Uncached};

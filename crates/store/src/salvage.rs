@@ -8,14 +8,14 @@ use crate::checkpoint;
 use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId};
 use crate::files::{FILES_NAME, WRITES_NAME};
 use crate::format::{SegmentHeader, Superblock};
-use crate::index::{Key, Location};
+use crate::index::{Key, Location, Structure};
 use crate::layout::Layout;
 use crate::recover::{Heads, OpenError, headers, identify, table_error};
 use crate::replay::Replayed;
 use crate::scan::{Piece, Segment, read_segment};
 use crate::sector::{self, Role};
 use crate::table::levels::{Levels, List};
-use crate::table::merged::Merged;
+use crate::table::merged::{Gap, Merged};
 use crate::table::{Place, structure_of};
 use base::{Device, MediaError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,32 @@ impl From<&Key> for EntryKey {
         match key {
             Key::Position(position) => Self::Position(*position),
             Key::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+/// Pages of a table that cannot be read, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostPages {
+    /// Of the first one, in bytes of the area.
+    pub offset: u64,
+    /// The structure and the key that no lost key is below, and those that none is above. Both may be there. `None` if the table does
+    /// not tell them.
+    pub keys: Option<[(String, Vec<u8>); 2]>,
+}
+
+impl LostPages {
+    pub(crate) fn new(gap: &Gap, structures: &BTreeMap<StructureId, Structure>) -> Self {
+        let named = |key: &[u8]| {
+            let id = structure_of(key)?;
+            let number = || format!("structure {}", id.0);
+            let name = structures.get(&id).map_or_else(number, |it| it.name.to_string());
+            Some((name, key[4..].to_vec()))
+        };
+        let (offset, keys) = (gap.offset, named(&gap.from).zip(named(&gap.to)));
+        Self {
+            offset,
+            keys: keys.map(|(from, to)| [from, to]),
         }
     }
 }
@@ -75,7 +101,7 @@ pub struct SalvageReport {
     /// Tables that do not tell what is in them: what can be read was found all the same.
     pub tables_damaged: u64,
     /// Pages of tables that are lost. Keys in them have an older value, or none.
-    pub pages_lost: u64,
+    pub pages_lost: Vec<LostPages>,
     /// By number.
     pub structures: Vec<SalvagedStructure>,
 }
@@ -195,8 +221,9 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
         report,
     };
     let mut kept: BTreeMap<StructureId, u64> = BTreeMap::new();
-    salvage.report.pages_lost =
-        salvage.each_in_tables(medium, |id, _, _| *kept.entry(id).or_default() += 1)?;
+    let gaps = salvage.each_in_tables(medium, |id, _, _| *kept.entry(id).or_default() += 1)?;
+    let structures = &salvage.replayed.structures;
+    salvage.report.pages_lost = gaps.iter().map(|gap| LostPages::new(gap, structures)).collect();
     salvage.conclude(lost, &reader.described, &kept);
     Ok(salvage)
 }
@@ -207,12 +234,12 @@ impl Salvage {
         &self.report
     }
 
-    /// Calls `f` with structure, key and value of each entry that tables have and the log does not change; how many pages are lost.
+    /// Calls `f` with structure, key and value of each entry that tables have and the log does not change; what cannot be read.
     pub(crate) fn each_in_tables(
         &self,
         medium: &dyn Device,
         mut f: impl FnMut(StructureId, &[u8], &[u8]),
-    ) -> Result<u64, OpenError> {
+    ) -> Result<Vec<Gap>, OpenError> {
         let merged = Merged::lenient(self.levels.all().map(|(_, view)| view));
         let mut merged = merged.by_version(self.report.is_list_lost);
         while merged.next(medium).map_err(table_error)? {
@@ -225,7 +252,7 @@ impl Salvage {
                 f(id, &key[4..], value);
             }
         }
-        Ok(merged.lost.unwrap_or(0))
+        Ok(merged.gaps())
     }
 
     /// Counts what is there and what is lost, and ends a journal of files before its first lost change.

@@ -2,12 +2,15 @@
 
 use crate::entry::{Entry, EntryKind, StructureId};
 use crate::fetch::Found;
-use crate::recover::{OpenError, check, survey, table_error};
+use crate::layout::SECTOR_HEADER_BYTES;
+use crate::recover::{OpenError, Survey, check, survey, table_error};
 use crate::replay::Replayed;
-use crate::salvage::EntryKey;
-use crate::table::merged::Merged;
-use crate::table::reader;
-use crate::table::structure_of;
+use crate::salvage::{EntryKey, LostPages};
+use crate::table::levels::View;
+use crate::table::merged::{Gap, Merged};
+use crate::table::page::{Extent, blocks_of};
+use crate::table::reader::{self, Pages, Uncached};
+use crate::table::{Meta, structure_of};
 use base::Device;
 use std::collections::BTreeMap;
 
@@ -127,8 +130,8 @@ pub struct Examination {
     pub entries: u64,
     /// Structure and key of each entry whose value cannot be read.
     pub unreadable: Vec<(String, EntryKey)>,
-    /// Pages of tables that cannot be read: what they have is not known.
-    pub pages_unreadable: u64,
+    /// Pages of tables that cannot be read. Reading keys of them fails, or those above in memory and newer tables are found.
+    pub pages_unreadable: Vec<LostPages>,
 }
 
 /// Opens the area without a change, and reads every value.
@@ -175,6 +178,42 @@ pub fn examine(medium: &dyn Device) -> Result<Examination, OpenError> {
         let is_hidden = structure.is_none_or(|it| it.entry_of(&key[4..]).is_some());
         found.entries += u64::from(held.value.is_some() && !is_hidden);
     }
-    found.pages_unreadable = merged.lost.unwrap_or(0);
+    let mut gaps = merged.gaps();
+    gaps.extend(
+        levels
+            .all()
+            .filter_map(|(_, view)| damaged_way(view, &survey, medium)),
+    );
+    let lost = gaps.iter().map(|gap| LostPages::new(gap, &replayed.structures));
+    found.pages_unreadable = lost.collect();
     Ok(found)
+}
+
+/// A damaged page of a table's filter, or above its leaves: whoever looks a key up may need it. Only a range of all keys can be told.
+fn damaged_way(view: &View, survey: &Survey, medium: &dyn Device) -> Option<Gap> {
+    let layout = &survey.superblock.layout;
+    let Meta {
+        leaves_end, blocks, ..
+    } = view.table.meta;
+    let mut block = leaves_end;
+    while block < blocks {
+        let mut extent = Extent { block, blocks: 1 };
+        let at = view.table.page_at(extent)?;
+        let mut bytes = vec![0; at.length()];
+        let length = medium.read_at(at.offset(), &mut bytes).ok().and_then(|()| {
+            let payload = bytes.get(SECTOR_HEADER_BYTES as usize..layout.sector_bytes as usize)?;
+            blocks_of(layout, payload)
+        });
+        extent.blocks = length.unwrap_or(0);
+        let page = view.table.page_at(extent);
+        if page.is_none_or(|page| Uncached(medium).page(&page).is_err()) {
+            return Some(Gap {
+                offset: at.offset(),
+                from: view.first().to_vec(),
+                to: view.last().to_vec(),
+            });
+        }
+        block += extent.blocks;
+    }
+    None
 }

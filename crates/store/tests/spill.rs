@@ -268,7 +268,7 @@ fn readable(image: &[u8], options: Options) -> Option<BTreeMap<u32, Vec<u8>>> {
 #[test]
 fn every_flipped_bit_of_a_table_is_detected_and_its_repair_keeps_what_can_be_read() {
     let (rig, map) = spilled(11);
-    let (mut flips, mut refused) = (0, 0);
+    let (mut flips, mut refused, mut named) = (0, 0, 0);
     let good = readable(&rig.image, rig.options).expect("sound");
     assert_eq!(good.len(), 280);
     let logs: Vec<_> = rig.engine.log_ranges().iter().map(|range| range.0).collect();
@@ -298,6 +298,21 @@ fn every_flipped_bit_of_a_table_is_detected_and_its_repair_keeps_what_can_be_rea
             continue;
         }
         flips += 1;
+        if let Some(found) = &found {
+            let gone = good.keys().filter(|key| !found.contains_key(key));
+            let pages = store::examine(&image).expect("it opens").pages_unreadable;
+            let is_named = |key: &&u32| {
+                let key = ("s1".to_owned(), key.to_be_bytes().to_vec());
+                let keys = pages.iter().filter_map(|page| page.keys.as_ref());
+                keys.into_iter().any(|[from, to]| *from <= key && key <= *to)
+            };
+            assert_eq!(
+                gone.clone().find(|key| !is_named(key)),
+                None,
+                "byte {byte}: {pages:?}"
+            );
+            named += gone.count();
+        }
         let salvage = store::salvage(&image).expect("a superblock is left");
         let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
         salvage.write(&image, &mut copy).expect("the copy takes it");
@@ -316,7 +331,10 @@ fn every_flipped_bit_of_a_table_is_detected_and_its_repair_keeps_what_can_be_rea
         assert!(kept.len() >= 200, "byte {byte}: {} of 280", kept.len());
     }
     let _ = map;
-    assert!(flips > 300 && refused > 3, "{flips} told, {refused} refused");
+    assert!(
+        flips > 300 && refused > 3 && named > 300,
+        "{flips} told, {refused} refused, {named} named"
+    );
 }
 
 /// bug: a repair took an older list of tables if the newest one was damaged: what had left memory since was not in the copy, and nobody was

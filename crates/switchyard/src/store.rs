@@ -12,7 +12,7 @@ use area::{Area, AreaOptions};
 use base::Device;
 use clap::Args;
 use clap::Subcommand;
-use medium::{judged, keys, open, text};
+use medium::{judged, keys, open, pages, tell_pages, text};
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -204,13 +204,26 @@ fn damaged(path: &Path, medium: &MediaFile, damage: OpenError, as_json: bool) ->
     let found = store::examine(medium);
     if as_json {
         let unreadable = found.as_ref().map(|found| keys(&found.unreadable));
+        let lost = found.as_ref().map(|found| pages(&found.pages_unreadable));
         let value = json!({
             "sound": false, "damage": damage.to_string(), "opens": found.is_ok(),
-            "unreadable": unreadable.unwrap_or_default(),
+            "unreadable": unreadable.unwrap_or_default(), "pages_unreadable": lost.unwrap_or_default(),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
     }
     match found {
+        Ok(found) if !found.pages_unreadable.is_empty() => {
+            if !as_json {
+                tell_pages(
+                    &found.pages_unreadable,
+                    "cannot be read: overwrite or remove them",
+                );
+            }
+            bail!(
+                "{error}; programs open the area, and read everything else: {} entries",
+                found.entries - found.unreadable.len() as u64
+            )
+        }
         Ok(found) => bail!(
             "{error}; programs open the area by a checkpoint of its index, and read {} of {} entries: copy what you need \
              while it opens",

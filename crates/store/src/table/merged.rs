@@ -6,6 +6,16 @@ use super::reader::{ReadError, Stream};
 use crate::damage::FetchError;
 use base::Device;
 
+/// Pages of a table that cannot be read, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Of the first one, in the area.
+    pub offset: u64,
+    /// No key below, and no key above was in there. Keys of tables; empty ones if that is not known.
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+}
+
 /// Entries of a view, in order.
 struct Input {
     view: View,
@@ -25,7 +35,7 @@ impl Input {
     fn advance(
         &mut self,
         medium: &dyn Device,
-        lost: Option<&mut u64>,
+        lost: Option<&mut Vec<Gap>>,
         by_version: bool,
     ) -> Result<bool, ReadError> {
         let stream = match &mut self.stream {
@@ -42,8 +52,16 @@ impl Input {
         let Some(lost) = lost else {
             return Ok(stream.fill(medium)? && take_key(&mut self.key, stream)?);
         };
+        // The first key behind a gap may be one that does not count.
+        let mut is_open = false;
         loop {
-            match stream.fill(medium) {
+            let filled = stream.fill(medium);
+            if let (true, Ok(has_entry), Some(gap)) = (is_open, &filled, lost.last_mut()) {
+                let next = stream.entry().filter(|_| *has_entry);
+                gap.to = next.map_or(self.view.last(), |(key, _)| key).to_vec();
+                is_open = false;
+            }
+            match filled {
                 Ok(false) => return Ok(false),
                 Ok(true) if take_key(&mut self.key, stream)? && self.view.has(&self.key) => {
                     if let (true, Some((_, held))) = (by_version, stream.entry()) {
@@ -53,7 +71,12 @@ impl Input {
                 }
                 Ok(true) => stream.advance(),
                 Err(_) => {
-                    *lost += 1;
+                    lost.push(Gap {
+                        offset: stream.offset(),
+                        from: self.key.clone(),
+                        to: Vec::new(),
+                    });
+                    is_open = true;
                     stream.skip_damage(medium);
                 }
             }
@@ -76,7 +99,7 @@ pub(crate) struct Merged {
     /// Of the entry that is shown.
     shown: Option<Input>,
     /// Pages that were left out as they are damaged. `None`: a damaged page is an error.
-    pub lost: Option<u64>,
+    lost: Option<Vec<Gap>>,
     /// The entry that was made last counts, whichever table has it.
     by_version: bool,
 }
@@ -104,7 +127,7 @@ impl Merged {
     /// The same, without what is damaged.
     pub(crate) fn lenient<'a>(views: impl Iterator<Item = &'a View>) -> Self {
         Self {
-            lost: Some(0),
+            lost: Some(Vec::new()),
             ..Self::new(views)
         }
     }
@@ -138,6 +161,15 @@ impl Merged {
             self.inputs.insert(at, input);
         }
         Ok(())
+    }
+
+    /// What was left out.
+    pub(crate) fn gaps(self) -> Vec<Gap> {
+        let mut gaps = self.lost.unwrap_or_default();
+        // Bounds of views hide what was below.
+        gaps.retain(|gap| gap.to.is_empty() || gap.from <= gap.to);
+        gaps.sort_by(|a, b| (&a.from, a.offset).cmp(&(&b.from, b.offset)));
+        gaps
     }
 
     /// The present key and its entry.

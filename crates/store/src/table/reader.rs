@@ -207,7 +207,7 @@ impl Table {
     }
 
     /// A page of it; `None` if there can be none.
-    fn page_at(&self, extent: Extent) -> Option<PageAt> {
+    pub(crate) fn page_at(&self, extent: Extent) -> Option<PageAt> {
         let end = extent
             .block
             .checked_add(extent.blocks)?

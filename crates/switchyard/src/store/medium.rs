@@ -5,7 +5,10 @@ use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::path::Path;
-use store::{EntryKey, OpenError};
+use store::{EntryKey, LostPages, OpenError};
+
+/// Damaged places of tables that people are told; the JSON has all.
+const PAGES_TOLD: usize = 20;
 
 /// Takes the medium, to read it; it may be immutable, or on a read-only file system.
 pub(super) fn open(path: &Path) -> anyhow::Result<MediaFile> {
@@ -61,4 +64,37 @@ pub(super) fn key(key: &EntryKey) -> Value {
 pub(super) fn keys(entries: &[(String, EntryKey)]) -> Vec<Value> {
     let entry = |(name, it): &(String, EntryKey)| json!({ "structure": name, "key": key(it) });
     entries.iter().map(entry).collect()
+}
+
+/// Damaged parts of tables, for JSON.
+pub(super) fn pages(pages: &[LostPages]) -> Vec<Value> {
+    let place = |it: &(String, Vec<u8>)| json!({ "structure": it.0, "key": text(&it.1) });
+    let page = |it: &LostPages| {
+        let keys = it.keys.as_ref();
+        json!({ "offset": it.offset, "from": keys.map(|keys| place(&keys[0])), "to": keys.map(|keys| place(&keys[1])) })
+    };
+    pages.iter().map(page).collect()
+}
+
+/// Tells people of damaged parts of tables: their keys `fate`.
+pub(super) fn tell_pages(pages: &[LostPages], fate: &str) {
+    for it in pages.iter().take(PAGES_TOLD) {
+        match &it.keys {
+            Some([from, to]) => println!(
+                "  byte {}: keys from {} of {} to {} of {} {fate}",
+                it.offset,
+                text(&from.1),
+                from.0,
+                text(&to.1),
+                to.0
+            ),
+            None => println!(
+                "  byte {}: keys of a table that does not name them {fate}",
+                it.offset
+            ),
+        }
+    }
+    if pages.len() > PAGES_TOLD {
+        println!("  and {} more places: --json lists all", pages.len() - PAGES_TOLD);
+    }
 }

@@ -1,6 +1,6 @@
 //! `switchyard store repair`: decides, tells, and then writes a copy. The damaged area is only read.
 
-use super::medium::{judged, key, keys, open};
+use super::medium::{judged, key, keys, open, pages, tell_pages};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use base::Device;
@@ -44,7 +44,7 @@ fn opens(path: &Path, found: &store::Examination, as_json: bool) -> anyhow::Resu
     if as_json {
         let value = json!({
             "opens": true, "entries": found.entries, "needs_checkpoint": found.needs_checkpoint,
-            "unreadable": keys(&found.unreadable),
+            "unreadable": keys(&found.unreadable), "pages_unreadable": pages(&found.pages_unreadable),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
@@ -53,6 +53,10 @@ fn opens(path: &Path, found: &store::Examination, as_json: bool) -> anyhow::Resu
             "  {} of {} entries can be read",
             found.entries - unreadable as u64,
             found.entries
+        );
+        tell_pages(
+            &found.pages_unreadable,
+            "cannot be read: overwrite or remove them",
         );
         for (name, it) in found.unreadable.iter().take(KEYS_TOLD) {
             println!(
@@ -66,7 +70,7 @@ fn opens(path: &Path, found: &store::Examination, as_json: bool) -> anyhow::Resu
             );
         }
     }
-    match unreadable {
+    match unreadable + found.pages_unreadable.len() {
         0 => Ok(()),
         count => Err(Failure::Problems(count).into()),
     }
@@ -95,7 +99,7 @@ fn tell(
             "records_damaged": report.records_damaged, "records_lost": report.records_lost,
             "records_unnamed": report.records_unnamed, "structures": structures,
             "list_lost": report.is_list_lost, "tables_damaged": report.tables_damaged,
-            "pages_lost": report.pages_lost,
+            "pages_lost": pages(&report.pages_lost),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
@@ -153,12 +157,7 @@ fn tell_tables(report: &SalvageReport) {
             report.tables_damaged
         );
     }
-    if report.pages_lost > 0 {
-        println!(
-            "  {} pages of tables are lost: their keys have an older value, or none",
-            report.pages_lost
-        );
-    }
+    tell_pages(&report.pages_lost, "have an older value, or none");
 }
 
 fn copy_path(path: &Path, to: Option<&Path>) -> anyhow::Result<PathBuf> {
