@@ -95,6 +95,12 @@ impl Layout {
         2 * SUPERBLOCK_BYTES + u64::from(slot) * u64::from(self.segment_bytes)
     }
 
+    /// The segment slot that has this byte of the area.
+    pub(crate) fn slot_at(&self, offset: u64) -> u32 {
+        let within = offset.saturating_sub(2 * SUPERBLOCK_BYTES);
+        (within / u64::from(self.segment_bytes)) as u32
+    }
+
     /// Payload bytes of a sector.
     pub(crate) fn payload_bytes(&self) -> u32 {
         self.sector_bytes - SECTOR_HEADER_BYTES

@@ -192,6 +192,10 @@ pub struct Stats {
     pub jobs_failed: u64,
     /// Tables, each of a segment.
     pub tables: u32,
+    /// Those of them that merges have found damaged: they stay, and take no part in merges.
+    pub tables_damaged: u32,
+    /// Where the first of these is damaged, in bytes of the area.
+    pub table_damaged_at: Option<u64>,
     /// Reads of the cleaner that failed.
     pub read_errors: u64,
     /// Damage that keeps the space of the oldest segment, and so all space, from being reclaimed: its byte in the area. It

@@ -11,7 +11,7 @@ use crate::layout::CLEANER_SEGMENTS;
 use crate::limits::{FLUSH_SEGMENTS_MIN, MERGE_SEGMENTS, behind, entries_in, table_count};
 use crate::log::{Access, JOB_SEGMENTS_MAX, Log, Ticket, TicketState};
 use crate::table::job::{Job, JobError, Made, Merge, Work};
-use crate::table::levels::{LEVELS_MAX, Levels, Pick, View};
+use crate::table::levels::{LEVELS_MAX, Levels, Pick, Step, View};
 use crate::table::reader::{ReadError, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub(crate) struct Spill {
     /// A job failed when this was the log's newest segment: nothing is tried again before the next one, so that generations that failed
     /// jobs have used are soon below one that is on the medium.
     failed_in: Option<u64>,
+    /// Generations of tables that cannot be read in one place at least: merges go around them.
+    damaged: BTreeSet<u64>,
 }
 
 struct Pass {
@@ -70,6 +72,7 @@ enum State {
         retired: Vec<Arc<Table>>,
         made: Made,
         is_flush: bool,
+        was_sunk: bool,
     },
 }
 
@@ -79,6 +82,8 @@ struct Running {
     inputs: Vec<View>,
     level: usize,
     is_flush: bool,
+    /// Instead of a merge: this damaged table of the level goes one deeper.
+    sunk: Option<View>,
 }
 
 impl Default for Spill {
@@ -92,6 +97,7 @@ impl Default for Spill {
             is_urgent: false,
             flushed_to: None,
             failed_in: None,
+            damaged: BTreeSet::new(),
             freezes: 0,
             looked_bytes: 0,
             merge_bytes: 0,
@@ -179,11 +185,13 @@ impl Spill {
         let runs = log.levels.runs() as u64;
         self.looked_bytes += runs.saturating_sub(1) * LOOK_BYTES;
         if self.merge_bytes == 0 && self.looked_bytes > 0 {
-            let next = log.levels.pick(log.limits.run_tables, &self.cursors, true);
-            self.merge_bytes = next.map_or(u64::MAX, |pick| {
-                let inputs = pick.sources.len() + targets(log, &pick).len();
-                merge_bytes(log, inputs)
-            });
+            let next = log
+                .levels
+                .pick(log.limits.run_tables, &self.cursors, true, &self.damaged);
+            self.merge_bytes = match next {
+                Some(Step::Merge(pick)) => merge_bytes(log, pick.sources.len() + targets(log, &pick).len()),
+                Some(Step::Sink(..)) | None => u64::MAX,
+            };
         }
     }
 
@@ -201,7 +209,7 @@ impl Spill {
         let newest = log.levels.levels.first().map_or(0, Vec::len) as u64;
         let lags = newest > LAG_MAX * Levels::tables_max(0, log.limits.run_tables);
         is_wanted
-            && !lags
+            && !(lags && self.pick(log).is_some())
             && self.has_segments(
                 log,
                 self.flush_tables(log).min(FLUSH_SEGMENTS_MIN) + MERGE_SEGMENTS,
@@ -296,24 +304,38 @@ impl Spill {
     }
 
     /// What is to be merged next.
-    fn pick(&self, log: &Log) -> Option<Pick> {
+    fn pick(&self, log: &Log) -> Option<Step> {
         if let Some(pass) = &self.pass {
             let views = log.levels.levels.get(pass.level).into_iter().flatten();
             let is_source = |view: &&View| pass.generations.contains(&view.table.place.generation);
             let sources: Vec<View> = views.filter(is_source).cloned().collect();
             if !sources.is_empty() {
                 let level = pass.level;
-                return Some(Pick { level, sources });
+                return Some(Step::Merge(Pick { level, sources }));
             }
         }
         let everything = self.is_urgent || self.is_merge_asked_for();
-        log.levels.pick(log.limits.run_tables, &self.cursors, everything)
+        log.levels
+            .pick(log.limits.run_tables, &self.cursors, everything, &self.damaged)
     }
 
     fn merge(&mut self, log: &mut Log) -> Option<Job> {
-        let Some(pick) = self.pick(log) else {
-            self.is_urgent = false;
-            return None;
+        let pick = match self.pick(log) {
+            Some(Step::Merge(pick)) => pick,
+            Some(Step::Sink(level, view)) => {
+                let running = Running {
+                    level,
+                    sunk: Some(view),
+                    ..Running::default()
+                };
+                self.pass = None;
+                self.state = State::Made(running, Made::default());
+                return None;
+            }
+            None => {
+                self.is_urgent = false;
+                return None;
+            }
         };
         let targets = targets(log, &pick);
         let Pick { level, sources } = pick;
@@ -335,7 +357,7 @@ impl Spill {
         self.state = State::Running(Running {
             inputs: sources.into_iter().chain(targets).collect(),
             level,
-            is_flush: false,
+            ..Running::default()
         });
         Some(job(log, Work::Merge(merge), count))
     }
@@ -365,7 +387,7 @@ impl Spill {
                 // What the medium has of other writes is not known either.
                 Err(JobError::Write(_)) => log.latch(),
                 Err(JobError::Read(ReadError::Fetch(FetchError::Damaged { offset }))) => {
-                    log.stats.damaged_at = Some(offset);
+                    self.note_damage(log, &running, offset);
                 }
                 _ => {}
             }
@@ -374,6 +396,20 @@ impl Spill {
         }
         self.state = State::Made(running, made);
         self.step(log, cleaning, checkpoints);
+    }
+
+    /// A job could not read what is at `offset`. A table stays where it is from now on.
+    fn note_damage(&mut self, log: &mut Log, running: &Running, offset: u64) {
+        let slot = log.layout.slot_at(offset);
+        let mut inputs = running.inputs.iter().map(|view| view.table.place);
+        match inputs.find(|place| place.slot == slot) {
+            Some(place) => {
+                self.damaged.insert(place.generation);
+                log.stats.tables_damaged = self.damaged.len() as u32;
+                log.stats.table_damaged_at.get_or_insert(offset);
+            }
+            None => log.stats.damaged_at = Some(offset),
+        }
     }
 
     /// Nothing of a job counts: what was frozen is as before.
@@ -412,6 +448,7 @@ impl Spill {
         if room.is_err() {
             return;
         }
+        let was_sunk = running.sunk.is_some();
         if let (Some(bound), false) = (&made.bound, running.is_flush) {
             self.cursors[running.level] = bound.to_vec();
         } else if let Some(last) = running.inputs.first() {
@@ -425,6 +462,7 @@ impl Spill {
             retired,
             made,
             is_flush: running.is_flush,
+            was_sunk,
         };
     }
 
@@ -441,11 +479,16 @@ impl Spill {
             retired,
             made,
             is_flush,
+            was_sunk,
             ..
         } = core::mem::replace(&mut self.state, State::Idle)
         {
             log.levels = Arc::new(levels);
             self.merge_bytes = 0;
+            self.reclaim_from(log, retired);
+            if was_sunk {
+                return;
+            }
             if !is_flush {
                 log.stats.merges += 1;
             } else if made.bound.is_some() {
@@ -458,14 +501,17 @@ impl Spill {
             }
             self.is_urgent = false;
             self.failed_in = None;
-            self.retired.extend(retired);
-            self.reclaim(log);
         }
     }
 
     /// Memory that is not needed any more.
     pub(crate) fn trash(&mut self) -> Vec<Arc<Frozen>> {
         core::mem::take(&mut self.trash)
+    }
+
+    fn reclaim_from(&mut self, log: &mut Log, retired: Vec<Arc<Table>>) {
+        self.retired.extend(retired);
+        self.reclaim(log);
     }
 
     /// Gives segments back that nobody reads any more.
@@ -511,6 +557,10 @@ fn job(log: &mut Log, work: Work, count: u32) -> Job {
 
 /// The tables that count when a job's do, and those that do not then.
 fn levels_after(log: &Log, running: &Running, made: &Made) -> (Levels, Vec<Arc<Table>>) {
+    if let Some(view) = &running.sunk {
+        let sunk = log.levels.sunk(running.level, view);
+        return (sunk.expect("there was a level for it"), Vec::new());
+    }
     let mut levels = (*log.levels).clone();
     let mut retired = Vec::new();
     // A part of what is frozen changes nothing for the log.

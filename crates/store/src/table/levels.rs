@@ -7,11 +7,12 @@ use crate::format::{u32_at, u64_at};
 use crate::layout::Layout;
 use base::Device;
 use core::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. Beyond lies no medium.
-pub(crate) const LEVELS_MAX: usize = 8;
+/// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. No medium has so many. Damaged
+/// tables take some for themselves.
+pub(crate) const LEVELS_MAX: usize = 32;
 /// How many times the tables of a level the next one has.
 const RATIO: u64 = 8;
 /// Times that memory was emptied, before level 0 is merged into level 1: each is a table more for every lookup.
@@ -346,45 +347,89 @@ impl Levels {
             .unwrap_or(0)
     }
 
-    /// What is to be merged: a level, and the tables of it. `urgent` if space is needed, so that all duplicates should go.
+    /// What is to be done next. `urgent` if space is needed, so that all duplicates should go. Tables that are `damaged` cannot be
+    /// merged, and what overlaps them goes around.
     pub(crate) fn pick(
         &self,
         run_tables: u64,
         cursors: &[Vec<u8>; LEVELS_MAX],
         urgent: bool,
-    ) -> Option<Pick> {
+        damaged: &BTreeSet<u64>,
+    ) -> Option<Step> {
         let above = self.levels.iter().enumerate().take(LEVELS_MAX - 1);
-        // The level that is the most times over its limit. Parts of 1024, as the numbers are small.
+        // The level that is the most times over its limit first. Parts of 1024, as the numbers are small.
         let excess = above.map(|(level, views)| {
             let limit = Self::tables_max(level, run_tables);
             (views.len() as u64 * 1024 / limit, core::cmp::Reverse(level))
         });
-        let full = excess.max().filter(|(excess, _)| *excess > 1024);
-        let full = full.map(|(_, core::cmp::Reverse(level))| level);
-        let level = full.or_else(|| {
-            // From the top: what is above the deepest level may hide what lies there.
-            let above = self.levels.iter().take(self.deepest());
-            let top = above.into_iter().position(|views| !views.is_empty());
-            let alone = self
-                .levels
-                .first()
-                .is_some_and(|views| views.len() > 1)
-                .then_some(0);
-            top.or(alone).filter(|_| urgent)
-        })?;
+        let mut full: Vec<_> = excess.filter(|(excess, _)| *excess > 1024).collect();
+        full.sort_unstable_by(|a, b| b.cmp(a));
+        let full = full.into_iter().map(|(_, core::cmp::Reverse(level))| level);
+        // From the top: what is above the deepest level may hide what lies there.
+        let above = (0..self.deepest()).filter(|&level| !self.levels[level].is_empty());
+        let alone = self.levels.first().filter(|views| views.len() > 1).map(|_| 0);
+        let rest = above.chain(alone).filter(|_| urgent);
+        full.chain(rest)
+            .find_map(|level| self.pick_in(level, run_tables, cursors, damaged))
+    }
+
+    /// What can be done with a level.
+    fn pick_in(
+        &self,
+        level: usize,
+        run_tables: u64,
+        cursors: &[Vec<u8>; LEVELS_MAX],
+        damaged: &BTreeSet<u64>,
+    ) -> Option<Step> {
         let views = &self.levels[level];
-        let sources: Vec<View> = match level {
-            // The oldest ones: so many at a time that there is room for what they become.
-            0 => {
-                let most = Self::tables_max(0, run_tables) as usize;
-                views[views.len().saturating_sub(most)..].to_vec()
-            }
-            _ => {
-                let next = views.iter().find(|view| view.first() > &cursors[level][..]);
-                vec![next.or(views.first())?.clone()]
-            }
+        let is_damaged = |view: &View| damaged.contains(&view.table.place.generation);
+        let damaged_below = |sources: &[View]| {
+            let first = sources.iter().map(View::first).min()?;
+            let last = sources.iter().map(View::last).max()?;
+            let below = self.overlapping(level + 1, first, last);
+            below.into_iter().find(is_damaged)
         };
-        Some(Pick { level, sources })
+        if level > 0 {
+            let next = views.partition_point(|view| view.first() <= &cursors[level][..]);
+            let around = views[next..].iter().chain(&views[..next]);
+            let mut free = around
+                .filter(|view| !is_damaged(view))
+                .map(|view| vec![view.clone()]);
+            let sources = free.find(|sources| damaged_below(sources).is_none())?;
+            return Some(Step::Merge(Pick { level, sources }));
+        }
+        // The oldest ones: so many at a time that there is room for what they become. What is newer than a damaged one has to stay
+        // above it.
+        let oldest = views.iter().rposition(is_damaged);
+        let most = Self::tables_max(0, run_tables) as usize;
+        let from = oldest
+            .map_or(0, |at| at + 1)
+            .max(views.len().saturating_sub(most));
+        let sources = views[from..].to_vec();
+        let sunk = match sources.is_empty() {
+            true => oldest.map(|at| (0, views[at].clone())),
+            false => damaged_below(&sources).map(|view| (1, view)),
+        };
+        match sunk {
+            Some((level, view)) if self.sunk(level, &view).is_some() => Some(Step::Sink(level, view)),
+            Some(_) => None,
+            None => Some(Step::Merge(Pick { level, sources })),
+        }
+    }
+
+    /// The same with a table one level deeper, so that the level is free of it. If the next one has tables that overlap it, and so are
+    /// older, there is a level more between. `None` if there are too many.
+    pub(crate) fn sunk(&self, level: usize, view: &View) -> Option<Self> {
+        let mut new = self.clone();
+        new.levels[level].retain(|it| it.table.place != view.table.place);
+        if !self.overlapping(level + 1, view.first(), view.last()).is_empty() {
+            if new.levels.len() == LEVELS_MAX {
+                return None;
+            }
+            new.levels.insert(level + 1, Vec::new());
+        }
+        new.insert(level + 1, view.clone());
+        (new.levels.len() <= LEVELS_MAX).then_some(new)
     }
 
     /// Tables of a level that have keys from `first` to `last`.
@@ -398,6 +443,13 @@ impl Levels {
         let below = self.levels.iter().skip(level + 1).flatten();
         below.into_iter().all(|view| !view.overlaps(first, last))
     }
+}
+
+/// The next change of the tables.
+pub(crate) enum Step {
+    Merge(Pick),
+    /// A damaged table of this level goes one level deeper, out of the way of what is newer.
+    Sink(usize, View),
 }
 
 /// Tables to be merged into the level below theirs.

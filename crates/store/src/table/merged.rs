@@ -45,12 +45,18 @@ impl Input {
             }
             none => none.insert(match &self.view.from {
                 // The way to the bound may be damaged: whoever takes what is left goes through all of it.
-                Some(from) if lost.is_none() => self.view.table.stream_from(medium, from)?,
+                Some(from) if lost.is_none() => {
+                    let opened = self.view.table.stream_from(medium, from);
+                    opened.map_err(|error| unreadable(error, self.view.table.stream().offset()))?
+                }
                 _ => self.view.table.stream(),
             }),
         };
         let Some(lost) = lost else {
-            return Ok(stream.fill(medium)? && take_key(&mut self.key, stream)?);
+            let filled = stream
+                .fill(medium)
+                .map_err(|error| unreadable(error, stream.offset()));
+            return Ok(filled? && take_key(&mut self.key, stream)?);
         };
         // The first key behind a gap may be one that does not count.
         let mut is_open = false;
@@ -81,6 +87,14 @@ impl Input {
                 }
             }
         }
+    }
+}
+
+/// Tells the place of what the medium does not give: as good as damaged there.
+fn unreadable(error: ReadError, offset: u64) -> ReadError {
+    match error {
+        ReadError::Medium(_) => FetchError::Damaged { offset }.into(),
+        ReadError::Fetch(_) => error,
     }
 }
 
