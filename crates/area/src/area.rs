@@ -8,7 +8,7 @@ use crate::error::AreaError;
 use crate::fork;
 use crate::own;
 use crate::read::{self, Reading};
-use crate::shared::Shared;
+use crate::shared::{Guard, Shared};
 use crate::sync::Arc;
 use base::{Device, Rate};
 use os::{MediaFile, MediaOpenError, MediaWarning, after_last_write};
@@ -20,8 +20,8 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use store::catalog::protocol::{Code, NewArea, OWN, Request};
 use store::{
-    Durability, Engine, Kind, Layout, LayoutError, Op, OpenError, Options, Receipt, RecoveryReport, Stats,
-    StructureId, Ticket,
+    Durability, Engine, Kind, Layout, LayoutError, Older, Op, OpenError, Options, Receipt, RecoveryReport,
+    Stats, StructureId, SubmitError, Ticket,
 };
 
 /// Bytes that a cut leaves old or new on mapped memory.
@@ -427,10 +427,38 @@ impl Area {
         self.shared()?.settle()
     }
 
+    /// Has the engine take a batch in by `f`. An area without room asks its tables what the values replace.
+    pub(crate) fn take_in<'a, R>(
+        &self,
+        shared: &'a Shared,
+        ops: &[Op<'_>],
+        mut f: impl FnMut(&mut Engine, Option<&Older>) -> Result<R, SubmitError>,
+    ) -> Result<(R, Guard<'a>), AreaError> {
+        let mut older: Option<Older> = None;
+        loop {
+            let taken = shared.submit(|engine| f(engine, older.as_ref()));
+            let Err(AreaError::Refused(SubmitError::NoSpace)) = taken else {
+                return taken;
+            };
+            let guard = shared.lock();
+            let freezes = guard.engine.freezes();
+            if older.as_ref().is_some_and(|older| older.freezes() == freezes) {
+                return taken;
+            }
+            // More may have left memory since the last look.
+            older = guard.engine.older(ops);
+            drop(guard);
+            match &mut older {
+                Some(older) => older.look_up(&mut self.reading()?)?,
+                None => return taken,
+            }
+        }
+    }
+
     /// Carries a batch out. All of it is durable on return, unless every structure in it is lazy.
     pub fn commit(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
         let shared = self.shared()?;
-        let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
+        let (receipt, guard) = self.take_in(shared, ops, |engine, older| engine.submit_over(ops, older))?;
         if guard.engine.is_wanted(receipt.ticket) {
             shared.wait(guard, receipt.ticket)?;
         }
@@ -439,14 +467,16 @@ impl Area {
 
     /// Hands a batch of operations on lazy structures over; durable when somebody syncs.
     pub fn enter(&self, ops: &[Op<'_>]) -> Result<Receipt, AreaError> {
-        let (receipt, _guard) = self.shared()?.submit(|engine| engine.submit(ops))?;
+        let (receipt, _guard) = self.take_in(self.shared()?, ops, |engine, older| {
+            engine.submit_over(ops, older)
+        })?;
         Ok(receipt)
     }
 
     /// Hands a batch over and returns; it becomes durable without anybody waiting for it, unless it is lazy.
     pub fn submit(&self, ops: &[Op<'_>]) -> Result<(Receipt, Pending), AreaError> {
         let shared = self.shared()?;
-        let (receipt, guard) = shared.submit(|engine| engine.submit(ops))?;
+        let (receipt, guard) = self.take_in(shared, ops, |engine, older| engine.submit_over(ops, older))?;
         let ticket = receipt.ticket;
         if guard.engine.is_wanted(ticket) {
             shared.start(guard, ticket);

@@ -51,10 +51,9 @@ impl Area {
         let reading = self.reading()?;
         let mut known = Vec::new();
         loop {
-            let submitted = reading
-                .shared
-                .submit(|engine| engine.submit_if(ops, expected, &known))?;
-            let (outcome, guard) = submitted;
+            let (outcome, guard) = self.take_in(reading.shared, ops, |engine, older| {
+                engine.submit_if(ops, expected, &known, older)
+            })?;
             let searches = match outcome {
                 Conditional::Done(receipt) => return Ok((receipt, guard)),
                 Conditional::Conflict(nth) => {

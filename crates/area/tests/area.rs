@@ -145,6 +145,54 @@ fn a_full_area_refuses_more_and_takes_removals() {
     assert!(area.stats().live_bytes <= area.stats().live_bytes_max);
 }
 
+/// Bug: an area that was full of tables refused to overwrite their values. Fix: it asks its tables what a value replaces.
+#[test]
+fn an_area_full_of_tables_takes_overwrites_by_several_threads() {
+    const THREADS: u32 = 3;
+    let options = AreaOptions {
+        spill_bytes: 1 << 20,
+        ..AreaOptions::new(110 << 20)
+    };
+    let area = Area::memory(&options, None).expect("memory");
+    let map = area.map("map").expect("a map");
+    let key = |thread: u32, nth: u32| (nth * THREADS + thread).wrapping_mul(0x9e37_79b1).to_be_bytes();
+    let value = |round: u8| vec![round; 4000];
+    let mut counts = Vec::new();
+    for round in 0..2 {
+        let fill = |thread: u32| {
+            let nth = (0..).find(|&nth| map.put(&key(thread, nth), &value(0)).is_err());
+            nth.expect("an area has an end")
+        };
+        let filled: Vec<u32> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..THREADS)
+                .map(|thread| scope.spawn(move || fill(thread)))
+                .collect();
+            all.into_iter().map(|it| it.join().expect("no panic")).collect()
+        });
+        assert!(area.stats().tables > 50, "{:?}", area.stats());
+        std::thread::scope(|scope| {
+            for (thread, &count) in (0..).zip(&filled) {
+                let map = &map;
+                scope.spawn(move || {
+                    for nth in (0..count).step_by(3) {
+                        map.put(&key(thread, nth), &value(1))
+                            .expect("it replaces as much");
+                    }
+                });
+            }
+        });
+        for (thread, &count) in (0..).zip(&filled) {
+            for nth in (0..count).step_by(50) {
+                let found = map.get(&key(thread, nth)).expect("sound").expect("there");
+                assert_eq!(found[0], u8::from(nth % 3 == 0), "round {round}");
+            }
+            (0..count).for_each(|nth| map.remove(&key(thread, nth)).expect("it gives room"));
+        }
+        counts.push(filled.iter().sum::<u32>());
+    }
+    assert!(counts[0] > 10_000 && counts[1] * 10 > counts[0] * 8, "{counts:?}");
+}
+
 #[test]
 fn what_is_submitted_becomes_durable_without_anybody_waiting() {
     let area = Area::memory(&options(), None).expect("memory");

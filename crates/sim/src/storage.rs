@@ -420,7 +420,7 @@ impl Run {
         };
         let mut known = Vec::new();
         loop {
-            match self.engine.submit_if(&[put.op()], &[expected], &known) {
+            match self.engine.submit_if(&[put.op()], &[expected], &known, None) {
                 Ok(Conditional::Look(searches)) => {
                     let look = |search: Search| search.known(&mut Uncached(&self.medium)).expect("sound");
                     known = searches.into_iter().map(look).collect::<Vec<Known>>();

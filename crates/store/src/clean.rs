@@ -101,7 +101,7 @@ impl Cleaning {
     }
 
     /// True if cleaning is under way, or would free segments.
-    fn can_gain_space(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
+    pub(crate) fn can_gain_space(&self, log: &Log, checkpoints: &Checkpoints) -> bool {
         let is_under_way = !matches!(self.phase, Phase::Idle) || log.space.is_awaiting();
         is_under_way || checkpoints.is_releasing() || (!self.is_stuck(log) && is_worthwhile(log))
     }

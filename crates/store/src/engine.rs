@@ -7,6 +7,7 @@ use crate::fetch::Fetch;
 use crate::index::{Body, Slot, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
+use crate::older::Older;
 use crate::range::{RangePart, is_empty};
 use crate::spill::Spill;
 use crate::table::Way;
@@ -136,6 +137,37 @@ impl Engine {
             }
             room => room?,
         }
+        Ok(self.log.submit(ops))
+    }
+
+    /// What [`Engine::submit_over`] has to know of a batch that was refused with [`SubmitError::NoSpace`]. `None` if it would not help.
+    pub fn older(&self, ops: &[Op<'_>]) -> Option<Older> {
+        Older::new(&self.log, ops, self.freezes())
+    }
+
+    /// Takes a batch in as [`Engine::submit`]. A full area takes it also if its values are no longer than those that they replace in
+    /// tables, which `older` knows.
+    ///
+    /// # Errors
+    /// [`SubmitError::NoSpace`] also if memory was frozen since the look.
+    pub fn submit_over(&mut self, ops: &[Op<'_>], older: Option<&Older>) -> Result<Receipt, SubmitError> {
+        let older = match (self.submit(ops), older) {
+            (Err(SubmitError::NoSpace), Some(older)) if older.freezes() == self.freezes() => older,
+            (result, _) => return result,
+        };
+        if self.spill.is_full(&self.log) {
+            return Err(SubmitError::NoSpace);
+        }
+        if !self.log.may_overwrite() {
+            let cleans = self.cleaning.can_gain_space(&self.log, &self.checkpoints);
+            return Err(match self.spill.make_room(&mut self.log) || cleans {
+                true => SubmitError::Busy,
+                false => SubmitError::NoSpace,
+            });
+        }
+        let index = older.memory_of(&self.log, ops).ok_or(SubmitError::NoSpace)?;
+        let bytes = self.log.admit_over(ops, index)?;
+        self.make_room_by(bytes, Access::Relief)?;
         Ok(self.log.submit(ops))
     }
 

@@ -14,6 +14,7 @@ use crate::entry::{KEY_BYTES_MAX, Op, StructureId};
 use crate::fetch::Fetch;
 use crate::index::Key;
 use crate::log::{Log, Receipt, SubmitError};
+use crate::older::Older;
 use crate::table::reader::{Pages, Piece};
 use crate::table::scan::Search;
 use crate::version::Version;
@@ -89,12 +90,14 @@ impl Engine {
     }
 
     /// Takes a batch in if all that it expects is so: decided at this moment, for all of it at once. `known` has the findings of
-    /// lookups in tables for that. [`SubmitError::Busy`] while a write of an expected key waits to become durable.
+    /// lookups in tables for that. [`SubmitError::Busy`] while a write of an expected key waits to become durable. A full area needs
+    /// `older` ([`Engine::submit_over`]).
     pub fn submit_if(
         &mut self,
         ops: &[Op<'_>],
         expected: &[Expected<'_>],
         known: &[Known],
+        older: Option<&Older>,
     ) -> Result<Conditional, SubmitError> {
         self.log.admit_any()?;
         let mut look = SmallVec::new();
@@ -121,7 +124,7 @@ impl Engine {
         match (is_waiting, look.is_empty()) {
             (true, _) => Err(SubmitError::Busy),
             (false, false) => Ok(Conditional::Look(look)),
-            (false, true) => self.submit(ops).map(Conditional::Done),
+            (false, true) => self.submit_over(ops, older).map(Conditional::Done),
         }
     }
 

@@ -314,6 +314,10 @@ impl Log {
         }
     }
 
+    pub(crate) fn index_bytes_max(&self) -> u64 {
+        self.options.index_bytes_max
+    }
+
     /// True when a write has failed.
     pub(crate) fn is_latched(&self) -> bool {
         self.failed.is_some()
@@ -610,7 +614,7 @@ impl Log {
     }
 
     /// Present usage with `adds`, and with what waits to become durable.
-    fn with(&self, mut adds: Usage, has_pending: bool) -> Usage {
+    pub(crate) fn with(&self, mut adds: Usage, has_pending: bool) -> Usage {
         adds += self.usage.all;
         if has_pending {
             adds += self.pending_usage;
@@ -661,36 +665,8 @@ impl Log {
         })
     }
 
-    /// Growth by a batch, given what its values replace.
-    pub(crate) fn net_adds(&self, ops: &[Op<'_>]) -> Usage {
-        let mut adds = Usage::default();
-        for op in ops {
-            let (kind, id, key, value) = parts_of(op);
-            let Some(structure) = self.structures.get(&id).filter(|_| kind.adds()) else {
-                continue;
-            };
-            let (key_bytes, old) = match key {
-                OpKey::New | OpKey::Position(_) => (8, None),
-                OpKey::Bytes(key) => (key.len(), self.entry_of(id, key)),
-            };
-            let bytes = entry_bytes(key_bytes, value.len()) as u64;
-            match old {
-                Some(old) => {
-                    adds.live += bytes.saturating_sub(old.entry_bytes(key_bytes));
-                    let longer = value.len().saturating_sub(old.length as usize) as u64;
-                    adds.index += longer.min(self.held_bytes(kind, value));
-                }
-                None => {
-                    adds.live += bytes;
-                    adds.index += index_bytes(structure.kind, key_bytes) + self.held_bytes(kind, value);
-                }
-            }
-        }
-        adds
-    }
-
     /// Memory that the value of an entry takes, if it stays there.
-    fn held_bytes(&self, kind: EntryKind, value: &[u8]) -> u64 {
+    pub(crate) fn held_bytes(&self, kind: EntryKind, value: &[u8]) -> u64 {
         match self.limits.holds_values() && kind == EntryKind::Put {
             true => held_bytes(value.len()),
             false => 0,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Tables that a merge makes at most before it tells of them.
-const MERGED_MAX: u32 = 4;
+pub(crate) const MERGED_MAX: u32 = 4;
 /// Level 0 may have so many times its limit before memory has to wait for merges.
 const LAG_MAX: u64 = 3;
 

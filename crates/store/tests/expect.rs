@@ -50,7 +50,7 @@ fn read(rig: &mut Rig, map: StructureId, key: &[u8]) -> Option<(Vec<u8>, Version
 fn submit_if(rig: &mut Rig, ops: &[Op<'_>], expected: &[Expected<'_>]) -> Option<Conditional> {
     let mut known = Vec::new();
     for _ in 0..3 {
-        match rig.engine.submit_if(ops, expected, &known) {
+        match rig.engine.submit_if(ops, expected, &known, None) {
             Ok(Conditional::Look(searches)) => {
                 let all = searches.into_iter();
                 let look = |search: store::Search| search.known(&mut Uncached(&rig.image)).expect("sound");
@@ -254,7 +254,7 @@ fn what_is_no_key_of_a_map_is_refused() {
         version: None,
     };
     for map in [log, StructureId(77)] {
-        let refused = rig.engine.submit_if(&[], &[of(map)], &[]);
+        let refused = rig.engine.submit_if(&[], &[of(map)], &[], None);
         assert_eq!(refused.err(), Some(SubmitError::NoStructure));
     }
 }
