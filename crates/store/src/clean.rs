@@ -178,7 +178,7 @@ impl Cleaning {
             log.want(Ticket(used.last));
             return CleanStep::Wait;
         }
-        if log.usage.live_in(used.slot) == 0 {
+        if log.usage.live_in(used.slot) == 0 && !log.snapshots.need(used.slot) {
             log.stats.cleaned_unread += 1;
             return self.retire(log, checkpoints);
         }
@@ -271,6 +271,9 @@ impl Cleaning {
             moved += entry.bytes();
         }
         if left.is_empty() && moved == 0 {
+            if let Some(used) = log.space.oldest() {
+                log.snapshots.rescue(&log.layout, &used, &bytes);
+            }
             return self.retire(log, checkpoints);
         }
         self.phase = Phase::Moving { bytes, left, ticket };

@@ -4,18 +4,16 @@ use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
 use crate::entry::{Durability, Kind, Op, StructureId, entry_bytes};
 use crate::fetch::Fetch;
-use crate::index::{Body, Slot, Structure, Usage};
+use crate::index::{Body, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
 use crate::older::Older;
-use crate::range::{RangePart, is_empty};
+use crate::range::RangePart;
 use crate::spill::Spill;
 use crate::table::Way;
 use crate::table::job::{Job, JobError};
 use crate::table::scan::{Scan, Search};
 use base::MediaError;
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// An open area. See the crate's documentation.
@@ -111,7 +109,18 @@ impl Engine {
     }
 
     /// Takes a batch in: all of it becomes durable at once, or nothing. Then [`Engine::next_write`] has work.
+    #[inline]
     pub fn submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
+        loop {
+            match self.try_submit(ops) {
+                // Space that only snapshots keep is missing.
+                Err(SubmitError::NoSpace | SubmitError::IndexFull) if self.give_up_snapshot() => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
         if self.spill.is_behind(&self.log) {
             self.log.admit_any()?;
             return Err(SubmitError::Busy);
@@ -275,7 +284,18 @@ impl Engine {
 
     /// Memory that is not needed any more, to be dropped outside of any lock.
     pub fn take_trash(&mut self) -> Trash {
-        Trash(self.spill.trash())
+        let mut trash = self.spill.trash();
+        trash.append(&mut self.log.snapshots.trash);
+        Trash(trash)
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        self.spill.has_retired()
+    }
+
+    /// Gives segments back that nobody reads any more.
+    pub(crate) fn reclaim(&mut self) {
+        self.spill.reclaim(&mut self.log);
     }
 
     /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.
@@ -328,7 +348,11 @@ impl Engine {
 
     /// Counters and state.
     pub fn stats(&self) -> Stats {
+        let (snapshots, snapshots_ended) = self.log.snapshots.counts();
         Stats {
+            snapshots,
+            snapshot_bytes: self.log.snapshots.bytes(),
+            snapshots_ended,
             live_bytes: self.log.usage.all.live,
             live_bytes_max: self.log.live_bytes_max(),
             tables: self.log.levels.count(),
@@ -392,55 +416,11 @@ impl Engine {
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
-        let mut part = RangePart::new(bounds, way);
         if tables.is_none() {
             self.spill.note_scan(&self.log);
         }
-        let structure = self.log.structures.get(&tree).filter(|it| it.kind == Kind::Tree);
-        let Some(structure) = structure.filter(|_| !is_empty(bounds)) else {
-            return part;
-        };
-        let frozen = self
-            .log
-            .frozen
-            .as_ref()
-            .and_then(|frozen| frozen.bodies.get(&tree));
-        let limit = self.memory_share(wanted);
-        let mut newer = structure.body.range(bounds, way).peekable();
-        let mut older = frozen
-            .into_iter()
-            .flat_map(|body| body.range(bounds, way))
-            .peekable();
-        part.memory.reserve(limit);
-        loop {
-            let order = match (newer.peek(), older.peek()) {
-                (None, None) => break,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some((a, _)), Some((b, _))) => way.cmp(a, b),
-            };
-            if part.memory.len() == limit {
-                part.has_more = true;
-                break;
-            }
-            let below = (order != Ordering::Less).then(|| older.next()).flatten();
-            let above = (order != Ordering::Greater).then(|| newer.next()).flatten();
-            let (key, slot) = above.or(below).expect("one of them was there");
-            let fetch = (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
-            part.memory.push((key.into(), fetch));
-        }
-        // While the tables are the same, nothing has left memory for them: they still go with it.
-        let same = tables.filter(|scan| scan.is_of(&self.log.levels));
-        part.tables = same.or_else(|| Scan::over(&self.log.levels, tree, way, bounds, wanted));
-        part
-    }
-
-    /// How many of `wanted` entries of a tree are in memory, about, if the rest is in tables: half as many more.
-    fn memory_share(&self, wanted: usize) -> usize {
-        let tables = u64::from(self.log.levels.count()) * self.log.layout.segment_payload_bytes();
-        let memory = self.log.usage.all.live.max(1);
-        let share = u128::from(memory) * wanted as u128 * 3 / 2 / u128::from(memory + tables);
-        (share as usize + 4).min(wanted)
+        let layers = self.log.layers(tree);
+        self.log.part(layers.as_ref(), (bounds, way), wanted, tables)
     }
 
     /// True if ranges have looked into so many tables that they are to be merged ([`Engine::wants_job`]).
@@ -450,29 +430,7 @@ impl Engine {
 
     /// The keys of a map or tree that are in memory, in order, and the tables below them. Sorts: not for the data path.
     pub fn keys(&self, map: StructureId) -> RangePart {
-        let mut keys: BTreeMap<Box<[u8]>, &Slot> = BTreeMap::new();
-        let frozen = self
-            .log
-            .frozen
-            .as_ref()
-            .and_then(|frozen| frozen.bodies.get(&map));
-        let own = self.log.structures.get(&map).map(|it| &it.body);
-        for body in frozen.into_iter().chain(own) {
-            match body {
-                Body::Map(map) => keys.extend(map.iter().map(|(key, slot)| (key.into(), slot))),
-                Body::Tree(tree) => keys.extend(tree.iter().map(|(key, slot)| (key.clone(), slot))),
-                Body::Log { .. } | Body::Queue { .. } => {}
-            }
-        }
-        let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.log.fetch_slot(slot));
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let mut part = RangePart::new(all, Way::Up);
-        part.memory = keys.into_iter().map(|(key, slot)| (key, fetch(slot))).collect();
-        let has_keys = self.log.structures.get(&map).is_some_and(|it| it.kind.has_keys());
-        part.tables = has_keys
-            .then(|| Scan::over(&self.log.levels, map, Way::Up, all, usize::MAX))
-            .flatten();
-        part
+        self.log.keys(self.log.layers(map).as_ref())
     }
 
     /// Hands out the next entry of a queue. It comes again after a crash, or [`Engine::give_up`], until it is

@@ -284,3 +284,27 @@ impl Description {
         })
     }
 }
+
+/// The entry of a list of tables.
+pub(crate) fn tables_entry(list: &[u8]) -> Entry<'_> {
+    Entry {
+        kind: EntryKind::Tables,
+        structure: StructureId(0),
+        key: &[],
+        value: list,
+    }
+}
+
+/// The entry of a structure's description.
+pub(crate) fn describe<'a>(
+    id: StructureId,
+    name: &'a str,
+    description: &'a [u8; DESCRIPTION_BYTES],
+) -> Entry<'a> {
+    Entry {
+        kind: EntryKind::Describe,
+        structure: id,
+        key: name.as_bytes(),
+        value: description,
+    }
+}

@@ -379,10 +379,15 @@ impl Body {
         let Self::Tree(tree) = self else {
             return Box::new(core::iter::empty());
         };
-        let entries = tree.range::<[u8], _>(bounds).map(|(key, slot)| (&**key, slot));
-        match way {
-            Way::Up => Box::new(entries),
-            Way::Down => Box::new(entries.rev()),
+        way.iter(tree.range::<[u8], _>(bounds).map(|(key, slot)| (&**key, slot)))
+    }
+
+    /// All entries of a map or tree.
+    pub(crate) fn entries<'a>(&'a self) -> Box<dyn Iterator<Item = (&'a [u8], &'a Slot)> + 'a> {
+        match self {
+            Self::Map(map) => Box::new(map.iter()),
+            Self::Tree(tree) => Box::new(tree.iter().map(|(key, slot)| (&**key, slot))),
+            Self::Log { .. } | Self::Queue { .. } => Box::new(core::iter::empty()),
         }
     }
 }
@@ -397,6 +402,8 @@ pub(crate) struct Frozen {
     /// The keys.
     pub present: Present,
     pub usage: Usage,
+    /// Some values are in the log alone.
+    pub lacks_values: bool,
 }
 
 impl Frozen {
@@ -451,19 +458,13 @@ impl Structure {
     }
 
     /// Puts entries that were frozen back, below those that came since. How much less there is to count.
-    pub(crate) fn thaw(&mut self, frozen: Body, usage: &mut Tally) {
-        let kind = self.kind;
-        let mut put = |key: Box<[u8]>, slot: Slot| {
-            usage.forget(kind, key.len(), &slot);
-            if self.body.slot_of(&key).is_none() {
+    pub(crate) fn thaw(&mut self, frozen: &Body, usage: &mut Tally) {
+        for (key, slot) in frozen.entries() {
+            usage.forget(self.kind, key.len(), slot);
+            if self.body.slot_of(key).is_none() {
                 self.removed += u64::from(slot.at.is_removed());
-                self.put(Key::Bytes(key), slot, usage);
+                self.put(Key::Bytes(key.into()), slot.clone(), usage);
             }
-        };
-        match frozen {
-            Body::Map(map) => map.iter().for_each(|(key, slot)| put(key.into(), slot.clone())),
-            Body::Tree(tree) => tree.into_iter().for_each(|(key, slot)| put(key, slot)),
-            Body::Log { .. } | Body::Queue { .. } => {}
         }
     }
 

@@ -28,6 +28,16 @@ impl Options {
     }
 }
 
+/// Snapshots may keep memory of a part of what the index may take.
+const SNAPSHOTS_SHARE: u64 = 2;
+
+impl Options {
+    /// Memory that snapshots may keep alone.
+    pub(crate) fn snapshot_bytes_max(&self) -> u64 {
+        self.index_bytes_max / SNAPSHOTS_SHARE
+    }
+}
+
 impl Default for Options {
     /// One write under way, 1 GiB of index, of which 64 MiB for maps and trees. On a virtual disk whose cache has to be flushed, eight writers are a tenth
     /// faster with one than with two: flushes wait for each other, and records are larger.

@@ -4,13 +4,14 @@ use crate::buffer::Buffer;
 use crate::draft::{Draft, Effect, Pending, Place, Sealed, read_written};
 use crate::entry::{
     DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op,
-    StructureId, entry_bytes,
+    StructureId, describe, entry_bytes, tables_entry,
 };
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_bytes, index_bytes};
 use crate::layout::{CLEANER_SEGMENTS, Layout};
 use crate::limits::{Limits, Options};
+use crate::snapshot::Snapshots;
 use crate::space::{Space, Start};
 use crate::table::filter::{self, Present};
 use crate::table::levels::{Levels, List};
@@ -86,6 +87,9 @@ pub enum SubmitError {
     /// No such structure, or it is of another kind.
     #[error("no structure of this kind has this number")]
     NoStructure,
+    /// Each snapshot costs something with each change.
+    #[error("an area has 64 snapshots at most: end one first")]
+    TooManySnapshots,
     /// A structure of this name is there, and it is another one.
     #[error("the name belongs to another structure")]
     NameTaken,
@@ -196,6 +200,12 @@ pub struct Stats {
     pub tables_damaged: u32,
     /// Where the first of these is damaged, in bytes of the area.
     pub table_damaged_at: Option<u64>,
+    /// Snapshots that are kept.
+    pub snapshots: u32,
+    /// Memory that they alone keep, estimated.
+    pub snapshot_bytes: u64,
+    /// Snapshots that have ended because they would have kept too much.
+    pub snapshots_ended: u64,
     /// Reads of the cleaner that failed.
     pub read_errors: u64,
     /// Damage that keeps the space of the oldest segment, and so all space, from being reclaimed: its byte in the area. It
@@ -233,6 +243,9 @@ pub(crate) struct Log {
     pub(crate) usage: Tally,
     /// For versions that were told.
     pub(crate) moves: Moves,
+    pub(crate) snapshots: Snapshots,
+    /// Values of some keys in memory are in the log alone, though memory should have them.
+    pub(crate) lacks_values: bool,
     /// Bytes that the waiting entries will add.
     pending_usage: Usage,
     draft: Option<Draft>,
@@ -290,6 +303,8 @@ impl Log {
             limits,
             usage: parts.usage,
             moves: Moves::default(),
+            snapshots: Snapshots::new(options.snapshot_bytes_max()),
+            lacks_values: false,
             pending_usage: Usage::default(),
             draft: None,
             sealed: VecDeque::new(),
@@ -423,6 +438,7 @@ impl Log {
     /// Drops a structure, for which there is room.
     pub(crate) fn drop_structure(&mut self, id: StructureId) -> Ticket {
         let structure = self.structures.remove(&id).expect("the caller has seen it");
+        self.snapshots.dropped(id, &structure);
         structure.give_back(&mut self.usage);
         let draft = self.draft.as_mut().expect("room was made");
         draft.push(&Entry {
@@ -480,6 +496,7 @@ impl Log {
             if let Key::Bytes(key) = &key {
                 self.present.add_key(id, key);
             }
+            self.snapshots.keep(id, structure, &key);
             structure.apply(kind, key, slot, has_older, &mut self.usage);
         } else {
             let mut cost = Usage::default();
@@ -867,6 +884,7 @@ impl Log {
                         if let Key::Bytes(key) = &pending.key {
                             self.present.add_key(pending.structure, key);
                         }
+                        self.snapshots.keep(pending.structure, structure, &pending.key);
                         structure.apply(kind, pending.key, pending.slot, has_older, &mut self.usage);
                     }
                 }
@@ -951,23 +969,5 @@ pub(crate) fn entry_of<'a>(
         structure,
         key,
         value,
-    }
-}
-
-fn tables_entry(list: &[u8]) -> Entry<'_> {
-    Entry {
-        kind: EntryKind::Tables,
-        structure: StructureId(0),
-        key: &[],
-        value: list,
-    }
-}
-
-fn describe<'a>(id: StructureId, name: &'a str, description: &'a [u8; DESCRIPTION_BYTES]) -> Entry<'a> {
-    Entry {
-        kind: EntryKind::Describe,
-        structure: id,
-        key: name.as_bytes(),
-        value: description,
     }
 }

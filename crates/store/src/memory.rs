@@ -93,14 +93,15 @@ impl Log {
     /// Puts what was frozen back.
     pub(crate) fn thaw(&mut self) {
         let Some(frozen) = self.frozen.take() else { return };
-        let frozen = Arc::into_inner(frozen).expect("nobody but the job had it");
         self.present.add_all(&frozen.present);
-        for (id, body) in frozen.bodies {
-            match self.structures.get_mut(&id) {
+        self.lacks_values |= frozen.lacks_values;
+        for (id, body) in &frozen.bodies {
+            match self.structures.get_mut(id) {
                 Some(structure) => structure.thaw(body, &mut self.usage),
-                None => self.usage.forget_all(&body),
+                None => self.usage.forget_all(body),
             }
         }
+        self.snapshots.let_go(&frozen);
     }
 
     /// True if a batch helps an area without room: it removes or trims. If damage in `pinned` keeps all space, it has to be the

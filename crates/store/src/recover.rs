@@ -650,10 +650,13 @@ fn hold_values(log: &mut Log, medium: &dyn Device) {
         unheld.sort_unstable();
         for (at, key) in unheld {
             if log.usage.keyed.index >= bytes_max {
+                log.lacks_values = true;
                 return;
             }
             values.bytes.clear();
-            if values.read(at, medium).is_ok() {
+            let is_read = values.read(at, medium).is_ok();
+            log.lacks_values |= !is_read;
+            if is_read {
                 let value = Some(values.bytes[..].into());
                 structure.hold(key, Slot { at, value }, &mut log.usage);
             }

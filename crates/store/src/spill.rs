@@ -280,7 +280,9 @@ impl Spill {
             record: log.durable().0,
             present: core::mem::replace(&mut log.present, fresh),
             usage,
+            lacks_values: core::mem::take(&mut log.lacks_values),
         }));
+        log.snapshots.froze(log.frozen.as_ref().expect("just frozen"));
         // What lazy structures have shown may not be on the medium yet.
         let newest = log.newest();
         log.want(newest);
@@ -495,7 +497,10 @@ impl Spill {
                 self.flushed_to = made.bound;
             } else {
                 self.flushed_to = None;
-                self.trash.extend(log.frozen.take());
+                if let Some(frozen) = log.frozen.take() {
+                    log.snapshots.flushed(&frozen, &log.levels);
+                    self.trash.push(frozen);
+                }
                 log.usage.give_back(made.usage, &made.freed);
                 log.stats.flushes += 1;
             }
@@ -514,8 +519,13 @@ impl Spill {
         self.reclaim(log);
     }
 
+    /// True if tables that do not count any more are read, or kept by snapshots.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Gives segments back that nobody reads any more.
-    fn reclaim(&mut self, log: &mut Log) {
+    pub(crate) fn reclaim(&mut self, log: &mut Log) {
         self.retired.retain_mut(|table| !is_alone(log, table));
     }
 }

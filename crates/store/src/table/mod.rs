@@ -68,6 +68,17 @@ impl Way {
         }
     }
 
+    /// Goes through what is in order.
+    pub(crate) fn iter<'a, T: 'a>(
+        self,
+        entries: impl DoubleEndedIterator<Item = T> + 'a,
+    ) -> Box<dyn Iterator<Item = T> + 'a> {
+        match self {
+            Self::Up => Box::new(entries),
+            Self::Down => Box::new(entries.rev()),
+        }
+    }
+
     /// The order of two keys.
     pub(crate) fn cmp(self, a: &[u8], b: &[u8]) -> Ordering {
         match self {

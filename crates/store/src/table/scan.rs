@@ -15,6 +15,7 @@ pub struct Search {
     levels: Arc<Levels>,
     key: SmallVec<[u8; 36]>,
     freezes: u64,
+    is_past: bool,
 }
 
 impl Search {
@@ -26,7 +27,21 @@ impl Search {
             levels: Arc::clone(levels),
             key: whole,
             freezes,
+            is_past: false,
         }
+    }
+
+    /// In the tables of a snapshot.
+    pub(crate) fn of_past(levels: &Arc<Levels>, structure: StructureId, key: &[u8]) -> Self {
+        Self {
+            is_past: true,
+            ..Self::new(levels, structure, key, 0)
+        }
+    }
+
+    /// True if it is for a snapshot: what is known of the present value is nothing to it.
+    pub fn is_past(&self) -> bool {
+        self.is_past
     }
 
     /// The key in tables: its structure comes before it.

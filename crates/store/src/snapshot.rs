@@ -1,0 +1,410 @@
+//! Snapshots: maps and trees as they were at a moment, while others go on.
+//!
+//! To take one costs nothing: it begins as what memory has, what is frozen, and the tables. While memory changes, each snapshot keeps what
+//! the changed keys were before. When memory is frozen the snapshot keeps the frozen part and needs to follow no more, as
+//! nothing frozen changes, and no table does.
+//!
+//! Memory of an area without tables has places of values, and no values. A value that a snapshot keeps is read by whoever asks for it,
+//! like any other. Before the cleaner gives its segment away, it hands the value to the snapshot.
+//!
+//! What snapshots keep has a limit, [`Snapshots::bytes_max`]. Beyond, the oldest one ends; so it does when the area lacks space that tables have
+//! which only snapshots keep. Whoever reads a snapshot that has ended is told.
+
+use crate::engine::Engine;
+use crate::entry::{Kind, StructureId};
+use crate::fetch::{Fetch, Found};
+use crate::index::{Frozen, Key, Slot, Structure, held_bytes, index_bytes};
+use crate::layers::{Bounds, Layers};
+use crate::layout::Layout;
+use crate::log::{Log, SubmitError, Ticket};
+use crate::range::RangePart;
+use crate::space::Used;
+use crate::table::Way;
+use crate::table::levels::Levels;
+use crate::table::scan::{Scan, Search};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Snapshots at a time, at most: each change looks at all that follow.
+const SNAPSHOTS_MAX: usize = 64;
+
+/// A snapshot of an open area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SnapshotId(u64);
+
+/// The snapshot is no more: what it would have kept was too much, or was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the snapshot has ended: it would have kept more memory or space than there is for snapshots")]
+pub struct SnapshotEnded;
+
+/// A key of `changed`.
+type Kept = (StructureId, Box<[u8]>);
+
+/// What keys were before they changed; `None`: memory had no entry of the key.
+pub(crate) type Changed = BTreeMap<Box<[u8]>, Option<Slot>>;
+
+struct Snapshot {
+    /// The structures that there were, and the positions of logs and queues.
+    structures: BTreeMap<StructureId, (Kind, Range<u64>)>,
+    changed: BTreeMap<StructureId, Changed>,
+    changed_bytes: u64,
+    /// Keys in `changed` whose values memory does not have, by the slot of the log where the values are.
+    unheld: BTreeMap<u32, Vec<Kept>>,
+    /// A structure was dropped since: tables lack it from then on.
+    has_dropped: bool,
+    /// Memory as it was when it was frozen; `None`: it is what there is now.
+    own: Option<Arc<Frozen>>,
+    below: Option<Arc<Frozen>>,
+    levels: Arc<Levels>,
+}
+
+impl Snapshot {
+    fn layers<'a>(&'a self, log: &'a Log, id: StructureId) -> Option<Layers<'a>> {
+        let kind = self.structures.get(&id)?.0;
+        let own = match &self.own {
+            Some(frozen) => frozen.bodies.get(&id),
+            None => log.structures.get(&id).map(|it| &it.body),
+        };
+        kind.has_keys().then(|| Layers {
+            id,
+            kind,
+            changed: self.changed.get(&id),
+            own,
+            below: self.below.as_ref().and_then(|frozen| frozen.bodies.get(&id)),
+            levels: &self.levels,
+        })
+    }
+
+    /// Keeps what a key is before it changes; bytes that it takes.
+    fn keep(&mut self, id: StructureId, kind: Kind, key: &[u8], slot: Option<&Slot>) -> u64 {
+        let changed = self.changed.entry(id).or_default();
+        if changed.contains_key(key) {
+            return 0;
+        }
+        changed.insert(key.into(), slot.cloned());
+        let mut bytes = index_bytes(kind, key.len());
+        match slot {
+            Some(Slot {
+                value: Some(value), ..
+            }) => bytes += held_bytes(value.len()),
+            Some(Slot { at, value: None }) if at.length > 0 => {
+                self.unheld.entry(at.slot).or_default().push((id, key.into()));
+                bytes += index_bytes(kind, key.len());
+            }
+            _ => {}
+        }
+        self.changed_bytes += bytes;
+        bytes
+    }
+
+    /// Takes the values that lie in a segment out of its bytes; bytes of memory that they take. `Err` if one is damaged.
+    fn rescue(&mut self, layout: &Layout, used: &Used, bytes: &[u8]) -> Result<u64, SnapshotEnded> {
+        let mut taken = 0;
+        for (id, key) in self.unheld.remove(&used.slot).into_iter().flatten() {
+            let kept = self
+                .changed
+                .get_mut(&id)
+                .and_then(|changed| changed.get_mut(&key));
+            let Some(Some(slot)) = kept else { continue };
+            let found = Found::new(*layout, slot.at, used.generation);
+            let blocks = bytes
+                .get(found.start as usize..)
+                .and_then(|rest| rest.get(..found.length()));
+            let value = found
+                .extract(blocks.ok_or(SnapshotEnded)?)
+                .map_err(|_| SnapshotEnded)?;
+            slot.value = Some(value.into());
+            taken += slot.value.as_ref().map_or(0, |value| held_bytes(value.len()));
+        }
+        self.changed_bytes += taken;
+        Ok(taken)
+    }
+
+    fn frozen(&self) -> impl Iterator<Item = &Arc<Frozen>> {
+        self.own.iter().chain(&self.below)
+    }
+
+    fn has(&self, frozen: &Arc<Frozen>) -> bool {
+        self.frozen().any(|it| Arc::ptr_eq(it, frozen))
+    }
+}
+
+/// All snapshots of an area.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    /// `None`: it has ended, and its owner does not know yet.
+    all: BTreeMap<SnapshotId, Option<Snapshot>>,
+    taken: u64,
+    /// Snapshots that are what memory is now, less what has changed.
+    following: usize,
+    changed_bytes: u64,
+    /// What is on its way to tables; others keep it, too.
+    present: Option<Arc<Frozen>>,
+    /// Of frozen memory that nobody else keeps.
+    frozen_bytes: u64,
+    bytes_max: u64,
+    ended: u64,
+    /// To be dropped where nobody waits.
+    pub trash: Vec<Arc<Frozen>>,
+}
+
+impl Snapshots {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self {
+            bytes_max,
+            ..Self::default()
+        }
+    }
+
+    fn get(&self, id: SnapshotId) -> Result<&Snapshot, SnapshotEnded> {
+        self.all.get(&id).and_then(Option::as_ref).ok_or(SnapshotEnded)
+    }
+
+    /// How many there are, and how many have ended before their owners let go.
+    pub(crate) fn counts(&self) -> (u32, u64) {
+        (self.all.values().flatten().count() as u32, self.ended)
+    }
+
+    /// Memory that only snapshots keep, estimated.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.changed_bytes + self.frozen_bytes
+    }
+
+    fn following(&mut self) -> impl Iterator<Item = &mut Snapshot> {
+        self.all.values_mut().flatten().filter(|it| it.own.is_none())
+    }
+
+    /// A key of a structure is about to change.
+    #[inline]
+    pub(crate) fn keep(&mut self, id: StructureId, structure: &Structure, key: &Key) {
+        if self.following > 0
+            && let Key::Bytes(key) = key
+        {
+            self.keep_entry(id, structure.kind, key, structure.body.slot_of(key));
+        }
+    }
+
+    fn keep_entry(&mut self, id: StructureId, kind: Kind, key: &[u8], slot: Option<&Slot>) {
+        let had = |it: &&mut Snapshot| it.structures.contains_key(&id);
+        let kept = self
+            .following()
+            .filter(had)
+            .map(|it| it.keep(id, kind, key, slot));
+        self.changed_bytes += kept.sum::<u64>();
+        self.limit();
+    }
+
+    /// A structure is about to be dropped.
+    pub(crate) fn dropped(&mut self, id: StructureId, structure: &Structure) {
+        for snapshot in self.all.values_mut().flatten() {
+            snapshot.has_dropped |= snapshot.structures.contains_key(&id);
+        }
+        for (key, slot) in structure.body.entries() {
+            if self.following == 0 {
+                return;
+            }
+            self.keep_entry(id, structure.kind, key, Some(slot));
+        }
+    }
+
+    /// Memory was frozen.
+    pub(crate) fn froze(&mut self, frozen: &Arc<Frozen>) {
+        self.following().for_each(|it| it.own = Some(Arc::clone(frozen)));
+        self.following = 0;
+        self.present = Some(Arc::clone(frozen));
+    }
+
+    /// What was frozen is in tables, which are `levels` now.
+    pub(crate) fn flushed(&mut self, frozen: &Arc<Frozen>, levels: &Arc<Levels>) {
+        for snapshot in self.all.values_mut().flatten() {
+            let is_below = snapshot.below.as_ref().is_some_and(|it| Arc::ptr_eq(it, frozen));
+            if is_below && !snapshot.has_dropped {
+                // Since the snapshot nothing else has gone to tables.
+                snapshot.below = None;
+                snapshot.levels = Arc::clone(levels);
+            }
+        }
+        self.let_go(frozen);
+    }
+
+    /// The log does not keep the places of what was frozen any more.
+    pub(crate) fn let_go(&mut self, frozen: &Arc<Frozen>) {
+        if frozen.lacks_values {
+            self.end_all(|it| it.has(frozen));
+        }
+        self.present = None;
+        self.recount();
+        self.limit();
+    }
+
+    /// Counts the frozen memory that only snapshots have.
+    fn recount(&mut self) {
+        let mut met: Vec<&Arc<Frozen>> = Vec::new();
+        for frozen in self.all.values().flatten().flat_map(Snapshot::frozen) {
+            let is_known = |other: &&Arc<Frozen>| Arc::ptr_eq(frozen, other);
+            if !met.iter().copied().chain(&self.present).any(|it| is_known(&it)) {
+                met.push(frozen);
+            }
+        }
+        self.frozen_bytes = met.iter().map(|frozen| frozen.usage.index).sum();
+    }
+
+    fn limit(&mut self) {
+        while self.bytes() > self.bytes_max && self.end_oldest() {}
+    }
+
+    /// Ends the oldest one; false if there is none.
+    fn end_oldest(&mut self) -> bool {
+        let oldest = self.all.iter().find(|(_, it)| it.is_some()).map(|(id, _)| *id);
+        oldest.is_some_and(|id| {
+            self.end(id);
+            self.ended += 1;
+            true
+        })
+    }
+
+    fn end_all(&mut self, is_lost: impl Fn(&Snapshot) -> bool) {
+        let lost = self
+            .all
+            .iter()
+            .filter(|(_, it)| it.as_ref().is_some_and(&is_lost));
+        let lost: Vec<SnapshotId> = lost.map(|(id, _)| *id).collect();
+        for id in lost {
+            self.end(id);
+            self.ended += 1;
+        }
+    }
+
+    fn end(&mut self, id: SnapshotId) {
+        if let Some(snapshot) = self.all.get_mut(&id).and_then(Option::take) {
+            self.following -= usize::from(snapshot.own.is_none());
+            self.changed_bytes -= snapshot.changed_bytes;
+            self.trash.extend(snapshot.own.into_iter().chain(snapshot.below));
+            self.recount();
+        }
+    }
+
+    /// True if a segment of the log has values that only snapshots need.
+    pub(crate) fn need(&self, slot: u32) -> bool {
+        let mut all = self.all.values().flatten();
+        all.any(|it| it.unheld.contains_key(&slot))
+    }
+
+    /// A segment of the log is about to be given away: its bytes.
+    pub(crate) fn rescue(&mut self, layout: &Layout, used: &Used, bytes: &[u8]) {
+        let mut lost = Vec::new();
+        for (&id, snapshot) in &mut self.all {
+            match snapshot
+                .as_mut()
+                .map_or(Ok(0), |it| it.rescue(layout, used, bytes))
+            {
+                Ok(taken) => self.changed_bytes += taken,
+                Err(SnapshotEnded) => lost.push(id),
+            }
+        }
+        for id in lost {
+            self.end(id);
+            self.ended += 1;
+        }
+        self.limit();
+    }
+}
+
+impl Engine {
+    /// Takes a snapshot of all maps and trees, and of the positions of logs and queues. What it has is durable when the ticket is; a
+    /// batch over lazy and other structures may be in it in part. It is kept until [`Engine::end_snapshot`].
+    pub fn snapshot(&mut self) -> Result<(SnapshotId, Ticket), SubmitError> {
+        let log = &mut self.log;
+        log.admit_any()?;
+        if log.snapshots.all.len() >= SNAPSHOTS_MAX {
+            return Err(SubmitError::TooManySnapshots);
+        }
+        let newest = log.newest();
+        log.want(newest);
+        let structures = log.structures.iter();
+        let snapshot = Snapshot {
+            structures: structures
+                .map(|(&id, it)| (id, (it.kind, it.floor()..it.next)))
+                .collect(),
+            changed: BTreeMap::new(),
+            changed_bytes: 0,
+            unheld: BTreeMap::new(),
+            has_dropped: false,
+            own: None,
+            below: log.frozen.clone(),
+            levels: Arc::clone(&log.levels),
+        };
+        let id = SnapshotId(log.snapshots.taken);
+        log.snapshots.taken += 1;
+        log.snapshots.following += 1;
+        log.snapshots.all.insert(id, Some(snapshot));
+        Ok((id, newest))
+    }
+
+    /// Nobody reads the snapshot any more. [`Engine::take_trash`] may have what it kept.
+    pub fn end_snapshot(&mut self, id: SnapshotId) {
+        self.log.snapshots.end(id);
+        self.log.snapshots.all.remove(&id);
+        self.reclaim();
+    }
+
+    /// Ends the oldest snapshot if tables that do not count any more are kept by snapshots.
+    pub(crate) fn give_up_snapshot(&mut self) -> bool {
+        let gives_up = self.has_retired() && self.log.snapshots.end_oldest();
+        if gives_up {
+            self.reclaim();
+        }
+        gives_up
+    }
+
+    /// The value of a key as [`Engine::get`] has it, at the time of the snapshot.
+    pub fn snapshot_get(
+        &self,
+        id: SnapshotId,
+        map: StructureId,
+        key: &[u8],
+    ) -> Result<Option<Fetch>, SnapshotEnded> {
+        let snapshot = self.log.snapshots.get(id)?;
+        let Some(layers) = snapshot.layers(&self.log, map) else {
+            return Ok(None);
+        };
+        Ok(match layers.slot_of(key) {
+            Some(slot) if slot.at.is_removed() => None,
+            Some(slot) => Some(self.log.fetch_slot(slot)),
+            None if layers.levels.is_unused() => None,
+            None => Some(Fetch::Search(Search::of_past(layers.levels, map, key))),
+        })
+    }
+
+    /// Entries of a tree as [`Engine::range`] has them, or [`Engine::range_rev`], at the time of the snapshot.
+    pub fn snapshot_range(
+        &self,
+        (id, is_reverse): (SnapshotId, bool),
+        tree: StructureId,
+        bounds: Bounds<'_>,
+        wanted: usize,
+        tables: Option<Scan>,
+    ) -> Result<RangePart, SnapshotEnded> {
+        let layers = self.log.snapshots.get(id)?.layers(&self.log, tree);
+        let way = if is_reverse { Way::Down } else { Way::Up };
+        Ok(self.log.part(layers.as_ref(), (bounds, way), wanted, tables))
+    }
+
+    /// The keys of a map or tree as [`Engine::keys`] has them, at the time of the snapshot.
+    pub fn snapshot_keys(&self, id: SnapshotId, map: StructureId) -> Result<RangePart, SnapshotEnded> {
+        let layers = self.log.snapshots.get(id)?.layers(&self.log, map);
+        Ok(self.log.keys(layers.as_ref()))
+    }
+
+    /// The first and the next position of a log or queue at the time of the snapshot. Its entries are not kept.
+    pub fn snapshot_positions(
+        &self,
+        id: SnapshotId,
+        structure: StructureId,
+    ) -> Result<Option<Range<u64>>, SnapshotEnded> {
+        let found = self.log.snapshots.get(id)?.structures.get(&structure);
+        Ok(found.map(|(_, positions)| positions.clone()))
+    }
+}
