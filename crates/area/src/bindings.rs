@@ -4,9 +4,10 @@ use crate::area::Area;
 use crate::error::AreaError;
 use crate::fork;
 use crate::read::Value;
-use crate::structures::{Queue, Tree, Walk};
+use crate::structures::{Queue, Tree};
+use crate::view::Walk;
 use std::ops::{Bound, ControlFlow, Range};
-use store::Ticket;
+use store::{Ticket, Way};
 
 /// The number of this process among those that its memory was copied from: a forked child has another one than its parent.
 pub fn process_generation() -> u32 {
@@ -48,7 +49,7 @@ impl Tree {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         limit: usize,
     ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        self.walk_keys(Walk::new(range, limit), limit)
+        self.walk_keys(Walk::new(range, Way::Up, limit), limit)
     }
 
     /// The same in reverse order.
@@ -57,13 +58,13 @@ impl Tree {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         limit: usize,
     ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        self.walk_keys(Walk::new(range, limit).reversed(), limit)
+        self.walk_keys(Walk::new(range, Way::Down, limit), limit)
     }
 
     fn walk_keys(&self, mut walk: Walk, limit: usize) -> Result<Vec<Box<[u8]>>, AreaError> {
         let mut keys = Vec::new();
         while keys.len() < limit && !walk.is_over() {
-            walk.part(self, false, &mut |key, _| {
+            walk.part(self.view(), false, &mut |key, _| {
                 keys.push(key.into());
                 match keys.len() < limit {
                     true => ControlFlow::Continue(()),

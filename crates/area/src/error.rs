@@ -4,7 +4,7 @@ use crate::catalog::ClientError;
 use os::MediaOpenError;
 use std::io;
 use std::path::PathBuf;
-use store::{FetchError, FollowError, OpenError, SubmitError};
+use store::{FetchError, FollowError, OpenError, SnapshotEnded, SubmitError};
 use thiserror::Error;
 
 /// Why an operation on an area failed.
@@ -73,6 +73,9 @@ pub enum AreaError {
     /// The owner of an area that is followed has used space anew that the moment shown was in.
     #[error("the moment that was read is gone, as the area went on: refresh, and read again")]
     SnapshotGone,
+    /// The snapshot is no more.
+    #[error(transparent)]
+    SnapshotEnded(#[from] SnapshotEnded),
     /// The operating system refuses memory or a thread.
     #[error("the system refuses the area's memory or thread: {0}")]
     System(#[from] io::Error),

@@ -39,8 +39,10 @@ mod read;
 mod renewed;
 pub mod runs;
 mod shared;
+mod snapshot;
 mod structures;
 pub mod table;
+mod view;
 
 use os::sync;
 
@@ -53,8 +55,9 @@ pub use expect::Versioned;
 pub use follow::{FollowOptions, FollowedFile, Follower};
 pub use os::MediaOpenError;
 pub use read::Value;
+pub use snapshot::Snapshot;
 pub use store::{
     Durability, Expected, FollowError, FollowStats, Kind, Layout, Moment, Op, OpenError, Receipt,
-    RecoveryReport, Stats, StructureId, SubmitError, Ticket, Version,
+    RecoveryReport, SnapshotEnded, Stats, StructureId, SubmitError, Ticket, Version,
 };
 pub use structures::{Batch, Keyed, Log, Map, Queue, Tree};

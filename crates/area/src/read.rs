@@ -260,6 +260,10 @@ impl<'a> Reading<'a> {
 
     /// The value that tables have.
     fn search(&self, search: &Search) -> Result<Option<Value>, AreaError> {
+        // Rows are of the present.
+        if search.is_past() {
+            return Ok(search.run(&mut { *self })?.map(Value::from));
+        }
         if let Some(row) = self.cache.row(search.key()) {
             let (page, range) = row.into_value();
             return Ok(Some(Value(Bytes::Page(page, range))));

@@ -42,7 +42,7 @@ use super::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, P
 use base::MediaError;
 use smallvec::SmallVec;
 use std::{io, mem};
-use store::{CleanStep, Engine, SubmitError, Ticket, Write};
+use store::{CleanStep, Engine, SnapshotId, SubmitError, Ticket, Write};
 
 /// The cleaner reads a segment in pieces of so many bytes, a multiple of any block. A whole segment of 4 MiB kept a
 /// virtual disk busy for 4 ms.
@@ -290,6 +290,21 @@ impl Shared {
         rings
     }
 
+    /// Nobody reads the snapshot any more: what it kept is free, and may be what others wait for.
+    pub(super) fn end_snapshot(&self, id: SnapshotId) {
+        let mut guard = self.lock();
+        guard.engine.end_snapshot(id);
+        let trash = guard.engine.take_trash();
+        let is_crowded = mem::take(&mut guard.is_crowded);
+        self.call(&mut guard);
+        self.call_jobs(&mut guard);
+        drop(guard);
+        drop(trash);
+        if is_crowded {
+            self.any.ring(ALL);
+        }
+    }
+
     /// A range has begun: it may have been one too many for the tables as they are.
     pub(super) fn scanned(&self, guard: &mut Guard<'_>) {
         if guard.engine.is_merge_asked_for() {
@@ -344,6 +359,11 @@ impl Shared {
                 guard = self.lock();
             } else if guard.is_closing {
                 return mem::forget(alarm);
+            } else if guard.engine.has_trash() {
+                let trash = guard.engine.take_trash();
+                drop(guard);
+                drop(trash);
+                guard = self.lock();
             } else if !guard.is_called {
                 let woken = self.background.wait(guard);
                 guard = woken.unwrap_or_else(PoisonError::into_inner);

@@ -2,19 +2,10 @@
 
 use crate::area::{Area, Pending};
 use crate::error::AreaError;
-use crate::read::{Reading, Value};
-use std::ops::{Bound, ControlFlow, Range, RangeBounds};
-use store::{
-    Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, RangeEnd, RangePart, RangeValue, Receipt, Scan,
-    StructureId, Version, Way,
-};
-
-/// Entries of a tree that a range looks up at once.
-const RANGE_STEP_MAX: usize = 256;
-/// Of the first look: most ranges are short, or are not read to their end.
-const RANGE_STEP_FIRST: usize = 16;
-/// The same where reading several values at once gains nothing.
-const RANGE_STEP_MAPPED: usize = 4;
+use crate::read::Value;
+use crate::view::View;
+use std::ops::{ControlFlow, Range, RangeBounds};
+use store::{Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, Receipt, StructureId, Version, Way};
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -266,6 +257,15 @@ macro_rules! keyed {
                 })
             }
 
+            /// The map or tree as it is now.
+            pub(crate) fn view(&self) -> View<'_> {
+                View {
+                    area: &self.area,
+                    structure: self.id,
+                    at: None,
+                }
+            }
+
             /// Removes a key, if it is there.
             pub fn remove(&self, key: &[u8]) -> Result<(), AreaError> {
                 let map = self.id;
@@ -281,14 +281,7 @@ keyed!(Tree);
 impl Map {
     /// All keys, in order. Copies and sorts them.
     pub fn keys(&self) -> Result<Vec<Box<[u8]>>, AreaError> {
-        let mut reading = self.area.reading()?.ahead();
-        let part = reading.shared().lock().engine.keys(self.id);
-        let mut keys = Vec::new();
-        part.visit(&mut reading, |key, _| {
-            keys.push(key.into());
-            ControlFlow::Continue(())
-        })?;
-        Ok(keys)
+        self.view().keys()
     }
 }
 
@@ -298,7 +291,7 @@ impl Tree {
         &'a self,
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
-        self.entries(Walk::new(range, self.first_step(usize::MAX)))
+        self.view().entries(range, Way::Up)
     }
 
     /// The same in reverse order: the last key comes first.
@@ -306,33 +299,7 @@ impl Tree {
         &'a self,
         range: impl RangeBounds<[u8]>,
     ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
-        self.entries(Walk::new(range, self.first_step(usize::MAX)).reversed())
-    }
-
-    fn entries(&self, mut walk: Walk) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + '_ {
-        let mut ready = Vec::new().into_iter();
-        std::iter::from_fn(move || {
-            loop {
-                if let Some(entry) = ready.next() {
-                    return Some(entry);
-                }
-                if walk.is_over() {
-                    return None;
-                }
-                let mut found = Vec::new();
-                let wanted = walk.wanted;
-                let mut take = |key: &[u8], value: Result<&[u8], AreaError>| {
-                    found.push(value.map(|value| (key.into(), value.to_vec())));
-                    match found.len() < wanted {
-                        true => ControlFlow::Continue(()),
-                        false => ControlFlow::Break(()),
-                    }
-                };
-                let went_on = walk.part(self, true, &mut take);
-                found.extend(went_on.err().map(Err));
-                ready = found.into_iter();
-            }
-        })
+        self.view().entries(range, Way::Down)
     }
 
     /// Calls `f` with the entries of a range, in order, `limit` of them at most, until it wants no more. Values in tables are not copied.
@@ -346,7 +313,7 @@ impl Tree {
         limit: usize,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), AreaError> {
-        Walk::new(range, self.first_step(limit)).visit(self, limit, f)
+        self.view().visit((range, Way::Up), limit, f)
     }
 
     /// The same in reverse order.
@@ -359,173 +326,8 @@ impl Tree {
         limit: usize,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), AreaError> {
-        Walk::new(range, self.first_step(limit))
-            .reversed()
-            .visit(self, limit, f)
+        self.view().visit((range, Way::Down), limit, f)
     }
-}
-
-type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// The way through a range, part by part.
-pub(crate) struct Walk {
-    /// The rest of the range; `None` at the end.
-    left: Option<Bounds>,
-    way: Way,
-    tables: Option<Scan>,
-    /// Entries of the next part, about.
-    wanted: usize,
-}
-
-/// A function that takes the entries of a range.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8], Result<&[u8], AreaError>) -> ControlFlow<()>;
-
-impl Walk {
-    pub(crate) fn new(range: impl RangeBounds<[u8]>, wanted: usize) -> Self {
-        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        Self {
-            left: Some((owned(range.start_bound()), owned(range.end_bound()))),
-            way: Way::Up,
-            tables: None,
-            wanted: wanted.clamp(1, RANGE_STEP_MAX),
-        }
-    }
-
-    /// From its last key to its first.
-    pub(crate) fn reversed(self) -> Self {
-        Self {
-            way: Way::Down,
-            ..self
-        }
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.left.is_none()
-    }
-
-    fn visit(
-        mut self,
-        tree: &Tree,
-        limit: usize,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), AreaError> {
-        let (mut left, mut failed) = (limit, None);
-        while left > 0 && !self.is_over() {
-            self.part(tree, true, &mut |key, value| match value {
-                Ok(value) => {
-                    left -= 1;
-                    match f(key, value) {
-                        ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
-                        _ => {
-                            left = 0;
-                            ControlFlow::Break(())
-                        }
-                    }
-                }
-                Err(error) => {
-                    (left, failed) = (0, Some(error));
-                    ControlFlow::Break(())
-                }
-            })?;
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Hands the next entries over. If `take` wants no more, it goes on behind the last one. Without `reads`, values that memory does not
-    /// have are empty.
-    pub(crate) fn part(&mut self, tree: &Tree, reads: bool, take: Take<'_>) -> Result<(), AreaError> {
-        let Some((from, to)) = self.left.take() else {
-            return Ok(());
-        };
-        let reading = tree.area.reading()?;
-        let bounds = (as_slice(&from), as_slice(&to));
-        let mut guard = reading.shared.lock();
-        let tables = self.tables.take();
-        let part = guard.engine.range(self.way, tree.id, bounds, self.wanted, tables);
-        reading.shared.scanned(&mut guard);
-        drop(guard);
-        self.wanted = (2 * self.wanted).min(RANGE_STEP_MAX);
-        let memory = if reads {
-            tree.memory(&reading, &part)
-        } else {
-            Vec::new()
-        };
-        let mut memory = memory.into_iter();
-        let mut last = None;
-        let end = part.visit(&mut reading.ahead(), |key, value| {
-            let flow = match value {
-                RangeValue::Table(value) => take(key, Ok(value)),
-                RangeValue::Memory(Fetch::Ready(value)) => take(key, Ok(value)),
-                RangeValue::Memory(_) if !reads => take(key, Ok(&[])),
-                RangeValue::Memory(_) => match memory.next().flatten() {
-                    Some(Ok(value)) => take(key, Ok(&value)),
-                    Some(Err(error)) => take(key, Err(error)),
-                    // It is gone by now.
-                    None => ControlFlow::Continue(()),
-                },
-            };
-            if flow.is_break() {
-                last = Some(key.to_vec());
-            }
-            flow
-        })?;
-        let after = match end {
-            RangeEnd::Over => None,
-            RangeEnd::Stopped => last,
-            RangeEnd::More { after, tables } => {
-                self.tables = tables;
-                Some(after.into_vec())
-            }
-        };
-        self.left = after.map(Bound::Excluded).map(|after| match self.way {
-            Way::Up => (after, to),
-            Way::Down => (from, after),
-        });
-        Ok(())
-    }
-}
-
-impl Tree {
-    /// Entries of the first part of a range, of which `limit` are wanted.
-    fn first_step(&self, limit: usize) -> usize {
-        let has_cache = || self.area.reading().is_ok_and(|reading| reading.cache.is_there());
-        match limit {
-            usize::MAX if has_cache() => RANGE_STEP_FIRST,
-            usize::MAX => RANGE_STEP_MAPPED,
-            _ => limit,
-        }
-    }
-}
-
-/// A value of a range, or why it cannot be read; `None` if its key is gone by now.
-type Read = Option<Result<Vec<u8>, AreaError>>;
-
-impl Tree {
-    /// The values of a part that memory has the places of, in order.
-    fn memory(&self, reading: &Reading<'_>, part: &RangePart) -> Vec<Read> {
-        let is_elsewhere = |(_, fetch): &(&[u8], &Fetch)| !matches!(fetch, Fetch::Ready(_));
-        let all: Vec<_> = part.memory().filter(is_elsewhere).collect();
-        if all.is_empty() {
-            return Vec::new();
-        }
-        let mut firsts: Vec<Option<&Fetch>> = all.iter().map(|(_, fetch)| Some(*fetch)).collect();
-        let find = |engine: &Engine, nth: usize| match firsts[nth].take() {
-            Some(fetch) => Some(fetch.clone()),
-            None => engine.get(self.id, all[nth].0),
-        };
-        match reading.values(all.len(), find) {
-            Ok(values) => {
-                let own = values.into_iter().map(|value| Some(Ok(value?.into_vec())));
-                own.collect()
-            }
-            // One of them is damaged: the others are not lost with it.
-            Err(_) => all.iter().map(|(key, _)| self.get(key).transpose()).collect(),
-        }
-    }
-}
-
-fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    bound.as_ref().map(Vec::as_slice)
 }
 
 /// Operations over several structures that become durable together, or not at all.

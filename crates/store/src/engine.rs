@@ -4,17 +4,19 @@ use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
 use crate::entry::{Durability, Kind, Op, StructureId, entry_bytes};
 use crate::fetch::Fetch;
-use crate::index::{Body, Structure, Usage};
+use crate::index::{Body, Frozen, Structure, Usage};
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
 use crate::older::Older;
 use crate::range::RangePart;
+use crate::snapshot::Snapshot;
 use crate::spill::Spill;
 use crate::table::Way;
 use crate::table::job::{Job, JobError};
 use crate::table::scan::{Scan, Search};
 use base::MediaError;
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// An open area. See the crate's documentation.
 pub struct Engine {
@@ -25,9 +27,8 @@ pub struct Engine {
 }
 
 /// Memory that was given up. Dropping it may take a while.
-pub struct Trash(
-    #[expect(dead_code, reason = "it is there to be dropped")] Vec<std::sync::Arc<crate::index::Frozen>>,
-);
+#[expect(dead_code, reason = "they are there to be dropped")]
+pub struct Trash(Vec<Arc<Frozen>>, Vec<Snapshot>);
 
 impl Engine {
     pub(crate) fn new(log: Log, checkpoints: Checkpoints) -> Self {
@@ -231,6 +232,7 @@ impl Engine {
     pub fn wants_cleaning(&self) -> bool {
         let held = self.spill.holds(&self.log);
         self.spill.has_unlisted()
+            || self.has_trash()
             || self.cleaning.is_wanted(&self.log, &self.checkpoints, held)
             || self.checkpoints.are_wanted(&self.log, held)
     }
@@ -282,11 +284,14 @@ impl Engine {
         spill.end(log, cleaning, checkpoints, job, result);
     }
 
+    /// True if snapshots have ended: their driver should drop what they kept ([`Engine::take_trash`]).
+    pub fn has_trash(&self) -> bool {
+        self.log.snapshots.has_trash()
+    }
+
     /// Memory that is not needed any more, to be dropped outside of any lock.
     pub fn take_trash(&mut self) -> Trash {
-        let mut trash = self.spill.trash();
-        trash.append(&mut self.log.snapshots.trash);
-        Trash(trash)
+        Trash(self.spill.trash(), self.log.snapshots.trash())
     }
 
     pub(crate) fn has_retired(&self) -> bool {

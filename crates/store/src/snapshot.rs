@@ -45,7 +45,7 @@ type Kept = (StructureId, Box<[u8]>);
 /// What keys were before they changed; `None`: memory had no entry of the key.
 pub(crate) type Changed = BTreeMap<Box<[u8]>, Option<Slot>>;
 
-struct Snapshot {
+pub(crate) struct Snapshot {
     /// The structures that there were, and the positions of logs and queues.
     structures: BTreeMap<StructureId, (Kind, Range<u64>)>,
     changed: BTreeMap<StructureId, Changed>,
@@ -146,8 +146,8 @@ pub(crate) struct Snapshots {
     frozen_bytes: u64,
     bytes_max: u64,
     ended: u64,
-    /// To be dropped where nobody waits.
-    pub trash: Vec<Arc<Frozen>>,
+    /// Those that have ended, to be dropped where nobody waits.
+    trash: Vec<Snapshot>,
 }
 
 impl Snapshots {
@@ -278,12 +278,23 @@ impl Snapshots {
     }
 
     fn end(&mut self, id: SnapshotId) {
-        if let Some(snapshot) = self.all.get_mut(&id).and_then(Option::take) {
+        if let Some(mut snapshot) = self.all.get_mut(&id).and_then(Option::take) {
+            // Segments of tables are free at once.
+            snapshot.levels = Arc::default();
             self.following -= usize::from(snapshot.own.is_none());
             self.changed_bytes -= snapshot.changed_bytes;
-            self.trash.extend(snapshot.own.into_iter().chain(snapshot.below));
+            self.trash.push(snapshot);
             self.recount();
         }
+    }
+
+    pub(crate) fn has_trash(&self) -> bool {
+        !self.trash.is_empty()
+    }
+
+    /// What was kept for those that have ended.
+    pub(crate) fn trash(&mut self) -> Vec<Snapshot> {
+        core::mem::take(&mut self.trash)
     }
 
     /// True if a segment of the log has values that only snapshots need.
@@ -378,17 +389,16 @@ impl Engine {
         })
     }
 
-    /// Entries of a tree as [`Engine::range`] has them, or [`Engine::range_rev`], at the time of the snapshot.
+    /// Entries of a tree as [`Engine::range`] has them, at the time of the snapshot.
     pub fn snapshot_range(
         &self,
-        (id, is_reverse): (SnapshotId, bool),
+        (id, way): (SnapshotId, Way),
         tree: StructureId,
         bounds: Bounds<'_>,
         wanted: usize,
         tables: Option<Scan>,
     ) -> Result<RangePart, SnapshotEnded> {
         let layers = self.log.snapshots.get(id)?.layers(&self.log, tree);
-        let way = if is_reverse { Way::Down } else { Way::Up };
         Ok(self.log.part(layers.as_ref(), (bounds, way), wanted, tables))
     }
 
