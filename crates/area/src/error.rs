@@ -33,6 +33,9 @@ pub enum AreaError {
     /// A new area cannot be made.
     #[error("the area cannot be made: {0}")]
     Create(Box<dyn std::error::Error + Send + Sync>),
+    /// It cannot become larger.
+    #[error("the area cannot grow: {0}")]
+    Grow(#[source] io::Error),
     /// Refused: nothing was done.
     #[error(transparent)]
     Refused(#[from] SubmitError),

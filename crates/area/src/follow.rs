@@ -65,7 +65,7 @@ impl Default for FollowOptions {
 pub struct Follower(Arc<Inner>);
 
 struct Inner {
-    medium: RwLock<Arc<FollowedFile>>,
+    medium: FollowedFile,
     state: RwLock<store::Follower>,
     /// One refresh at a time.
     refreshing: Mutex<()>,
@@ -187,7 +187,6 @@ impl From<FetchError> for Trouble {
 /// Pages of tables, through the cache.
 struct Reader<'a> {
     inner: &'a Inner,
-    medium: Arc<FollowedFile>,
 }
 
 impl Pages for Reader<'_> {
@@ -201,17 +200,13 @@ impl Pages for Reader<'_> {
         let mut blank = Blank::new(at.length());
         let page = self
             .inner
-            .look(&self.medium, at.offset(), &mut blank, |bytes| at.extract(bytes))?;
+            .look(at.offset(), &mut blank, |bytes| at.extract(bytes))?;
         self.inner.cache.keep(key, &page);
         Ok(page)
     }
 }
 
 impl Inner {
-    fn medium(&self) -> Arc<FollowedFile> {
-        Arc::clone(&self.medium.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     fn state<R>(&self, f: impl FnOnce(&store::Follower) -> R) -> R {
         f(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -219,7 +214,7 @@ impl Inner {
     fn refresh(&self) -> Result<Moment, AreaError> {
         let _guard = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let later = match self.state(|state| state.find(&*self.medium())) {
+            let later = match self.state(|state| state.find(&self.medium)) {
                 Err(FollowError::Open(OpenError::TooSmall { .. })) if self.has_grown()? => continue,
                 later => later?,
             };
@@ -232,21 +227,16 @@ impl Inner {
 
     /// True if the file is larger than it was: its new size counts from now on.
     fn has_grown(&self) -> Result<bool, AreaError> {
-        let old = self.medium();
-        let Storage::Direct(file) = &old.storage else {
+        let Storage::Direct(file) = &self.medium.storage else {
             return Ok(false);
         };
-        let file = MediaFile::from_file(file.as_file().try_clone()?)?;
-        let has_grown = file.capacity_bytes() > old.capacity_bytes();
-        *self.medium.write().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(FollowedFile::of(file, old.flushes));
-        Ok(has_grown)
+        let before = file.capacity_bytes();
+        Ok(file.grow(0)? > before)
     }
 
     /// Reads a place until it is what was looked for, is gone, or stays damaged.
     fn look<R>(
         &self,
-        medium: &FollowedFile,
         offset: u64,
         bytes: &mut [u8],
         extract: impl Fn(&[u8]) -> Result<R, FetchError>,
@@ -254,13 +244,13 @@ impl Inner {
         let mut looks = 0;
         loop {
             let read = std::iter::once((offset, &mut *bytes));
-            let read = medium.storage.read_all(read);
+            let read = self.medium.storage.read_all(read);
             read.map_err(|source| AreaError::Read(source.kind()))?;
             match extract(bytes) {
                 Ok(found) => return Ok(found),
                 Err(FetchError::Moved) => return Err(Trouble::Gone),
                 Err(FetchError::Damaged { offset }) => {
-                    let why = self.state(|state| state.explain(medium, offset));
+                    let why = self.state(|state| state.explain(&self.medium, offset));
                     match why.map_err(|_| AreaError::Read(io::ErrorKind::Other))? {
                         FetchError::Damaged { .. } if looks < DAMAGE_LOOKS => pause(looks),
                         why => return Err(why.into()),
@@ -277,8 +267,7 @@ impl Inner {
         mut f: impl FnMut(&mut Reader<'_>) -> Result<R, Trouble>,
     ) -> Result<R, AreaError> {
         for _ in 0..REFRESHES_MAX {
-            let medium = self.medium();
-            match f(&mut Reader { inner: self, medium }) {
+            match f(&mut Reader { inner: self }) {
                 Ok(found) => return Ok(found),
                 Err(Trouble::Failed(error)) => return Err(error),
                 Err(Trouble::Gone) if self.options.is_steady => return Err(AreaError::SnapshotGone),
@@ -300,7 +289,7 @@ impl Reader<'_> {
         let mut blanks: Vec<Blank> = places.iter().map(|found| Blank::new(found.length())).collect();
         let all = places.iter().map(Found::offset);
         let all = all.zip(blanks.iter_mut().map(|blank| &mut **blank));
-        let read = self.medium.storage.read_all(all);
+        let read = self.inner.medium.storage.read_all(all);
         read.map_err(|source| AreaError::Read(source.kind()))?;
         let mut read = places.iter().zip(&mut blanks);
         let value = |fetch: Option<Fetch>| {
@@ -318,7 +307,7 @@ impl Reader<'_> {
                         Ok(value) => Some(value),
                         Err(_) => Some(
                             self.inner
-                                .look(&self.medium, place.offset(), blank, |bytes| place.extract(bytes))?,
+                                .look(place.offset(), blank, |bytes| place.extract(bytes))?,
                         ),
                     }
                 }
@@ -366,9 +355,8 @@ impl Follower {
             // Without such locks moments stay for a shorter time.
             let _ = file.note_follower();
         }
-        let medium = FollowedFile::of(file, options.flushes);
         let follower = Self(Arc::new(Inner {
-            medium: RwLock::new(Arc::new(medium)),
+            medium: FollowedFile::of(file, options.flushes),
             state: RwLock::default(),
             refreshing: Mutex::new(()),
             cache: Cache::new(options.cache_bytes_max),

@@ -34,6 +34,7 @@ mod expect;
 pub mod files;
 mod follow;
 mod fork;
+mod grow;
 pub mod own;
 mod read;
 mod renewed;

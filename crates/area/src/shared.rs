@@ -54,6 +54,8 @@ const ALL: u32 = i32::MAX as u32;
 
 pub(super) struct Shared {
     pub storage: Storage,
+    /// A thread that makes the area larger has it, before the lock.
+    pub growing: Mutex<()>,
     state: Mutex<State>,
     /// The area's own thread sleeps here.
     background: Condvar,
@@ -101,6 +103,7 @@ impl Shared {
         };
         Self {
             storage,
+            growing: Mutex::new(()),
             state: Mutex::new(state),
             background: Condvar::new(),
             jobs: Condvar::new(),
@@ -290,16 +293,28 @@ impl Shared {
         rings
     }
 
-    /// Nobody reads the snapshot any more: what it kept is free, and may be what others wait for.
+    /// Nobody reads the snapshot any more: what it kept is free.
     pub(super) fn end_snapshot(&self, id: SnapshotId) {
         let mut guard = self.lock();
         guard.engine.end_snapshot(id);
         let trash = guard.engine.take_trash();
+        self.has_room(guard);
+        drop(trash);
+    }
+
+    /// The area has so many segments more.
+    pub(super) fn grown(&self, segments: u32) {
+        let mut guard = self.lock();
+        guard.engine.grown(segments);
+        self.has_room(guard);
+    }
+
+    /// There may be room for those who wait.
+    fn has_room(&self, mut guard: Guard<'_>) {
         let is_crowded = mem::take(&mut guard.is_crowded);
         self.call(&mut guard);
         self.call_jobs(&mut guard);
         drop(guard);
-        drop(trash);
         if is_crowded {
             self.any.ring(ALL);
         }

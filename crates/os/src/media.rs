@@ -13,6 +13,7 @@
 //! memory, offsets and lengths.
 
 use crate::clock::now;
+use crate::sync::{AtomicU64, Ordering};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Device, Duration, Extent, MediaError};
 use std::cell::RefCell;
@@ -112,7 +113,6 @@ pub enum MediaWarning {
 #[derive(Clone, Debug)]
 pub struct MediaFile {
     opened: Arc<Opened>,
-    capacity_bytes: u64,
     rest_bytes: u64,
     warning: Option<MediaWarning>,
 }
@@ -137,14 +137,16 @@ struct Opened {
     cached: Option<File>,
     /// Offsets and lengths of O_DIRECT are multiples of this.
     align: u64,
+    capacity_bytes: AtomicU64,
 }
 
 impl Opened {
-    fn new(direct: File) -> Self {
+    fn new(direct: File, capacity_bytes: u64) -> Self {
         Self {
             align: direct_align(&direct),
             direct,
             cached: None,
+            capacity_bytes: AtomicU64::new(capacity_bytes),
         }
     }
 }
@@ -231,8 +233,7 @@ impl MediaFile {
             have_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
         };
         Ok(Self {
-            opened: Arc::new(Opened::new(file)),
-            capacity_bytes,
+            opened: Arc::new(Opened::new(file, capacity_bytes)),
             rest_bytes: 0,
             warning,
         })
@@ -267,8 +268,29 @@ impl MediaFile {
         assert!(self.opened.cached.is_some(), "O_DIRECT does not take a tail");
         let bytes = size_of_file(&self.opened.direct)?;
         self.rest_bytes = bytes % SECTOR_BYTES as u64;
-        self.capacity_bytes = bytes - self.rest_bytes;
+        let opened = Arc::get_mut(&mut self.opened).expect("nobody shares it yet");
+        opened.capacity_bytes = AtomicU64::new(bytes - self.rest_bytes);
         Ok(self)
+    }
+
+    /// Extends a file to `bytes`, and reserves their space; a block device only tells whether it has so many. All clones have the
+    /// capacity that there is now, in whole pages.
+    ///
+    /// # Errors
+    /// There is no room for it. A medium that has shrunk keeps its capacity.
+    pub fn grow(&self, bytes: u64) -> io::Result<u64> {
+        let (file, page) = (self.as_file(), BLOCK_BYTES as u64);
+        if size_of_file(file)? < bytes && !self.is_device()? {
+            reserve(file, bytes.next_multiple_of(page))?;
+            file.sync_all()?;
+        }
+        let has = size_of_file(file)? / page * page;
+        if has < bytes {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        // Whoever uses what is new there is told of it by other means, which order the two.
+        self.opened.capacity_bytes.fetch_max(has, Ordering::Relaxed);
+        Ok(has)
     }
 
     /// Bytes behind the last whole sector of a medium with its tail.
@@ -294,8 +316,7 @@ impl MediaFile {
     /// A file whose size says nothing.
     pub fn of_capacity(file: File, capacity_bytes: u64) -> Self {
         Self {
-            opened: Arc::new(Opened::new(file)),
-            capacity_bytes,
+            opened: Arc::new(Opened::new(file, capacity_bytes)),
             rest_bytes: 0,
             warning: None,
         }
@@ -392,6 +413,7 @@ impl MediaFile {
             direct,
             cached,
             align,
+            ..
         } = &*self.opened;
         let is_aligned = offset.is_multiple_of(*align) && length.is_multiple_of(*align);
         let cached = cached.as_ref().filter(|_| !is_aligned);
@@ -400,7 +422,7 @@ impl MediaFile {
 
     fn check(&self, offset: u64, bytes: usize) -> Result<(), MediaError> {
         match offset.checked_add(bytes as u64) {
-            Some(end) if end <= self.capacity_bytes => Ok(()),
+            Some(end) if end <= self.capacity_bytes() => Ok(()),
             _ => Err(MediaError::OutOfRange),
         }
     }
@@ -410,7 +432,7 @@ impl Device for MediaFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
         BOUNCE.with_borrow_mut(|bounce| {
-            for part in parts(offset, bytes.len(), self.capacity_bytes) {
+            for part in parts(offset, bytes.len(), self.capacity_bytes()) {
                 let blocks = bounce.bytes(part.block_bytes);
                 self.file_for(part.block_offset, part.block_bytes as u64)
                     .read_exact_at(blocks, part.block_offset)
@@ -424,7 +446,7 @@ impl Device for MediaFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         self.check(offset, bytes.len())?;
         BOUNCE.with_borrow_mut(|bounce| {
-            for part in parts(offset, bytes.len(), self.capacity_bytes) {
+            for part in parts(offset, bytes.len(), self.capacity_bytes()) {
                 let blocks = bounce.bytes(part.block_bytes);
                 let file = self.file_for(part.block_offset, part.block_bytes as u64);
                 if part.within.len() != part.block_bytes {
@@ -444,15 +466,15 @@ impl Device for MediaFile {
     }
 
     fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.opened.capacity_bytes.load(Ordering::Relaxed)
     }
 
     /// The blocks that the file system has given the file; all of a block device.
     fn data_bytes(&self) -> u64 {
         const ST_BLOCK_BYTES: u64 = 512;
         match self.as_file().metadata() {
-            Ok(found) if found.is_file() => (found.blocks() * ST_BLOCK_BYTES).min(self.capacity_bytes),
-            _ => self.capacity_bytes,
+            Ok(found) if found.is_file() => (found.blocks() * ST_BLOCK_BYTES).min(self.capacity_bytes()),
+            _ => self.capacity_bytes(),
         }
     }
 

@@ -121,6 +121,15 @@ impl Engine {
         }
     }
 
+    /// Ends the oldest snapshot if tables that do not count any more are kept by snapshots.
+    fn give_up_snapshot(&mut self) -> bool {
+        let gives_up = self.spill.has_retired() && self.log.snapshots.end_oldest();
+        if gives_up {
+            self.reclaim();
+        }
+        gives_up
+    }
+
     fn try_submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
         if self.spill.is_behind(&self.log) {
             self.log.admit_any()?;
@@ -150,7 +159,7 @@ impl Engine {
         Ok(self.log.submit(ops))
     }
 
-    /// What [`Engine::submit_over`] has to know of a batch that was refused with [`SubmitError::NoSpace`]. `None` if it would not help.
+    /// Facts that [`Engine::submit_over`] needs about a batch that was refused with [`SubmitError::NoSpace`]. `None` if it would not help.
     pub fn older(&self, ops: &[Op<'_>]) -> Option<Older> {
         Older::new(&self.log, ops, self.freezes())
     }
@@ -292,10 +301,6 @@ impl Engine {
     /// Memory that is not needed any more, to be dropped outside of any lock.
     pub fn take_trash(&mut self) -> Trash {
         Trash(self.spill.trash(), self.log.snapshots.trash())
-    }
-
-    pub(crate) fn has_retired(&self) -> bool {
-        self.spill.has_retired()
     }
 
     /// Gives segments back that nobody reads any more.

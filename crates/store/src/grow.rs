@@ -1,5 +1,6 @@
 //! An area on a medium that has become larger.
 
+use crate::engine::Engine;
 use crate::format::Superblock;
 use crate::layout::{Layout, SEGMENTS_MAX};
 use crate::recover::{OpenError, identify};
@@ -8,8 +9,9 @@ use base::Device;
 /// Bytes that are zeroed at once.
 const ZEROS: usize = 1 << 20;
 
-/// Gives a closed area all whole segments that its medium has room for; how many it got. Its structures stay as they are. A
-/// crash leaves the area with its old size or its new one.
+/// Gives an area all whole segments that its medium has room for; how many it got. Its structures stay as they are. A
+/// crash leaves the area with its old size or its new one. The engine of an open area writes neither there nor to the superblocks
+/// meanwhile, and is told afterwards ([`Engine::grown`]).
 pub fn grow(medium: &mut dyn Device) -> Result<u32, OpenError> {
     let (superblock, _) = identify(medium)?;
     let old = superblock.layout;
@@ -38,4 +40,14 @@ pub fn grow(medium: &mut dyn Device) -> Result<u32, OpenError> {
         medium.flush()?;
     }
     Ok(segments - old.segments)
+}
+
+impl Engine {
+    /// The area has so many segments more ([`grow`]): they are free. Memory leaves for tables as it did, until the area is opened anew.
+    pub fn grown(&mut self, segments: u32) {
+        let log = &mut self.log;
+        log.layout.segments += segments;
+        log.space.grow(segments);
+        log.usage.grow(segments);
+    }
 }

@@ -240,6 +240,11 @@ impl Tally {
         }
     }
 
+    /// There are so many segments more.
+    pub(crate) fn grow(&mut self, segments: u32) {
+        self.slots.resize(self.slots.len() + segments as usize, 0);
+    }
+
     /// Bytes of live entries in a segment.
     pub(crate) fn live_in(&self, slot: u32) -> u64 {
         self.slots[slot as usize]

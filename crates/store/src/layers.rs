@@ -1,16 +1,16 @@
-//! What there is of a map or tree at a moment, in layers: what memory has, what was frozen, and the tables below.
+//! The layers of a map or tree at a moment: the part in memory, the frozen part, and the tables below.
 
 use crate::entry::{Kind, StructureId};
 use crate::index::{Body, Slot};
-use crate::log::Log;
-use crate::range::{RangePart, is_empty};
-use crate::snapshot::Changed;
 use crate::table::Way;
 use crate::table::levels::Levels;
 use crate::table::scan::Scan;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// Entries of keys before they changed; `None`: memory had none.
+pub(crate) type Changed = BTreeMap<Box<[u8]>, Option<Slot>>;
 
 pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -40,7 +40,13 @@ impl<'a> Layers<'a> {
     }
 
     /// Hands over the entries of a range above the tables, in order, `limit` of them at most. True if there are more.
-    fn each(&self, bounds: Bounds<'a>, way: Way, limit: usize, mut take: impl FnMut(&[u8], &Slot)) -> bool {
+    pub(crate) fn each(
+        &self,
+        bounds: Bounds<'a>,
+        way: Way,
+        limit: usize,
+        mut take: impl FnMut(&[u8], &Slot),
+    ) -> bool {
         let changed = self.changed.into_iter().flat_map(|changed| {
             let all = changed.range::<[u8], _>(bounds);
             let all = all.map(|(key, slot)| (&**key, slot.as_ref()));
@@ -77,7 +83,7 @@ impl<'a> Layers<'a> {
     }
 
     /// All entries above the tables, in order.
-    fn all(&self) -> BTreeMap<Box<[u8]>, &'a Slot> {
+    pub(crate) fn all(&self) -> BTreeMap<Box<[u8]>, &'a Slot> {
         let mut entries: BTreeMap<Box<[u8]>, &Slot> = BTreeMap::new();
         let has_changed = |key: &[u8]| self.changed.is_some_and(|changed| changed.contains_key(key));
         if let Some(below) = self.below {
@@ -93,68 +99,8 @@ impl<'a> Layers<'a> {
     }
 
     /// The entries in tables, from the first bound on, or down from the last.
-    fn scan(&self, way: Way, bounds: Bounds<'_>, wanted: usize) -> Option<Scan> {
+    pub(crate) fn scan(&self, way: Way, bounds: Bounds<'_>, wanted: usize) -> Option<Scan> {
         let has_keys = self.kind.has_keys();
         has_keys.then(|| Scan::over(self.levels, self.id, way, bounds, wanted))?
-    }
-}
-
-impl Log {
-    /// The layers of a map or tree as it is now.
-    pub(crate) fn layers(&self, id: StructureId) -> Option<Layers<'_>> {
-        let structure = self.structures.get(&id).filter(|it| it.kind.has_keys())?;
-        let frozen = self.frozen.as_ref();
-        Some(Layers {
-            id,
-            kind: structure.kind,
-            changed: None,
-            own: Some(&structure.body),
-            below: frozen.and_then(|frozen| frozen.bodies.get(&id)),
-            levels: &self.levels,
-        })
-    }
-
-    /// A part of a range of a tree: see [`crate::Engine::range`].
-    pub(crate) fn part(
-        &self,
-        layers: Option<&Layers<'_>>,
-        (bounds, way): (Bounds<'_>, Way),
-        wanted: usize,
-        tables: Option<Scan>,
-    ) -> RangePart {
-        let mut part = RangePart::new(bounds, way);
-        let Some(layers) = layers.filter(|it| it.kind == Kind::Tree && !is_empty(bounds)) else {
-            return part;
-        };
-        let limit = self.memory_share(wanted);
-        part.memory.reserve(limit);
-        part.has_more = layers.each(bounds, way, limit, |key, slot| {
-            let fetch = (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
-            part.memory.push((key.into(), fetch));
-        });
-        // While the tables are the same, nothing has left memory for them: they still go with it.
-        let same = tables.filter(|scan| scan.is_of(layers.levels));
-        part.tables = same.or_else(|| layers.scan(way, bounds, wanted));
-        part
-    }
-
-    /// All keys of a map or tree: see [`crate::Engine::keys`].
-    pub(crate) fn keys(&self, layers: Option<&Layers<'_>>) -> RangePart {
-        const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-        let mut part = RangePart::new(ALL, Way::Up);
-        let Some(layers) = layers else { return part };
-        let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
-        let all = layers.all().into_iter();
-        part.memory = all.map(|(key, slot)| (key, fetch(slot))).collect();
-        part.tables = layers.scan(Way::Up, ALL, usize::MAX);
-        part
-    }
-
-    /// How many of `wanted` entries of a tree are in memory, about, if the rest is in tables: half as many more.
-    fn memory_share(&self, wanted: usize) -> usize {
-        let tables = u64::from(self.levels.count()) * self.layout.segment_payload_bytes();
-        let memory = self.usage.all.live.max(1);
-        let share = u128::from(memory) * wanted as u128 * 3 / 2 / u128::from(memory + tables);
-        (share as usize + 4).min(wanted)
     }
 }

@@ -22,6 +22,7 @@
 //!   [`Options::index_bytes_max`].
 #![forbid(unsafe_code)]
 
+mod admit;
 mod buffer;
 pub mod catalog;
 mod checkpoint;
@@ -44,6 +45,7 @@ mod log;
 mod memory;
 mod older;
 mod paged;
+mod past;
 mod range;
 mod recover;
 mod repair;

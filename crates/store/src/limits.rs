@@ -55,6 +55,8 @@ const AREA_SHARE: u64 = 32;
 /// Segments that only merges may take. A merge of level 0 frees the first table of each run when it has written about as much, and
 /// its share of level 1.
 pub(crate) const MERGE_SEGMENTS: u32 = 2 * RUNS_MAX as u32 + 2;
+/// Tables that a merge makes at most before it tells of them.
+pub(crate) const MERGED_MAX: u32 = 4;
 /// Segments with which a part of memory can leave at least.
 pub(crate) const FLUSH_SEGMENTS_MIN: u32 = 2;
 /// Pages of a table that may stay empty: they are kept for what comes behind the leaves.

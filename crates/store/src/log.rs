@@ -3,12 +3,12 @@
 use crate::buffer::Buffer;
 use crate::draft::{Draft, Effect, Pending, Place, Sealed, read_written};
 use crate::entry::{
-    DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, KEY_BYTES_MAX, Kind, NAME_BYTES_MAX, Op,
-    StructureId, describe, entry_bytes, tables_entry,
+    DESCRIPTION_BYTES, Description, Durability, Entry, EntryKind, Kind, NAME_BYTES_MAX, Op, StructureId,
+    describe, entry_bytes, tables_entry,
 };
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
-use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage, held_bytes, index_bytes};
+use crate::index::{Frozen, Key, Location, Slot, Structure, Tally, Usage};
 use crate::layout::{CLEANER_SEGMENTS, Layout};
 use crate::limits::{Limits, Options};
 use crate::snapshot::Snapshots;
@@ -198,7 +198,7 @@ pub struct Stats {
     pub tables: u32,
     /// Those of them that merges have found damaged: they stay, and take no part in merges.
     pub tables_damaged: u32,
-    /// Where the first of these is damaged, in bytes of the area.
+    /// Place of the first damage in these, in bytes of the area.
     pub table_damaged_at: Option<u64>,
     /// Snapshots that are kept.
     pub snapshots: u32,
@@ -588,48 +588,6 @@ impl Log {
         }
     }
 
-    /// Checks a batch; the bytes that it takes in a record.
-    pub(crate) fn admit(&self, ops: &[Op<'_>]) -> Result<usize, SubmitError> {
-        self.admit_any()?;
-        let (mut bytes, mut removals) = (0, 0);
-        let mut adds = Usage::default();
-        let has_older = self.frozen.is_some() || !self.levels.is_unused();
-        for op in ops {
-            let (kind, id, key, value) = parts_of(op);
-            let structure = self.structures.get(&id).ok_or(SubmitError::NoStructure)?;
-            if !kind.suits(structure.kind) {
-                return Err(SubmitError::NoStructure);
-            }
-            let key_bytes = match key {
-                OpKey::New | OpKey::Position(_) => 8,
-                OpKey::Bytes(key) if key.len() > KEY_BYTES_MAX => return Err(SubmitError::KeyTooLong),
-                OpKey::Bytes(key) => key.len(),
-            };
-            let entry = entry_bytes(key_bytes, value.len());
-            bytes += entry;
-            if kind.adds() {
-                adds.live += entry as u64;
-                adds.index += index_bytes(structure.kind, key_bytes) + self.held_bytes(kind, value);
-            } else if kind == EntryKind::Remove && has_older {
-                // A removal that is kept takes memory. It is refused for nothing else: it gives room.
-                removals += index_bytes(structure.kind, key_bytes);
-            }
-        }
-        if self.with(Usage::default(), true).index + removals > self.options.index_bytes_max && removals > 0 {
-            return Err(SubmitError::IndexFull);
-        }
-        if bytes > self.batch_bytes_max() {
-            return Err(SubmitError::TooLong);
-        }
-        if adds.live > 0 {
-            let gross = self.with(adds, true);
-            if gross.live > self.live_bytes_max() || gross.index > self.options.index_bytes_max {
-                self.admit_net(ops)?;
-            }
-        }
-        Ok(bytes)
-    }
-
     /// Present usage with `adds`, and with what waits to become durable.
     pub(crate) fn with(&self, mut adds: Usage, has_pending: bool) -> Usage {
         adds += self.usage.all;
@@ -637,27 +595,6 @@ impl Log {
             adds += self.pending_usage;
         }
         adds
-    }
-
-    /// Admits a batch that would be too much if its values replaced none.
-    fn admit_net(&self, ops: &[Op<'_>]) -> Result<(), SubmitError> {
-        let adds = self.net_adds(ops);
-        if adds == Usage::default() {
-            return Ok(());
-        }
-        let (limit, now) = (self.live_bytes_max(), self.with(adds, false));
-        if now.live > limit {
-            return Err(SubmitError::NoSpace);
-        }
-        if now.index > self.options.index_bytes_max {
-            return Err(SubmitError::IndexFull);
-        }
-        // Waiting entries may replace others, too: that shows when they are durable. Somebody waits for each.
-        let soon = self.with(adds, true);
-        match soon.live > limit || soon.index > self.options.index_bytes_max {
-            true => Err(SubmitError::Busy),
-            false => Ok(()),
-        }
     }
 
     /// Place of the newest entry in memory of a key, or of a position: of its value, or of its removal.
@@ -680,14 +617,6 @@ impl Log {
             let frozen = self.frozen.as_ref()?;
             frozen.present.may_have(hash).then(|| frozen.slot_of(id, key))?
         })
-    }
-
-    /// Memory that the value of an entry takes, if it stays there.
-    pub(crate) fn held_bytes(&self, kind: EntryKind, value: &[u8]) -> u64 {
-        match self.limits.holds_values() && kind == EntryKind::Put {
-            true => held_bytes(value.len()),
-            false => 0,
-        }
     }
 
     /// True if the draft has room for `bytes` of entries.

@@ -1,13 +1,14 @@
 //! The part of maps and trees in memory, frozen or not, and the changes that batches make to it.
 
-use crate::entry::{EntryKind, Op, entry_bytes};
+use crate::entry::{Kind, StructureId};
 use crate::fetch::Fetch;
-use crate::format::RECORD_HEADER_BYTES;
-use crate::index::{Slot, Usage, index_bytes};
-use crate::limits::FLUSH_SEGMENTS_MIN;
-use crate::log::{Access, Log, OpKey, SubmitError, parts_of};
-use crate::spill::MERGED_MAX;
-use crate::table::levels::List;
+use crate::index::Slot;
+use crate::layers::{Bounds, Layers};
+use crate::log::Log;
+use crate::range::{RangePart, is_empty};
+use crate::table::Way;
+use crate::table::scan::Scan;
+use std::ops::Bound;
 use std::sync::Arc;
 
 impl Log {
@@ -32,64 +33,6 @@ impl Log {
         }
     }
 
-    /// True if what memory has can leave and be merged with all tables, also after one more batch. The log is not cleaned meanwhile, and
-    /// gets a list of the tables for each few that are made.
-    pub(crate) fn may_overwrite(&self) -> bool {
-        let tables = self.levels.count();
-        let list = entry_bytes(0, List::bytes(tables)) as u32 + RECORD_HEADER_BYTES;
-        let lists =
-            u64::from(tables / MERGED_MAX + FLUSH_SEGMENTS_MIN) * u64::from(self.layout.extent_of(list));
-        let segments = lists.div_ceil(u64::from(self.layout.segment_bytes)) as u32 + 1;
-        self.space.free_count() >= self.reserve(Access::Relief) + segments
-    }
-
-    /// Admits a batch that live data alone keep out, and that adds nothing to them in the end: the bytes that it takes in a record.
-    pub(crate) fn admit_over(&self, ops: &[Op<'_>], index: u64) -> Result<usize, SubmitError> {
-        if self.with(Usage::default(), true).index + index > self.index_bytes_max() {
-            return Err(SubmitError::IndexFull);
-        }
-        let bytes = |op: &Op<'_>| {
-            let (_, _, key, value) = parts_of(op);
-            let key_bytes = match key {
-                OpKey::New | OpKey::Position(_) => 8,
-                OpKey::Bytes(key) => key.len(),
-            };
-            entry_bytes(key_bytes, value.len())
-        };
-        match ops.iter().map(bytes).sum() {
-            bytes if bytes > self.batch_bytes_max() => Err(SubmitError::TooLong),
-            bytes => Ok(bytes),
-        }
-    }
-
-    /// Growth by a batch, given what its values replace.
-    pub(crate) fn net_adds(&self, ops: &[Op<'_>]) -> Usage {
-        let mut adds = Usage::default();
-        for op in ops {
-            let (kind, id, key, value) = parts_of(op);
-            let Some(structure) = self.structures.get(&id).filter(|_| kind.adds()) else {
-                continue;
-            };
-            let (key_bytes, old) = match key {
-                OpKey::New | OpKey::Position(_) => (8, None),
-                OpKey::Bytes(key) => (key.len(), self.entry_of(id, key)),
-            };
-            let bytes = entry_bytes(key_bytes, value.len()) as u64;
-            match old {
-                Some(old) => {
-                    adds.live += bytes.saturating_sub(old.entry_bytes(key_bytes));
-                    let longer = value.len().saturating_sub(old.length as usize) as u64;
-                    adds.index += longer.min(self.held_bytes(kind, value));
-                }
-                None => {
-                    adds.live += bytes;
-                    adds.index += index_bytes(structure.kind, key_bytes) + self.held_bytes(kind, value);
-                }
-            }
-        }
-        adds
-    }
-
     /// Puts what was frozen back.
     pub(crate) fn thaw(&mut self) {
         let Some(frozen) = self.frozen.take() else { return };
@@ -104,19 +47,61 @@ impl Log {
         self.snapshots.let_go(&frozen);
     }
 
-    /// True if a batch helps an area without room: it removes or trims. If damage in `pinned` keeps all space, it has to be the
-    /// damaged segment's entries that it removes or overwrites.
-    pub(crate) fn gives_room(&self, ops: &[Op<'_>], pinned: Option<u32>) -> bool {
-        let helps = |op: &Op<'_>| {
-            let (kind, id, key, _) = parts_of(op);
-            let place = match key {
-                OpKey::New => None,
-                OpKey::Position(position) => self.entry_of(id, &position.to_le_bytes()),
-                OpKey::Bytes(key) => self.entry_of(id, key),
-            };
-            let is_pinned = pinned.is_some() && place.map(|it| it.slot) == pinned;
-            kind == EntryKind::Trim || is_pinned || (pinned.is_none() && !kind.adds())
+    /// The layers of a map or tree as it is now.
+    pub(crate) fn layers(&self, id: StructureId) -> Option<Layers<'_>> {
+        let structure = self.structures.get(&id).filter(|it| it.kind.has_keys())?;
+        let frozen = self.frozen.as_ref();
+        Some(Layers {
+            id,
+            kind: structure.kind,
+            changed: None,
+            own: Some(&structure.body),
+            below: frozen.and_then(|frozen| frozen.bodies.get(&id)),
+            levels: &self.levels,
+        })
+    }
+
+    /// A part of a range of a tree: see [`crate::Engine::range`].
+    pub(crate) fn part(
+        &self,
+        layers: Option<&Layers<'_>>,
+        (bounds, way): (Bounds<'_>, Way),
+        wanted: usize,
+        tables: Option<Scan>,
+    ) -> RangePart {
+        let mut part = RangePart::new(bounds, way);
+        let Some(layers) = layers.filter(|it| it.kind == Kind::Tree && !is_empty(bounds)) else {
+            return part;
         };
-        ops.iter().all(helps) && self.net_adds(ops) == Usage::default()
+        let limit = self.memory_share(wanted);
+        part.memory.reserve(limit);
+        part.has_more = layers.each(bounds, way, limit, |key, slot| {
+            let fetch = (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
+            part.memory.push((key.into(), fetch));
+        });
+        // While the tables are the same, nothing has left memory for them: they still go with it.
+        let same = tables.filter(|scan| scan.is_of(layers.levels));
+        part.tables = same.or_else(|| layers.scan(way, bounds, wanted));
+        part
+    }
+
+    /// All keys of a map or tree: see [`crate::Engine::keys`].
+    pub(crate) fn keys(&self, layers: Option<&Layers<'_>>) -> RangePart {
+        const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+        let mut part = RangePart::new(ALL, Way::Up);
+        let Some(layers) = layers else { return part };
+        let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
+        let all = layers.all().into_iter();
+        part.memory = all.map(|(key, slot)| (key, fetch(slot))).collect();
+        part.tables = layers.scan(Way::Up, ALL, usize::MAX);
+        part
+    }
+
+    /// How many of `wanted` entries of a tree are in memory, about, if the rest is in tables: half as many more.
+    fn memory_share(&self, wanted: usize) -> usize {
+        let tables = u64::from(self.levels.count()) * self.layout.segment_payload_bytes();
+        let memory = self.usage.all.live.max(1);
+        let share = u128::from(memory) * wanted as u128 * 3 / 2 / u128::from(memory + tables);
+        (share as usize + 4).min(wanted)
     }
 }

@@ -1,4 +1,4 @@
-//! What tables have of the keys that a batch sets. A full area takes a batch that adds nothing in the end: the merge of a new value
+//! The values that tables have of the keys of a batch. A full area takes a batch that adds nothing in the end: the merge of a new value
 //! drops the older one. The engine does no reads, so whoever has the medium looks the older values up.
 
 use crate::entry::{EntryKind, Op};
@@ -57,7 +57,7 @@ impl Older {
         self.freezes
     }
 
-    /// What the batch takes of memory, if its values take no more room than those that they replace. The length of a value of memory is
+    /// Memory that the batch takes, if its values take no more room than those that they replace. The length of a value of memory is
     /// known there.
     pub(crate) fn memory_of(&self, log: &Log, ops: &[Op<'_>]) -> Option<u64> {
         let mut index = 0;

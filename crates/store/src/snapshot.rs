@@ -7,21 +7,16 @@
 //! Memory of an area without tables has places of values, and no values. A value that a snapshot keeps is read by whoever asks for it,
 //! like any other. Before the cleaner gives its segment away, it hands the value to the snapshot.
 //!
-//! What snapshots keep has a limit, [`Snapshots::bytes_max`]. Beyond, the oldest one ends; so it does when the area lacks space that tables have
-//! which only snapshots keep. Whoever reads a snapshot that has ended is told.
+//! Snapshots have a limit of memory, [`Snapshots::bytes_max`]. Beyond, the oldest one ends; so it does when the area lacks space that tables have
+//! which only snapshots keep. Readers of it are told.
 
-use crate::engine::Engine;
 use crate::entry::{Kind, StructureId};
-use crate::fetch::{Fetch, Found};
+use crate::fetch::Found;
 use crate::index::{Frozen, Key, Slot, Structure, held_bytes, index_bytes};
-use crate::layers::{Bounds, Layers};
+use crate::layers::{Changed, Layers};
 use crate::layout::Layout;
-use crate::log::{Log, SubmitError, Ticket};
-use crate::range::RangePart;
 use crate::space::Used;
-use crate::table::Way;
 use crate::table::levels::Levels;
-use crate::table::scan::{Scan, Search};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,9 +37,6 @@ pub struct SnapshotEnded;
 /// A key of `changed`.
 type Kept = (StructureId, Box<[u8]>);
 
-/// What keys were before they changed; `None`: memory had no entry of the key.
-pub(crate) type Changed = BTreeMap<Box<[u8]>, Option<Slot>>;
-
 pub(crate) struct Snapshot {
     /// The structures that there were, and the positions of logs and queues.
     structures: BTreeMap<StructureId, (Kind, Range<u64>)>,
@@ -61,11 +53,12 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn layers<'a>(&'a self, log: &'a Log, id: StructureId) -> Option<Layers<'a>> {
+    /// The layers of a map or tree that there was, which is `now`.
+    pub(crate) fn layers<'a>(&'a self, id: StructureId, now: Option<&'a Structure>) -> Option<Layers<'a>> {
         let kind = self.structures.get(&id)?.0;
         let own = match &self.own {
             Some(frozen) => frozen.bodies.get(&id),
-            None => log.structures.get(&id).map(|it| &it.body),
+            None => now.map(|it| &it.body),
         };
         kind.has_keys().then(|| Layers {
             id,
@@ -75,6 +68,10 @@ impl Snapshot {
             below: self.below.as_ref().and_then(|frozen| frozen.bodies.get(&id)),
             levels: &self.levels,
         })
+    }
+
+    pub(crate) fn positions(&self, id: StructureId) -> Option<Range<u64>> {
+        self.structures.get(&id).map(|(_, positions)| positions.clone())
     }
 
     /// Keeps what a key is before it changes; bytes that it takes.
@@ -140,7 +137,7 @@ pub(crate) struct Snapshots {
     /// Snapshots that are what memory is now, less what has changed.
     following: usize,
     changed_bytes: u64,
-    /// What is on its way to tables; others keep it, too.
+    /// The part on its way to tables; others keep it, too.
     present: Option<Arc<Frozen>>,
     /// Of frozen memory that nobody else keeps.
     frozen_bytes: u64,
@@ -158,7 +155,43 @@ impl Snapshots {
         }
     }
 
-    fn get(&self, id: SnapshotId) -> Result<&Snapshot, SnapshotEnded> {
+    /// Takes one, if there are not too many: of these structures, with what is frozen and the tables.
+    pub(crate) fn take(
+        &mut self,
+        structures: &BTreeMap<StructureId, Structure>,
+        below: Option<Arc<Frozen>>,
+        levels: Arc<Levels>,
+    ) -> Option<SnapshotId> {
+        if self.all.len() >= SNAPSHOTS_MAX {
+            return None;
+        }
+        let structures = structures.iter();
+        let snapshot = Snapshot {
+            structures: structures
+                .map(|(&id, it)| (id, (it.kind, it.floor()..it.next)))
+                .collect(),
+            changed: BTreeMap::new(),
+            changed_bytes: 0,
+            unheld: BTreeMap::new(),
+            has_dropped: false,
+            own: None,
+            below,
+            levels,
+        };
+        let id = SnapshotId(self.taken);
+        self.taken += 1;
+        self.following += 1;
+        self.all.insert(id, Some(snapshot));
+        Some(id)
+    }
+
+    /// Its owner needs it no more.
+    pub(crate) fn release(&mut self, id: SnapshotId) {
+        self.end(id);
+        self.all.remove(&id);
+    }
+
+    pub(crate) fn get(&self, id: SnapshotId) -> Result<&Snapshot, SnapshotEnded> {
         self.all.get(&id).and_then(Option::as_ref).ok_or(SnapshotEnded)
     }
 
@@ -216,7 +249,7 @@ impl Snapshots {
         self.present = Some(Arc::clone(frozen));
     }
 
-    /// What was frozen is in tables, which are `levels` now.
+    /// The frozen part is in tables, which are `levels` now.
     pub(crate) fn flushed(&mut self, frozen: &Arc<Frozen>, levels: &Arc<Levels>) {
         for snapshot in self.all.values_mut().flatten() {
             let is_below = snapshot.below.as_ref().is_some_and(|it| Arc::ptr_eq(it, frozen));
@@ -256,7 +289,7 @@ impl Snapshots {
     }
 
     /// Ends the oldest one; false if there is none.
-    fn end_oldest(&mut self) -> bool {
+    pub(crate) fn end_oldest(&mut self) -> bool {
         let oldest = self.all.iter().find(|(_, it)| it.is_some()).map(|(id, _)| *id);
         oldest.is_some_and(|id| {
             self.end(id);
@@ -292,7 +325,7 @@ impl Snapshots {
         !self.trash.is_empty()
     }
 
-    /// What was kept for those that have ended.
+    /// Memory that was kept for those that have ended.
     pub(crate) fn trash(&mut self) -> Vec<Snapshot> {
         core::mem::take(&mut self.trash)
     }
@@ -320,101 +353,5 @@ impl Snapshots {
             self.ended += 1;
         }
         self.limit();
-    }
-}
-
-impl Engine {
-    /// Takes a snapshot of all maps and trees, and of the positions of logs and queues. What it has is durable when the ticket is; a
-    /// batch over lazy and other structures may be in it in part. It is kept until [`Engine::end_snapshot`].
-    pub fn snapshot(&mut self) -> Result<(SnapshotId, Ticket), SubmitError> {
-        let log = &mut self.log;
-        log.admit_any()?;
-        if log.snapshots.all.len() >= SNAPSHOTS_MAX {
-            return Err(SubmitError::TooManySnapshots);
-        }
-        let newest = log.newest();
-        log.want(newest);
-        let structures = log.structures.iter();
-        let snapshot = Snapshot {
-            structures: structures
-                .map(|(&id, it)| (id, (it.kind, it.floor()..it.next)))
-                .collect(),
-            changed: BTreeMap::new(),
-            changed_bytes: 0,
-            unheld: BTreeMap::new(),
-            has_dropped: false,
-            own: None,
-            below: log.frozen.clone(),
-            levels: Arc::clone(&log.levels),
-        };
-        let id = SnapshotId(log.snapshots.taken);
-        log.snapshots.taken += 1;
-        log.snapshots.following += 1;
-        log.snapshots.all.insert(id, Some(snapshot));
-        Ok((id, newest))
-    }
-
-    /// Nobody reads the snapshot any more. [`Engine::take_trash`] may have what it kept.
-    pub fn end_snapshot(&mut self, id: SnapshotId) {
-        self.log.snapshots.end(id);
-        self.log.snapshots.all.remove(&id);
-        self.reclaim();
-    }
-
-    /// Ends the oldest snapshot if tables that do not count any more are kept by snapshots.
-    pub(crate) fn give_up_snapshot(&mut self) -> bool {
-        let gives_up = self.has_retired() && self.log.snapshots.end_oldest();
-        if gives_up {
-            self.reclaim();
-        }
-        gives_up
-    }
-
-    /// The value of a key as [`Engine::get`] has it, at the time of the snapshot.
-    pub fn snapshot_get(
-        &self,
-        id: SnapshotId,
-        map: StructureId,
-        key: &[u8],
-    ) -> Result<Option<Fetch>, SnapshotEnded> {
-        let snapshot = self.log.snapshots.get(id)?;
-        let Some(layers) = snapshot.layers(&self.log, map) else {
-            return Ok(None);
-        };
-        Ok(match layers.slot_of(key) {
-            Some(slot) if slot.at.is_removed() => None,
-            Some(slot) => Some(self.log.fetch_slot(slot)),
-            None if layers.levels.is_unused() => None,
-            None => Some(Fetch::Search(Search::of_past(layers.levels, map, key))),
-        })
-    }
-
-    /// Entries of a tree as [`Engine::range`] has them, at the time of the snapshot.
-    pub fn snapshot_range(
-        &self,
-        (id, way): (SnapshotId, Way),
-        tree: StructureId,
-        bounds: Bounds<'_>,
-        wanted: usize,
-        tables: Option<Scan>,
-    ) -> Result<RangePart, SnapshotEnded> {
-        let layers = self.log.snapshots.get(id)?.layers(&self.log, tree);
-        Ok(self.log.part(layers.as_ref(), (bounds, way), wanted, tables))
-    }
-
-    /// The keys of a map or tree as [`Engine::keys`] has them, at the time of the snapshot.
-    pub fn snapshot_keys(&self, id: SnapshotId, map: StructureId) -> Result<RangePart, SnapshotEnded> {
-        let layers = self.log.snapshots.get(id)?.layers(&self.log, map);
-        Ok(self.log.keys(layers.as_ref()))
-    }
-
-    /// The first and the next position of a log or queue at the time of the snapshot. Its entries are not kept.
-    pub fn snapshot_positions(
-        &self,
-        id: SnapshotId,
-        structure: StructureId,
-    ) -> Result<Option<Range<u64>>, SnapshotEnded> {
-        let found = self.log.snapshots.get(id)?.structures.get(&structure);
-        Ok(found.map(|(_, positions)| positions.clone()))
     }
 }

@@ -69,6 +69,14 @@ impl Space {
         }
     }
 
+    /// There are so many segments more, which were never used.
+    pub(crate) fn grow(&mut self, segments: u32) {
+        let old = self.layout.segments;
+        self.layout.segments += segments;
+        self.generations.resize(self.layout.segments as usize, 0);
+        self.free.extend(old..self.layout.segments);
+    }
+
     /// A follower keeps to a moment from now on, or none does.
     pub(crate) fn set_followed(&mut self, is_followed: bool) {
         self.is_followed = is_followed;

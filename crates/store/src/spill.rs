@@ -8,7 +8,7 @@ use crate::clean::Cleaning;
 use crate::damage::FetchError;
 use crate::index::Frozen;
 use crate::layout::CLEANER_SEGMENTS;
-use crate::limits::{FLUSH_SEGMENTS_MIN, MERGE_SEGMENTS, behind, entries_in, table_count};
+use crate::limits::{FLUSH_SEGMENTS_MIN, MERGE_SEGMENTS, MERGED_MAX, behind, entries_in, table_count};
 use crate::log::{Access, JOB_SEGMENTS_MAX, Log, Ticket, TicketState};
 use crate::table::job::{Job, JobError, Made, Merge, Work};
 use crate::table::levels::{LEVELS_MAX, Levels, Pick, Step, View};
@@ -16,8 +16,6 @@ use crate::table::reader::{ReadError, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Tables that a merge makes at most before it tells of them.
-pub(crate) const MERGED_MAX: u32 = 4;
 /// Level 0 may have so many times its limit before memory has to wait for merges.
 const LAG_MAX: u64 = 3;
 

@@ -3,7 +3,7 @@
 mod common;
 use base::Device;
 use common::{Recorded, Rig, tiny};
-use store::{Engine, Options};
+use store::{Engine, Layout, Options};
 
 #[test]
 fn an_area_grows_under_cuts_and_is_used_on() {
@@ -44,6 +44,54 @@ fn an_area_grows_under_cuts_and_is_used_on() {
             .segments;
         assert_eq!(segments, 12 + more as u32);
         rig.restart(image);
+        for _ in 0..20 {
+            for _ in 0..rig.rng.below(60) {
+                rig.step();
+            }
+            let image = rig.random_cut();
+            rig.restart(image);
+        }
+    }
+}
+
+/// The engine goes on while its area gets more segments, and uses them.
+#[test]
+fn an_open_area_grows_and_is_used_on() {
+    let tables = Layout {
+        segment_bytes: 4096,
+        segments: 96,
+        record_bytes_max: 1024,
+        ..tiny(1)
+    };
+    for (seed, layout) in (0..12).flat_map(|seed| [(seed, tiny(1)), (seed, tables)]) {
+        let options = Options {
+            spill_bytes: 3000,
+            ..Options::default()
+        };
+        let mut rig = Rig::new(layout, options, 200 + seed);
+        rig.furnish();
+        let mut segments = layout.segments;
+        for _ in 0..6 {
+            for _ in 0..rig.rng.below(150) {
+                rig.step();
+                if rig.rng.chance(0.2) {
+                    rig.job(None);
+                }
+            }
+            let more = 1 + rig.rng.below(6) as u32;
+            let bytes = rig.image.len() + more as usize * layout.segment_bytes as usize;
+            rig.image.resize(bytes, 0xA5);
+            assert_eq!(store::grow(&mut rig.image), Ok(more));
+            if rig.rng.chance(0.3) {
+                // The machine stops before the engine is told.
+                let image = rig.random_cut();
+                rig.restart(image);
+            } else {
+                rig.engine.grown(more);
+            }
+            segments += more;
+            assert_eq!(rig.engine.layout().segments, segments);
+        }
         for _ in 0..20 {
             for _ in 0..rig.rng.below(60) {
                 rig.step();

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::foreign;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use area::{Area, AreaOptions};
+use area::{Area, AreaError, AreaOptions};
 use base::Device;
 use clap::Args;
 use clap::Subcommand;
@@ -27,6 +27,7 @@ use store::{DumpEntry, OpenError, VerifyReport};
     Examples:\n  switchyard store verify app.area\n  switchyard store dump app.area --structure jobs\n  \
     switchyard store read app.area --structure users      what it has now, while its program runs\n  \
     switchyard store format /dev/sdb --size 64GiB\n  \
+    switchyard store grow app.area --size 4GiB\n  \
     switchyard store repair app.area                      what a copy would keep, and what is lost\n  \
     switchyard store repair app.area --yes --to new.area  writes the copy"
 )]
@@ -82,6 +83,17 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Give an area more room; a program that has it open grows it itself
+    Grow {
+        /// File, which becomes larger, or block device, which is larger by now
+        file: PathBuf,
+        /// Size of the area then [default: all that there is]
+        #[arg(long, value_name = "SIZE")]
+        size: Option<Size>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Write a repaired copy of an area that does not open; the area itself stays as it is
     Repair {
         /// File or block device
@@ -115,6 +127,7 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
             erase,
             json,
         } => format(file, *size, erase.as_deref(), *json),
+        StoreCommand::Grow { file, size, json } => grow(file, *size, *json),
         StoreCommand::Repair { file, yes, to, json } => repair::run(file, *yes, to.as_deref(), *json),
     }
 }
@@ -131,6 +144,22 @@ fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -
     match as_json {
         true => println!("{}", json!({ "formatted": path })),
         false => println!("{}: a storage area, and empty", path.display()),
+    }
+    Ok(())
+}
+
+fn grow(path: &Path, size: Option<Size>, as_json: bool) -> anyhow::Result<()> {
+    let area = Area::open(path, &AreaOptions::new(0)).map_err(|error| match error {
+        AreaError::Media(MediaOpenError::InUse(_)) => {
+            Failure::InUse(format!("{error}: its program can grow it"))
+        }
+        error => Failure::Usage(error.to_string()),
+    })?;
+    let grown = area.grow(size.map_or(0, |size| size.0));
+    let bytes = grown.with_context(|| path.display().to_string())?;
+    match as_json {
+        true => println!("{}", json!({ "area": path, "bytes": bytes })),
+        false => println!("{}: has {} now", path.display(), Size(bytes)),
     }
     Ok(())
 }

@@ -347,7 +347,7 @@ impl Levels {
             .unwrap_or(0)
     }
 
-    /// What is to be done next. `urgent` if space is needed, so that all duplicates should go. Tables that are `damaged` cannot be
+    /// The next step. `urgent` if space is needed, so that all duplicates should go. Tables that are `damaged` cannot be
     /// merged, and what overlaps them goes around.
     pub(crate) fn pick(
         &self,
@@ -373,7 +373,7 @@ impl Levels {
             .find_map(|level| self.pick_in(level, run_tables, cursors, damaged))
     }
 
-    /// What can be done with a level.
+    /// The step that a level can take.
     fn pick_in(
         &self,
         level: usize,

@@ -177,7 +177,7 @@ impl Merged {
         Ok(())
     }
 
-    /// What was left out.
+    /// The pages that were left out.
     pub(crate) fn gaps(self) -> Vec<Gap> {
         let mut gaps = self.lost.unwrap_or_default();
         // Bounds of views hide what was below.
