@@ -13,7 +13,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::{
     CleanStep, Conditional, Durability, Engine, Expected, Fetch, Kind, Known, Layout, Op, Options, OwnedOp,
-    OwnedValue, Receipt, Search, StructureId, SubmitError, Ticket, TicketState, Uncached, Version, Write,
+    OwnedValue, Receipt, Search, SnapshotId, StructureId, SubmitError, Ticket, TicketState, Uncached,
+    Version, Write,
 };
 
 const SECTOR_BYTES: usize = 64;
@@ -26,6 +27,10 @@ const CUTS: u32 = 12;
 const KEYS: u64 = 12;
 /// The same where they leave memory for tables.
 const KEYS_SPILLED: u64 = 120;
+/// Segments that the medium has for the area to grow by.
+const GROWTH_MAX: u32 = 12;
+/// Snapshots at a time.
+const SNAPSHOTS: usize = 3;
 /// A key of the tree whose value clients count up: each expects that nobody else did so since it read the value.
 const COUNTER: &[u8] = b"counter";
 
@@ -50,6 +55,10 @@ pub struct StorageReport {
     pub jobs: u64,
     /// Times that a counter was counted up, and that somebody else was faster.
     pub counted: (u64, u64),
+    /// Looks at snapshots, and snapshots that ended before their owners let go.
+    pub snapshots: (u64, u64),
+    /// Times that the area got more segments while it was open.
+    pub growths: u64,
     /// Bits flipped, each in a copy of the medium, and how many of them were met and told.
     pub flips: (u64, u64),
 }
@@ -88,6 +97,8 @@ pub fn run(seed: u64, options: StorageOptions) -> StorageReport {
         resumed: run.resumed,
         jobs: run.jobs,
         counted: run.counted,
+        snapshots: run.looks,
+        growths: run.growths,
         flips: run.flips,
     }
 }
@@ -129,6 +140,10 @@ struct Run {
     /// The counter with all that was submitted.
     counter: u64,
     counted: (u64, u64),
+    /// What maps and trees held when each was taken.
+    snapshots: Vec<(SnapshotId, State)>,
+    looks: (u64, u64),
+    growths: u64,
     /// Operations that are certainly acknowledged, and operations submitted after them, by ticket.
     base: State,
     submitted: Vec<(Ticket, Vec<Change>)>,
@@ -172,7 +187,8 @@ impl Run {
             volatile: true,
             loses_flushes: faults.loses_flushes,
         };
-        let capacity = layout.capacity_bytes().next_multiple_of(BLOCK_BYTES as u64);
+        let room = u64::from(GROWTH_MAX) * u64::from(layout.segment_bytes);
+        let capacity = (layout.capacity_bytes() + room).next_multiple_of(BLOCK_BYTES as u64);
         let mut medium = SimMedium::new(capacity, model, rng.next_u64());
         let options = Options {
             writes_in_flight_max: 1 + rng.below(4) as usize,
@@ -198,6 +214,9 @@ impl Run {
             counters: vec![None; clients],
             counter: 0,
             counted: (0, 0),
+            snapshots: Vec::new(),
+            looks: (0, 0),
+            growths: 0,
             base: State::new(),
             submitted: Vec::new(),
             violation: None,
@@ -250,6 +269,12 @@ impl Run {
             }
             self.handle(event);
             self.pump();
+            if self.rng.chance(0.004) {
+                self.look_at_snapshots();
+            }
+            if self.rng.chance(0.0004) {
+                self.grow();
+            }
             if self.is_cut {
                 break;
             }
@@ -322,8 +347,12 @@ impl Run {
         };
         if self.rng.chance(0.1) {
             let left = self.rng.below(8);
-            let medium = &mut self.medium;
-            self.is_cut = job.run(&mut Cutting { medium, left }).is_err();
+            let mut cutting = Cutting {
+                bytes: self.medium.capacity_bytes(),
+                medium: &mut self.medium,
+                left,
+            };
+            self.is_cut = job.run(&mut cutting).is_err();
             if self.is_cut {
                 return;
             }
@@ -333,6 +362,80 @@ impl Run {
         self.jobs += u64::from(result.is_ok());
         self.engine.end_job(job, result);
         self.acknowledge();
+    }
+
+    /// Takes a snapshot, or looks at those that there are, and ends some.
+    fn look_at_snapshots(&mut self) {
+        if self.snapshots.len() < SNAPSHOTS && self.rng.chance(0.3) {
+            // Everything here is shown when it is durable.
+            if let Ok((id, _)) = self.engine.snapshot() {
+                let [_, _, map, tree] = self.structures;
+                let kept = self
+                    .base
+                    .iter()
+                    .filter(|((id, _), _)| *id == map.0 || *id == tree.0);
+                let state = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+                self.snapshots.push((id, state));
+            }
+        }
+        for (id, state) in core::mem::take(&mut self.snapshots) {
+            let Some(found) = self.contents_at(id) else {
+                self.looks.1 += 1;
+                self.engine.end_snapshot(id);
+                continue;
+            };
+            self.looks.0 += 1;
+            if found != state {
+                let differ = state
+                    .iter()
+                    .filter(|(key, value)| found.get(*key) != Some(*value));
+                let differ = differ.count();
+                self.violation = Some(format!("{differ} entries of a snapshot are not what they were"));
+            }
+            match self.rng.chance(0.2) {
+                true => self.engine.end_snapshot(id),
+                false => self.snapshots.push((id, state)),
+            }
+        }
+    }
+
+    /// Maps and trees of a snapshot; `None` if it has ended.
+    fn contents_at(&self, id: SnapshotId) -> Option<State> {
+        let mut state = State::new();
+        for structure in &self.structures[2..] {
+            let part = self.engine.snapshot_keys(id, *structure).ok()?;
+            for (key, found) in part.merge(&mut Uncached(&self.medium)).expect("sound") {
+                let found = match found {
+                    OwnedValue::Table(value) => value,
+                    OwnedValue::Memory(fetch) => value(fetch, &self.medium).expect("sound"),
+                };
+                state.insert((structure.0, key.to_vec()), found);
+            }
+        }
+        Some(state)
+    }
+
+    /// The area gets some segments more, if the medium has them, or power leaves meanwhile.
+    fn grow(&mut self) {
+        let layout = *self.engine.layout();
+        let more = (1 + self.rng.below(4)) * u64::from(layout.segment_bytes);
+        let left = match self.rng.chance(0.2) {
+            true => self.rng.below(6),
+            false => u64::MAX,
+        };
+        let mut cutting = Cutting {
+            bytes: (layout.capacity_bytes() + more).min(self.medium.capacity_bytes()),
+            medium: &mut self.medium,
+            left,
+        };
+        match store::grow(&mut cutting) {
+            Ok(segments) => {
+                self.engine.grown(segments);
+                self.growths += u64::from(segments > 0);
+            }
+            // A failing flush also ends so: a program may try again.
+            Err(_) => self.is_cut = true,
+        }
     }
 
     /// Issues the blocks of a write.
@@ -499,6 +602,7 @@ impl Run {
     /// Power is cut, and the area opened anew. False if what it holds is wrong.
     fn cut(&mut self) -> bool {
         self.writes.clear();
+        self.snapshots.clear();
         self.is_cut = false;
         self.medium.faults().fail_writes(0);
         self.medium.faults().fail_flushes(0);
@@ -615,6 +719,8 @@ fn value(fetch: Fetch, medium: &dyn Device) -> Option<Vec<u8>> {
 /// A medium that power leaves after some operations: from then on all of them fail.
 struct Cutting<'a> {
     medium: &'a mut SimMedium,
+    /// So much of the medium is to be seen.
+    bytes: u64,
     left: u64,
 }
 
@@ -641,7 +747,7 @@ impl Device for Cutting<'_> {
     }
 
     fn capacity_bytes(&self) -> u64 {
-        self.medium.capacity_bytes()
+        self.bytes
     }
 }
 

@@ -13,7 +13,7 @@ const FAULTS: StorageOptions = StorageOptions {
 fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
     let (mut acknowledged, mut cleaned, mut lost) = (0, 0, 0);
     let (mut resumed, mut flips, mut told) = (0, 0, 0);
-    let mut counted = (0, 0);
+    let (mut counted, mut looks, mut growths) = ((0, 0), 0, 0);
     for seed in 0..150 {
         let report = run(seed, FAULTS);
         assert_eq!(report.violation, None, "seed {seed}");
@@ -23,6 +23,8 @@ fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
         resumed += report.resumed;
         flips += report.flips.0;
         told += report.flips.1;
+        looks += report.snapshots.0;
+        growths += report.growths;
         counted = (counted.0 + report.counted.0, counted.1 + report.counted.1);
     }
     assert!(
@@ -34,6 +36,7 @@ fn power_cuts_and_failing_writes_lose_nothing_that_was_acknowledged() {
         "{resumed} {flips} {told}"
     );
     assert!(counted.0 > 5000 && counted.1 > 1000, "{counted:?}");
+    assert!(looks > 1000 && growths > 100, "{looks} {growths}");
 }
 
 #[test]
