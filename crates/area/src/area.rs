@@ -434,23 +434,32 @@ impl Area {
         ops: &[Op<'_>],
         mut f: impl FnMut(&mut Engine, Option<&Older>) -> Result<R, SubmitError>,
     ) -> Result<(R, Guard<'a>), AreaError> {
-        let mut older: Option<Older> = None;
+        let taken = shared.submit(|engine| f(engine, None));
+        match taken {
+            Err(AreaError::Refused(SubmitError::NoSpace)) => self.take_in_over(shared, ops, f),
+            taken => taken,
+        }
+    }
+
+    #[cold]
+    fn take_in_over<'a, R>(
+        &self,
+        shared: &'a Shared,
+        ops: &[Op<'_>],
+        mut f: impl FnMut(&mut Engine, Option<&Older>) -> Result<R, SubmitError>,
+    ) -> Result<(R, Guard<'a>), AreaError> {
         loop {
-            let taken = shared.submit(|engine| f(engine, older.as_ref()));
+            let Some(mut older) = shared.lock().engine.older(ops) else {
+                return Err(SubmitError::NoSpace.into());
+            };
+            older.look_up(&mut self.reading()?)?;
+            let taken = shared.submit(|engine| f(engine, Some(&older)));
             let Err(AreaError::Refused(SubmitError::NoSpace)) = taken else {
                 return taken;
             };
-            let guard = shared.lock();
-            let freezes = guard.engine.freezes();
-            if older.as_ref().is_some_and(|older| older.freezes() == freezes) {
+            // If more has left memory since, there is another look.
+            if older.freezes() == shared.lock().engine.freezes() {
                 return taken;
-            }
-            // More may have left memory since the last look.
-            older = guard.engine.older(ops);
-            drop(guard);
-            match &mut older {
-                Some(older) => older.look_up(&mut self.reading()?)?,
-                None => return taken,
             }
         }
     }

@@ -112,16 +112,15 @@ impl Engine {
     /// Takes a batch in: all of it becomes durable at once, or nothing. Then [`Engine::next_write`] has work.
     #[inline]
     pub fn submit(&mut self, ops: &[Op<'_>]) -> Result<Receipt, SubmitError> {
-        loop {
-            match self.try_submit(ops) {
-                // Space that only snapshots keep is missing.
-                Err(SubmitError::NoSpace | SubmitError::IndexFull) if self.give_up_snapshot() => {}
-                result => return result,
-            }
+        let result = self.try_submit(ops);
+        match &result {
+            Err(SubmitError::NoSpace | SubmitError::IndexFull) if self.give_up_snapshot() => self.submit(ops),
+            _ => result,
         }
     }
 
-    /// Ends the oldest snapshot if tables that do not count any more are kept by snapshots.
+    /// Space is missing that only snapshots keep: ends the oldest one if tables that do not count any more are kept by snapshots.
+    #[cold]
     fn give_up_snapshot(&mut self) -> bool {
         let gives_up = self.spill.has_retired() && self.log.snapshots.end_oldest();
         if gives_up {
@@ -170,9 +169,10 @@ impl Engine {
     /// # Errors
     /// [`SubmitError::NoSpace`] also if memory was frozen since the look.
     pub fn submit_over(&mut self, ops: &[Op<'_>], older: Option<&Older>) -> Result<Receipt, SubmitError> {
-        let older = match (self.submit(ops), older) {
-            (Err(SubmitError::NoSpace), Some(older)) if older.freezes() == self.freezes() => older,
-            (result, _) => return result,
+        let result = self.submit(ops);
+        let known = older.filter(|older| older.freezes() == self.freezes());
+        let (Err(SubmitError::NoSpace), Some(older)) = (&result, known) else {
+            return result;
         };
         if self.spill.is_full(&self.log) {
             return Err(SubmitError::NoSpace);
