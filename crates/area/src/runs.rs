@@ -284,4 +284,29 @@ mod tests {
             "a reader is told nothing"
         );
     }
+
+    /// Whichever of two is first, the later one has met it when its own beginning is over.
+    #[test]
+    fn runs_that_begin_at_once_know_each_other() {
+        const AT_ONCE: usize = 4;
+        for round in 0..8 {
+            let tables = [(); AT_ONCE].map(|()| Table::map(None).expect("memory"));
+            let barrier = std::sync::Barrier::new(AT_ONCE);
+            std::thread::scope(|scope| {
+                for (nth, table) in tables.into_iter().enumerate() {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        barrier.wait();
+                        assert!(stand(table, format!("/{nth}.area").into()).expect("a socket"));
+                    });
+                }
+            });
+            // Those of the rounds before still stand.
+            let others = AT_ONCE * (round + 1) - 1;
+            for table in tables {
+                let known = table.others().count_ones() as usize;
+                assert!(known >= others, "{known} of {others} others are known");
+            }
+        }
+    }
 }
