@@ -50,6 +50,8 @@ PY
 
 # started WHERE: the owner runs, and has made a thousand rounds.
 started() {
+    # Nothing of the owner before is taken for this one's.
+    : >"$work/told"
     python3 "$work/owner.py" "$1" >"$work/told" 2>"$work/owner.err" &
     owner=$!
     at_end "kill -9 $owner 2>/dev/null"
@@ -75,6 +77,9 @@ grep -q "as of record [0-9]* of epoch" "$work/moment" || fail "no moment is told
 "$SWITCHYARD" store dump "$work/a.area" --structure log 2>/dev/null | tail -n 1 | jq -e .record >/dev/null || fail "dump of a live area"
 
 echo "  · the owner is killed, and comes back, under a follower"
+code=0
+"$SWITCHYARD" store grow "$work/a.area" --size 24MiB 2>"$work/grow.err" || code=$?
+(( code == 4 )) || fail "an area in use grew from outside, or the code is $code: $(cat "$work/grow.err")"
 ( sleep 0.3; kill -9 "$owner" ) &
 python3 "$work/reader.py" "path:$work/a.area" "$work/told"
 wait "$owner" 2>/dev/null || true
@@ -83,6 +88,13 @@ started "path:$work/a.area"
 python3 "$work/reader.py" "path:$work/a.area" "$work/told"
 kill -9 "$owner"
 wait "$owner" 2>/dev/null || true
+
+echo "  · it gets more room"
+[[ $("$SWITCHYARD" store grow "$work/a.area" --size 24MiB --json | jq .bytes) -ge $((24 << 20)) ]] || fail "it did not grow"
+"$SWITCHYARD" store verify "$work/a.area" >/dev/null || fail "it is not sound"
+echo "no area" >"$work/text"
+"$SWITCHYARD" store grow "$work/text" --size 24MiB 2>/dev/null && fail "a text became larger"
+[[ $(cat "$work/text") == "no area" ]] || fail "a text was changed"
 
 echo "  · an export of a catalog"
 chmod 755 "$work"
