@@ -65,7 +65,8 @@ enum swy_code {
     SWY_BUSY = -11,      /* another process has the area */
     SWY_DENIED = -12,    /* the system or the server of areas forbids it */
     SWY_SYSTEM = -13,    /* the system refuses memory, a thread or a descriptor */
-    SWY_GONE = -14       /* the moment that a steady follower showed is gone: refresh it */
+    SWY_GONE = -14,      /* the moment that a steady follower showed is gone: refresh it */
+    SWY_CONFLICT = -15   /* a key is not as the batch expects. Nothing was done */
 };
 
 /* Why this thread's last failed call failed, in words; valid until its next failed call. Never null. */
@@ -248,6 +249,10 @@ SWY_API int swy_map_put(swy_map *map, const void *key, size_t key_length, const 
 SWY_API int swy_map_put_async(swy_map *map, const void *key, size_t key_length, const void *data, size_t length,
                               uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_map_get(swy_map *map, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+/* The same with the version of the value: a number of this write of the key, which no other write has. 0 is that of a missing key
+ * (SWY_NONE). swy_batch_map_expect takes it. */
+SWY_API int swy_map_get_versioned(swy_map *map, const void *key, size_t key_length, swy_bytes *value,
+                                  uint64_t *version) SWY_CHECKED;
 /* The values of count keys, in their order; a missing key has none. SWY_OK, whichever are there. What is not in memory is read
  * together. Each value is one that its key had during the call; together they are no snapshot. */
 SWY_API int swy_map_get_many(swy_map *map, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
@@ -264,6 +269,8 @@ SWY_API int swy_tree_put(swy_tree *tree, const void *key, size_t key_length, con
 SWY_API int swy_tree_put_async(swy_tree *tree, const void *key, size_t key_length, const void *data, size_t length,
                                uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_tree_get(swy_tree *tree, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_tree_get_versioned(swy_tree *tree, const void *key, size_t key_length, swy_bytes *value,
+                                   uint64_t *version) SWY_CHECKED;
 SWY_API int swy_tree_get_many(swy_tree *tree, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
 SWY_API int swy_tree_remove(swy_tree *tree, const void *key, size_t key_length) SWY_CHECKED;
 SWY_API int swy_tree_remove_async(swy_tree *tree, const void *key, size_t key_length, uint64_t *ticket) SWY_CHECKED;
@@ -313,14 +320,24 @@ SWY_API int swy_batch_map_remove(swy_batch *batch, swy_map *map, const void *key
 SWY_API int swy_batch_tree_put(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length, const void *data,
                                size_t length) SWY_CHECKED;
 SWY_API int swy_batch_tree_remove(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length) SWY_CHECKED;
+/* Carries the batch out only if the value of the key has this version (swy_map_get_versioned), or if the key is missing: version 0. Else
+ * commit or submit is SWY_CONFLICT, and nothing of the batch is done. The state before the batch counts. If each key that a
+ * decision rests on is expected, nobody has changed any of them meanwhile. */
+SWY_API int swy_batch_map_expect(swy_batch *batch, swy_map *map, const void *key, size_t key_length,
+                                 uint64_t version) SWY_CHECKED;
+SWY_API int swy_batch_tree_expect(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length,
+                                  uint64_t version) SWY_CHECKED;
+/* After SWY_CONFLICT: the name of the structure and the key that were not as expected; SWY_NONE if the last commit or submit of the
+ * batch was none. */
+SWY_API int swy_batch_conflict(swy_batch *batch, swy_bytes *structure, swy_bytes *key) SWY_CHECKED;
 /* How many changes it has, and how many of these are appends and pushes; either may be null. */
 SWY_API int swy_batch_length(swy_batch *batch, size_t *changes, size_t *additions) SWY_CHECKED;
-/* Takes all changes out. */
+/* Takes all changes out, and all that it expects. */
 SWY_API int swy_batch_clear(swy_batch *batch);
-/* Carries the batch out, and empties it if that succeeds. positions gets those of appends and pushes, in their order, and has
+/* Carries the batch out, and empties it if that succeeds; after an error it is as before. positions gets those of appends and pushes, in their order, and has
  * room for capacity of them; null if nobody asks. */
 SWY_API int swy_batch_commit(swy_batch *batch, uint64_t *positions, size_t capacity) SWY_CHECKED;
-/* The same without waiting. */
+/* The same without waiting. A batch that expects keys waits for their writes that are under way. */
 SWY_API int swy_batch_submit(swy_batch *batch, uint64_t *positions, size_t capacity, uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_batch_close(swy_batch *batch);
 

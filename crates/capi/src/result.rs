@@ -23,6 +23,7 @@ pub const BUSY: c_int = -11;
 pub const DENIED: c_int = -12;
 pub const SYSTEM: c_int = -13;
 pub const GONE: c_int = -14;
+pub const CONFLICT: c_int = -15;
 
 /// Name and words of each result.
 const CODES: &[(c_int, &CStr, &CStr)] = &[
@@ -82,6 +83,11 @@ const CODES: &[(c_int, &CStr, &CStr)] = &[
         c"SWY_GONE",
         c"the moment that a follower showed is gone: refresh it",
     ),
+    (
+        CONFLICT,
+        c"SWY_CONFLICT",
+        c"a key is not as the batch expects: nothing was done",
+    ),
 ];
 
 thread_local! {
@@ -103,6 +109,7 @@ impl From<AreaError> for Failure {
 fn code_of(error: &AreaError) -> c_int {
     match error {
         AreaError::Refused(refused) => refusal(*refused),
+        AreaError::Conflict { .. } => CONFLICT,
         AreaError::Failed | AreaError::Panicked => FAILED,
         AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,
         AreaError::Forked => FORKED,

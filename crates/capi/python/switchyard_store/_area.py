@@ -38,6 +38,7 @@ from ._library import (
     CSlice,
     CStats,
     CStructure,
+    ConflictError,
     ForkedError,
     call,
     data_of,
@@ -528,6 +529,17 @@ class _Keyed(Structure, MutableMapping[bytes, bytes]):
         """The value of a key, or None, beside other tasks."""
         return await in_thread(self._find, key)
 
+    def get_versioned(self, key: BytesLike) -> Optional[Tuple[bytes, int]]:
+        """The value of a key and its version, or None. No other write has that version: `Batch.expect` takes it."""
+        found, version = CBytes(), ctypes.c_uint64()
+        if not call(f"{self._kind}_get_versioned", self, *self._key(key), ctypes.byref(found), ctypes.byref(version)):
+            return None
+        return take(found), version.value
+
+    async def get_versioned_async(self, key: BytesLike) -> Optional[Tuple[bytes, int]]:
+        """The same beside other tasks."""
+        return await in_thread(self.get_versioned, key)
+
     def get_many(self, keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
         """The values of some keys, in their order. What is not in memory is read together. They are no snapshot."""
         asked = [CSlice(*self._key(key)) for key in keys]
@@ -640,6 +652,7 @@ class Batch(Child):
         super().__init__(area, open_handle("batch_open", area))
         #: Of the appends and pushes of the last commit or submit, in their order.
         self.positions: List[int] = []
+        self._expects = False
 
     def append(self, log: Log, data: BytesLike) -> "Batch":
         """Adds to the end of a log."""
@@ -676,9 +689,23 @@ class Batch(Child):
         call(f"batch_{keyed._kind}_remove", self, keyed, *keyed._key(key))
         return self
 
+    def expect(self, keyed: Union[Map, Tree], key: BytesLike, version: Optional[int]) -> "Batch":
+        """Carries the batch out only if the value of a key has this version (`get_versioned`), or with None: if the key is missing.
+
+        Otherwise it raises ConflictError, and nothing of the batch is done. The state before the batch counts.
+        """
+        keyed = _is(keyed, (Map, Tree))
+        if version == 0:
+            raise ValueError("a version is at least 1; None stands for a missing key")
+        wanted = 0 if version is None else number_of(version, "a version")
+        call(f"batch_{keyed._kind}_expect", self, keyed, *keyed._key(key), wanted)
+        self._expects = True
+        return self
+
     def clear(self) -> None:
-        """Takes all changes out."""
+        """Takes all changes out, and all that it expects."""
         call("batch_clear", self)
+        self._expects = False
 
     def __len__(self) -> int:
         return self._lengths()[0]
@@ -691,7 +718,14 @@ class Batch(Child):
     def _hand_over(self, name: str, *place: Any) -> List[int]:
         _, additions = self._lengths()
         room = (ctypes.c_uint64 * additions)()
-        call(name, self, room, additions, *place)
+        try:
+            call(name, self, room, additions, *place)
+        except ConflictError as error:
+            structure, key = CBytes(), CBytes()
+            if call("batch_conflict", self, ctypes.byref(structure), ctypes.byref(key)):
+                error.structure, error.key = take(structure).decode(), take(key)
+            raise
+        self._expects = False
         self.positions = list(room)
         return self.positions
 
@@ -707,7 +741,8 @@ class Batch(Child):
 
     async def commit_async(self) -> List[int]:
         """The same beside other tasks."""
-        positions, ticket = self.submit()
+        # What is expected may have to be read.
+        positions, ticket = await in_thread(self.submit) if self._expects else self.submit()
         await self.area.wait_async(ticket)
         return positions
 

@@ -86,6 +86,19 @@ class GoneError(StoreError):
     """The moment that a steady follower showed is gone: refresh it."""
 
 
+class ConflictError(StoreError):
+    """A key is not as the batch expects. Nothing was done."""
+
+    def __init__(self, code: int, text: str, structure: str = "", key: bytes = b"") -> None:
+        super().__init__(code, text)
+        #: Name of the map or tree.
+        self.structure = structure
+        self.key = key
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.code, str(self), self.structure, self.key)
+
+
 HANDLE = -6
 _ERRORS: Dict[int, Type[StoreError]] = {
     -1: InvalidError,
@@ -102,6 +115,7 @@ _ERRORS: Dict[int, Type[StoreError]] = {
     -12: DeniedError,
     -13: ResourceError,
     -14: GoneError,
+    -15: ConflictError,
 }
 
 
@@ -225,6 +239,7 @@ def _signatures() -> Dict[str, List[Any]]:
         "batch_trim": [handle, handle, c_uint64],
         "batch_push": [handle, handle, *data],
         "batch_acknowledge": [handle, handle, c_uint64],
+        "batch_conflict": [handle, bytes_out, bytes_out],
         "batch_length": [handle, POINTER(c_size_t), POINTER(c_size_t)],
         "batch_clear": [handle],
         "batch_commit": [handle, number_out, c_size_t],
@@ -238,11 +253,13 @@ def _signatures() -> Dict[str, List[Any]]:
         calls[f"{kind}_put"] = [handle, *data, *data]
         calls[f"{kind}_put_async"] = [handle, *data, *data, number_out]
         calls[f"{kind}_get"] = [handle, *data, bytes_out]
+        calls[f"{kind}_get_versioned"] = [handle, *data, bytes_out, number_out]
         calls[f"{kind}_get_many"] = [handle, POINTER(CSlice), c_size_t, POINTER(CBytes)]
         calls[f"{kind}_remove"] = [handle, *data]
         calls[f"{kind}_remove_async"] = [handle, *data, number_out]
         calls[f"batch_{kind}_put"] = [handle, handle, *data, *data]
         calls[f"batch_{kind}_remove"] = [handle, handle, *data]
+        calls[f"batch_{kind}_expect"] = [handle, handle, *data, c_uint64]
     for kind in ("log", "queue", "map", "tree"):
         calls[f"{kind}_open"] = [handle, c_char_p, c_uint32, out]
         calls[f"{kind}_length"] = [handle, number_out]

@@ -249,6 +249,72 @@ static void together(swy_area *area)
     OK(swy_tree_close(tree));
 }
 
+/* Batches that expect versions of keys, or that keys are missing. */
+static void expect(swy_area *area)
+{
+    swy_batch *batch;
+    swy_map *map;
+    swy_tree *tree;
+    swy_log *log;
+    swy_bytes value, name, key;
+    uint64_t version, later, ticket;
+    size_t changes;
+    OK(swy_map_open(area, "batch map", 0, &map));
+    OK(swy_tree_open(area, "batch tree", 0, &tree));
+    OK(swy_log_open(area, "batch log", 0, &log));
+    version = 7;
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), &value, &version) == SWY_NONE && value.data == NULL && version == 0);
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), &value, NULL) == SWY_INVALID);
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), NULL, &version) == SWY_INVALID);
+    OK(swy_batch_open(area, &batch));
+    EXPECT(swy_batch_conflict(batch, &name, &key) == SWY_NONE && name.data == NULL && key.data == NULL);
+    /* Only if it is missing. */
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), 0));
+    OK(swy_batch_map_put(batch, map, TEXT("v"), TEXT("1")));
+    OK(swy_batch_commit(batch, NULL, 0));
+    OK(swy_map_get_versioned(map, TEXT("v"), &value, &version));
+    EXPECT(is_text(&value, "1") && version != 0);
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), version));
+    OK(swy_batch_tree_expect(batch, tree, TEXT("v"), 0));
+    OK(swy_batch_length(batch, &changes, NULL));
+    EXPECT(changes == 0);
+    OK(swy_batch_map_put(batch, map, TEXT("v"), TEXT("1")));
+    OK(swy_batch_tree_put(batch, tree, TEXT("v"), TEXT("2")));
+    OK(swy_batch_submit(batch, NULL, 0, &ticket));
+    OK(swy_area_wait(area, ticket));
+    /* The same value is another write. */
+    OK(swy_map_get_versioned(map, TEXT("v"), &value, &later));
+    EXPECT(is_text(&value, "1") && later != version);
+    OK(swy_tree_get_versioned(tree, TEXT("v"), &value, &later));
+    EXPECT(is_text(&value, "2") && later != 0);
+    OK(swy_batch_tree_expect(batch, tree, TEXT("v"), later));
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), version));
+    OK(swy_batch_tree_put(batch, tree, TEXT("v"), TEXT("never")));
+    EXPECT(swy_batch_commit(batch, NULL, 0) == SWY_CONFLICT);
+    EXPECT(strstr(swy_error(), "\"v\"") != NULL && strstr(swy_error(), "batch map") != NULL);
+    OK(swy_batch_conflict(batch, &name, &key));
+    EXPECT(is_text(&name, "batch map") && is_text(&key, "v"));
+    EXPECT(swy_batch_submit(batch, NULL, 0, &ticket) == SWY_CONFLICT);
+    EXPECT(swy_batch_conflict(batch, &name, NULL) == SWY_INVALID);
+    /* The batch is as before, until it is cleared. */
+    OK(swy_batch_length(batch, &changes, NULL));
+    EXPECT(changes == 1);
+    OK(swy_batch_clear(batch));
+    EXPECT(swy_batch_conflict(batch, &name, &key) == SWY_NONE);
+    OK(swy_batch_commit(batch, NULL, 0));
+    OK(swy_tree_get(tree, TEXT("v"), &value));
+    EXPECT(is_text(&value, "2"));
+    EXPECT(swy_batch_map_expect(batch, (swy_map *)tree, TEXT("v"), 0) == SWY_HANDLE);
+    EXPECT(swy_batch_map_expect(batch, (swy_map *)log, TEXT("v"), 0) == SWY_HANDLE);
+    EXPECT(swy_batch_map_expect(batch, map, NULL, 1, 0) == SWY_INVALID);
+    EXPECT(swy_batch_map_expect(batch, map, "k", SWY_KEY_BYTES_MAX + 1, 0) == SWY_TOO_LARGE);
+    OK(swy_batch_close(batch));
+    OK(swy_map_remove(map, TEXT("v")));
+    OK(swy_log_close(log));
+    OK(swy_tree_close(tree));
+    OK(swy_map_close(map));
+}
+
 static void list(swy_area *area)
 {
     swy_structure structure = SWY_STRUCTURE_INIT;
@@ -450,9 +516,9 @@ static void words(void)
 {
     int code;
     EXPECT(strcmp(swy_code_name(SWY_FULL), "SWY_FULL") == 0 && strcmp(swy_code_name(99), "unknown") == 0);
-    for (code = SWY_GONE; code <= SWY_NONE; code++)
+    for (code = SWY_CONFLICT; code <= SWY_NONE; code++)
         EXPECT(strncmp(swy_code_name(code), "SWY_", 4) == 0 && strlen(swy_code_text(code)) > 3);
-    EXPECT(strncmp(swy_code_name(SWY_GONE - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
+    EXPECT(strncmp(swy_code_name(SWY_CONFLICT - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
     EXPECT(swy_version()[0] == '0' + SWY_VERSION_MAJOR);
 }
 
@@ -467,6 +533,7 @@ int main(int argc, char **argv)
     order(area);
     many(area);
     together(area);
+    expect(area);
     list(area);
     refuse(argv[1], area);
     follow(argv[1], area);

@@ -6,6 +6,7 @@ from switchyard_store import (
     Area,
     BusyError,
     ClosedError,
+    ConflictError,
     Follower,
     GoneError,
     Kind,
@@ -157,6 +158,28 @@ with Area(path) as area:
     batch.put(tree, b"d", b"D")
     batch.clear()
     assert batch.commit() == []
+
+    assert kept.get_versioned(b"v") is None
+    with area.batch() as batch:
+        batch.expect(kept, b"v", None).put(kept, b"v", b"1")
+    value, first = kept.get_versioned(b"v")
+    assert value == b"1" and first > 0
+    with area.batch() as batch:
+        batch.expect(kept, b"v", first).expect(tree, b"none", None).put(kept, b"v", b"1")
+    assert kept.get_versioned(b"v")[1] != first, "the same value is another write"
+    for expected in (first, None):
+        batch = area.batch().expect(kept, bytearray(b"v"), expected).put(tree, b"never", b"")
+        for hand_over in (batch.commit, batch.submit):
+            error = raises(ConflictError, hand_over)
+            assert error.code == -15 and (error.structure, error.key) == ("map", b"v") and "map" in str(error)
+        assert len(batch) == 1 and b"never" not in tree
+        batch.clear()
+        assert batch.commit() == []
+    raises(ConflictError, area.batch().expect(tree, b"none", 1).commit)
+    raises(TypeError, area.batch().expect, log, b"k", None)
+    raises(TypeError, area.batch().expect, kept, b"k", "1")
+    raises(ValueError, area.batch().expect, kept, b"k", 0)
+    del kept[b"v"]
 
     position, ticket = log.append_nowait(b"later")
     area.wait(ticket)

@@ -4,9 +4,22 @@ import asyncio
 import select
 import sys
 
-from switchyard_store import Area, ClosedError, StoreError
+from switchyard_store import Area, ClosedError, ConflictError, StoreError
 
 IN_FLIGHT = 1000
+
+
+async def count_up(area, kept):
+    """Adds one to a number that other tasks change, too."""
+    while True:
+        found = await kept.get_versioned_async(b"number")
+        number, version = found or (b"0", None)
+        try:
+            async with area.batch() as batch:
+                batch.expect(kept, b"number", version).put(kept, b"number", b"%d" % (int(number) + 1))
+            return
+        except ConflictError as error:
+            assert error.structure == "map" and error.key == b"number"
 
 
 async def many(path):
@@ -33,6 +46,8 @@ async def many(path):
                 raise KeyError
         except KeyError:
             assert b"never" not in tree
+        await asyncio.gather(*(count_up(area, kept) for _ in range(20)))
+        assert kept.pop(b"number") == b"20"
         await area.sync_async()
         # A task that is cancelled does not wait; its change stands, and others are told of theirs.
         tasks = [asyncio.ensure_future(kept.put_async(b"cancelled %d" % i, b"x")) for i in range(100)]

@@ -22,12 +22,16 @@ def use(path: str) -> None:
         default: bytes = kept.get(b"k", b"")
         with area.batch() as batch:
             made: Batch = batch.put(kept, b"k", value).push(queue, one)
+        versioned: Optional[Tuple[bytes, int]] = kept.get_versioned(b"k")
+        if versioned is not None:
+            batch.expect(kept, b"k", versioned[1]).expect(tree, b"k", None).commit()
         stats: Stats = area.stats()
         kind: Kind = area.structures()[0].kind
         print(popped, found, default, made, stats.records, kind, batch.positions[0])
         kept["text"] = b"v"  # type: ignore[index]
         log.append("text")  # type: ignore[arg-type]
         batch.append(tree, b"x")  # type: ignore[arg-type]
+        batch.expect(log, b"x", None)  # type: ignore[arg-type]
 
 
 async def tasks(path: str) -> None:

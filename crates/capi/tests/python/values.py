@@ -3,7 +3,7 @@
 import pickle
 import sys
 
-from switchyard_store import Area
+from switchyard_store import Area, ConflictError
 
 
 def raises(kind, work, *arguments, **named):
@@ -65,3 +65,6 @@ with Area(sys.argv[1], create_bytes=16 << 20) as area:
     assert kept != area.map("map") and "map" in repr(kept)
     error = raises(ValueError, area.wait, 1 << 40)
     assert pickle.loads(pickle.dumps(error)).code == error.code
+    error = raises(ConflictError, area.batch().expect(kept, b"a\0b", None).commit)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.structure, copy.key, str(copy)) == ("map", b"a\0b", str(error)) and copy.key == error.key
