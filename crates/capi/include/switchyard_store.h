@@ -281,6 +281,8 @@ SWY_API int swy_tree_close(swy_tree *tree);
 
 /* Values are not read: the cursor lends empty ones. */
 #define SWY_KEYS_ONLY 1u
+/* The last key of a tree's range comes first. Maps and followers do not have it. */
+#define SWY_REVERSE 2u
 
 enum swy_bound { SWY_UNBOUNDED = 0, SWY_INCLUDED = 1, SWY_EXCLUDED = 2 };
 
@@ -292,7 +294,7 @@ typedef struct swy_range {
     size_t to_length;
     uint32_t from_bound; /* enum swy_bound */
     uint32_t to_bound;
-    uint64_t flags; /* SWY_KEYS_ONLY */
+    uint64_t flags; /* SWY_KEYS_ONLY, SWY_REVERSE */
 } swy_range;
 
 #define SWY_RANGE_INIT { sizeof(swy_range), NULL, 0, NULL, 0, 0, 0, 0 }

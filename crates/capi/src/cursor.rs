@@ -1,4 +1,4 @@
-//! Cursors: the entries of a tree in order, and of a map.
+//! Cursors: the entries of a tree in either order, and of a map.
 //!
 //! A cursor looks up a step of entries at once and lends one after the other. The first step is short, as many cursors are not
 //! read to their end. Entries that come and go meanwhile may be there or not.
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Bound;
 use std::vec;
+use store::Way;
 
 /// Entries of the first step, and of the longest.
 const STEP_FIRST: usize = 16;
@@ -25,6 +26,8 @@ const VALUES_AT_ONCE: usize = 16;
 
 /// `SWY_KEYS_ONLY`.
 const KEYS_ONLY: u32 = 1;
+/// `SWY_REVERSE`.
+const REVERSE: u32 = 2;
 
 const UNBOUNDED: u32 = 0;
 const INCLUDED: u32 = 1;
@@ -74,23 +77,45 @@ fn as_slice(bound: &Bound<Box<[u8]>>) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// A range of keys.
+/// The flags of a caller.
+fn known(flags: u64, known: u32) -> Result<u32> {
+    let flags = u32::try_from(flags).map_err(|_| invalid("a flag of the cursor is not known"))?;
+    known_flags(flags, known)?;
+    Ok(flags)
+}
+
+/// A range of keys, and the way through it.
 struct Range {
     from: Bound<Box<[u8]>>,
     to: Bound<Box<[u8]>>,
+    way: Way,
 }
 
 impl Range {
-    /// That of a caller, and its flags.
-    fn read(range: *const CRange) -> Result<(Self, u64)> {
+    /// That of a caller, and if values are wanted.
+    fn read(range: *const CRange) -> Result<(Self, bool)> {
         let range = read_sized(range)?;
         let from = bound(range.from_bound, range.from, range.from_length)?;
         let to = bound(range.to_bound, range.to, range.to_length)?;
-        Ok((Self { from, to }, range.flags))
+        let flags = known(range.flags, KEYS_ONLY | REVERSE)?;
+        let way = match flags & REVERSE {
+            0 => Way::Up,
+            _ => Way::Down,
+        };
+        Ok((Self { from, to, way }, flags & KEYS_ONLY == 0))
     }
 
     fn bounds(&self) -> Bounds<'_> {
         (as_slice(&self.from), as_slice(&self.to))
+    }
+
+    /// The rest is behind this key.
+    fn go_on_behind(&mut self, key: &[u8]) {
+        let end = match self.way {
+            Way::Up => &mut self.from,
+            Way::Down => &mut self.to,
+        };
+        *end = Bound::Excluded(key.into());
     }
 
     fn is_all(&self) -> bool {
@@ -103,6 +128,7 @@ type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// What a tree is asked for: its next entries of a range, or its next keys, which have empty values then.
 struct Step<'a> {
     bounds: Bounds<'a>,
+    way: Way,
     entries_max: usize,
     has_values: bool,
 }
@@ -154,14 +180,14 @@ impl Source {
     fn next(&mut self, entries_max: usize, has_values: bool) -> Read<VecDeque<Entry>> {
         match self {
             Self::Tree { ask, left } => {
-                let bounds = left.bounds();
                 let found = ask(&Step {
-                    bounds,
+                    bounds: left.bounds(),
+                    way: left.way,
                     entries_max,
                     has_values,
                 })?;
                 if let Some((last, _)) = found.back() {
-                    left.from = Bound::Excluded(last.clone());
+                    left.go_on_behind(last);
                 }
                 Ok(found)
             }
@@ -249,19 +275,17 @@ impl State {
     }
 }
 
-/// Hands out a cursor over the source that `open` opens, with the caller's flags.
-fn hand_out(cursor: *mut Handle, open: impl FnOnce() -> Result<(Source, u64)>) -> c_int {
+/// Hands out a cursor over the source that `open` opens, with values if these are wanted.
+fn hand_out(cursor: *mut Handle, open: impl FnOnce() -> Result<(Source, bool)>) -> c_int {
     call(|| {
         let place = place(cursor)?;
         *place = std::ptr::null_mut();
-        let (source, flags) = open()?;
-        let flags = u32::try_from(flags).map_err(|_| invalid("a flag of the cursor is not known"))?;
-        known_flags(flags, KEYS_ONLY)?;
+        let (source, has_values) = open()?;
         *place = give(Cursor(Mutex::new(State {
             source,
             found: VecDeque::new(),
             step: STEP_FIRST,
-            has_values: flags & KEYS_ONLY == 0,
+            has_values,
             lent: None,
         })))?;
         Ok(OK)
@@ -275,23 +299,27 @@ pub unsafe extern "C" fn swy_tree_cursor_open(
     cursor: *mut Handle,
 ) -> c_int {
     hand_out(cursor, || {
-        let (left, flags) = Range::read(range)?;
+        let (left, has_values) = Range::read(range)?;
         let tree = look_up::<OpenTree>(tree)?.it.clone();
-        let ask: AskTree = Box::new(move |step| match step.has_values {
-            true => gather(step.entries_max, tree.range(step.bounds)),
-            false => Ok(bare(tree.keys(step.bounds, step.entries_max)?.into_iter())),
+        let ask: AskTree = Box::new(move |step| {
+            let (bounds, way, max) = (step.bounds, step.way, step.entries_max);
+            match step.has_values {
+                true => gather(max, tree.entries_at(None, bounds, way)),
+                false => Ok(bare(tree.keys_at(None, bounds, way, max)?.into_iter())),
+            }
         });
-        Ok((Source::Tree { ask, left }, flags))
+        Ok((Source::Tree { ask, left }, has_values))
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_map_cursor_open(map: Handle, flags: u32, cursor: *mut Handle) -> c_int {
     hand_out(cursor, || {
+        let has_values = known(u64::from(flags), KEYS_ONLY)? & KEYS_ONLY == 0;
         let map = look_up::<OpenMap>(map)?.it.clone();
         let left = map.keys()?.into_iter();
         let ask: AskMap = Box::new(move |keys| map.get_many(keys));
-        Ok((Source::Map { ask, left }, u64::from(flags)))
+        Ok((Source::Map { ask, left }, has_values))
     })
 }
 
@@ -303,7 +331,10 @@ pub unsafe extern "C" fn swy_follower_cursor_open(
     cursor: *mut Handle,
 ) -> c_int {
     hand_out(cursor, || {
-        let (left, flags) = Range::read(range)?;
+        let (left, has_values) = Range::read(range)?;
+        if left.way == Way::Down {
+            return Err(invalid("a follower has no ranges in reverse order"));
+        }
         let follower = look_up::<OpenFollower>(follower)?.0.clone();
         let moment = follower.moment();
         let (id, kind) = find(&follower, self::name(name)?)?;
@@ -324,7 +355,7 @@ pub unsafe extern "C" fn swy_follower_cursor_open(
                 left,
             },
         };
-        Ok((source, flags))
+        Ok((source, has_values))
     })
 }
 

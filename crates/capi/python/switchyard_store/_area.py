@@ -28,6 +28,7 @@ from ._library import (
     EXCLUDED,
     INCLUDED,
     KEYS_ONLY,
+    REVERSE,
     STATS,
     U64_MAX,
     UNBOUNDED,
@@ -308,7 +309,7 @@ def listed(handle: int) -> List[StructureInfo]:
 
 
 def bounds_of(
-    start: Optional[BytesLike], stop: Optional[BytesLike], after: bool, through: bool, keys_only: bool
+    start: Optional[BytesLike], stop: Optional[BytesLike], after: bool, through: bool, flags: int = 0
 ) -> CRange:
     """A range of keys, as C has it."""
     low = None if start is None else data_of(start, "a key")
@@ -321,8 +322,12 @@ def bounds_of(
         0 if high is None else len(high),
         UNBOUNDED if low is None else EXCLUDED if after else INCLUDED,
         UNBOUNDED if high is None else INCLUDED if through else EXCLUDED,
-        KEYS_ONLY if keys_only else 0,
+        flags,
     )
+
+
+def range_flags(keys_only: bool, reverse: bool) -> int:
+    return (KEYS_ONLY if keys_only else 0) | (REVERSE if reverse else 0)
 
 
 class Cursor(Handle):
@@ -625,19 +630,24 @@ class Tree(_Keyed):
         after: bool = False,
         through: bool = False,
         keys_only: bool = False,
+        reverse: bool = False,
     ) -> Iterator[Tuple[bytes, bytes]]:
-        """Entries from `start` on (or `after` it) and before `stop` (or `through` it), in the order of their keys.
+        """Entries from `start` on (or `after` it) and before `stop` (or `through` it), in the order of their keys, or in `reverse`.
 
         Entries that are put or removed meanwhile may come or not. With `keys_only` values are not read, and empty.
         """
-        bounds = bounds_of(start, stop, after, through, keys_only)
+        bounds = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
         return Cursor(open_handle("tree_cursor_open", self, ctypes.byref(bounds))).entries()
 
-    def prefix(self, prefix: BytesLike) -> Iterator[Tuple[bytes, bytes]]:
-        """Entries whose keys begin with `prefix`."""
+    def __reversed__(self) -> Iterator[bytes]:
+        """The keys; the last one comes first."""
+        return (key for key, _ in self.range(keys_only=True, reverse=True))
+
+    def prefix(self, prefix: BytesLike, *, reverse: bool = False) -> Iterator[Tuple[bytes, bytes]]:
+        """Entries whose keys begin with `prefix`, in the order of their keys, or in `reverse`."""
         start = data_of(prefix, "a prefix")
         body = start.rstrip(b"\xff")
-        return self.range(start, body[:-1] + bytes([body[-1] + 1]) if body else None)
+        return self.range(start, body[:-1] + bytes([body[-1] + 1]) if body else None, reverse=reverse)
 
     def _entries(self, flags: int) -> Iterator[Tuple[bytes, bytes]]:
         return self.range(keys_only=bool(flags & KEYS_ONLY))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Iterable, Iterator, List, NamedTuple, Optional
 from ._area import Cursor, Path, StructureInfo, bounds_of, listed
 from ._handle import Handle
 from ._library import (
+    KEYS_ONLY,
     BytesLike,
     CBytes,
     CFollowerOptions,
@@ -140,11 +141,11 @@ class Follower(Handle):
         through: bool = False,
     ) -> Iterator[Tuple[bytes, bytes]]:
         """Entries of a tree, as `Tree.range`; without bounds those of a map, too."""
-        bounds: Any = bounds_of(start, stop, after, through, False)
+        bounds: Any = bounds_of(start, stop, after, through)
         return Cursor(open_handle("follower_cursor_open", self, name_of(name), ctypes.byref(bounds))).entries()
 
     def keys(self, name: str) -> Iterator[bytes]:
         """The keys of a map or tree, in order."""
-        bounds: Any = bounds_of(None, None, False, False, True)
+        bounds: Any = bounds_of(None, None, False, False, KEYS_ONLY)
         cursor = Cursor(open_handle("follower_cursor_open", self, name_of(name), ctypes.byref(bounds)))
         return (key for key, _ in cursor.entries())

@@ -16,7 +16,7 @@ U64_MAX = 2**64 - 1
 
 UNBOUNDED, INCLUDED, EXCLUDED = 0, 1, 2
 LAZY, EXISTING = 1, 2
-KEYS_ONLY = 1
+KEYS_ONLY, REVERSE = 1, 2
 
 
 class StoreError(Exception):

@@ -137,7 +137,13 @@ static void order(swy_area *area)
     EXPECT(count(tree, &range, "abc") == 3);
     range.from = "d";
     EXPECT(count(tree, &range, "") == 0);
-    range.flags = 2;
+    range.from = "a", range.flags = SWY_REVERSE;
+    EXPECT(count(tree, &range, "cba") == 3);
+    range.flags = SWY_REVERSE | SWY_KEYS_ONLY, range.from_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "cb") == 2);
+    range.to = "b", range.to_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "") == 0);
+    range.flags = 4;
     EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID && cursor == NULL);
     range.flags = 0, range.to_bound = 3;
     EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID);
@@ -167,6 +173,21 @@ static void order(swy_area *area)
     OK(swy_cursor_next(cursor, &key, &value));
     EXPECT(holds(key, "a"));
     OK(swy_cursor_close(cursor));
+    for (i = 0; i < 2; i++) {
+        int left;
+        memset(&range, 0, sizeof range);
+        range.size = sizeof range, range.flags = i ? SWY_REVERSE : SWY_REVERSE | SWY_KEYS_ONLY;
+        range.to = "a", range.to_length = 1, range.to_bound = SWY_EXCLUDED;
+        OK(swy_tree_cursor_open(tree, &range, &cursor));
+        for (left = 999; left >= 0; left--) {
+            snprintf(number, sizeof number, "%06d", left);
+            OK(swy_cursor_next(cursor, &key, &value));
+            EXPECT(holds(key, number) && holds(value, i ? number : ""));
+        }
+        EXPECT(swy_cursor_next(cursor, &key, &value) == SWY_NONE);
+        OK(swy_cursor_close(cursor));
+    }
+    EXPECT(swy_map_cursor_open(map, SWY_REVERSE, &cursor) == SWY_INVALID && cursor == NULL);
     OK(swy_map_cursor_open(map, SWY_KEYS_ONLY, &cursor));
     OK(swy_cursor_next(cursor, &key, &value));
     EXPECT(holds(key, "000000") && value.length == 0);
@@ -496,6 +517,9 @@ static void follow(const char *path, swy_area *area)
     EXPECT(swy_cursor_next(cursor, &key, &data) == SWY_NONE);
     OK(swy_cursor_close(cursor));
     EXPECT(swy_follower_cursor_open(follower, "followed log", NULL, &cursor) == SWY_KIND);
+    range.flags = SWY_REVERSE;
+    EXPECT(swy_follower_cursor_open(follower, "followed", &range, &cursor) == SWY_INVALID);
+    EXPECT(strstr(swy_error(), "reverse") != NULL);
     OK(swy_tree_put(tree, TEXT("c"), TEXT("3")));
     EXPECT(swy_follower_get(follower, "followed", TEXT("c"), &value) == SWY_NONE);
     OK(swy_follower_cursor_open(follower, "followed", NULL, &cursor));

@@ -120,6 +120,11 @@ with Area(path) as area:
     assert [key for key, _ in tree.range(b"a", b"b", after=True, through=True)] == [b"ab", b"b"]
     assert list(tree.range(b"b", keys_only=True))[0] == (b"b", b"")
     assert list(tree[b"b":b"a"]) == []
+    assert list(tree.range(b"a", b"b", reverse=True)) == [(b"ab", b"AB"), (b"a", b"A")]
+    assert list(tree.range(b"a", after=True, reverse=True, keys_only=True))[-2:] == [(b"b", b""), (b"ab", b"")]
+    assert list(reversed(tree)) == list(tree)[::-1] and list(tree.range(b"b", b"a", reverse=True)) == []
+    assert [key for key, _ in tree.prefix(b"a", reverse=True)] == [b"ab", b"a"]
+    raises(TypeError, reversed, lazy)
     assert [key for key, _ in tree.prefix(b"a")] == [b"a", b"ab"]
     assert [key for key, _ in tree.prefix(b"\xff")] == [b"\xff", b"\xff\xff"]
     assert len(list(tree.prefix(b""))) == 5
