@@ -1,6 +1,6 @@
 //! Batches: changes of several structures that become durable together, or not at all.
 
-use crate::area::{OpenArea, Structure, store_ticket};
+use crate::area::{OpenArea, Structure, store_ticket, structure_of};
 use crate::arguments::{Bytes, bytes, bytes_place, give_bytes, place, store};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::keyed::{OpenMap, OpenTree, key_of};
@@ -47,11 +47,7 @@ impl OpenBatch {
     where
         Structure<T>: Target,
     {
-        let structure = look_up::<Structure<T>>(handle)?;
-        match structure.area == self.number {
-            true => Ok(structure),
-            false => Err(invalid("the structure belongs to another area than the batch")),
-        }
+        structure_of(handle, self.number, Self::NAME)
     }
 
     fn add(&self, op: OwnedOp) -> Result<c_int> {

@@ -8,7 +8,8 @@ use crate::follower::{OpenFollower, find, no_keys};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::keyed::{OpenMap, OpenTree, Read, key_of};
 use crate::result::{NONE, OK, Result, call, invalid};
-use crate::sync::{Mutex, PoisonError};
+use crate::snapshot::OpenSnapshot;
+use crate::sync::{Arc, Mutex, PoisonError};
 use area::{AreaError, Follower, Kind, Moment, StructureId};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -125,7 +126,7 @@ impl Range {
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// What a tree is asked for: its next entries of a range, or its next keys, which have empty values then.
+/// A question to a tree: for the next entries of a range, or for the next keys, which have empty values then.
 struct Step<'a> {
     bounds: Bounds<'a>,
     way: Way,
@@ -176,7 +177,7 @@ enum Source {
 }
 
 impl Source {
-    /// The next entries, at most `entries_max`, or about as many; none at the end. What is read is not left any more.
+    /// The next entries, at most `entries_max`, or about as many; none at the end. Each comes once.
     fn next(&mut self, entries_max: usize, has_values: bool) -> Read<VecDeque<Entry>> {
         match self {
             Self::Tree { ask, left } => {
@@ -292,20 +293,21 @@ fn hand_out(cursor: *mut Handle, open: impl FnOnce() -> Result<(Source, bool)>) 
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn swy_tree_cursor_open(
-    tree: Handle,
-    range: *const CRange,
+/// Hands out a cursor over a range of a tree as it is now, or as a snapshot has it.
+fn hand_out_tree(
     cursor: *mut Handle,
+    range: *const CRange,
+    find: impl FnOnce() -> Result<(Option<Arc<OpenSnapshot>>, Arc<OpenTree>)>,
 ) -> c_int {
     hand_out(cursor, || {
         let (left, has_values) = Range::read(range)?;
-        let tree = look_up::<OpenTree>(tree)?.it.clone();
+        let (at, tree) = find()?;
         let ask: AskTree = Box::new(move |step| {
+            let (tree, at) = (&tree.it, at.as_ref().map(|at| &at.it));
             let (bounds, way, max) = (step.bounds, step.way, step.entries_max);
             match step.has_values {
-                true => gather(max, tree.entries_at(None, bounds, way)),
-                false => Ok(bare(tree.keys_at(None, bounds, way, max)?.into_iter())),
+                true => gather(max, tree.entries_at(at, bounds, way)),
+                false => Ok(bare(tree.keys_at(at, bounds, way, max)?.into_iter())),
             }
         });
         Ok((Source::Tree { ask, left }, has_values))
@@ -313,13 +315,60 @@ pub unsafe extern "C" fn swy_tree_cursor_open(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn swy_map_cursor_open(map: Handle, flags: u32, cursor: *mut Handle) -> c_int {
+pub unsafe extern "C" fn swy_tree_cursor_open(
+    tree: Handle,
+    range: *const CRange,
+    cursor: *mut Handle,
+) -> c_int {
+    hand_out_tree(cursor, range, || Ok((None, look_up(tree)?)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_snapshot_tree_cursor_open(
+    snapshot: Handle,
+    tree: Handle,
+    range: *const CRange,
+    cursor: *mut Handle,
+) -> c_int {
+    hand_out_tree(cursor, range, || {
+        let (at, tree) = OpenSnapshot::with(snapshot, tree)?;
+        Ok((Some(at), tree))
+    })
+}
+
+/// Hands out a cursor over a map: over its keys, and a function that asks for their values.
+fn hand_out_map(
+    cursor: *mut Handle,
+    flags: u32,
+    find: impl FnOnce() -> Result<(Vec<Box<[u8]>>, AskMap)>,
+) -> c_int {
     hand_out(cursor, || {
         let has_values = known(u64::from(flags), KEYS_ONLY)? & KEYS_ONLY == 0;
-        let map = look_up::<OpenMap>(map)?.it.clone();
-        let left = map.keys()?.into_iter();
-        let ask: AskMap = Box::new(move |keys| map.get_many(keys));
+        let (keys, ask) = find()?;
+        let left = keys.into_iter();
         Ok((Source::Map { ask, left }, has_values))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_map_cursor_open(map: Handle, flags: u32, cursor: *mut Handle) -> c_int {
+    hand_out_map(cursor, flags, || {
+        let map = look_up::<OpenMap>(map)?;
+        Ok((map.it.keys()?, Box::new(move |keys| map.it.get_many(keys))))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_snapshot_map_cursor_open(
+    snapshot: Handle,
+    map: Handle,
+    flags: u32,
+    cursor: *mut Handle,
+) -> c_int {
+    hand_out_map(cursor, flags, || {
+        let (at, map): (_, Arc<OpenMap>) = OpenSnapshot::with(snapshot, map)?;
+        let keys = at.it.keys(&map.it)?;
+        Ok((keys, Box::new(move |keys| at.it.get_many(&map.it, keys))))
     })
 }
 

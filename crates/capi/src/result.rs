@@ -24,6 +24,7 @@ pub const DENIED: c_int = -12;
 pub const SYSTEM: c_int = -13;
 pub const GONE: c_int = -14;
 pub const CONFLICT: c_int = -15;
+pub const ENDED: c_int = -16;
 
 /// Name and words of each result.
 const CODES: &[(c_int, &CStr, &CStr)] = &[
@@ -88,6 +89,11 @@ const CODES: &[(c_int, &CStr, &CStr)] = &[
         c"SWY_CONFLICT",
         c"a key is not as the batch expects: nothing was done",
     ),
+    (
+        ENDED,
+        c"SWY_ENDED",
+        c"the snapshot has ended: the area needed what it kept",
+    ),
 ];
 
 thread_local! {
@@ -114,6 +120,7 @@ fn code_of(error: &AreaError) -> c_int {
         AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,
         AreaError::Forked => FORKED,
         AreaError::SnapshotGone => GONE,
+        AreaError::SnapshotEnded(_) => ENDED,
         AreaError::System(_) => SYSTEM,
         AreaError::Media(error) => medium(error),
         AreaError::Catalog(error) => catalog(error),
@@ -137,7 +144,10 @@ fn opening(error: &OpenError) -> c_int {
 
 fn refusal(error: SubmitError) -> c_int {
     match error {
-        SubmitError::NoSpace | SubmitError::IndexFull | SubmitError::TooManyStructures => FULL,
+        SubmitError::NoSpace
+        | SubmitError::IndexFull
+        | SubmitError::TooManyStructures
+        | SubmitError::TooManySnapshots => FULL,
         SubmitError::Damaged { .. } => DAMAGED,
         SubmitError::Latched => FAILED,
         SubmitError::TooLong | SubmitError::KeyTooLong => TOO_LARGE,

@@ -11,7 +11,7 @@ The library libswitchyard_store.so.0 is found beside this package, below its pre
 $SWITCHYARD_STORE says.
 """
 
-from ._area import Area, Batch, Kind, Log, Map, Queue, Stats, StructureInfo, Tree
+from ._area import Area, Batch, Kind, Log, Map, Queue, Snapshot, Stats, StructureInfo, Tree
 from ._follower import Follower, Moment
 from ._library import (
     BusyError,
@@ -20,6 +20,7 @@ from ._library import (
     ConflictError,
     DamagedError,
     DeniedError,
+    EndedError,
     FailedError,
     ForkedError,
     FullError,
@@ -45,6 +46,7 @@ __all__ = [
     "ConflictError",
     "DamagedError",
     "DeniedError",
+    "EndedError",
     "FailedError",
     "Follower",
     "ForkedError",
@@ -59,6 +61,7 @@ __all__ = [
     "Moment",
     "Queue",
     "ResourceError",
+    "Snapshot",
     "Stats",
     "StoreError",
     "StructureInfo",

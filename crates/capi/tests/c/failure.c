@@ -34,9 +34,9 @@ static void damage(const char *path, const char *value)
     free(bytes);
 }
 
-/* Bug: a cursor over a map left entries out after an error, and cursors did not lend what comes before a damaged value. Cause: the keys of
- * a step were taken off the list before their values were read, and an error dropped the step. Fix: keys stay on the list until
- * then, and a step ends before what cannot be read. */
+/* Bug: a cursor over a map left entries out after an error, and cursors did not lend what comes before a damaged value.
+ * Cause: the keys of a step were taken off the list before their values were read, and an error dropped the step. Fix: keys
+ * stay on the list until then, and a step ends before what cannot be read. */
 static void pass_damage(swy_area *area, const char *path)
 {
     swy_map *map;

@@ -48,6 +48,10 @@ async def many(path):
             assert b"never" not in tree
         await asyncio.gather(*(count_up(area, kept) for _ in range(20)))
         assert kept.pop(b"number") == b"20"
+        with await area.snapshot_async() as snapshot:
+            await kept.put_async(b"1", b"later")
+            assert await snapshot.get_async(kept, b"1") == b"value 1"
+            assert await snapshot.get_many_async(kept, [b"2", b"none"]) == [b"value 2", None]
         await area.sync_async()
         # A task that is cancelled does not wait; its change stands, and others are told of theirs.
         tasks = [asyncio.ensure_future(kept.put_async(b"cancelled %d" % i, b"x")) for i in range(100)]

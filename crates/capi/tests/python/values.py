@@ -59,7 +59,7 @@ with Area(sys.argv[1], create_bytes=16 << 20) as area:
     assert kept[b""] if b"" in kept else True
     kept[b""] = b"empty key"
     assert kept[b""] == b"empty key"
-    for thing in (area, kept, log, area.batch()):
+    for thing in (area, kept, log, area.batch(), area.snapshot()):
         raises(TypeError, pickle.dumps, thing)
         assert thing == thing and hash(thing) == hash(thing)
     assert kept != area.map("map") and "map" in repr(kept)
