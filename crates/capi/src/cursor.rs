@@ -134,7 +134,7 @@ struct Step<'a> {
     has_values: bool,
 }
 
-/// Entries that a range begins with, as far as a step goes. They come before what cannot be read, and then that is told alone.
+/// Entries that a range begins with, as far as a step goes. An entry that cannot be read ends the step, and is the error of the next one.
 fn gather(entries_max: usize, entries: impl Iterator<Item = Read<Entry>>) -> Read<VecDeque<Entry>> {
     let (mut found, mut bytes) = (VecDeque::new(), 0);
     for entry in entries.take(entries_max) {
@@ -200,7 +200,7 @@ impl Source {
                     let wanted: Vec<&[u8]> = some.iter().map(|key| &**key).collect();
                     let values = match ask(&wanted) {
                         Ok(values) => values,
-                        // Those before the one that cannot be read come first.
+                        // One of them cannot be read: those before it come first.
                         Err(_) if some.len() > 1 => {
                             at_once = 1;
                             continue;
