@@ -1,12 +1,14 @@
-//! Calls that the bindings of other languages need beside the structures: tickets as numbers, looks at queues, and the process.
+//! Calls that the bindings of other languages need beside the structures: tickets as numbers, looks at queues, ranges either way and at
+//! either time, and the process.
 
 use crate::area::Area;
 use crate::error::AreaError;
 use crate::fork;
 use crate::read::Value;
+use crate::snapshot::Snapshot;
 use crate::structures::{Queue, Tree};
-use crate::view::Walk;
-use std::ops::{Bound, ControlFlow, Range};
+use crate::view::{Entry, View, Walk};
+use std::ops::{ControlFlow, Range, RangeBounds};
 use store::{Ticket, Way};
 
 /// The number of this process among those that its memory was copied from: a forked child has another one than its parent.
@@ -42,29 +44,38 @@ impl Queue {
     }
 }
 
+/// A tree as it is now, or as a snapshot of its area has it.
 impl Tree {
-    /// Keys of a range in order, at most `limit`. Reads no values.
-    pub fn keys(
-        &self,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        limit: usize,
-    ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        self.walk_keys(Walk::new(range, Way::Up, limit), limit)
+    fn view_at(&self, at: Option<&Snapshot>) -> View<'_> {
+        View {
+            area: self.area(),
+            structure: self.id(),
+            at: at.map(Snapshot::id),
+        }
     }
 
-    /// The same in reverse order.
-    pub fn keys_rev(
+    /// Entries of a range, as [`Tree::range`] and [`Snapshot::range`] have them.
+    pub fn entries_at(
         &self,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        limit: usize,
-    ) -> Result<Vec<Box<[u8]>>, AreaError> {
-        self.walk_keys(Walk::new(range, Way::Down, limit), limit)
+        at: Option<&Snapshot>,
+        range: impl RangeBounds<[u8]>,
+        way: Way,
+    ) -> impl Iterator<Item = Result<Entry, AreaError>> + '_ {
+        self.view_at(at).entries(range, way)
     }
 
-    fn walk_keys(&self, mut walk: Walk, limit: usize) -> Result<Vec<Box<[u8]>>, AreaError> {
+    /// Keys of a range in their order, at most `limit`. Reads no values.
+    pub fn keys_at(
+        &self,
+        at: Option<&Snapshot>,
+        range: impl RangeBounds<[u8]>,
+        way: Way,
+        limit: usize,
+    ) -> Result<Vec<Box<[u8]>>, AreaError> {
+        let mut walk = Walk::new(range, way, limit);
         let mut keys = Vec::new();
         while keys.len() < limit && !walk.is_over() {
-            walk.part(self.view(), false, &mut |key, _| {
+            walk.part(self.view_at(at), false, &mut |key, _| {
                 keys.push(key.into());
                 match keys.len() < limit {
                     true => ControlFlow::Continue(()),

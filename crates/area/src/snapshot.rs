@@ -43,6 +43,10 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
+    pub(crate) fn id(&self) -> SnapshotId {
+        self.id
+    }
+
     fn view(&self, structure: StructureId) -> View<'_> {
         View {
             area: &self.area,

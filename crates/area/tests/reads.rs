@@ -5,6 +5,7 @@ use base::Rng;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use store::Way;
 
 const KEYS: u32 = 3_000;
 const FLUSHES: u64 = 12;
@@ -261,11 +262,8 @@ fn check_range(tree: &Tree, model: &BTreeMap<[u8; 4], Vec<u8>>, bounds: Bounds, 
             true => tree.range_rev(range).take(limit).collect(),
         };
         let walked: Vec<_> = walked.into_iter().map(|entry| entry.expect("readable")).collect();
-        let keys = match is_reverse {
-            false => tree.keys(range, limit),
-            true => tree.keys_rev(range, limit),
-        };
-        let keys = keys.expect("readable");
+        let way = if is_reverse { Way::Down } else { Way::Up };
+        let keys = tree.keys_at(None, range, way, limit).expect("readable");
         assert_eq!(seen.len(), expected.len(), "{bounds:?} {limit} {is_reverse}");
         assert!(
             seen.iter()

@@ -39,6 +39,13 @@ int main(int argc, char **argv)
         printf("%.*s %.*s\n", (int)key.length, (const char *)key.data, (int)value.length, (const char *)value.data);
     check(code);
     check(swy_cursor_close(cursor));
+
+    /* The last one comes first. */
+    day.flags = SWY_REVERSE;
+    check(swy_tree_cursor_open(tree, &day, &cursor));
+    if (swy_cursor_next(cursor, &key, &value) == SWY_OK)
+        printf("last: %.*s\n", (int)key.length, (const char *)key.data);
+    check(swy_cursor_close(cursor));
     check(swy_tree_close(tree));
     check(swy_area_close(area));
     return 0;

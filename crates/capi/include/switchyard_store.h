@@ -17,7 +17,7 @@
  *    Closing a null handle does nothing. A handle of the result is null after an error.
  *  - Sizes are bytes. A length of 0 needs no address. Names end with a zero, are UTF-8, and have SWY_NAME_BYTES_MAX bytes at
  *    most. Keys have SWY_KEY_BYTES_MAX bytes at most. Keys and values may hold any bytes.
- *  - An area stays open as long as a structure, batch, cursor or completions object of it is.
+ *  - An area stays open as long as a structure, snapshot, batch, cursor or completions object of it is.
  *  - A struct that begins with `size` may grow at its end in later versions. Its INIT sets the size and zeros. A program that
  *    was compiled with another version of this header works, as a zero in a field means what was before the field.
  */
@@ -53,7 +53,7 @@ enum swy_code {
     SWY_OK = 0,
     SWY_NONE = 1,        /* there is no such entry, or no more entry */
     SWY_INVALID = -1,    /* an argument: null, empty, no UTF-8, an unknown flag, a ticket that was never given out */
-    SWY_FULL = -2,       /* no room: of the area, its index, the disk or a quota. Nothing was done */
+    SWY_FULL = -2,       /* no room: of the area, its index, the disk or a quota; or too many snapshots. Nothing was done */
     SWY_FAILED = -3,     /* a write failed: the area takes nothing more. Open it anew to see what is there */
     SWY_DAMAGED = -4,    /* a checksum does not match, or data were lost to damage */
     SWY_UNUSABLE = -5,   /* the area cannot be opened, or the medium cannot be read */
@@ -65,7 +65,9 @@ enum swy_code {
     SWY_BUSY = -11,      /* another process has the area */
     SWY_DENIED = -12,    /* the system or the server of areas forbids it */
     SWY_SYSTEM = -13,    /* the system refuses memory, a thread or a descriptor */
-    SWY_GONE = -14       /* the moment that a steady follower showed is gone: refresh it */
+    SWY_GONE = -14,      /* the moment that a steady follower showed is gone: refresh it */
+    SWY_CONFLICT = -15,  /* a key is not as the batch expects. Nothing was done */
+    SWY_ENDED = -16      /* the snapshot has ended, as the area needed the memory or space that it kept: take another one */
 };
 
 /* Why this thread's last failed call failed, in words; valid until its next failed call. Never null. */
@@ -83,6 +85,7 @@ typedef struct swy_log swy_log;
 typedef struct swy_queue swy_queue;
 typedef struct swy_map swy_map;
 typedef struct swy_tree swy_tree;
+typedef struct swy_snapshot swy_snapshot;
 typedef struct swy_batch swy_batch;
 typedef struct swy_cursor swy_cursor;
 typedef struct swy_listing swy_listing;
@@ -164,9 +167,14 @@ typedef struct swy_stats {
     uint64_t opened;           /* how often the area was opened, this time included */
     uint64_t replayed_records; /* records read at this opening */
     uint64_t is_torn;          /* 1 if a crash had cut the last write, which was not acknowledged */
+    uint64_t snapshots;        /* snapshots that are kept, and the memory that they alone keep, estimated */
+    uint64_t snapshot_bytes;
+    uint64_t snapshots_ended;  /* those that have ended because they would have kept too much */
+    uint64_t tables_damaged;   /* tables that were found damaged, and the byte of the area where the first is; 0 without one */
+    uint64_t table_damaged_at;
 } swy_stats;
 
-#define SWY_STATS_INIT { sizeof(swy_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define SWY_STATS_INIT { sizeof(swy_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 SWY_API int swy_area_stats(swy_area *area, swy_stats *stats) SWY_CHECKED;
 /* A warning about the medium, such as that its files do not survive a power cut; SWY_NONE if there is none. The text stays. */
@@ -248,6 +256,10 @@ SWY_API int swy_map_put(swy_map *map, const void *key, size_t key_length, const 
 SWY_API int swy_map_put_async(swy_map *map, const void *key, size_t key_length, const void *data, size_t length,
                               uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_map_get(swy_map *map, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+/* The same with the version of the value: a number of this write of the key, which no other write has. 0 is that of a missing key
+ * (SWY_NONE). swy_batch_map_expect takes it. */
+SWY_API int swy_map_get_versioned(swy_map *map, const void *key, size_t key_length, swy_bytes *value,
+                                  uint64_t *version) SWY_CHECKED;
 /* The values of count keys, in their order; a missing key has none. SWY_OK, whichever are there. What is not in memory is read
  * together. Each value is one that its key had during the call; together they are no snapshot. */
 SWY_API int swy_map_get_many(swy_map *map, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
@@ -264,6 +276,8 @@ SWY_API int swy_tree_put(swy_tree *tree, const void *key, size_t key_length, con
 SWY_API int swy_tree_put_async(swy_tree *tree, const void *key, size_t key_length, const void *data, size_t length,
                                uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_tree_get(swy_tree *tree, const void *key, size_t key_length, swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_tree_get_versioned(swy_tree *tree, const void *key, size_t key_length, swy_bytes *value,
+                                   uint64_t *version) SWY_CHECKED;
 SWY_API int swy_tree_get_many(swy_tree *tree, const swy_slice *keys, size_t count, swy_bytes *values) SWY_CHECKED;
 SWY_API int swy_tree_remove(swy_tree *tree, const void *key, size_t key_length) SWY_CHECKED;
 SWY_API int swy_tree_remove_async(swy_tree *tree, const void *key, size_t key_length, uint64_t *ticket) SWY_CHECKED;
@@ -274,6 +288,8 @@ SWY_API int swy_tree_close(swy_tree *tree);
 
 /* Values are not read: the cursor lends empty ones. */
 #define SWY_KEYS_ONLY 1u
+/* The last key of a tree's range comes first. Maps and followers do not have it. */
+#define SWY_REVERSE 2u
 
 enum swy_bound { SWY_UNBOUNDED = 0, SWY_INCLUDED = 1, SWY_EXCLUDED = 2 };
 
@@ -285,7 +301,7 @@ typedef struct swy_range {
     size_t to_length;
     uint32_t from_bound; /* enum swy_bound */
     uint32_t to_bound;
-    uint64_t flags; /* SWY_KEYS_ONLY */
+    uint64_t flags; /* SWY_KEYS_ONLY, SWY_REVERSE */
 } swy_range;
 
 #define SWY_RANGE_INIT { sizeof(swy_range), NULL, 0, NULL, 0, 0, 0, 0 }
@@ -300,6 +316,34 @@ SWY_API int swy_map_cursor_open(swy_map *map, uint32_t flags, swy_cursor **curso
 SWY_API int swy_cursor_next(swy_cursor *cursor, swy_slice *key, swy_slice *value) SWY_CHECKED;
 SWY_API int swy_cursor_close(swy_cursor *cursor);
 
+/* Snapshots: all maps and trees of an area as they were at one moment, whoever writes meanwhile. To take one copies nothing.
+ * Entries that are overwritten or removed later are kept for it, in memory or in tables (swy_stats). An area that needs that room
+ * ends its oldest snapshot: reads of it are SWY_ENDED. Structures are those of the same area; one that was not there at that
+ * moment is empty. */
+
+/* Takes a snapshot, all of which is durable when the call returns. An area has 64 at most, further ones are SWY_FULL. */
+SWY_API int swy_snapshot_open(swy_area *area, swy_snapshot **snapshot) SWY_CHECKED;
+/* As swy_map_get and swy_map_get_many, of that moment. */
+SWY_API int swy_snapshot_map_get(swy_snapshot *snapshot, swy_map *map, const void *key, size_t key_length,
+                                 swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_snapshot_map_get_many(swy_snapshot *snapshot, swy_map *map, const swy_slice *keys, size_t count,
+                                      swy_bytes *values) SWY_CHECKED;
+SWY_API int swy_snapshot_tree_get(swy_snapshot *snapshot, swy_tree *tree, const void *key, size_t key_length,
+                                  swy_bytes *value) SWY_CHECKED;
+SWY_API int swy_snapshot_tree_get_many(swy_snapshot *snapshot, swy_tree *tree, const swy_slice *keys, size_t count,
+                                       swy_bytes *values) SWY_CHECKED;
+/* As swy_map_cursor_open and swy_tree_cursor_open. A cursor keeps the snapshot until the cursor is closed, too. */
+SWY_API int swy_snapshot_map_cursor_open(swy_snapshot *snapshot, swy_map *map, uint32_t flags,
+                                         swy_cursor **cursor) SWY_CHECKED;
+SWY_API int swy_snapshot_tree_cursor_open(swy_snapshot *snapshot, swy_tree *tree, const swy_range *range,
+                                          swy_cursor **cursor) SWY_CHECKED;
+/* The first position that was there, and the one that came next. Entries of logs and queues are not kept. */
+SWY_API int swy_snapshot_log_positions(swy_snapshot *snapshot, swy_log *log, uint64_t *first, uint64_t *next) SWY_CHECKED;
+SWY_API int swy_snapshot_queue_positions(swy_snapshot *snapshot, swy_queue *queue, uint64_t *first,
+                                         uint64_t *next) SWY_CHECKED;
+/* Lets go of what it keeps. */
+SWY_API int swy_snapshot_close(swy_snapshot *snapshot);
+
 /* Batches: changes of several structures of one area that become durable together, or not at all. They are copied, and carried
  * out in their order. */
 SWY_API int swy_batch_open(swy_area *area, swy_batch **batch) SWY_CHECKED;
@@ -313,14 +357,24 @@ SWY_API int swy_batch_map_remove(swy_batch *batch, swy_map *map, const void *key
 SWY_API int swy_batch_tree_put(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length, const void *data,
                                size_t length) SWY_CHECKED;
 SWY_API int swy_batch_tree_remove(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length) SWY_CHECKED;
+/* Carries the batch out only if the value of the key has this version (swy_map_get_versioned), or if the key is missing: version
+ * 0. Else commit or submit is SWY_CONFLICT, and nothing of the batch is done. The state before the batch counts. If each key that
+ * a decision rests on is expected, nobody has changed any of them meanwhile. */
+SWY_API int swy_batch_map_expect(swy_batch *batch, swy_map *map, const void *key, size_t key_length,
+                                 uint64_t version) SWY_CHECKED;
+SWY_API int swy_batch_tree_expect(swy_batch *batch, swy_tree *tree, const void *key, size_t key_length,
+                                  uint64_t version) SWY_CHECKED;
+/* After SWY_CONFLICT: the name of the structure, and the key that was not as expected. SWY_NONE if the last commit or submit of
+ * the batch had another result. */
+SWY_API int swy_batch_conflict(swy_batch *batch, swy_bytes *structure, swy_bytes *key) SWY_CHECKED;
 /* How many changes it has, and how many of these are appends and pushes; either may be null. */
 SWY_API int swy_batch_length(swy_batch *batch, size_t *changes, size_t *additions) SWY_CHECKED;
-/* Takes all changes out. */
+/* Takes all changes out, and all that it expects. */
 SWY_API int swy_batch_clear(swy_batch *batch);
-/* Carries the batch out, and empties it if that succeeds. positions gets those of appends and pushes, in their order, and has
- * room for capacity of them; null if nobody asks. */
+/* Carries the batch out, and empties it if that succeeds; after an error it is as before. positions gets those of appends and
+ * pushes, in their order, and has room for capacity of them; null if nobody asks. */
 SWY_API int swy_batch_commit(swy_batch *batch, uint64_t *positions, size_t capacity) SWY_CHECKED;
-/* The same without waiting. */
+/* The same without waiting. A batch that expects keys waits for their writes that are under way. */
 SWY_API int swy_batch_submit(swy_batch *batch, uint64_t *positions, size_t capacity, uint64_t *ticket) SWY_CHECKED;
 SWY_API int swy_batch_close(swy_batch *batch);
 

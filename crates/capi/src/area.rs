@@ -3,7 +3,7 @@
 use crate::arguments::{Versioned, known_flags, name, path, place, read_sized, store, write_sized};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::result::{Failure, MISSING, NONE, OK, Result, call, invalid};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 use area::catalog::{CatalogClient, default_socket};
 use area::{Area, AreaError, AreaOptions, Durability, Kind, StructureId, Ticket};
 use os::MediaWarning;
@@ -194,6 +194,11 @@ pub struct CStats {
     opened: u64,
     replayed_records: u64,
     is_torn: u64,
+    snapshots: u64,
+    snapshot_bytes: u64,
+    snapshots_ended: u64,
+    tables_damaged: u64,
+    table_damaged_at: u64,
 }
 
 // SAFETY: integers of 8 bytes alone.
@@ -201,7 +206,7 @@ unsafe impl Versioned for CStats {
     const NAME: &'static str = "swy_stats";
     const BYTES_MIN: usize = 136;
 }
-const _: () = assert!(size_of::<CStats>() == CStats::BYTES_MIN);
+const _: () = assert!(size_of::<CStats>() == CStats::BYTES_MIN + 5 * 8);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_area_stats(area: Handle, stats: *mut CStats) -> c_int {
@@ -226,6 +231,11 @@ pub unsafe extern "C" fn swy_area_stats(area: Handle, stats: *mut CStats) -> c_i
             opened: report.epoch,
             replayed_records: report.records,
             is_torn: u64::from(report.is_torn),
+            snapshots: u64::from(now.snapshots),
+            snapshot_bytes: now.snapshot_bytes,
+            snapshots_ended: now.snapshots_ended,
+            tables_damaged: u64::from(now.tables_damaged),
+            table_damaged_at: now.table_damaged_at.unwrap_or(0),
         };
         write_sized(stats, &found)?;
         Ok(OK)
@@ -274,6 +284,20 @@ pub struct Structure<T> {
     pub it: T,
     /// [`OpenArea::number`].
     pub area: u64,
+}
+
+/// A structure of the area with this number, to which `whole` belongs.
+pub fn structure_of<T>(structure: Handle, area: u64, whole: &str) -> Result<Arc<Structure<T>>>
+where
+    Structure<T>: Target,
+{
+    let structure = look_up::<Structure<T>>(structure)?;
+    match structure.area == area {
+        true => Ok(structure),
+        false => Err(invalid(&format!(
+            "the structure belongs to another area than the {whole}"
+        ))),
+    }
 }
 
 /// Opens the structure called `name`; `wrap` makes it what its handle stands for.

@@ -1,14 +1,14 @@
 //! Batches: changes of several structures that become durable together, or not at all.
 
-use crate::area::{OpenArea, Structure, store_ticket};
-use crate::arguments::{bytes, place, store};
+use crate::area::{OpenArea, Structure, store_ticket, structure_of};
+use crate::arguments::{Bytes, bytes, bytes_place, give_bytes, place, store};
 use crate::handles::{Handle, Target, close, give, look_up};
 use crate::keyed::{OpenMap, OpenTree, key_of};
 use crate::log::OpenLog;
 use crate::queue::OpenQueue;
-use crate::result::{Failure, OK, Result, TOO_LARGE, call, invalid};
+use crate::result::{Failure, NONE, OK, Result, TOO_LARGE, call, invalid};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use area::{Area, Keyed, Op};
+use area::{Area, AreaError, Expected, Keyed, Op, StructureId, Version};
 use std::ffi::{c_int, c_void};
 use store::OwnedOp;
 
@@ -27,6 +27,9 @@ struct State {
     bytes: usize,
     /// Appends and pushes, each of which gets a position.
     additions: usize,
+    expected: Vec<(StructureId, Box<[u8]>, Option<Version>)>,
+    /// Structure and key that were not as expected when the batch was handed over last.
+    conflict: Option<(Box<str>, Box<[u8]>)>,
 }
 
 impl Target for OpenBatch {
@@ -44,11 +47,7 @@ impl OpenBatch {
     where
         Structure<T>: Target,
     {
-        let structure = look_up::<Structure<T>>(handle)?;
-        match structure.area == self.number {
-            true => Ok(structure),
-            false => Err(invalid("the structure belongs to another area than the batch")),
-        }
+        structure_of(handle, self.number, Self::NAME)
     }
 
     fn add(&self, op: OwnedOp) -> Result<c_int> {
@@ -68,7 +67,7 @@ impl OpenBatch {
     fn hand_over<R>(
         &self,
         (positions, capacity): (*mut u64, usize),
-        submit: impl FnOnce(&[Op<'_>]) -> Result<(area::Receipt, R)>,
+        submit: impl FnOnce(&[Op<'_>], &[Expected<'_>]) -> std::result::Result<(area::Receipt, R), AreaError>,
     ) -> Result<R> {
         let mut state = self.lock();
         if !positions.is_null() && capacity < state.additions {
@@ -79,8 +78,14 @@ impl OpenBatch {
             return Err(invalid(&text));
         }
         let ops: Vec<_> = state.ops.iter().map(OwnedOp::op).collect();
-        let (receipt, result) = submit(&ops)?;
-        drop(ops);
+        let expected = state.expected.iter();
+        let expected = expected.map(|&(map, ref key, version)| Expected { map, key, version });
+        let outcome = submit(&ops, &expected.collect::<Vec<_>>());
+        state.conflict = match &outcome {
+            Err(AreaError::Conflict { structure, key }) => Some((structure.clone(), key.clone())),
+            _ => None,
+        };
+        let (receipt, result) = outcome?;
         for (index, position) in receipt.positions.iter().enumerate() {
             if !positions.is_null() {
                 // SAFETY: the caller has room for `capacity` positions, and they are no more.
@@ -159,7 +164,7 @@ pub unsafe extern "C" fn swy_batch_acknowledge(batch: Handle, queue: Handle, pos
 }
 
 macro_rules! keyed {
-    ($open:ident, $put:ident, $remove:ident) => {
+    ($open:ident, $put:ident, $remove:ident, $expect:ident) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $put(
             batch: Handle,
@@ -191,11 +196,54 @@ macro_rules! keyed {
                 ))
             })
         }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $expect(
+            batch: Handle,
+            structure: Handle,
+            key: *const c_void,
+            key_length: usize,
+            version: u64,
+        ) -> c_int {
+            call(|| {
+                let batch = look_up::<OpenBatch>(batch)?;
+                let structure: Arc<$open> = batch.structure(structure)?;
+                let (number, key) = (structure.it.number(), key_of(key, key_length)?);
+                let expected = (number, key.into(), Version::new(version));
+                batch.lock().expected.push(expected);
+                Ok(OK)
+            })
+        }
     };
 }
 
-keyed!(OpenMap, swy_batch_map_put, swy_batch_map_remove);
-keyed!(OpenTree, swy_batch_tree_put, swy_batch_tree_remove);
+keyed!(
+    OpenMap,
+    swy_batch_map_put,
+    swy_batch_map_remove,
+    swy_batch_map_expect
+);
+keyed!(
+    OpenTree,
+    swy_batch_tree_put,
+    swy_batch_tree_remove,
+    swy_batch_tree_expect
+);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_batch_conflict(batch: Handle, structure: *mut Bytes, key: *mut Bytes) -> c_int {
+    call(|| {
+        let (structure_place, key_place) = (bytes_place(structure)?, bytes_place(key)?);
+        let batch = look_up::<OpenBatch>(batch)?;
+        let state = batch.lock();
+        let Some((structure, key)) = &state.conflict else {
+            return Ok(NONE);
+        };
+        give_bytes(structure_place, Some(structure.as_bytes()))?;
+        give_bytes(key_place, Some(key)).inspect_err(|_| structure_place.free())?;
+        Ok(OK)
+    })
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_batch_length(
@@ -224,7 +272,9 @@ pub unsafe extern "C" fn swy_batch_clear(batch: Handle) -> c_int {
 pub unsafe extern "C" fn swy_batch_commit(batch: Handle, positions: *mut u64, capacity: usize) -> c_int {
     call(|| {
         let batch = look_up::<OpenBatch>(batch)?;
-        batch.hand_over((positions, capacity), |ops| Ok((batch.area.commit(ops)?, ())))?;
+        batch.hand_over((positions, capacity), |ops, expected| {
+            Ok((batch.area.commit_if(ops, expected)?, ()))
+        })?;
         Ok(OK)
     })
 }
@@ -238,7 +288,9 @@ pub unsafe extern "C" fn swy_batch_submit(
 ) -> c_int {
     call(|| {
         let batch = look_up::<OpenBatch>(batch)?;
-        let pending = batch.hand_over((positions, capacity), |ops| Ok(batch.area.submit(ops)?))?;
+        let pending = batch.hand_over((positions, capacity), |ops, expected| {
+            batch.area.submit_if(ops, expected)
+        })?;
         store_ticket(ticket, &pending)
     })
 }

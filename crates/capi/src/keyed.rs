@@ -1,10 +1,10 @@
 //! Maps and trees: what they have in common. `cursor` has their order.
 
 use crate::area::{Structure, open_structure, store_length, store_ticket};
-use crate::arguments::{Bytes, Slice, bytes, bytes_place, bytes_places, give_bytes, slices};
+use crate::arguments::{Bytes, Slice, bytes, bytes_place, bytes_places, give_bytes, place, slices};
 use crate::handles::{Handle, Target, close, look_up};
 use crate::result::{Failure, NONE, OK, Result, TOO_LARGE, call};
-use area::{Area, Kind, Map, Op, StructureId, Tree};
+use area::{Area, AreaError, Kind, Map, Op, StructureId, Tree, Version, Versioned};
 use std::ffi::{c_char, c_int, c_void};
 use store::KEY_BYTES_MAX;
 
@@ -21,6 +21,9 @@ impl Target for OpenTree {
     const NAME: &'static str = "tree";
 }
 
+/// Outcome of a read.
+pub type Read<T> = std::result::Result<T, AreaError>;
+
 /// A key of the length that keys have.
 pub fn key_of<'a>(key: *const c_void, length: usize) -> Result<&'a [u8]> {
     if length > KEY_BYTES_MAX {
@@ -33,32 +36,9 @@ pub fn key_of<'a>(key: *const c_void, length: usize) -> Result<&'a [u8]> {
 /// Maps and trees, as far as they are alike.
 pub trait Keyed {
     fn whole(&self) -> (&Area, StructureId);
-    fn value(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, area::AreaError>;
-    fn values(&self, keys: &[&[u8]]) -> std::result::Result<Vec<Option<Vec<u8>>>, area::AreaError>;
-}
-
-impl Keyed for Map {
-    fn whole(&self) -> (&Area, StructureId) {
-        (self.area(), self.id())
-    }
-    fn value(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, area::AreaError> {
-        self.get(key)
-    }
-    fn values(&self, keys: &[&[u8]]) -> std::result::Result<Vec<Option<Vec<u8>>>, area::AreaError> {
-        self.get_many(keys)
-    }
-}
-
-impl Keyed for Tree {
-    fn whole(&self) -> (&Area, StructureId) {
-        (self.area(), self.id())
-    }
-    fn value(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, area::AreaError> {
-        self.get(key)
-    }
-    fn values(&self, keys: &[&[u8]]) -> std::result::Result<Vec<Option<Vec<u8>>>, area::AreaError> {
-        self.get_many(keys)
-    }
+    fn value(&self, key: &[u8]) -> Read<Option<Vec<u8>>>;
+    fn versioned(&self, key: &[u8]) -> Read<Versioned<Vec<u8>>>;
+    fn values(&self, keys: &[&[u8]]) -> Read<Vec<Option<Vec<u8>>>>;
 }
 
 /// Carries out the change of one key; with a place for a ticket it does not wait.
@@ -124,6 +104,27 @@ where
     })
 }
 
+fn get_versioned<T: Keyed>(
+    structure: Handle,
+    (key, length): (*const c_void, usize),
+    value: *mut Bytes,
+    version: *mut u64,
+) -> c_int
+where
+    Structure<T>: Target,
+{
+    call(|| {
+        let (place, version) = (bytes_place(value)?, place(version)?);
+        *version = 0;
+        let structure = look_up::<Structure<T>>(structure)?;
+        let found = structure.it.versioned(key_of(key, length)?)?;
+        let value = found.as_ref().map(|(value, _)| &value[..]);
+        give_bytes(place, value)?;
+        *version = found.as_ref().map_or(0, |&(_, version)| Version::number(version));
+        Ok(if found.is_some() { OK } else { NONE })
+    })
+}
+
 /// All values, or none: what was given is taken back if a later one fails.
 fn get_many<T: Keyed>(structure: Handle, (keys, count): (*const Slice, usize), values: *mut Bytes) -> c_int
 where
@@ -154,8 +155,23 @@ pub fn give_values(places: &mut [Bytes], values: &[Option<Vec<u8>>]) -> Result<c
 }
 
 macro_rules! keyed {
-    ($type:ident, $kind:expr, $make:expr, $open:ident, $put:ident, $put_async:ident, $get:ident, $get_many:ident, $remove:ident,
-     $remove_async:ident, $length:ident, $close:ident) => {
+    ($type:ident, $kind:expr, $make:expr, $open:ident, $put:ident, $put_async:ident, $get:ident, $get_versioned:ident,
+     $get_many:ident, $remove:ident, $remove_async:ident, $length:ident, $close:ident) => {
+        impl Keyed for $type {
+            fn whole(&self) -> (&Area, StructureId) {
+                (self.area(), self.id())
+            }
+            fn value(&self, key: &[u8]) -> Read<Option<Vec<u8>>> {
+                self.get(key)
+            }
+            fn versioned(&self, key: &[u8]) -> Read<Versioned<Vec<u8>>> {
+                self.get_versioned(key)
+            }
+            fn values(&self, keys: &[&[u8]]) -> Read<Vec<Option<Vec<u8>>>> {
+                self.get_many(keys)
+            }
+        }
+
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $open(
             area: Handle,
@@ -197,6 +213,17 @@ macro_rules! keyed {
             value: *mut Bytes,
         ) -> c_int {
             get::<$type>(structure, (key, key_length), value)
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $get_versioned(
+            structure: Handle,
+            key: *const c_void,
+            key_length: usize,
+            value: *mut Bytes,
+            version: *mut u64,
+        ) -> c_int {
+            get_versioned::<$type>(structure, (key, key_length), value, version)
         }
 
         #[unsafe(no_mangle)]
@@ -244,6 +271,7 @@ keyed!(
     swy_map_put,
     swy_map_put_async,
     swy_map_get,
+    swy_map_get_versioned,
     swy_map_get_many,
     swy_map_remove,
     swy_map_remove_async,
@@ -258,6 +286,7 @@ keyed!(
     swy_tree_put,
     swy_tree_put_async,
     swy_tree_get,
+    swy_tree_get_versioned,
     swy_tree_get_many,
     swy_tree_remove,
     swy_tree_remove_async,

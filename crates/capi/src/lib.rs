@@ -21,5 +21,6 @@ mod listing;
 mod log;
 mod queue;
 mod result;
+mod snapshot;
 
 use os::sync;

@@ -23,6 +23,8 @@ pub const BUSY: c_int = -11;
 pub const DENIED: c_int = -12;
 pub const SYSTEM: c_int = -13;
 pub const GONE: c_int = -14;
+pub const CONFLICT: c_int = -15;
+pub const ENDED: c_int = -16;
 
 /// Name and words of each result.
 const CODES: &[(c_int, &CStr, &CStr)] = &[
@@ -82,6 +84,16 @@ const CODES: &[(c_int, &CStr, &CStr)] = &[
         c"SWY_GONE",
         c"the moment that a follower showed is gone: refresh it",
     ),
+    (
+        CONFLICT,
+        c"SWY_CONFLICT",
+        c"a key is not as the batch expects: nothing was done",
+    ),
+    (
+        ENDED,
+        c"SWY_ENDED",
+        c"the snapshot has ended: the area needed what it kept",
+    ),
 ];
 
 thread_local! {
@@ -103,10 +115,12 @@ impl From<AreaError> for Failure {
 fn code_of(error: &AreaError) -> c_int {
     match error {
         AreaError::Refused(refused) => refusal(*refused),
+        AreaError::Conflict { .. } => CONFLICT,
         AreaError::Failed | AreaError::Panicked => FAILED,
         AreaError::Damaged { .. } | AreaError::Lost => DAMAGED,
         AreaError::Forked => FORKED,
         AreaError::SnapshotGone => GONE,
+        AreaError::SnapshotEnded(_) => ENDED,
         AreaError::System(_) => SYSTEM,
         AreaError::Media(error) => medium(error),
         AreaError::Catalog(error) => catalog(error),
@@ -130,7 +144,10 @@ fn opening(error: &OpenError) -> c_int {
 
 fn refusal(error: SubmitError) -> c_int {
     match error {
-        SubmitError::NoSpace | SubmitError::IndexFull | SubmitError::TooManyStructures => FULL,
+        SubmitError::NoSpace
+        | SubmitError::IndexFull
+        | SubmitError::TooManyStructures
+        | SubmitError::TooManySnapshots => FULL,
         SubmitError::Damaged { .. } => DAMAGED,
         SubmitError::Latched => FAILED,
         SubmitError::TooLong | SubmitError::KeyTooLong => TOO_LARGE,

@@ -131,7 +131,7 @@ fn a_program_links_the_archive() {
 fn examples_run() {
     let installed = Installed::new();
     let jobs = "job 0: resize cat.png\njob 1: resize dog.png\n";
-    let range = "05-31T08:00 visitor\n05-31T17:30 visitor\n";
+    let range = "05-31T08:00 visitor\n05-31T17:30 visitor\nlast: 05-31T17:30\n";
     let completions = "100 appends are durable\n";
     for (name, said) in [("jobs", jobs), ("range", range), ("completions", completions)] {
         let program = installed.compile("cc", C, &format!("examples/{name}.c"));

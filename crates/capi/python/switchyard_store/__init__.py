@@ -11,14 +11,16 @@ The library libswitchyard_store.so.0 is found beside this package, below its pre
 $SWITCHYARD_STORE says.
 """
 
-from ._area import Area, Batch, Kind, Log, Map, Queue, Stats, StructureInfo, Tree
+from ._area import Area, Batch, Kind, Log, Map, Queue, Snapshot, Stats, StructureInfo, Tree
 from ._follower import Follower, Moment
 from ._library import (
     BusyError,
     BytesLike,
     ClosedError,
+    ConflictError,
     DamagedError,
     DeniedError,
+    EndedError,
     FailedError,
     ForkedError,
     FullError,
@@ -41,8 +43,10 @@ __all__ = [
     "BytesLike",
     "ClosedError",
     "Completions",
+    "ConflictError",
     "DamagedError",
     "DeniedError",
+    "EndedError",
     "FailedError",
     "Follower",
     "ForkedError",
@@ -57,6 +61,7 @@ __all__ = [
     "Moment",
     "Queue",
     "ResourceError",
+    "Snapshot",
     "Stats",
     "StoreError",
     "StructureInfo",

@@ -1,5 +1,6 @@
-"""Areas, structures and batches."""
+"""Areas, structures, snapshots and batches."""
 
+import builtins
 import ctypes
 import dataclasses
 import enum
@@ -28,6 +29,7 @@ from ._library import (
     EXCLUDED,
     INCLUDED,
     KEYS_ONLY,
+    REVERSE,
     STATS,
     U64_MAX,
     UNBOUNDED,
@@ -38,6 +40,7 @@ from ._library import (
     CSlice,
     CStats,
     CStructure,
+    ConflictError,
     ForkedError,
     call,
     data_of,
@@ -47,8 +50,10 @@ from ._library import (
     number_of,
     open_handle,
     path_of,
+    positions,
     take,
     value,
+    values,
 )
 from ._waiting import Bridges, Completions, in_thread
 
@@ -100,6 +105,14 @@ class Stats:
     replayed_records: int
     #: A crash had cut the last write, which was not acknowledged.
     is_torn: bool
+    #: Snapshots that are kept, and the memory that they alone keep, estimated.
+    snapshots: int
+    snapshot_bytes: int
+    #: Those that have ended because they would have kept too much.
+    snapshots_ended: int
+    #: Tables that were found damaged, and the byte of the area where the first is.
+    tables_damaged: int
+    table_damaged_at: Optional[int]
 
 
 def _options(
@@ -221,6 +234,15 @@ class Area(Parent):
         """Drops a structure with all that is in it, durably."""
         call("area_drop", self, name_of(name))
 
+    def snapshot(self) -> "Snapshot":
+        """All maps and trees as they are now, durable on return. Leaving `with area.snapshot() as snapshot:` closes it."""
+        snapshot: Snapshot = self._adopt(Snapshot(self))
+        return snapshot
+
+    async def snapshot_async(self) -> "Snapshot":
+        """The same beside other tasks."""
+        return await in_thread(self.snapshot)
+
     def batch(self) -> "Batch":
         """An empty batch. `with area.batch() as batch:` commits it at the end, unless an exception leaves it."""
         batch: Batch = self._adopt(Batch(self))
@@ -237,6 +259,7 @@ class Area(Parent):
         call("area_stats", self, ctypes.byref(found))
         fields = {name: getattr(found, name) for name in STATS}
         fields["damaged_at"] = None if found.damaged_at == U64_MAX else found.damaged_at
+        fields["table_damaged_at"] = found.table_damaged_at if found.tables_damaged else None
         fields["is_torn"] = bool(found.is_torn)
         return Stats(**fields)
 
@@ -307,7 +330,7 @@ def listed(handle: int) -> List[StructureInfo]:
 
 
 def bounds_of(
-    start: Optional[BytesLike], stop: Optional[BytesLike], after: bool, through: bool, keys_only: bool
+    start: Optional[BytesLike], stop: Optional[BytesLike], after: bool, through: bool, flags: int = 0
 ) -> CRange:
     """A range of keys, as C has it."""
     low = None if start is None else data_of(start, "a key")
@@ -320,8 +343,12 @@ def bounds_of(
         0 if high is None else len(high),
         UNBOUNDED if low is None else EXCLUDED if after else INCLUDED,
         UNBOUNDED if high is None else INCLUDED if through else EXCLUDED,
-        KEYS_ONLY if keys_only else 0,
+        flags,
     )
+
+
+def range_flags(keys_only: bool, reverse: bool) -> int:
+    return (KEYS_ONLY if keys_only else 0) | (REVERSE if reverse else 0)
 
 
 class Cursor(Handle):
@@ -354,9 +381,7 @@ class _Positions(Structure):
 
     def positions(self) -> range:
         """From the first position that is there to the one that comes next."""
-        first, after = ctypes.c_uint64(), ctypes.c_uint64()
-        call(f"{self._kind}_positions", self, ctypes.byref(first), ctypes.byref(after))
-        return range(first.value, after.value)
+        return positions(f"{self._kind}_positions", self)
 
     def read(self, position: int) -> Optional[bytes]:
         """The entry at a position, or None."""
@@ -528,12 +553,21 @@ class _Keyed(Structure, MutableMapping[bytes, bytes]):
         """The value of a key, or None, beside other tasks."""
         return await in_thread(self._find, key)
 
+    def get_versioned(self, key: BytesLike) -> Optional[Tuple[bytes, int]]:
+        """The value of a key and its version, or None. No other write has that version: `Batch.expect` takes it."""
+        found, version = CBytes(), ctypes.c_uint64()
+        if not call(f"{self._kind}_get_versioned", self, *self._key(key), ctypes.byref(found), ctypes.byref(version)):
+            return None
+        return take(found), version.value
+
+    async def get_versioned_async(self, key: BytesLike) -> Optional[Tuple[bytes, int]]:
+        """The same beside other tasks."""
+        return await in_thread(self.get_versioned, key)
+
     def get_many(self, keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
         """The values of some keys, in their order. What is not in memory is read together. They are no snapshot."""
         asked = [CSlice(*self._key(key)) for key in keys]
-        found = (CBytes * len(asked))()
-        call(f"{self._kind}_get_many", self, (CSlice * len(asked))(*asked), len(asked), found)
-        return [None if it.data is None else take(it) for it in found]
+        return values(f"{self._kind}_get_many", self, asked=asked)
 
     async def get_many_async(self, keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
         """The same beside other tasks."""
@@ -613,22 +647,94 @@ class Tree(_Keyed):
         after: bool = False,
         through: bool = False,
         keys_only: bool = False,
+        reverse: bool = False,
     ) -> Iterator[Tuple[bytes, bytes]]:
-        """Entries from `start` on (or `after` it) and before `stop` (or `through` it), in the order of their keys.
+        """Entries from `start` on (or `after` it) and before `stop` (or `through` it), in the order of keys, or in `reverse`.
 
         Entries that are put or removed meanwhile may come or not. With `keys_only` values are not read, and empty.
         """
-        bounds = bounds_of(start, stop, after, through, keys_only)
+        bounds = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
         return Cursor(open_handle("tree_cursor_open", self, ctypes.byref(bounds))).entries()
 
-    def prefix(self, prefix: BytesLike) -> Iterator[Tuple[bytes, bytes]]:
-        """Entries whose keys begin with `prefix`."""
+    def __reversed__(self) -> Iterator[bytes]:
+        """The keys; the last one comes first."""
+        return (key for key, _ in self.range(keys_only=True, reverse=True))
+
+    def prefix(self, prefix: BytesLike, *, reverse: bool = False) -> Iterator[Tuple[bytes, bytes]]:
+        """Entries whose keys begin with `prefix`, in the order of their keys, or in `reverse`."""
         start = data_of(prefix, "a prefix")
         body = start.rstrip(b"\xff")
-        return self.range(start, body[:-1] + bytes([body[-1] + 1]) if body else None)
+        return self.range(start, body[:-1] + bytes([body[-1] + 1]) if body else None, reverse=reverse)
 
     def _entries(self, flags: int) -> Iterator[Tuple[bytes, bytes]]:
         return self.range(keys_only=bool(flags & KEYS_ONLY))
+
+
+class Snapshot(Child):
+    """All maps and trees of an area as they were at one moment, until it is closed.
+
+    It copies nothing when it is taken. What is overwritten or removed later is kept for it. An area that needs that room ends
+    its oldest snapshot, and reads of that raise EndedError. A structure that was not there at that moment is empty. An iterator
+    that is not at its end keeps what it reads.
+    """
+
+    _kind: ClassVar[str] = "snapshot"
+
+    def __init__(self, area: Area) -> None:
+        super().__init__(area, open_handle("snapshot_open", area))
+
+    def get(self, keyed: Union[Map, Tree], key: BytesLike) -> Optional[bytes]:
+        """The value that a key of a map or tree had, or None."""
+        keyed = _is(keyed, (Map, Tree))
+        return value(f"snapshot_{keyed._kind}_get", self, keyed, *keyed._key(key))
+
+    async def get_async(self, keyed: Union[Map, Tree], key: BytesLike) -> Optional[bytes]:
+        """The same beside other tasks."""
+        return await in_thread(self.get, keyed, key)
+
+    def get_many(self, keyed: Union[Map, Tree], keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
+        """The values that some keys had, in their order. What is not in memory is read together."""
+        keyed = _is(keyed, (Map, Tree))
+        asked = [CSlice(*keyed._key(key)) for key in keys]
+        return values(f"snapshot_{keyed._kind}_get_many", self, keyed, asked=asked)
+
+    async def get_many_async(self, keyed: Union[Map, Tree], keys: Iterable[BytesLike]) -> List[Optional[bytes]]:
+        """The same beside other tasks."""
+        return await in_thread(self.get_many, keyed, list(keys))
+
+    def keys(self, keyed: Union[Map, Tree]) -> Iterator[bytes]:
+        """The keys that there were, in order."""
+        return (key for key, _ in self._entries(keyed, KEYS_ONLY))
+
+    def items(self, keyed: Union[Map, Tree]) -> Iterator[Tuple[bytes, bytes]]:
+        """Keys and values, in the order of the keys."""
+        return self._entries(keyed, 0)
+
+    def _entries(self, keyed: Union[Map, Tree], flags: int) -> Iterator[Tuple[bytes, bytes]]:
+        if not isinstance(keyed, Map):
+            return self.range(keyed, keys_only=bool(flags & KEYS_ONLY))
+        return Cursor(open_handle("snapshot_map_cursor_open", self, keyed, flags)).entries()
+
+    def range(
+        self,
+        tree: Tree,
+        start: Optional[BytesLike] = None,
+        stop: Optional[BytesLike] = None,
+        *,
+        after: bool = False,
+        through: bool = False,
+        keys_only: bool = False,
+        reverse: bool = False,
+    ) -> Iterator[Tuple[bytes, bytes]]:
+        """Entries of a tree, as `Tree.range`."""
+        bounds = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
+        handle = open_handle("snapshot_tree_cursor_open", self, _is(tree, Tree), ctypes.byref(bounds))
+        return Cursor(handle).entries()
+
+    def positions(self, structure: Union[Log, Queue]) -> builtins.range:
+        """From the first position of a log or queue that was there to the one that came next. Entries are not kept."""
+        structure = _is(structure, (Log, Queue))
+        return positions(f"snapshot_{structure._kind}_positions", self, structure)
 
 
 class Batch(Child):
@@ -640,6 +746,7 @@ class Batch(Child):
         super().__init__(area, open_handle("batch_open", area))
         #: Of the appends and pushes of the last commit or submit, in their order.
         self.positions: List[int] = []
+        self._expects = False
 
     def append(self, log: Log, data: BytesLike) -> "Batch":
         """Adds to the end of a log."""
@@ -676,9 +783,23 @@ class Batch(Child):
         call(f"batch_{keyed._kind}_remove", self, keyed, *keyed._key(key))
         return self
 
+    def expect(self, keyed: Union[Map, Tree], key: BytesLike, version: Optional[int]) -> "Batch":
+        """Carries the batch out only if the value of a key has this version (`get_versioned`); None: if the key is missing.
+
+        Otherwise the batch raises ConflictError, and nothing of it is done. The state before the batch counts.
+        """
+        keyed = _is(keyed, (Map, Tree))
+        if version == 0:
+            raise ValueError("a version is at least 1; None stands for a missing key")
+        wanted = 0 if version is None else number_of(version, "a version")
+        call(f"batch_{keyed._kind}_expect", self, keyed, *keyed._key(key), wanted)
+        self._expects = True
+        return self
+
     def clear(self) -> None:
-        """Takes all changes out."""
+        """Takes all changes out, and all that it expects."""
         call("batch_clear", self)
+        self._expects = False
 
     def __len__(self) -> int:
         return self._lengths()[0]
@@ -691,7 +812,14 @@ class Batch(Child):
     def _hand_over(self, name: str, *place: Any) -> List[int]:
         _, additions = self._lengths()
         room = (ctypes.c_uint64 * additions)()
-        call(name, self, room, additions, *place)
+        try:
+            call(name, self, room, additions, *place)
+        except ConflictError as error:
+            structure, key = CBytes(), CBytes()
+            if call("batch_conflict", self, ctypes.byref(structure), ctypes.byref(key)):
+                error.structure, error.key = take(structure).decode(), take(key)
+            raise
+        self._expects = False
         self.positions = list(room)
         return self.positions
 
@@ -707,7 +835,8 @@ class Batch(Child):
 
     async def commit_async(self) -> List[int]:
         """The same beside other tasks."""
-        positions, ticket = self.submit()
+        # What is expected may have to be read.
+        positions, ticket = await in_thread(self.submit) if self._expects else self.submit()
         await self.area.wait_async(ticket)
         return positions
 
@@ -731,5 +860,5 @@ class Batch(Child):
 
 def _is(structure: Any, kinds: Any) -> Any:
     if not isinstance(structure, kinds):
-        raise TypeError(f"a {type(structure).__name__} is not a structure that takes this change")
+        raise TypeError(f"a {type(structure).__name__} is not a structure that this call takes")
     return structure

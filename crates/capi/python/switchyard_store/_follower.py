@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Iterable, Iterator, List, NamedTuple, Optional
 from ._area import Cursor, Path, StructureInfo, bounds_of, listed
 from ._handle import Handle
 from ._library import (
+    KEYS_ONLY,
     BytesLike,
-    CBytes,
     CFollowerOptions,
     CMoment,
     CSlice,
@@ -18,8 +18,9 @@ from ._library import (
     number_of,
     open_handle,
     path_of,
-    take,
+    positions,
     value,
+    values,
 )
 from ._waiting import in_thread
 
@@ -116,9 +117,7 @@ class Follower(Handle):
         """The values of some keys, in their order, of one moment."""
         whole = [data_of(key, "a key") for key in keys]
         asked = [CSlice(key, len(key)) for key in whole]
-        found = (CBytes * len(asked))()
-        call("follower_get_many", self, name_of(name), (CSlice * len(asked))(*asked), len(asked), found)
-        return [None if it.data is None else take(it) for it in found]
+        return values("follower_get_many", self, name_of(name), asked=asked)
 
     def read(self, name: str, position: int) -> Optional[bytes]:
         """The entry at a position of a log or queue, or None. Nothing is popped."""
@@ -126,9 +125,7 @@ class Follower(Handle):
 
     def positions(self, name: str) -> builtins.range:
         """From the first position of a log or queue that is there to the one that comes next."""
-        first, after = ctypes.c_uint64(), ctypes.c_uint64()
-        call("follower_positions", self, name_of(name), ctypes.byref(first), ctypes.byref(after))
-        return range(first.value, after.value)
+        return positions("follower_positions", self, name_of(name))
 
     def range(
         self,
@@ -140,11 +137,11 @@ class Follower(Handle):
         through: bool = False,
     ) -> Iterator[Tuple[bytes, bytes]]:
         """Entries of a tree, as `Tree.range`; without bounds those of a map, too."""
-        bounds: Any = bounds_of(start, stop, after, through, False)
+        bounds: Any = bounds_of(start, stop, after, through)
         return Cursor(open_handle("follower_cursor_open", self, name_of(name), ctypes.byref(bounds))).entries()
 
     def keys(self, name: str) -> Iterator[bytes]:
         """The keys of a map or tree, in order."""
-        bounds: Any = bounds_of(None, None, False, False, True)
+        bounds: Any = bounds_of(None, None, False, False, KEYS_ONLY)
         cursor = Cursor(open_handle("follower_cursor_open", self, name_of(name), ctypes.byref(bounds)))
         return (key for key, _ in cursor.entries())

@@ -16,7 +16,7 @@ U64_MAX = 2**64 - 1
 
 UNBOUNDED, INCLUDED, EXCLUDED = 0, 1, 2
 LAZY, EXISTING = 1, 2
-KEYS_ONLY = 1
+KEYS_ONLY, REVERSE = 1, 2
 
 
 class StoreError(Exception):
@@ -35,7 +35,7 @@ class InvalidError(StoreError, ValueError):
 
 
 class FullError(StoreError):
-    """No room: of the area, its index, the disk or a quota. Nothing was done."""
+    """No room: of the area, its index, the disk or a quota; or too many snapshots. Nothing was done."""
 
 
 class FailedError(StoreError):
@@ -86,6 +86,23 @@ class GoneError(StoreError):
     """The moment that a steady follower showed is gone: refresh it."""
 
 
+class EndedError(StoreError):
+    """The snapshot has ended, as the area needed the memory or space that it kept: take another one."""
+
+
+class ConflictError(StoreError):
+    """A key is not as the batch expects. Nothing was done."""
+
+    def __init__(self, code: int, text: str, structure: str = "", key: bytes = b"") -> None:
+        super().__init__(code, text)
+        #: Name of the map or tree.
+        self.structure = structure
+        self.key = key
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.code, str(self), self.structure, self.key)
+
+
 HANDLE = -6
 _ERRORS: Dict[int, Type[StoreError]] = {
     -1: InvalidError,
@@ -102,6 +119,8 @@ _ERRORS: Dict[int, Type[StoreError]] = {
     -12: DeniedError,
     -13: ResourceError,
     -14: GoneError,
+    -15: ConflictError,
+    -16: EndedError,
 }
 
 
@@ -164,7 +183,8 @@ class CStructure(Structure):
 
 STATS = (
     "records record_bytes entries moved_bytes cleaned_segments checkpoints live_bytes live_bytes_max index_bytes "
-    "free_segments read_errors damaged_at batch_bytes_max opened replayed_records is_torn"
+    "free_segments read_errors damaged_at batch_bytes_max opened replayed_records is_torn "
+    "snapshots snapshot_bytes snapshots_ended tables_damaged table_damaged_at"
 ).split()
 
 
@@ -220,11 +240,17 @@ def _signatures() -> Dict[str, List[Any]]:
         "tree_cursor_open": [handle, POINTER(CRange), out],
         "map_cursor_open": [handle, c_uint32, out],
         "cursor_next": [handle, bytes_out, bytes_out],
+        "snapshot_open": [handle, out],
+        "snapshot_map_cursor_open": [handle, handle, c_uint32, out],
+        "snapshot_tree_cursor_open": [handle, handle, POINTER(CRange), out],
+        "snapshot_log_positions": [handle, handle, number_out, number_out],
+        "snapshot_queue_positions": [handle, handle, number_out, number_out],
         "batch_open": [handle, out],
         "batch_append": [handle, handle, *data],
         "batch_trim": [handle, handle, c_uint64],
         "batch_push": [handle, handle, *data],
         "batch_acknowledge": [handle, handle, c_uint64],
+        "batch_conflict": [handle, bytes_out, bytes_out],
         "batch_length": [handle, POINTER(c_size_t), POINTER(c_size_t)],
         "batch_clear": [handle],
         "batch_commit": [handle, number_out, c_size_t],
@@ -238,15 +264,20 @@ def _signatures() -> Dict[str, List[Any]]:
         calls[f"{kind}_put"] = [handle, *data, *data]
         calls[f"{kind}_put_async"] = [handle, *data, *data, number_out]
         calls[f"{kind}_get"] = [handle, *data, bytes_out]
+        calls[f"{kind}_get_versioned"] = [handle, *data, bytes_out, number_out]
         calls[f"{kind}_get_many"] = [handle, POINTER(CSlice), c_size_t, POINTER(CBytes)]
+        calls[f"snapshot_{kind}_get"] = [handle, handle, *data, bytes_out]
+        calls[f"snapshot_{kind}_get_many"] = [handle, handle, POINTER(CSlice), c_size_t, POINTER(CBytes)]
         calls[f"{kind}_remove"] = [handle, *data]
         calls[f"{kind}_remove_async"] = [handle, *data, number_out]
         calls[f"batch_{kind}_put"] = [handle, handle, *data, *data]
         calls[f"batch_{kind}_remove"] = [handle, handle, *data]
-    for kind in ("log", "queue", "map", "tree"):
+        calls[f"batch_{kind}_expect"] = [handle, handle, *data, c_uint64]
+    structures = ("log", "queue", "map", "tree")
+    for kind in structures:
         calls[f"{kind}_open"] = [handle, c_char_p, c_uint32, out]
         calls[f"{kind}_length"] = [handle, number_out]
-    for kind in ("area", "log", "queue", "map", "tree", "batch", "cursor", "listing", "completions", "follower"):
+    for kind in (*structures, "area", "batch", "completions", "cursor", "follower", "listing", "snapshot"):
         calls[f"{kind}_close"] = [handle]
     return calls
 
@@ -362,3 +393,17 @@ def value(name: str, *arguments: Any) -> Optional[bytes]:
     """The bytes that a call gives as its last argument, if there are any."""
     found = CBytes()
     return take(found) if call(name, *arguments, ctypes.byref(found)) else None
+
+
+def values(name: str, *arguments: Any, asked: List[CSlice]) -> List[Optional[bytes]]:
+    """The bytes that a call gives for each of the keys that its last arguments ask for."""
+    found = (CBytes * len(asked))()
+    call(name, *arguments, (CSlice * len(asked))(*asked), len(asked), found)
+    return [None if it.data is None else take(it) for it in found]
+
+
+def positions(name: str, *arguments: Any) -> range:
+    """The first position and the next one, as a call gives them as its last arguments."""
+    first, after = c_uint64(), c_uint64()
+    call(name, *arguments, ctypes.byref(first), ctypes.byref(after))
+    return range(first.value, after.value)

@@ -137,7 +137,13 @@ static void order(swy_area *area)
     EXPECT(count(tree, &range, "abc") == 3);
     range.from = "d";
     EXPECT(count(tree, &range, "") == 0);
-    range.flags = 2;
+    range.from = "a", range.flags = SWY_REVERSE;
+    EXPECT(count(tree, &range, "cba") == 3);
+    range.flags = SWY_REVERSE | SWY_KEYS_ONLY, range.from_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "cb") == 2);
+    range.to = "b", range.to_bound = SWY_EXCLUDED;
+    EXPECT(count(tree, &range, "") == 0);
+    range.flags = 4;
     EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID && cursor == NULL);
     range.flags = 0, range.to_bound = 3;
     EXPECT(swy_tree_cursor_open(tree, &range, &cursor) == SWY_INVALID);
@@ -167,6 +173,21 @@ static void order(swy_area *area)
     OK(swy_cursor_next(cursor, &key, &value));
     EXPECT(holds(key, "a"));
     OK(swy_cursor_close(cursor));
+    for (i = 0; i < 2; i++) {
+        int left;
+        memset(&range, 0, sizeof range);
+        range.size = sizeof range, range.flags = i ? SWY_REVERSE : SWY_REVERSE | SWY_KEYS_ONLY;
+        range.to = "a", range.to_length = 1, range.to_bound = SWY_EXCLUDED;
+        OK(swy_tree_cursor_open(tree, &range, &cursor));
+        for (left = 999; left >= 0; left--) {
+            snprintf(number, sizeof number, "%06d", left);
+            OK(swy_cursor_next(cursor, &key, &value));
+            EXPECT(holds(key, number) && holds(value, i ? number : ""));
+        }
+        EXPECT(swy_cursor_next(cursor, &key, &value) == SWY_NONE);
+        OK(swy_cursor_close(cursor));
+    }
+    EXPECT(swy_map_cursor_open(map, SWY_REVERSE, &cursor) == SWY_INVALID && cursor == NULL);
     OK(swy_map_cursor_open(map, SWY_KEYS_ONLY, &cursor));
     OK(swy_cursor_next(cursor, &key, &value));
     EXPECT(holds(key, "000000") && value.length == 0);
@@ -247,6 +268,259 @@ static void together(swy_area *area)
     OK(swy_queue_close(queue));
     OK(swy_map_close(map));
     OK(swy_tree_close(tree));
+}
+
+/* Batches that expect versions of keys, or that keys are missing. */
+static void expect(swy_area *area)
+{
+    swy_batch *batch;
+    swy_map *map;
+    swy_tree *tree;
+    swy_log *log;
+    swy_bytes value, name, key;
+    uint64_t version, later, ticket;
+    size_t changes;
+    OK(swy_map_open(area, "batch map", 0, &map));
+    OK(swy_tree_open(area, "batch tree", 0, &tree));
+    OK(swy_log_open(area, "batch log", 0, &log));
+    version = 7;
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), &value, &version) == SWY_NONE && value.data == NULL && version == 0);
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), &value, NULL) == SWY_INVALID);
+    EXPECT(swy_map_get_versioned(map, TEXT("v"), NULL, &version) == SWY_INVALID);
+    OK(swy_batch_open(area, &batch));
+    EXPECT(swy_batch_conflict(batch, &name, &key) == SWY_NONE && name.data == NULL && key.data == NULL);
+    /* Only if it is missing. */
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), 0));
+    OK(swy_batch_map_put(batch, map, TEXT("v"), TEXT("1")));
+    OK(swy_batch_commit(batch, NULL, 0));
+    OK(swy_map_get_versioned(map, TEXT("v"), &value, &version));
+    EXPECT(is_text(&value, "1") && version != 0);
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), version));
+    OK(swy_batch_tree_expect(batch, tree, TEXT("v"), 0));
+    OK(swy_batch_length(batch, &changes, NULL));
+    EXPECT(changes == 0);
+    OK(swy_batch_map_put(batch, map, TEXT("v"), TEXT("1")));
+    OK(swy_batch_tree_put(batch, tree, TEXT("v"), TEXT("2")));
+    OK(swy_batch_submit(batch, NULL, 0, &ticket));
+    OK(swy_area_wait(area, ticket));
+    /* The same value is another write. */
+    OK(swy_map_get_versioned(map, TEXT("v"), &value, &later));
+    EXPECT(is_text(&value, "1") && later != version);
+    OK(swy_tree_get_versioned(tree, TEXT("v"), &value, &later));
+    EXPECT(is_text(&value, "2") && later != 0);
+    OK(swy_batch_tree_expect(batch, tree, TEXT("v"), later));
+    OK(swy_batch_map_expect(batch, map, TEXT("v"), version));
+    OK(swy_batch_tree_put(batch, tree, TEXT("v"), TEXT("never")));
+    EXPECT(swy_batch_commit(batch, NULL, 0) == SWY_CONFLICT);
+    EXPECT(strstr(swy_error(), "\"v\"") != NULL && strstr(swy_error(), "batch map") != NULL);
+    OK(swy_batch_conflict(batch, &name, &key));
+    EXPECT(is_text(&name, "batch map") && is_text(&key, "v"));
+    EXPECT(swy_batch_submit(batch, NULL, 0, &ticket) == SWY_CONFLICT);
+    EXPECT(swy_batch_conflict(batch, &name, NULL) == SWY_INVALID);
+    /* The batch is as before, until it is cleared. */
+    OK(swy_batch_length(batch, &changes, NULL));
+    EXPECT(changes == 1);
+    OK(swy_batch_clear(batch));
+    EXPECT(swy_batch_conflict(batch, &name, &key) == SWY_NONE);
+    OK(swy_batch_commit(batch, NULL, 0));
+    OK(swy_tree_get(tree, TEXT("v"), &value));
+    EXPECT(is_text(&value, "2"));
+    EXPECT(swy_batch_map_expect(batch, (swy_map *)tree, TEXT("v"), 0) == SWY_HANDLE);
+    EXPECT(swy_batch_map_expect(batch, (swy_map *)log, TEXT("v"), 0) == SWY_HANDLE);
+    EXPECT(swy_batch_map_expect(batch, map, NULL, 1, 0) == SWY_INVALID);
+    EXPECT(swy_batch_map_expect(batch, map, "k", SWY_KEY_BYTES_MAX + 1, 0) == SWY_TOO_LARGE);
+    OK(swy_batch_close(batch));
+    OK(swy_map_remove(map, TEXT("v")));
+    OK(swy_log_close(log));
+    OK(swy_tree_close(tree));
+    OK(swy_map_close(map));
+}
+
+/* What a cursor has, one key of one letter after the other, is closed. */
+static void drain(swy_cursor *cursor, const char *keys, const char *data)
+{
+    swy_slice key, value;
+    size_t i;
+    for (i = 0; i < strlen(keys); i++) {
+        OK(swy_cursor_next(cursor, &key, &value));
+        EXPECT(key.length == 1 && *(const char *)key.data == keys[i] && holds(value, data));
+    }
+    EXPECT(swy_cursor_next(cursor, &key, &value) == SWY_NONE);
+    OK(swy_cursor_close(cursor));
+}
+
+/* What was there stays, whatever happens to it. */
+static void keep(swy_area *area)
+{
+    swy_slice keys[2] = { { "a", 1 }, { "z", 1 } };
+    swy_range range = SWY_RANGE_INIT;
+    swy_snapshot *snapshot;
+    swy_map *map, *later;
+    swy_tree *tree;
+    swy_log *log;
+    swy_queue *queue;
+    swy_cursor *cursor;
+    swy_bytes value, values[2];
+    uint64_t first, next;
+    OK(swy_map_open(area, "kept map", 0, &map));
+    OK(swy_tree_open(area, "kept tree", 0, &tree));
+    OK(swy_log_open(area, "kept log", 0, &log));
+    OK(swy_queue_open(area, "kept queue", 0, &queue));
+    OK(swy_map_put(map, TEXT("a"), TEXT("old")));
+    OK(swy_map_put(map, TEXT("b"), TEXT("old")));
+    OK(swy_tree_put(tree, TEXT("a"), TEXT("old")));
+    OK(swy_tree_put(tree, TEXT("b"), TEXT("old")));
+    OK(swy_tree_put(tree, TEXT("c"), TEXT("old")));
+    OK(swy_log_append(log, TEXT("x"), NULL));
+    EXPECT(swy_snapshot_open(area, NULL) == SWY_INVALID);
+    OK(swy_snapshot_open(area, &snapshot));
+    OK(swy_map_open(area, "kept later", 0, &later));
+    OK(swy_map_put(later, TEXT("a"), TEXT("new")));
+    OK(swy_map_put(map, TEXT("a"), TEXT("new")));
+    OK(swy_map_put(map, TEXT("z"), TEXT("new")));
+    OK(swy_map_remove(map, TEXT("b")));
+    OK(swy_tree_put(tree, TEXT("a"), TEXT("new")));
+    OK(swy_tree_put(tree, TEXT("z"), TEXT("new")));
+    OK(swy_tree_remove(tree, TEXT("b")));
+    OK(swy_log_append(log, TEXT("y"), NULL));
+    OK(swy_queue_push(queue, TEXT("y"), NULL));
+    OK(swy_snapshot_map_get(snapshot, map, TEXT("b"), &value));
+    EXPECT(is_text(&value, "old"));
+    OK(swy_snapshot_tree_get(snapshot, tree, TEXT("b"), &value));
+    EXPECT(is_text(&value, "old"));
+    EXPECT(swy_snapshot_map_get(snapshot, map, TEXT("z"), &value) == SWY_NONE && value.data == NULL);
+    EXPECT(swy_snapshot_map_get(snapshot, later, TEXT("a"), &value) == SWY_NONE);
+    OK(swy_snapshot_map_get_many(snapshot, map, keys, 2, values));
+    EXPECT(is_text(&values[0], "old") && values[1].data == NULL);
+    OK(swy_snapshot_tree_get_many(snapshot, tree, keys, 2, values));
+    EXPECT(is_text(&values[0], "old") && values[1].data == NULL);
+    OK(swy_snapshot_map_cursor_open(snapshot, map, 0, &cursor));
+    drain(cursor, "ab", "old");
+    OK(swy_snapshot_map_cursor_open(snapshot, map, SWY_KEYS_ONLY, &cursor));
+    drain(cursor, "ab", "");
+    OK(swy_snapshot_map_cursor_open(snapshot, later, 0, &cursor));
+    drain(cursor, "", "");
+    OK(swy_snapshot_tree_cursor_open(snapshot, tree, NULL, &cursor));
+    drain(cursor, "abc", "old");
+    range.from = "b", range.from_length = 1, range.from_bound = SWY_INCLUDED, range.flags = SWY_REVERSE;
+    OK(swy_snapshot_tree_cursor_open(snapshot, tree, &range, &cursor));
+    drain(cursor, "cb", "old");
+    range.flags = SWY_REVERSE | SWY_KEYS_ONLY;
+    OK(swy_snapshot_tree_cursor_open(snapshot, tree, &range, &cursor));
+    drain(cursor, "cb", "");
+    OK(swy_snapshot_log_positions(snapshot, log, &first, &next));
+    EXPECT(first == 0 && next == 1);
+    OK(swy_snapshot_queue_positions(snapshot, queue, NULL, &next));
+    EXPECT(next == 0);
+    OK(swy_area_drop(area, "kept tree"));
+    OK(swy_snapshot_tree_get(snapshot, tree, TEXT("c"), &value));
+    EXPECT(is_text(&value, "old"));
+    OK(swy_snapshot_tree_cursor_open(snapshot, tree, NULL, &cursor));
+    /* Its end does not end what a cursor reads. */
+    OK(swy_snapshot_close(snapshot));
+    drain(cursor, "abc", "old");
+    EXPECT(swy_snapshot_map_get(snapshot, map, TEXT("a"), &value) == SWY_HANDLE && value.data == NULL);
+    EXPECT(strstr(swy_error(), "the snapshot is closed") != NULL && swy_snapshot_close(snapshot) == SWY_HANDLE);
+    EXPECT(swy_snapshot_log_positions(snapshot, log, &first, &next) == SWY_HANDLE);
+    OK(swy_snapshot_close(NULL));
+    OK(swy_area_drop(area, "kept map"));
+    OK(swy_area_drop(area, "kept later"));
+    OK(swy_area_drop(area, "kept log"));
+    OK(swy_area_drop(area, "kept queue"));
+    OK(swy_map_close(map));
+    OK(swy_map_close(later));
+    OK(swy_tree_close(tree));
+    OK(swy_log_close(log));
+    OK(swy_queue_close(queue));
+}
+
+/* Snapshots that are used wrongly, that are too many, and that end. */
+static void lose(swy_area *area)
+{
+    swy_area_options options = SWY_AREA_OPTIONS_INIT;
+    swy_stats stats = SWY_STATS_INIT;
+    swy_area *other;
+    swy_snapshot *snapshot, *all[64];
+    swy_map *map, *its_map;
+    swy_tree *tree;
+    swy_log *log;
+    swy_cursor *cursors[2], *none;
+    swy_slice key, data;
+    swy_bytes value;
+    uint64_t position;
+    char name[16], large[4000];
+    int i, round;
+    options.create_bytes = 16 << 20, options.index_bytes_max = 1 << 20;
+    OK(swy_area_open_memory(&options, &other));
+    OK(swy_map_open(area, "map", 0, &map));
+    OK(swy_map_open(other, "map", 0, &its_map));
+    OK(swy_tree_open(other, "tree", 0, &tree));
+    OK(swy_log_open(other, "log", 0, &log));
+    OK(swy_tree_put(tree, TEXT("k"), TEXT("v")));
+    OK(swy_snapshot_open(other, &snapshot));
+    EXPECT(swy_snapshot_map_get(snapshot, map, TEXT("key"), &value) == SWY_INVALID);
+    EXPECT(strstr(swy_error(), "another area than the snapshot") != NULL);
+    EXPECT(swy_snapshot_map_cursor_open(snapshot, map, 0, &none) == SWY_INVALID && none == NULL);
+    EXPECT(swy_snapshot_map_get(snapshot, (swy_map *)tree, TEXT("k"), &value) == SWY_HANDLE);
+    EXPECT(swy_snapshot_tree_cursor_open(snapshot, (swy_tree *)log, NULL, &none) == SWY_HANDLE && none == NULL);
+    EXPECT(swy_snapshot_log_positions(snapshot, (swy_log *)tree, &position, &position) == SWY_HANDLE);
+    EXPECT(swy_snapshot_map_get((swy_snapshot *)its_map, its_map, TEXT("k"), &value) == SWY_HANDLE);
+    EXPECT(swy_snapshot_map_get(snapshot, its_map, NULL, 1, &value) == SWY_INVALID);
+    EXPECT(swy_snapshot_map_get(snapshot, its_map, TEXT("k"), NULL) == SWY_INVALID);
+    EXPECT(swy_snapshot_map_cursor_open(snapshot, its_map, SWY_REVERSE, &none) == SWY_INVALID);
+    for (i = 0; i < 63; i++)
+        OK(swy_snapshot_open(other, &all[i]));
+    EXPECT(swy_snapshot_open(other, &all[63]) == SWY_FULL && all[63] == NULL && strstr(swy_error(), "64") != NULL);
+    OK(swy_area_stats(other, &stats));
+    EXPECT(stats.snapshots == 64 && stats.snapshots_ended == 0 && stats.tables_damaged == 0 && stats.table_damaged_at == 0);
+    for (i = 0; i < 63; i++)
+        OK(swy_snapshot_close(all[i]));
+    OK(swy_snapshot_close(snapshot));
+    /* One that would keep too much ends, in the midst of a cursor as well; the area goes on. */
+    memset(large, 'x', sizeof large);
+    for (i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "%04d", i);
+        OK(swy_tree_put(tree, TEXT(name), large, sizeof large));
+        OK(swy_map_put(its_map, TEXT(name), large, sizeof large));
+    }
+    OK(swy_snapshot_open(other, &snapshot));
+    OK(swy_snapshot_tree_cursor_open(snapshot, tree, NULL, &cursors[0]));
+    OK(swy_snapshot_map_cursor_open(snapshot, its_map, 0, &cursors[1]));
+    for (i = 0; i < 2; i++)
+        OK(swy_cursor_next(cursors[i], &key, &data));
+    for (round = 0; stats.snapshots_ended == 0; round++) {
+        EXPECT(round < 100);
+        for (i = 0; i < 300; i++) {
+            snprintf(name, sizeof name, "%04d", i);
+            OK(swy_tree_put(tree, TEXT(name), large, sizeof large));
+        }
+        OK(swy_area_stats(other, &stats));
+    }
+    EXPECT(swy_snapshot_tree_get(snapshot, tree, TEXT("0000"), &value) == SWY_ENDED && value.data == NULL);
+    EXPECT(swy_snapshot_tree_cursor_open(snapshot, tree, NULL, &none) == SWY_ENDED
+           || swy_cursor_next(none, &key, &data) == SWY_ENDED);
+    EXPECT(swy_snapshot_map_cursor_open(snapshot, its_map, 0, &none) == SWY_ENDED && none == NULL);
+    EXPECT(swy_snapshot_log_positions(snapshot, log, &position, &position) == SWY_ENDED);
+    for (i = 0; i < 2; i++) {
+        int code = SWY_OK;
+        for (round = 0; code == SWY_OK; round++)
+            code = swy_cursor_next(cursors[i], &key, &data);
+        EXPECT(code == SWY_ENDED && round < 300 && strstr(swy_error(), "ended") != NULL);
+        OK(swy_cursor_close(cursors[i]));
+    }
+    OK(swy_snapshot_close(snapshot));
+    OK(swy_snapshot_open(other, &snapshot));
+    OK(swy_snapshot_tree_get(snapshot, tree, TEXT("0000"), &value));
+    swy_bytes_free(&value);
+    /* The area stays as long as the snapshot does. */
+    OK(swy_area_close(other));
+    OK(swy_map_close(its_map));
+    OK(swy_log_close(log));
+    OK(swy_snapshot_tree_get(snapshot, tree, TEXT("k"), &value));
+    EXPECT(is_text(&value, "v"));
+    OK(swy_tree_close(tree));
+    OK(swy_snapshot_close(snapshot));
+    OK(swy_map_close(map));
 }
 
 static void list(swy_area *area)
@@ -337,6 +611,10 @@ static void refuse(const char *path, swy_area *area)
     stats.known.size = sizeof stats;
     OK(swy_area_stats(memory, &stats.known));
     EXPECT(stats.later == 0 && stats.known.opened > 0);
+    /* A program of the first version: what it does not know is left alone. */
+    stats.known.size = offsetof(swy_stats, snapshots), stats.known.snapshots = 7;
+    OK(swy_area_stats(memory, &stats.known));
+    EXPECT(stats.known.snapshots == 7);
     EXPECT(swy_area_open_memory(NULL, &other) == SWY_INVALID);
     OK(swy_batch_open(memory, &batch));
     EXPECT(swy_batch_append(batch, log, TEXT("x")) == SWY_INVALID);
@@ -430,6 +708,9 @@ static void follow(const char *path, swy_area *area)
     EXPECT(swy_cursor_next(cursor, &key, &data) == SWY_NONE);
     OK(swy_cursor_close(cursor));
     EXPECT(swy_follower_cursor_open(follower, "followed log", NULL, &cursor) == SWY_KIND);
+    range.flags = SWY_REVERSE;
+    EXPECT(swy_follower_cursor_open(follower, "followed", &range, &cursor) == SWY_INVALID);
+    EXPECT(strstr(swy_error(), "reverse") != NULL);
     OK(swy_tree_put(tree, TEXT("c"), TEXT("3")));
     EXPECT(swy_follower_get(follower, "followed", TEXT("c"), &value) == SWY_NONE);
     OK(swy_follower_cursor_open(follower, "followed", NULL, &cursor));
@@ -450,9 +731,9 @@ static void words(void)
 {
     int code;
     EXPECT(strcmp(swy_code_name(SWY_FULL), "SWY_FULL") == 0 && strcmp(swy_code_name(99), "unknown") == 0);
-    for (code = SWY_GONE; code <= SWY_NONE; code++)
+    for (code = SWY_ENDED; code <= SWY_NONE; code++)
         EXPECT(strncmp(swy_code_name(code), "SWY_", 4) == 0 && strlen(swy_code_text(code)) > 3);
-    EXPECT(strncmp(swy_code_name(SWY_GONE - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
+    EXPECT(strncmp(swy_code_name(SWY_ENDED - 1), "SWY_", 4) != 0 && strlen(swy_code_text(12345)) > 3);
     EXPECT(swy_version()[0] == '0' + SWY_VERSION_MAJOR);
 }
 
@@ -467,6 +748,9 @@ int main(int argc, char **argv)
     order(area);
     many(area);
     together(area);
+    expect(area);
+    keep(area);
+    lose(area);
     list(area);
     refuse(argv[1], area);
     follow(argv[1], area);

@@ -18,7 +18,7 @@ static unsigned next(unsigned *state)
 
 static void expect_known(int code)
 {
-    EXPECT(code == SWY_OK || code == SWY_NONE || code == SWY_HANDLE || code == SWY_INVALID);
+    EXPECT(code == SWY_OK || code == SWY_NONE || code == SWY_HANDLE || code == SWY_INVALID || code == SWY_CONFLICT);
 }
 
 /* Opens something, of a kind by chance, and leaves it for all. */
@@ -29,11 +29,13 @@ static void *make(unsigned chance)
     swy_log *log = NULL;
     swy_queue *queue = NULL;
     swy_batch *batch = NULL;
-    switch (chance % 5) {
+    swy_snapshot *snapshot = NULL;
+    switch (chance % 6) {
     case 0: expect_known(swy_map_open(the_area, "map", SWY_LAZY, &map)); return map;
     case 1: expect_known(swy_tree_open(the_area, "tree", SWY_LAZY, &tree)); return tree;
     case 2: expect_known(swy_log_open(the_area, "log", SWY_LAZY, &log)); return log;
     case 3: expect_known(swy_queue_open(the_area, "queue", SWY_LAZY, &queue)); return queue;
+    case 4: expect_known(swy_snapshot_open(the_area, &snapshot)); return snapshot;
     default: expect_known(swy_batch_open(the_area, &batch)); return batch;
     }
 }
@@ -43,7 +45,7 @@ static void use(void *handle, void *other, unsigned chance)
     swy_bytes value = SWY_BYTES_INIT;
     uint64_t position;
     char key = (char)('a' + chance % 16);
-    switch (chance % 11) {
+    switch (chance % 15) {
     case 0: expect_known(swy_map_put((swy_map *)handle, &key, 1, &key, 1)); break;
     case 1: expect_known(swy_map_get((swy_map *)handle, &key, 1, &value)); break;
     case 2: expect_known(swy_tree_put((swy_tree *)handle, &key, 1, &key, 1)); break;
@@ -64,6 +66,23 @@ static void use(void *handle, void *other, unsigned chance)
         expect_known(swy_cursor_close(cursor));
         break;
     }
+    case 10: {
+        swy_range down = SWY_RANGE_INIT;
+        swy_cursor *cursor;
+        swy_slice name, data;
+        int code;
+        down.flags = SWY_REVERSE;
+        code = swy_snapshot_tree_cursor_open((swy_snapshot *)handle, (swy_tree *)other, &down, &cursor);
+        expect_known(code);
+        while (code == SWY_OK)
+            code = swy_cursor_next(cursor, &name, &data);
+        expect_known(code);
+        expect_known(swy_cursor_close(cursor));
+        break;
+    }
+    case 11: expect_known(swy_snapshot_map_get((swy_snapshot *)handle, (swy_map *)other, &key, 1, &value)); break;
+    case 12: expect_known(swy_batch_tree_expect((swy_batch *)handle, (swy_tree *)other, &key, 1, chance % 3)); break;
+    case 13: expect_known(swy_map_get_versioned((swy_map *)handle, &key, 1, &value, &position)); break;
     default: expect_known(swy_log_read((swy_log *)handle, chance % 100, &value)); break;
     }
     swy_bytes_free(&value);
@@ -76,6 +95,7 @@ static void close_any(void *handle)
     expect_known(swy_log_close((swy_log *)handle));
     expect_known(swy_queue_close((swy_queue *)handle));
     expect_known(swy_batch_close((swy_batch *)handle));
+    expect_known(swy_snapshot_close((swy_snapshot *)handle));
 }
 
 static void *work(void *argument)

@@ -11,10 +11,34 @@ static swy_area *the_area;
 static swy_map *the_map;
 static swy_completions *the_completions;
 
+/* Adds one to a number that all threads change: each tries again until nobody was between. */
+static void count_up(swy_map *counters)
+{
+    int code;
+    do {
+        swy_bytes value;
+        swy_batch *batch;
+        uint64_t version;
+        char number[32];
+        code = swy_map_get_versioned(counters, TEXT("n"), &value, &version);
+        EXPECT(code == SWY_OK || code == SWY_NONE);
+        snprintf(number, sizeof number, "%010d", (value.data != NULL ? atoi((const char *)value.data) : 0) + 1);
+        swy_bytes_free(&value);
+        OK(swy_batch_open(the_area, &batch));
+        OK(swy_batch_map_expect(batch, counters, TEXT("n"), version));
+        OK(swy_batch_map_put(batch, counters, "n", 1, number, sizeof "0123456789"));
+        code = swy_batch_commit(batch, NULL, 0);
+        EXPECT(code == SWY_OK || code == SWY_CONFLICT);
+        OK(swy_batch_close(batch));
+    } while (code == SWY_CONFLICT);
+}
+
 static void *work(void *argument)
 {
     size_t number = (size_t)argument, round;
     char key[32];
+    swy_map *counters;
+    OK(swy_map_open(the_area, "counters", 0, &counters));
     for (round = 0; round < ROUNDS; round++) {
         swy_bytes value;
         swy_queue *queue;
@@ -28,10 +52,13 @@ static void *work(void *argument)
             OK(swy_map_put_async(the_map, TEXT(key), TEXT(key), &ticket));
             OK(swy_completions_add(the_completions, ticket, number * ROUNDS + round));
         }
+        if (round % 4 == 0)
+            count_up(counters);
         OK(swy_queue_open(the_area, "queue", 0, &queue));
         OK(swy_queue_close(queue));
         EXPECT(swy_queue_push(queue, TEXT("x"), NULL) == SWY_HANDLE);
     }
+    OK(swy_map_close(counters));
     return NULL;
 }
 
@@ -76,6 +103,15 @@ int main(int argc, char **argv)
         EXPECT(pthread_join(threads[i], NULL) == 0);
     OK(swy_map_length(the_map, &entries));
     EXPECT(entries == THREADS * ROUNDS);
+    {
+        swy_map *counters;
+        swy_bytes number;
+        OK(swy_map_open(the_area, "counters", SWY_EXISTING, &counters));
+        OK(swy_map_get(counters, TEXT("n"), &number));
+        EXPECT(atoi((const char *)number.data) == THREADS * ROUNDS / 4);
+        swy_bytes_free(&number);
+        OK(swy_map_close(counters));
+    }
     for (i = 0; i < IN_FLIGHT; i++) {
         snprintf(key, sizeof key, "flight %zu", i);
         OK(swy_map_put_async(the_map, TEXT(key), TEXT(key), &ticket));

@@ -6,7 +6,10 @@ from switchyard_store import (
     Area,
     BusyError,
     ClosedError,
+    ConflictError,
+    EndedError,
     Follower,
+    FullError,
     GoneError,
     Kind,
     KindError,
@@ -119,6 +122,11 @@ with Area(path) as area:
     assert [key for key, _ in tree.range(b"a", b"b", after=True, through=True)] == [b"ab", b"b"]
     assert list(tree.range(b"b", keys_only=True))[0] == (b"b", b"")
     assert list(tree[b"b":b"a"]) == []
+    assert list(tree.range(b"a", b"b", reverse=True)) == [(b"ab", b"AB"), (b"a", b"A")]
+    assert list(tree.range(b"a", after=True, reverse=True, keys_only=True))[-2:] == [(b"b", b""), (b"ab", b"")]
+    assert list(reversed(tree)) == list(tree)[::-1] and list(tree.range(b"b", b"a", reverse=True)) == []
+    assert [key for key, _ in tree.prefix(b"a", reverse=True)] == [b"ab", b"a"]
+    raises(TypeError, reversed, lazy)
     assert [key for key, _ in tree.prefix(b"a")] == [b"a", b"ab"]
     assert [key for key, _ in tree.prefix(b"\xff")] == [b"\xff", b"\xff\xff"]
     assert len(list(tree.prefix(b""))) == 5
@@ -158,6 +166,73 @@ with Area(path) as area:
     batch.clear()
     assert batch.commit() == []
 
+    assert kept.get_versioned(b"v") is None
+    with area.batch() as batch:
+        batch.expect(kept, b"v", None).put(kept, b"v", b"1")
+    value, first = kept.get_versioned(b"v")
+    assert value == b"1" and first > 0
+    with area.batch() as batch:
+        batch.expect(kept, b"v", first).expect(tree, b"none", None).put(kept, b"v", b"1")
+    assert kept.get_versioned(b"v")[1] != first, "the same value is another write"
+    for expected in (first, None):
+        batch = area.batch().expect(kept, bytearray(b"v"), expected).put(tree, b"never", b"")
+        for hand_over in (batch.commit, batch.submit):
+            error = raises(ConflictError, hand_over)
+            assert error.code == -15 and (error.structure, error.key) == ("map", b"v") and "map" in str(error)
+        assert len(batch) == 1 and b"never" not in tree
+        batch.clear()
+        assert batch.commit() == []
+    raises(ConflictError, area.batch().expect(tree, b"none", 1).commit)
+    raises(TypeError, area.batch().expect, log, b"k", None)
+    raises(TypeError, area.batch().expect, kept, b"k", "1")
+    raises(ValueError, area.batch().expect, kept, b"k", 0)
+    del kept[b"v"]
+
+    # All maps and trees of one moment, whatever happens to them.
+    queue.push(b"kept")
+    kept.update({b"x": b"old", b"y": b"old"})
+    before, entries, reverse = log.positions(), list(tree.items()), list(tree.range(reverse=True))
+    with area.snapshot() as snapshot:
+        kept[b"x"] = b"new"
+        del kept[b"y"]
+        tree.clear()
+        log.append(b"unseen")
+        assert snapshot.get(kept, b"x") == b"old" and snapshot.get(kept, bytearray(b"none")) is None
+        assert snapshot.get_many(kept, [b"y", b"none"]) == [b"old", None] and snapshot.get_many(tree, []) == []
+        assert snapshot.get_many(tree, [b"c"]) == [b"C"] and snapshot.get(tree, b"c") == b"C" and b"c" not in tree
+        assert list(snapshot.keys(kept)) == [b"m", b"x", b"y"]
+        assert list(snapshot.items(kept)) == [(b"m", b"M"), (b"x", b"old"), (b"y", b"old")]
+        assert list(snapshot.items(tree)) == list(snapshot.range(tree)) == entries and entries
+        assert list(snapshot.range(tree, reverse=True)) == reverse == entries[::-1]
+        assert list(snapshot.keys(tree)) == [key for key, _ in entries]
+        assert list(snapshot.range(tree, b"b", b"c", after=True, through=True, keys_only=True)) == [(b"c", b"")]
+        assert snapshot.positions(log) == before != log.positions() and len(snapshot.positions(queue)) == len(queue)
+        assert snapshot.get(area.map("made later"), b"k") is None
+        assert area.stats().snapshots == 1 and area.stats().table_damaged_at is None
+        raises(TypeError, snapshot.get, log, b"k")
+        raises(TypeError, snapshot.keys, queue)
+        raises(TypeError, snapshot.range, kept)
+        raises(TypeError, snapshot.positions, tree)
+        raises(TypeError, snapshot.get, kept, "text")
+        begun = snapshot.items(tree)
+        assert next(begun) == entries[0]
+    assert snapshot.closed and list(begun) == entries[1:], "an iterator keeps what it reads"
+    raises(ClosedError, snapshot.get, kept, b"k")
+    raises(ClosedError, snapshot.get_many, kept, [b"k"])
+    for work in (snapshot.keys, snapshot.items):
+        raises(ClosedError, work, kept)
+    raises(ClosedError, snapshot.range, tree)
+    raises(ClosedError, snapshot.positions, log)
+    assert area.stats().snapshots == 0
+    with Area.in_memory() as other:
+        theirs, snapshot = other.map("map"), other.snapshot()
+        assert "another area" in str(raises(ValueError, snapshot.get, kept, b"x"))
+        many = [other.snapshot() for _ in range(63)]
+        raises(FullError, other.snapshot)
+    assert snapshot.closed and all(it.closed for it in many)
+    raises(ClosedError, snapshot.get, theirs, b"k")
+    raises(ClosedError, other.snapshot)
+
     position, ticket = log.append_nowait(b"later")
     area.wait(ticket)
     assert area.durable >= ticket and log[position] == b"later"
@@ -168,4 +243,24 @@ with Area(path) as area:
     area.drop("tree")
     raises(MissingError, tree.put, b"k", b"v")
     area.sync()
+
+# A snapshot that would keep too much ends, and the area goes on.
+with Area(path + "-small", create_bytes=16 << 20, index_bytes_max=1 << 20) as area:
+    kept = area.map("map", lazy=True)
+    for i in range(300):
+        kept[b"%d" % i] = bytes(4000)
+    snapshot = area.snapshot()
+    begun = snapshot.items(kept)
+    assert next(begun) == (b"0", bytes(4000))
+    for i in range(30000):
+        kept[b"%d" % (i % 300)] = bytes(4000)
+        if i % 300 == 0 and area.stats().snapshots_ended:
+            break
+    error = raises(EndedError, snapshot.get, kept, b"1")
+    assert error.code == -16 and "ended" in str(error)
+    raises(EndedError, snapshot.keys, kept)
+    raises(EndedError, list, begun)
+    snapshot.close()
+    with area.snapshot() as snapshot:
+        assert snapshot.get(kept, b"1") == bytes(4000)
 assert version().count(".") == 2

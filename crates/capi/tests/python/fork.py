@@ -14,9 +14,18 @@ path, its_path = sys.argv[1:3]
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
-def child(area, kept, answers):
+def child(area, kept, snapshot, answers):
     said = []
-    for work in (lambda: kept.put(b"k", b"child"), lambda: kept[b"k"], lambda: len(kept), area.sync, area.batch):
+    for work in (
+        lambda: kept.put(b"k", b"child"),
+        lambda: kept[b"k"],
+        lambda: len(kept),
+        area.sync,
+        area.batch,
+        area.snapshot,
+        lambda: snapshot.get(kept, b"k"),
+        lambda: next(snapshot.keys(kept)),
+    ):
         try:
             work()
             said.append("done")
@@ -25,6 +34,7 @@ def child(area, kept, answers):
             said.append("refused")
     with Area(its_path, create_bytes=16 << 20) as own:
         own.map("map")[b"k"] = b"own"
+    snapshot.close()
     kept.close()
     area.close()
     answers.put(said)
@@ -32,18 +42,21 @@ def child(area, kept, answers):
 
 with Area(path, create_bytes=16 << 20) as area:
     kept = area.map("map")
+    kept[b"k"] = b"before"
+    snapshot = area.snapshot()
     kept[b"k"] = b"parent"
     context = multiprocessing.get_context("fork")
     for _ in range(5):
         answers = context.Queue()
-        process = context.Process(target=child, args=(area, kept, answers))
+        process = context.Process(target=child, args=(area, kept, snapshot, answers))
         process.start()
-        assert answers.get(timeout=60) == ["refused"] * 5
+        assert answers.get(timeout=60) == ["refused"] * 8
         process.join()
         assert process.exitcode == 0
+        assert snapshot.get(kept, b"k") == b"before"
     # "spawn" pickles: that is refused before a process begins.
     try:
-        multiprocessing.get_context("spawn").Process(target=child, args=(area, kept, None)).start()
+        multiprocessing.get_context("spawn").Process(target=child, args=(area, kept, snapshot, None)).start()
         raise SystemExit("an area was pickled")
     except TypeError as error:
         assert "cannot be pickled" in str(error)
@@ -75,6 +88,8 @@ def open_parts():
         while True:
             area.map("map").put(b"k", b"parent")
             area.batch()
+            with area.snapshot() as snapshot:
+                assert snapshot.get(area.map("map"), b"k") == b"parent"
     except ClosedError:
         pass
 

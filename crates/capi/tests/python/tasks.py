@@ -4,9 +4,22 @@ import asyncio
 import select
 import sys
 
-from switchyard_store import Area, ClosedError, StoreError
+from switchyard_store import Area, ClosedError, ConflictError, StoreError
 
 IN_FLIGHT = 1000
+
+
+async def count_up(area, kept):
+    """Adds one to a number that other tasks change, too."""
+    while True:
+        found = await kept.get_versioned_async(b"number")
+        number, version = found or (b"0", None)
+        try:
+            async with area.batch() as batch:
+                batch.expect(kept, b"number", version).put(kept, b"number", b"%d" % (int(number) + 1))
+            return
+        except ConflictError as error:
+            assert error.structure == "map" and error.key == b"number"
 
 
 async def many(path):
@@ -33,6 +46,12 @@ async def many(path):
                 raise KeyError
         except KeyError:
             assert b"never" not in tree
+        await asyncio.gather(*(count_up(area, kept) for _ in range(20)))
+        assert kept.pop(b"number") == b"20"
+        with await area.snapshot_async() as snapshot:
+            await kept.put_async(b"1", b"later")
+            assert await snapshot.get_async(kept, b"1") == b"value 1"
+            assert await snapshot.get_many_async(kept, [b"2", b"none"]) == [b"value 2", None]
         await area.sync_async()
         # A task that is cancelled does not wait; its change stands, and others are told of theirs.
         tasks = [asyncio.ensure_future(kept.put_async(b"cancelled %d" % i, b"x")) for i in range(100)]

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Iterator, Optional, Tuple
 
-from switchyard_store import Area, Batch, Kind, Log, Map, Queue, Stats, Tree
+from switchyard_store import Area, Batch, Kind, Log, Map, Queue, Snapshot, Stats, Tree
 
 
 def use(path: str) -> None:
@@ -22,12 +22,25 @@ def use(path: str) -> None:
         default: bytes = kept.get(b"k", b"")
         with area.batch() as batch:
             made: Batch = batch.put(kept, b"k", value).push(queue, one)
+        versioned: Optional[Tuple[bytes, int]] = kept.get_versioned(b"k")
+        if versioned is not None:
+            batch.expect(kept, b"k", versioned[1]).expect(tree, b"k", None).commit()
+        with area.snapshot() as snapshot:
+            taken: Snapshot = snapshot
+            held: Optional[bytes] = taken.get(kept, b"k")
+            keys: Iterator[bytes] = taken.keys(tree)
+            last: Iterator[Tuple[bytes, bytes]] = taken.range(tree, b"a", reverse=True)
+            first: int = taken.positions(log).start
+            taken.range(kept)  # type: ignore[arg-type]
+            taken.get(log, b"k")  # type: ignore[arg-type]
+            print(held, keys, last, first, list(reversed(tree)))
         stats: Stats = area.stats()
         kind: Kind = area.structures()[0].kind
         print(popped, found, default, made, stats.records, kind, batch.positions[0])
         kept["text"] = b"v"  # type: ignore[index]
         log.append("text")  # type: ignore[arg-type]
         batch.append(tree, b"x")  # type: ignore[arg-type]
+        batch.expect(log, b"x", None)  # type: ignore[arg-type]
 
 
 async def tasks(path: str) -> None:

@@ -3,7 +3,7 @@
 import pickle
 import sys
 
-from switchyard_store import Area
+from switchyard_store import Area, ConflictError
 
 
 def raises(kind, work, *arguments, **named):
@@ -59,9 +59,12 @@ with Area(sys.argv[1], create_bytes=16 << 20) as area:
     assert kept[b""] if b"" in kept else True
     kept[b""] = b"empty key"
     assert kept[b""] == b"empty key"
-    for thing in (area, kept, log, area.batch()):
+    for thing in (area, kept, log, area.batch(), area.snapshot()):
         raises(TypeError, pickle.dumps, thing)
         assert thing == thing and hash(thing) == hash(thing)
     assert kept != area.map("map") and "map" in repr(kept)
     error = raises(ValueError, area.wait, 1 << 40)
     assert pickle.loads(pickle.dumps(error)).code == error.code
+    error = raises(ConflictError, area.batch().expect(kept, b"a\0b", None).commit)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.structure, copy.key, str(copy)) == ("map", b"a\0b", str(error)) and copy.key == error.key
