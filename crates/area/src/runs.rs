@@ -9,7 +9,7 @@
 //! each knows the other before its programs begin, and asks nobody else.
 
 use crate::error::AreaError;
-use crate::files::{FilesError, block_signals, restore};
+use crate::files::{FilesError, restore, spawn_deaf};
 use crate::sync::{AtomicU64, Futex, Ordering};
 use crate::table::{FileKey, Release, Table};
 use os::MediaOpenError;
@@ -95,8 +95,7 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
     };
     listen(&socket, 128)?;
     table.stand(slot);
-    std::thread::Builder::new().name("runs".into()).spawn(move || {
-        block_signals();
+    spawn_deaf("runs", move || {
         loop {
             match rustix::net::accept_with(&socket, SocketFlags::CLOEXEC) {
                 // An asker that is gone needs no answer.

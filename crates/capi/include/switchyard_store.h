@@ -143,6 +143,9 @@ SWY_API int swy_area_close(swy_area *area);
 
 /* Makes everything durable that was handed over so far, by anybody. */
 SWY_API int swy_area_sync(swy_area *area) SWY_CHECKED;
+/* Lets the area have so many bytes at least, and all that its file or device has room for: the bytes that it has now. A file is
+ * extended; a device, or an area of a catalog, has become so large before. Others read and write meanwhile. */
+SWY_API int swy_area_grow(swy_area *area, uint64_t bytes, uint64_t *has) SWY_CHECKED;
 /* The watermark: this ticket, and all smaller ones, are durable. */
 SWY_API int swy_area_durable(swy_area *area, uint64_t *ticket) SWY_CHECKED;
 /* Waits until a ticket is durable. */

@@ -149,6 +149,14 @@ pub unsafe extern "C" fn swy_area_sync(area: Handle) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn swy_area_grow(area: Handle, bytes: u64, has: *mut u64) -> c_int {
+    call(|| {
+        *place(has)? = look_up::<OpenArea>(area)?.area.grow(bytes)?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_area_durable(area: Handle, ticket: *mut u64) -> c_int {
     call(|| {
         *place(ticket)? = look_up::<OpenArea>(area)?.area.durable().0;

@@ -116,8 +116,7 @@ pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
     let broker = Broker { secret };
     let listener = UnixListener::bind_addr(&broker.address()?)?;
     let own = broker.clone();
-    std::thread::Builder::new().name("broker".into()).spawn(move || {
-        super::program::block_signals();
+    super::program::spawn_deaf("broker", move || {
         for stream in listener.incoming().flatten() {
             // Whoever is gone needs no answer.
             let _ = answer(&own, stream, &area, table.as_fd());

@@ -23,7 +23,7 @@ pub use broker::{Broker, Wish, serve};
 pub use error::FilesError;
 pub use identity::prepare;
 pub use pattern::{DEFAULT_PATTERNS, matches};
-pub(crate) use program::block_signals;
+pub(crate) use program::spawn_deaf;
 pub use program::{end_as, run_to_end};
 pub use recover::{Recovered, export, forget, restore};
 pub use root::{change_root, forked, whole};

@@ -291,6 +291,10 @@ class Area(Parent):
         """The same beside other tasks."""
         await in_thread(self.sync)
 
+    def grow(self, size: int = 0) -> int:
+        """Lets the area have so many bytes at least, and all that its file or device has room for: the bytes that it has now."""
+        return number("area_grow", self, number_of(size, "a size"))
+
     def close(self) -> None:
         """Closes the area and all that was opened of it. Lazy changes become durable."""
         try:

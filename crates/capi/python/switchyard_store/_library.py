@@ -207,6 +207,7 @@ def _signatures() -> Dict[str, List[Any]]:
         "area_open_memory": [options, out],
         "area_format": [c_char_p, options],
         "area_sync": [handle],
+        "area_grow": [handle, c_uint64, number_out],
         "area_durable": [handle, number_out],
         "area_wait": [handle, c_uint64],
         "area_stats": [handle, POINTER(CStats)],

@@ -47,6 +47,11 @@ static void fill(const char *path)
     OK(swy_tree_put(tree, "\0\xff", 2, "\0", 1));
     OK(swy_tree_remove_async(tree, "\0\xff", 2, NULL));
     OK(swy_area_sync(area));
+    uint64_t before, has;
+    OK(swy_area_grow(area, 0, &before));
+    OK(swy_area_grow(area, before + 1, &has));
+    EXPECT(has > before);
+    EXPECT(swy_area_grow(area, UINT64_MAX, &has) != SWY_OK);
     OK(swy_area_close(area));
     OK(swy_log_close(log));
     OK(swy_queue_close(queue));

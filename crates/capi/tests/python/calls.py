@@ -243,6 +243,8 @@ with Area(path) as area:
     area.drop("tree")
     raises(MissingError, tree.put, b"k", b"v")
     area.sync()
+    before = area.grow()
+    assert area.grow(before + (1 << 20)) > before
 
 # A snapshot that would keep too much ends, and the area goes on.
 with Area(path + "-small", create_bytes=16 << 20, index_bytes_max=1 << 20) as area:
