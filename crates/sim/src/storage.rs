@@ -140,7 +140,7 @@ struct Run {
     /// The counter with all that was submitted.
     counter: u64,
     counted: (u64, u64),
-    /// What maps and trees held when each was taken.
+    /// Each with the maps and trees that there were when it was taken.
     snapshots: Vec<(SnapshotId, State)>,
     looks: (u64, u64),
     growths: u64,

@@ -52,8 +52,8 @@ pub fn run_to_end(command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Begins a thread of this process that no signal ever reaches, not even before its first step: a SIGCHLD that some thread does not block
-/// is nobody's, as its default is to be ignored, and [`run_to_end`] would wait for ever.
+/// Begins a thread of this process that no signal ever reaches, not even before its first step. A SIGCHLD that some thread does not block
+/// may go there. Its default is to be ignored, so [`run_to_end`] would wait for ever.
 ///
 /// # Errors
 /// The system refuses a thread.
