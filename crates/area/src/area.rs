@@ -220,7 +220,7 @@ impl Area {
         };
         match is_blank(&medium)? {
             true => make(&medium, Path::new(name), &options)?,
-            false => drop(store::grow(&mut medium)?),
+            false => drop(store::grow(&mut medium, None)?),
         }
         Self::open_medium(medium, &options)
     }

@@ -34,7 +34,7 @@ impl Area {
             .checked()
             .map_err(|error| AreaError::Create(error.into()))?;
         file.grow(wanted.capacity_bytes()).map_err(AreaError::Grow)?;
-        let grown = store::grow(&mut file.clone())?;
+        let grown = store::grow(&mut file.clone(), Some(&layout))?;
         shared.grown(grown);
         Ok(layout.capacity_bytes() + u64::from(grown) * segment_bytes)
     }

@@ -428,7 +428,7 @@ impl Run {
             medium: &mut self.medium,
             left,
         };
-        match store::grow(&mut cutting) {
+        match store::grow(&mut cutting, Some(&layout)) {
             Ok(segments) => {
                 self.engine.grown(segments);
                 self.growths += u64::from(segments > 0);

@@ -151,7 +151,12 @@ impl Engine {
             Err(SubmitError::NoSpace | SubmitError::Damaged { .. })
                 if self.log.gives_room(ops, self.cleaning.pinned(&self.log)) =>
             {
-                self.make_room_by(bytes, Access::Relief)?;
+                let room = self.make_room_by(bytes, Access::Relief);
+                if room == Err(SubmitError::NoSpace) {
+                    // It would give room: the next one may have cleaning begin anew.
+                    self.cleaning.served();
+                }
+                room?;
             }
             room => room?,
         }
@@ -178,6 +183,7 @@ impl Engine {
             return Err(SubmitError::NoSpace);
         }
         if !self.log.may_overwrite() {
+            self.spill.give_up_in_vain(&mut self.log);
             let cleans = self.cleaning.can_gain_space(&self.log, &self.checkpoints);
             return Err(match self.spill.make_room(&mut self.log) || cleans {
                 true => SubmitError::Busy,
@@ -208,6 +214,7 @@ impl Engine {
             checkpoints,
             spill,
         } = self;
+        spill.give_up_in_vain(log);
         match cleaning.make_room(log, checkpoints, bytes, access) {
             Err(SubmitError::NoSpace) if spill.make_room(log) => Err(SubmitError::Busy),
             room => room,
@@ -303,9 +310,10 @@ impl Engine {
         Trash(self.spill.trash(), self.log.snapshots.trash())
     }
 
-    /// Gives segments back that nobody reads any more.
+    /// Somebody gives segments up: those that nobody reads any more are free, and cleaning may gain some where it gained none.
     pub(crate) fn reclaim(&mut self) {
         self.spill.reclaim(&mut self.log);
+        self.cleaning.served();
     }
 
     /// Does a bounded piece of cleaning, or of a checkpoint, if the area needs any.

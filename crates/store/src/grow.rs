@@ -10,11 +10,17 @@ use base::Device;
 const ZEROS: usize = 1 << 20;
 
 /// Gives an area all whole segments that its medium has room for; how many it got. Its structures stay as they are. A
-/// crash leaves the area with its old size or its new one. The engine of an open area writes neither there nor to the superblocks
-/// meanwhile, and is told afterwards ([`Engine::grown`]).
-pub fn grow(medium: &mut dyn Device) -> Result<u32, OpenError> {
+/// crash leaves the area with its old size or its new one.
+///
+/// Of an area that is open, `open` is its engine's layout. The engine writes neither to new segments nor to the superblocks meanwhile,
+/// and is told afterwards ([`Engine::grown`]). A growth that failed may have left a superblock of the new size, so the next one counts
+/// from what the engine has.
+///
+/// # Errors
+/// The medium has failed, or there is no area.
+pub fn grow(medium: &mut dyn Device, open: Option<&Layout>) -> Result<u32, OpenError> {
     let (superblock, _) = identify(medium)?;
-    let old = superblock.layout;
+    let old = *open.unwrap_or(&superblock.layout);
     let room = medium.capacity_bytes() - old.segment_offset(0);
     let segments = (room / u64::from(old.segment_bytes)).min(u64::from(SEGMENTS_MAX)) as u32;
     if segments <= old.segments {
@@ -49,5 +55,6 @@ impl Engine {
         log.layout.segments += segments;
         log.space.grow(segments);
         log.usage.grow(segments);
+        self.reclaim();
     }
 }

@@ -150,6 +150,15 @@ impl Spill {
         self.is_busy() || (self.may_try(log) && (self.wants_flush(log) || self.picks(log)))
     }
 
+    /// Somebody has no room. If what is frozen cannot leave, and no merge would change that, cleaning rests for nothing: memory is as
+    /// before then.
+    pub(crate) fn give_up_in_vain(&mut self, log: &mut Log) {
+        if log.frozen.is_some() && !self.is_busy() && !self.wants_job(log) {
+            self.flushed_to = None;
+            log.thaw();
+        }
+    }
+
     /// True while cleaning and checkpoints rest: the places of entries are frozen, or about to be.
     pub(crate) fn holds(&self, log: &Log) -> bool {
         log.frozen.is_some()
@@ -173,8 +182,9 @@ impl Spill {
         table_count(&log.layout, keyed.live, entries_in(keyed.index))
     }
 
+    /// True if memory may leave for so many tables, and merges can go on afterwards.
     fn has_segments(&self, log: &Log, count: u32) -> bool {
-        let is_listed = log.levels.count() + FLUSH_SEGMENTS_MIN <= log.tables_listed_max();
+        let is_listed = log.levels.count() + FLUSH_SEGMENTS_MIN <= flushed_max(log);
         log.space.free_count() >= count + CLEANER_SEGMENTS && is_listed
     }
 
@@ -199,7 +209,9 @@ impl Spill {
     }
 
     fn picks(&self, log: &Log) -> bool {
-        self.has_segments(log, 2) && self.pick(log).is_some()
+        let is_listed = log.levels.count() < log.tables_listed_max();
+        let has_segments = log.space.free_count() >= 2 + CLEANER_SEGMENTS;
+        has_segments && is_listed && self.pick(log).is_some()
     }
 
     fn wants_flush(&self, log: &Log) -> bool {
@@ -298,7 +310,7 @@ impl Spill {
             .space
             .free_count()
             .saturating_sub(CLEANER_SEGMENTS + MERGE_SEGMENTS);
-        let free = free.min(log.tables_listed_max().saturating_sub(log.levels.count()));
+        let free = free.min(flushed_max(log).saturating_sub(log.levels.count()));
         let from = self.flushed_to.clone();
         job(log, Work::Flush(frozen, from), count.min(free).max(1))
     }
@@ -353,7 +365,8 @@ impl Spill {
             targets: targets.clone(),
         };
         let free = log.space.free_count().saturating_sub(CLEANER_SEGMENTS);
-        let count = (all().count() as u32 + 1).min(MERGED_MAX).min(free);
+        let listed = log.tables_listed_max().saturating_sub(log.levels.count());
+        let count = (all().count() as u32 + 1).min(MERGED_MAX).min(free).min(listed);
         self.state = State::Running(Running {
             inputs: sources.into_iter().chain(targets).collect(),
             level,
@@ -561,6 +574,12 @@ fn job(log: &mut Log, work: Work, count: u32) -> Job {
         structures: log.structures.keys().copied().collect(),
         made: Made::default(),
     }
+}
+
+/// Tables that there may be when memory leaves. A list has room for some more, as merges make tables before others go.
+fn flushed_max(log: &Log) -> u32 {
+    let max = log.tables_listed_max();
+    max - MERGE_SEGMENTS.min(max / 4)
 }
 
 /// The tables that count when a job's do, and those that do not then.

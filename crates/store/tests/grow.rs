@@ -22,7 +22,7 @@ fn an_area_grows_under_cuts_and_is_used_on() {
             image: before.clone(),
             writes: Vec::new(),
         };
-        assert_eq!(store::grow(&mut recorded), Ok(more as u32));
+        assert_eq!(store::grow(&mut recorded, None), Ok(more as u32));
         for end in 0..=recorded.writes.len() {
             for is_last_kept in [false, true] {
                 let mut image = before.clone();
@@ -36,7 +36,7 @@ fn an_area_grows_under_cuts_and_is_used_on() {
             }
         }
         let mut image = recorded.image;
-        assert_eq!(store::grow(&mut image), Ok(0), "it has all there is");
+        assert_eq!(store::grow(&mut image, None), Ok(0), "it has all there is");
         let segments = Engine::open(&mut image.clone(), Options::default())
             .expect("it is sound")
             .0
@@ -81,7 +81,7 @@ fn an_open_area_grows_and_is_used_on() {
             let more = 1 + rig.rng.below(6) as u32;
             let bytes = rig.image.len() + more as usize * layout.segment_bytes as usize;
             rig.image.resize(bytes, 0xA5);
-            assert_eq!(store::grow(&mut rig.image), Ok(more));
+            assert_eq!(store::grow(&mut rig.image, Some(rig.engine.layout())), Ok(more));
             if rig.rng.chance(0.3) {
                 // The machine stops before the engine is told.
                 let image = rig.random_cut();
