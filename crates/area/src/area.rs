@@ -24,6 +24,8 @@ use store::{
     Stats, StructureId, SubmitError, Ticket,
 };
 
+/// Looks of a full area for segments of tables that others read; reads take less than this many pauses.
+const LOOKS_MAX: u32 = 64;
 /// Bytes that a cut leaves old or new on mapped memory.
 const ATOMIC_BYTES: u32 = 8;
 /// Blocks of areas in memory: a cache line is less than a sector.
@@ -448,6 +450,7 @@ impl Area {
         ops: &[Op<'_>],
         mut f: impl FnMut(&mut Engine, Option<&Older>) -> Result<R, SubmitError>,
     ) -> Result<(R, Guard<'a>), AreaError> {
+        let mut looks = 0;
         loop {
             let Some(mut older) = shared.lock().engine.older(ops) else {
                 return Err(SubmitError::NoSpace.into());
@@ -457,9 +460,14 @@ impl Area {
             let Err(AreaError::Refused(SubmitError::NoSpace)) = taken else {
                 return taken;
             };
-            // If more has left memory since, there is another look.
-            if older.freezes() == shared.lock().engine.freezes() {
-                return taken;
+            let guard = shared.lock();
+            // If more has left memory since, there is another look; also if others still read tables that merges have replaced.
+            if older.freezes() == guard.engine.freezes() {
+                if looks == LOOKS_MAX || !guard.engine.has_retired() {
+                    return taken;
+                }
+                looks += 1;
+                shared.pause(guard);
             }
         }
     }

@@ -49,6 +49,8 @@ use store::{CleanStep, Engine, SnapshotId, SubmitError, Ticket, Write};
 const CLEAN_READ_BYTES: usize = 128 << 10;
 /// The longest time between two looks of a thread that waits for the tables.
 const SETTLE_LOOK_NS: u64 = 10_000_000;
+/// A pause of a submitter that waits for readers of tables.
+const PAUSE_NS: u64 = 1_000_000;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;
 
@@ -438,6 +440,14 @@ impl Shared {
             // Not everything that a job waits for rings.
             self.any.sleep(rung, Some(SETTLE_LOOK_NS));
         }
+    }
+
+    /// Waits for a completion, but not for long.
+    pub(super) fn pause(&self, mut guard: Guard<'_>) {
+        guard.is_crowded = true;
+        let rung = self.any.read();
+        drop(guard);
+        self.any.sleep(rung, Some(PAUSE_NS));
     }
 
     /// Reads a segment to be cleaned in pieces, so that a write has to wait for one at most.

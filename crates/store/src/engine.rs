@@ -300,6 +300,11 @@ impl Engine {
         spill.end(log, cleaning, checkpoints, job, result);
     }
 
+    /// True if somebody reads tables that merges have replaced: their segments are free afterwards.
+    pub fn has_retired(&self) -> bool {
+        self.spill.has_retired()
+    }
+
     /// True if snapshots have ended: their driver should drop what they kept ([`Engine::take_trash`]).
     pub fn has_trash(&self) -> bool {
         self.log.snapshots.has_trash()
