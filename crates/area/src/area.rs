@@ -109,6 +109,8 @@ struct Details {
     warning: Option<MediaWarning>,
     write_cache: WriteCache,
     descriptor: Option<RawFd>,
+    /// Somebody else decides on the file's size.
+    has_given_size: bool,
 }
 
 impl Drop for Owner {
@@ -224,7 +226,7 @@ impl Area {
             true => make(&medium, Path::new(name), &options)?,
             false => drop(store::grow(&mut medium, None)?),
         }
-        Self::open_medium(medium, &options)
+        Self::open_sized(medium, &options, true)
     }
 
     /// Opens the area in a file or block device that somebody has opened, for this process alone.
@@ -233,6 +235,10 @@ impl Area {
     }
 
     fn open_medium(medium: MediaFile, options: &AreaOptions) -> Result<Self, AreaError> {
+        Self::open_sized(medium, options, false)
+    }
+
+    fn open_sized(medium: MediaFile, options: &AreaOptions, has_given_size: bool) -> Result<Self, AreaError> {
         // Out of the way of the program's descriptors; the lock goes with it.
         let file = own::duplicate(medium.as_file().as_raw_fd())?;
         let mut medium = MediaFile::from_file(file.into())?;
@@ -259,6 +265,7 @@ impl Area {
             warning,
             write_cache,
             descriptor,
+            has_given_size,
         };
         Self::start(storage, engine, report, details, cache_bytes)
     }
@@ -273,6 +280,7 @@ impl Area {
             warning: None,
             write_cache: WriteCache::Unknown,
             descriptor: None,
+            has_given_size: false,
         };
         Self::start(storage, engine, report, details, 0)
     }
@@ -361,6 +369,11 @@ impl Area {
     /// The way the device below treats writes.
     pub fn write_cache(&self) -> WriteCache {
         self.0.details.write_cache
+    }
+
+    /// True if the file must not be extended: its size is that of a catalog.
+    pub(crate) fn has_given_size(&self) -> bool {
+        self.0.details.has_given_size
     }
 
     /// The medium's descriptor, by which this process has it for itself; a forked child should close it.

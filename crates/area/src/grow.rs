@@ -33,7 +33,14 @@ impl Area {
         let wanted = wanted
             .checked()
             .map_err(|error| AreaError::Create(error.into()))?;
-        file.grow(wanted.capacity_bytes()).map_err(AreaError::Grow)?;
+        // The server of a catalog would cut off what was added to its file.
+        let extends_to = match self.has_given_size() {
+            true => 0,
+            false => wanted.capacity_bytes(),
+        };
+        if file.grow(extends_to).map_err(AreaError::Grow)? < wanted.capacity_bytes() {
+            return Err(AreaError::Grow(io::ErrorKind::StorageFull.into()));
+        }
         let grown = store::grow(&mut file.clone(), Some(&layout))?;
         shared.grown(grown);
         Ok(layout.capacity_bytes() + u64::from(grown) * segment_bytes)

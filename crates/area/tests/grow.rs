@@ -1,6 +1,16 @@
 //! An area gets more room while programs write it and follow it.
 
+use area::catalog::CatalogClient;
 use area::{Area, AreaError, AreaOptions, FollowOptions, Follower, SubmitError};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use store::catalog::protocol::{Answer, MESSAGE_BYTES_MAX};
 
 const VALUE_BYTES: usize = 3000;
 
@@ -99,4 +109,69 @@ fn what_cannot_grow_says_so() {
     area.map("map")
         .and_then(|map| map.put(b"key", b"value"))
         .expect("it goes on");
+}
+
+/// Gives the first client an area of a directory, as the server of a catalog does.
+fn serve_one(socket: &OwnedFd, file: &File, bytes: u64) {
+    let client = rustix::net::accept(socket).expect("a client");
+    let mut request = [0; MESSAGE_BYTES_MAX];
+    rustix::net::recv(&client, &mut request[..], RecvFlags::empty()).expect("a request");
+    let answer = Answer::Opened {
+        number: 1,
+        bytes,
+        is_writable: true,
+        is_mapped: false,
+    };
+    let handed = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&handed)));
+    let packet = answer.emit();
+    rustix::net::sendmsg(
+        &client,
+        &[IoSlice::new(&packet)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+    .expect("sent");
+}
+
+/// Bug: an area of a catalog's directory that was grown by its program did not open any more. Cause: it extended its file, whose size is
+/// the catalog's: the server cuts it off. Fix: it takes what the catalog gave it, and no more.
+#[test]
+fn an_area_of_a_catalog_grows_when_the_catalog_lets_it() {
+    const BYTES: u64 = 16 << 20;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (path, server) = (directory.path().join("1"), directory.path().join("server"));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .expect("a file");
+    file.set_len(BYTES).expect("room");
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("a socket");
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&server).expect("short")).expect("its name is free");
+    rustix::net::listen(&socket, 1).expect("it listens");
+    let area = std::thread::scope(|scope| {
+        scope.spawn(|| serve_one(&socket, &file, BYTES));
+        let catalog = CatalogClient::connect(&server).expect("it is there");
+        Area::open_in_catalog(&catalog, "mine", &AreaOptions::new(0)).expect("a new area")
+    });
+    let has = area.grow(0).expect("it has what it has");
+    assert!(
+        matches!(area.grow(2 * BYTES), Err(AreaError::Grow(error)) if error.kind() == ErrorKind::StorageFull)
+    );
+    assert_eq!(file.metadata().expect("open").len(), BYTES);
+    assert_eq!(area.grow(0).expect("it has what it has"), has);
+    // `switchyard areas grow`.
+    file.set_len(2 * BYTES).expect("room");
+    assert!(area.grow(2 * BYTES - (1 << 20)).expect("there is room") > has);
+    assert_eq!(file.metadata().expect("open").len(), 2 * BYTES);
 }
