@@ -119,10 +119,10 @@ impl Engine {
         }
     }
 
-    /// Space is missing that only snapshots keep: ends the oldest one if tables that do not count any more are kept by snapshots.
+    /// Space is missing: ends the oldest snapshot that keeps tables which do not count any more. Readers may keep some, too.
     #[cold]
     fn give_up_snapshot(&mut self) -> bool {
-        let gives_up = self.spill.has_retired() && self.log.snapshots.end_oldest();
+        let gives_up = self.spill.has_retired() && self.log.snapshots.end_keeper(&self.spill.retired());
         if gives_up {
             self.reclaim();
         }

@@ -17,7 +17,7 @@ use crate::layers::{Changed, Layers};
 use crate::layout::Layout;
 use crate::space::Used;
 use crate::table::levels::Levels;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
@@ -289,9 +289,22 @@ impl Snapshots {
     }
 
     /// Ends the oldest one; false if there is none.
-    pub(crate) fn end_oldest(&mut self) -> bool {
-        let oldest = self.all.iter().find(|(_, it)| it.is_some()).map(|(id, _)| *id);
-        oldest.is_some_and(|id| {
+    fn end_oldest(&mut self) -> bool {
+        self.end_first(|_| true)
+    }
+
+    /// Ends the oldest one that keeps a table of one of these generations; false if none does.
+    pub(crate) fn end_keeper(&mut self, tables: &BTreeSet<u64>) -> bool {
+        self.end_first(|it| {
+            let mut generations = it.levels.all().map(|(_, view)| view.table.place.generation);
+            generations.any(|generation| tables.contains(&generation))
+        })
+    }
+
+    fn end_first(&mut self, is_it: impl Fn(&Snapshot) -> bool) -> bool {
+        let mut all = self.all.iter();
+        let first = all.find(|(_, it)| it.as_ref().is_some_and(&is_it));
+        first.map(|(id, _)| *id).is_some_and(|id| {
             self.end(id);
             self.ended += 1;
             true

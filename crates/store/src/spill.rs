@@ -535,6 +535,11 @@ impl Spill {
         !self.retired.is_empty()
     }
 
+    /// Generations of these.
+    pub(crate) fn retired(&self) -> BTreeSet<u64> {
+        self.retired.iter().map(|table| table.place.generation).collect()
+    }
+
     /// Gives segments back that nobody reads any more.
     pub(crate) fn reclaim(&mut self, log: &mut Log) {
         self.retired.retain_mut(|table| !is_alone(log, table));

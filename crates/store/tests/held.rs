@@ -168,3 +168,39 @@ fn a_growth_that_failed_is_tried_again() {
         assert_eq!(rig.engine.layout().segments, 16, "{left}");
     }
 }
+
+/// Bug: a refused addition ended all snapshots. Cause: tables that merges had replaced were taken for kept by snapshots, though a reader
+/// kept them. Fix: a snapshot ends if it keeps some of them.
+#[test]
+fn a_reader_of_tables_ends_no_snapshot_of_a_full_area() {
+    let layout = Layout {
+        segment_bytes: 8192,
+        segments: 96,
+        record_bytes_max: 2048,
+        ..tiny(1)
+    };
+    let options = Options {
+        spill_bytes: 3000,
+        ..Options::default()
+    };
+    let mut rig = Rig::new(layout, options, 5);
+    let map = rig.create(Kind::Map, Durability::Sync).expect("room");
+    rig.settle();
+    let (mut key, mut reader) = (0, None);
+    while submit(&mut rig, &put(map, key, 300, 1)).is_ok() {
+        key += 1;
+        if key == 400 {
+            reader = Some(rig.engine.keys(map));
+        }
+    }
+    assert!(rig.engine.has_retired(), "the reader keeps some");
+    let (id, _) = rig.engine.snapshot().expect("room");
+    assert_eq!(
+        submit(&mut rig, &put(map, key, 300, 1)),
+        Err(SubmitError::NoSpace)
+    );
+    let stats = rig.engine.stats();
+    assert_eq!((stats.snapshots, stats.snapshots_ended), (1, 0), "{stats:?}");
+    assert!(rig.engine.snapshot_keys(id, map).is_ok());
+    drop(reader);
+}
