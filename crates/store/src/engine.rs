@@ -95,7 +95,7 @@ impl Engine {
             None => {}
         }
         let bytes = self.log.admit_structure(name)?;
-        self.make_room(bytes)?;
+        self.insist_on_room(bytes, Access::User)?;
         Ok(self.log.create(name, kind, durability))
     }
 
@@ -105,7 +105,7 @@ impl Engine {
             return Err(SubmitError::NoStructure);
         }
         self.log.admit_any()?;
-        self.make_room_by(entry_bytes(0, 0), Access::Relief)?;
+        self.insist_on_room(entry_bytes(0, 0), Access::Relief)?;
         Ok(self.log.drop_structure(id))
     }
 
@@ -194,6 +194,16 @@ impl Engine {
         let bytes = self.log.admit_over(ops, index)?;
         self.make_room_by(bytes, Access::Relief)?;
         Ok(self.log.submit(ops))
+    }
+
+    /// Sees to it that there is a draft with room for `bytes` of entries, if need be at the cost of snapshots.
+    fn insist_on_room(&mut self, bytes: usize, access: Access) -> Result<(), SubmitError> {
+        loop {
+            match self.make_room_by(bytes, access) {
+                Err(SubmitError::NoSpace) if self.give_up_snapshot() => {}
+                room => return room,
+            }
+        }
     }
 
     /// Sees to it that there is a draft with room for `bytes` of entries.

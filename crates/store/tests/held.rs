@@ -204,3 +204,64 @@ fn a_reader_of_tables_ends_no_snapshot_of_a_full_area() {
     assert!(rig.engine.snapshot_keys(id, map).is_ok());
     drop(reader);
 }
+
+/// Bug: an area whose space a snapshot kept refused new structures, and that old ones are dropped. Cause: only batches ended the snapshot.
+#[test]
+fn no_snapshot_keeps_structures_from_being_made_and_dropped() {
+    let (mut made, mut ended) = (0, 0);
+    for seed in 0..common::seeds(12) {
+        let layout = Layout {
+            segment_bytes: 8192,
+            segments: [96, 120][seed as usize % 2],
+            record_bytes_max: 2048,
+            ..tiny(1)
+        };
+        let options = Options {
+            spill_bytes: [600, 3000, 12_000][seed as usize / 2 % 3],
+            ..Options::default()
+        };
+        let mut rig = Rig::new(layout, options, 78_000 + seed);
+        let kinds = [Kind::Map, Kind::Tree, Kind::Log];
+        let all = kinds.map(|kind| rig.create(kind, Durability::Sync).expect("room"));
+        rig.settle();
+        let (keys, _) = fill(&mut rig, all, 100);
+        rig.engine.snapshot().expect("room");
+        for round in 0..600_u32 {
+            let key = 1 + rig.rng.below(u64::from(keys)) as u32;
+            let _ = submit(&mut rig, &put(all[key as usize % 2], key, 100, round as u8));
+            let before = rig.engine.stats().snapshots;
+            let result = step_through(&mut rig, |engine| {
+                let (id, _) = engine.create("other", Kind::Map, Durability::Sync)?;
+                engine.drop_structure(id)
+            });
+            made += u32::from(result.is_ok());
+            let stats = rig.engine.stats();
+            ended += before - stats.snapshots;
+            let is_kept = stats.snapshots > 0 && rig.engine.has_retired();
+            assert!(
+                result.is_ok() || !is_kept,
+                "seed {seed} round {round}: {result:?} {stats:?}"
+            );
+        }
+    }
+    assert!(made > 100 && ended > 0, "{made} {ended}");
+}
+
+/// Does `f` as a driver does.
+fn step_through<R>(
+    rig: &mut Rig,
+    mut f: impl FnMut(&mut store::Engine) -> Result<R, SubmitError>,
+) -> Result<R, SubmitError> {
+    for _ in 0..STEPS_MAX {
+        match f(&mut rig.engine) {
+            Err(SubmitError::Busy) => {
+                rig.clean();
+                rig.job(None);
+                rig.issue();
+                rig.complete_one();
+            }
+            result => return result,
+        }
+    }
+    panic!("busy for ever: {:?}", rig.engine.stats());
+}
