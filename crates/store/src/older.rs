@@ -29,7 +29,8 @@ impl Older {
             _ => None,
         };
         let searches: Vec<Option<Search>> = ops.iter().map(search).collect();
-        let may_help = searches.iter().any(Option::is_some);
+        // A batch that replaces values of memory alone adds nothing, which is known without a look.
+        let may_help = searches.iter().any(Option::is_some) || log.net_adds(ops) == Usage::default();
         may_help.then(|| Self {
             freezes,
             searches,
