@@ -206,12 +206,15 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     found.report.is_list_lost = found.renew(&mut list, &heads);
     let (levels, damaged) = list.open_damaged(medium, &layout);
     found.take_tables(&levels, medium)?;
-    let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
-    report.tables_damaged = damaged;
     let mut generations = vec![0; layout.segments as usize];
     for it in candidates.iter().filter(|it| it.generation >= reader.tail) {
         generations[it.slot as usize] = it.generation;
     }
+    if found.report.is_list_lost {
+        found.yield_to_tables(&levels, &generations, medium)?;
+    }
+    let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
+    report.tables_damaged = damaged;
     let mut salvage = Salvage {
         superblock,
         replayed,
@@ -533,10 +536,6 @@ impl<'a> Found<'a> {
     fn renew(&self, list: &mut List, heads: &Heads) -> bool {
         let newer = |place: &&Place| place.generation > list.newest();
         let newer: Vec<Place> = heads.tables.iter().filter(newer).copied().collect();
-        let may_have = self.reader.may_have_newer || self.report.records_lost > 0;
-        if newer.is_empty() || !may_have {
-            return false;
-        }
         let log = heads
             .log
             .iter()
@@ -546,7 +545,14 @@ impl<'a> Found<'a> {
             .iter()
             .map(|(&generation, &(slot, _))| (slot, generation));
         let tables = heads.tables.iter().map(|place| (place.slot, place.generation));
-        list.renew(&newer, &log.chain(parts).chain(tables).collect());
+        let places = log.chain(parts).chain(tables).collect();
+        // Nothing is put where a table of the newest list is.
+        let may_have =
+            self.reader.may_have_newer || self.report.records_lost > 0 || list.is_outdated(&places);
+        if newer.is_empty() || !may_have {
+            return false;
+        }
+        list.renew(&newer, &places);
         true
     }
 
@@ -561,6 +567,38 @@ impl<'a> Found<'a> {
             let id = structure_of(key).filter(|id| self.unknown.may_have(*id));
             if let (Some(id), Some(_)) = (id, held.value) {
                 self.is_there(id, EntryKind::Put);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the entries of the log of which tables have newer ones: what left memory since the list that was found.
+    fn yield_to_tables(
+        &mut self,
+        levels: &Levels,
+        generations: &[u64],
+        medium: &dyn Device,
+    ) -> Result<(), OpenError> {
+        let mut merged = Merged::lenient(levels.all().map(|(_, view)| view)).by_version(true);
+        while merged.next(medium).map_err(table_error)? {
+            let (key, held) = merged.entry().map_err(table_error)?;
+            let Some(id) = structure_of(key) else { continue };
+            let Some(structure) = self.replayed.structures.get_mut(&id) else {
+                continue;
+            };
+            let Some(at) = structure
+                .entry_of(&key[4..])
+                .filter(|_| structure.kind.has_keys())
+            else {
+                continue;
+            };
+            let generation = generations.get(at.slot as usize);
+            if generation.is_some_and(|generation| at.version(*generation) < held.version) {
+                let key = Key::Bytes(key[4..].into());
+                if let Some(lost) = self.lost.get_mut(&id) {
+                    lost.remove(&key);
+                }
+                structure.apply(EntryKind::Remove, key, at, false, &mut self.replayed.usage);
             }
         }
         Ok(())

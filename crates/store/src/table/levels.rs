@@ -81,6 +81,13 @@ pub(crate) struct Listed {
     bound: u16,
 }
 
+impl Listed {
+    fn is_replaced(&self, places: &BTreeMap<u32, u64>) -> bool {
+        let now = places.get(&self.place.slot);
+        now.is_some_and(|generation| *generation != self.place.generation)
+    }
+}
+
 impl List {
     /// Bytes of each table.
     pub(crate) const BYTES_EACH: usize = LISTED_BYTES;
@@ -125,16 +132,18 @@ impl List {
     /// Adds tables that a newer list may have had: the newest ones of all. Listed tables are left out if their places, by slot, have
     /// something else by now.
     pub(crate) fn renew(&mut self, newer: &[Place], places: &BTreeMap<u32, u64>) {
-        self.tables.retain(|it| {
-            let now = places.get(&it.place.slot);
-            now.is_none_or(|generation| *generation == it.place.generation)
-        });
+        self.tables.retain(|it| !it.is_replaced(places));
         let listed = |place: &Place| Listed {
             place: *place,
             level: 0,
             bound: UNBOUND,
         };
         self.tables.extend(newer.iter().map(listed));
+    }
+
+    /// True if some of its tables' places, by slot, have something else by now.
+    pub(crate) fn is_outdated(&self, places: &BTreeMap<u32, u64>) -> bool {
+        self.tables.iter().any(|it| it.is_replaced(places))
     }
 
     /// The highest generation of its tables.
