@@ -99,7 +99,9 @@ impl Limits {
             .min(RUN_TABLES_MAX * layout.segment_payload_bytes());
         let run_tables = bytes.div_ceil(layout.segment_payload_bytes());
         let most = behind(bytes);
-        let working = table_count(layout, most, entries_in(most)) + MERGE_SEGMENTS;
+        // A flush of what they have done can still go, and takes less.
+        let kept = MERGE_SEGMENTS + FLUSH_SEGMENTS_MIN;
+        let working = table_count(layout, most, entries_in(most)) + kept;
         match stays {
             true => Self {
                 spill_bytes: None,
@@ -110,8 +112,7 @@ impl Limits {
             false => Self {
                 spill_bytes: Some(bytes),
                 working,
-                // A flush of what they have done can still go, and takes less.
-                kept: MERGE_SEGMENTS + FLUSH_SEGMENTS_MIN,
+                kept,
                 run_tables,
             },
         }
