@@ -26,6 +26,7 @@ use store::{
 
 /// Looks of a full area for segments of tables that others read; reads take less than this many pauses.
 const LOOKS_MAX: u32 = 64;
+const LOOK_NS: u64 = 1_000_000;
 /// Bytes that a cut leaves old or new on mapped memory.
 const ATOMIC_BYTES: u32 = 8;
 /// Blocks of areas in memory: a cache line is less than a sector.
@@ -480,7 +481,7 @@ impl Area {
                     return taken;
                 }
                 looks += 1;
-                shared.pause(guard);
+                shared.await_any(guard, Some(LOOK_NS));
             }
         }
     }

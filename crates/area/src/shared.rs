@@ -49,8 +49,6 @@ use store::{CleanStep, Engine, SnapshotId, SubmitError, Ticket, Write};
 const CLEAN_READ_BYTES: usize = 128 << 10;
 /// The longest time between two looks of a thread that waits for the tables.
 const SETTLE_LOOK_NS: u64 = 10_000_000;
-/// A pause of a submitter that waits for readers of tables.
-const PAUSE_NS: u64 = 1_000_000;
 /// Wakes everybody.
 const ALL: u32 = i32::MAX as u32;
 
@@ -146,10 +144,7 @@ impl Shared {
             if let Some(write) = guard.engine.next_write() {
                 self.write(guard, write);
             } else {
-                guard.is_crowded = true;
-                let rung = self.any.read();
-                drop(guard);
-                self.any.sleep(rung, None);
+                self.await_any(guard, None);
             }
             guard = self.lock();
         }
@@ -434,20 +429,17 @@ impl Shared {
                 return Ok(());
             }
             self.call_jobs(&mut guard);
-            guard.is_crowded = true;
-            let rung = self.any.read();
-            drop(guard);
             // Not everything that a job waits for rings.
-            self.any.sleep(rung, Some(SETTLE_LOOK_NS));
+            self.await_any(guard, Some(SETTLE_LOOK_NS));
         }
     }
 
-    /// Waits for a completion, but not for long.
-    pub(super) fn pause(&self, mut guard: Guard<'_>) {
+    /// Waits for any completion, for so long at most.
+    pub(super) fn await_any(&self, mut guard: Guard<'_>, limit_ns: Option<u64>) {
         guard.is_crowded = true;
         let rung = self.any.read();
         drop(guard);
-        self.any.sleep(rung, Some(PAUSE_NS));
+        self.any.sleep(rung, limit_ns);
     }
 
     /// Reads a segment to be cleaned in pieces, so that a write has to wait for one at most.

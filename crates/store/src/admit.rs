@@ -20,11 +20,10 @@ impl Log {
             if !kind.suits(structure.kind) {
                 return Err(SubmitError::NoStructure);
             }
-            let key_bytes = match key {
-                OpKey::New | OpKey::Position(_) => 8,
-                OpKey::Bytes(key) if key.len() > KEY_BYTES_MAX => return Err(SubmitError::KeyTooLong),
-                OpKey::Bytes(key) => key.len(),
-            };
+            let key_bytes = key.length();
+            if key_bytes > KEY_BYTES_MAX {
+                return Err(SubmitError::KeyTooLong);
+            }
             let entry = entry_bytes(key_bytes, value.len());
             bytes += entry;
             if kind.adds() {
@@ -89,11 +88,7 @@ impl Log {
         }
         let bytes = |op: &Op<'_>| {
             let (_, _, key, value) = parts_of(op);
-            let key_bytes = match key {
-                OpKey::New | OpKey::Position(_) => 8,
-                OpKey::Bytes(key) => key.len(),
-            };
-            entry_bytes(key_bytes, value.len())
+            entry_bytes(key.length(), value.len())
         };
         match ops.iter().map(bytes).sum() {
             bytes if bytes > self.batch_bytes_max() => Err(SubmitError::TooLong),
@@ -109,9 +104,10 @@ impl Log {
             let Some(structure) = self.structures.get(&id).filter(|_| kind.adds()) else {
                 continue;
             };
-            let (key_bytes, old) = match key {
-                OpKey::New | OpKey::Position(_) => (8, None),
-                OpKey::Bytes(key) => (key.len(), self.entry_of(id, key)),
+            let key_bytes = key.length();
+            let old = match key {
+                OpKey::New | OpKey::Position(_) => None,
+                OpKey::Bytes(key) => self.entry_of(id, key),
             };
             let bytes = entry_bytes(key_bytes, value.len()) as u64;
             match old {

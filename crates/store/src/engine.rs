@@ -5,6 +5,7 @@ use crate::clean::Cleaning;
 use crate::entry::{Durability, Kind, Op, StructureId, entry_bytes};
 use crate::fetch::Fetch;
 use crate::index::{Body, Frozen, Structure, Usage};
+use crate::layers::fetched;
 use crate::layout::Layout;
 use crate::log::{Access, CleanStep, Log, Receipt, Stats, SubmitError, Ticket, TicketState, Write};
 use crate::older::Older;
@@ -417,15 +418,14 @@ impl Engine {
         if !structure.kind.has_keys() {
             return None;
         }
-        match self.log.slot_of(map, key) {
-            Some(slot) if slot.at.is_removed() => None,
-            Some(slot) => Some(self.log.fetch_slot(slot)),
-            None if self.log.levels.is_unused() => None,
-            None => {
-                let search = Search::new(&self.log.levels, map, key, self.freezes());
-                Some(Fetch::Search(search))
-            }
-        }
+        let Log { ref levels, .. } = self.log;
+        let search = || Search::new(levels, map, key, self.freezes());
+        fetched(
+            self.log.slot_of(map, key),
+            levels,
+            |slot| self.log.fetch_slot(slot),
+            search,
+        )
     }
 
     /// How often memory was frozen. While it stays the same, what a [`Search`] finds is right for each key that is not in memory.

@@ -1,10 +1,12 @@
 //! The layers of a map or tree at a moment: the part in memory, the frozen part, and the tables below.
 
 use crate::entry::{Kind, StructureId};
+use crate::fetch::Fetch;
 use crate::index::{Body, Slot};
+use crate::range::{RangePart, is_empty};
 use crate::table::Way;
 use crate::table::levels::Levels;
-use crate::table::scan::Scan;
+use crate::table::scan::{Scan, Search};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,6 +15,10 @@ use std::sync::Arc;
 pub(crate) type Changed = BTreeMap<Box<[u8]>, Option<Slot>>;
 
 pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+pub(crate) const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+/// Entries that a part of a range makes room for at once; whoever reads a range asks for no more at a time.
+const RESERVED_MAX: usize = 256;
 
 /// The layers of one structure. An entry of a layer hides those of its key below.
 pub(crate) struct Layers<'a> {
@@ -30,7 +36,7 @@ pub(crate) struct Layers<'a> {
 
 impl<'a> Layers<'a> {
     /// The newest entry of a key above the tables.
-    pub(crate) fn slot_of(&self, key: &[u8]) -> Option<&'a Slot> {
+    fn slot_of(&self, key: &[u8]) -> Option<&'a Slot> {
         let below = || self.below.and_then(|body| body.slot_of(key));
         match self.changed.and_then(|changed| changed.get(key)) {
             Some(Some(slot)) => Some(slot),
@@ -40,13 +46,7 @@ impl<'a> Layers<'a> {
     }
 
     /// Hands over the entries of a range above the tables, in order, `limit` of them at most. True if there are more.
-    pub(crate) fn each(
-        &self,
-        bounds: Bounds<'a>,
-        way: Way,
-        limit: usize,
-        mut take: impl FnMut(&[u8], &Slot),
-    ) -> bool {
+    fn each(&self, bounds: Bounds<'a>, way: Way, limit: usize, mut take: impl FnMut(&[u8], &Slot)) -> bool {
         let changed = self.changed.into_iter().flat_map(|changed| {
             let all = changed.range::<[u8], _>(bounds);
             let all = all.map(|(key, slot)| (&**key, slot.as_ref()));
@@ -83,7 +83,7 @@ impl<'a> Layers<'a> {
     }
 
     /// All entries above the tables, in order.
-    pub(crate) fn all(&self) -> BTreeMap<Box<[u8]>, &'a Slot> {
+    fn all(&self) -> BTreeMap<Box<[u8]>, &'a Slot> {
         let mut entries: BTreeMap<Box<[u8]>, &Slot> = BTreeMap::new();
         let has_changed = |key: &[u8]| self.changed.is_some_and(|changed| changed.contains_key(key));
         if let Some(below) = self.below {
@@ -98,9 +98,66 @@ impl<'a> Layers<'a> {
         entries
     }
 
-    /// The entries in tables, from the first bound on, or down from the last.
-    pub(crate) fn scan(&self, way: Way, bounds: Bounds<'_>, wanted: usize) -> Option<Scan> {
-        let has_keys = self.kind.has_keys();
-        has_keys.then(|| Scan::over(self.levels, self.id, way, bounds, wanted))?
+    /// The value of a key: `fetch` has one of memory, `search` looks it up in tables.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        fetch: impl FnOnce(&Slot) -> Fetch,
+        search: impl FnOnce() -> Search,
+    ) -> Option<Fetch> {
+        fetched(self.slot_of(key), self.levels, fetch, search)
     }
+
+    /// A part of a range of a tree, with `limit` entries of memory at most: see [`crate::Engine::range`].
+    pub(crate) fn part(
+        &self,
+        (bounds, way): (Bounds<'a>, Way),
+        limit: usize,
+        wanted: usize,
+        tables: Option<Scan>,
+        fetch: impl Fn(&Slot) -> Fetch,
+    ) -> RangePart {
+        let mut part = RangePart::new(bounds, way);
+        if self.kind != Kind::Tree || is_empty(bounds) {
+            return part;
+        }
+        part.memory.reserve(limit.min(RESERVED_MAX));
+        part.has_more = self.each(bounds, way, limit, |key, slot| {
+            part.memory.push((key.into(), unless_removed(slot, &fetch)));
+        });
+        // While the tables are the same, nothing has left memory for them: they still go with it.
+        let same = tables.filter(|scan| scan.is_of(self.levels));
+        part.tables = same.or_else(|| Scan::over(self.levels, self.id, way, bounds, wanted));
+        part
+    }
+
+    /// All keys of a map or tree: see [`crate::Engine::keys`].
+    pub(crate) fn keys(&self, fetch: impl Fn(&Slot) -> Fetch) -> RangePart {
+        let mut part = RangePart::new(ALL, Way::Up);
+        let all = self.all().into_iter();
+        part.memory = all
+            .map(|(key, slot)| (key, unless_removed(slot, &fetch)))
+            .collect();
+        part.tables = Scan::over(self.levels, self.id, Way::Up, ALL, usize::MAX);
+        part
+    }
+}
+
+/// The value of a key of which memory has this entry, or none.
+#[inline]
+pub(crate) fn fetched(
+    slot: Option<&Slot>,
+    levels: &Levels,
+    fetch: impl FnOnce(&Slot) -> Fetch,
+    search: impl FnOnce() -> Search,
+) -> Option<Fetch> {
+    match slot {
+        Some(slot) => unless_removed(slot, fetch),
+        None if levels.is_unused() => None,
+        None => Some(Fetch::Search(search())),
+    }
+}
+
+fn unless_removed(slot: &Slot, fetch: impl FnOnce(&Slot) -> Fetch) -> Option<Fetch> {
+    (!slot.at.is_removed()).then(|| fetch(slot))
 }

@@ -866,6 +866,16 @@ pub(crate) enum OpKey<'a> {
     Bytes(&'a [u8]),
 }
 
+impl OpKey<'_> {
+    /// Bytes of it in an entry.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::New | Self::Position(_) => size_of::<u64>(),
+            Self::Bytes(key) => key.len(),
+        }
+    }
+}
+
 pub(crate) fn parts_of<'a>(op: &Op<'a>) -> (EntryKind, StructureId, OpKey<'a>, &'a [u8]) {
     match *op {
         Op::Append { log, data } => (EntryKind::Append, log, OpKey::New, data),

@@ -1,14 +1,13 @@
 //! The part of maps and trees in memory, frozen or not, and the changes that batches make to it.
 
-use crate::entry::{Kind, StructureId};
+use crate::entry::StructureId;
 use crate::fetch::Fetch;
 use crate::index::Slot;
-use crate::layers::{Bounds, Layers};
+use crate::layers::{ALL, Bounds, Layers};
 use crate::log::Log;
-use crate::range::{RangePart, is_empty};
+use crate::range::RangePart;
 use crate::table::Way;
 use crate::table::scan::Scan;
-use std::ops::Bound;
 use std::sync::Arc;
 
 impl Log {
@@ -62,39 +61,28 @@ impl Log {
     }
 
     /// A part of a range of a tree: see [`crate::Engine::range`].
-    pub(crate) fn part(
+    pub(crate) fn part<'a>(
         &self,
-        layers: Option<&Layers<'_>>,
-        (bounds, way): (Bounds<'_>, Way),
+        layers: Option<&Layers<'a>>,
+        (bounds, way): (Bounds<'a>, Way),
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
-        let mut part = RangePart::new(bounds, way);
-        let Some(layers) = layers.filter(|it| it.kind == Kind::Tree && !is_empty(bounds)) else {
-            return part;
-        };
-        let limit = self.memory_share(wanted);
-        part.memory.reserve(limit);
-        part.has_more = layers.each(bounds, way, limit, |key, slot| {
-            let fetch = (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
-            part.memory.push((key.into(), fetch));
-        });
-        // While the tables are the same, nothing has left memory for them: they still go with it.
-        let same = tables.filter(|scan| scan.is_of(layers.levels));
-        part.tables = same.or_else(|| layers.scan(way, bounds, wanted));
-        part
+        match layers {
+            None => RangePart::new(bounds, way),
+            Some(layers) => {
+                let limit = self.memory_share(wanted);
+                layers.part((bounds, way), limit, wanted, tables, |slot| self.fetch_slot(slot))
+            }
+        }
     }
 
     /// All keys of a map or tree: see [`crate::Engine::keys`].
     pub(crate) fn keys(&self, layers: Option<&Layers<'_>>) -> RangePart {
-        const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-        let mut part = RangePart::new(ALL, Way::Up);
-        let Some(layers) = layers else { return part };
-        let fetch = |slot: &Slot| (!slot.at.is_removed()).then(|| self.fetch_slot(slot));
-        let all = layers.all().into_iter();
-        part.memory = all.map(|(key, slot)| (key, fetch(slot))).collect();
-        part.tables = layers.scan(Way::Up, ALL, usize::MAX);
-        part
+        match layers {
+            None => RangePart::new(ALL, Way::Up),
+            Some(layers) => layers.keys(|slot| self.fetch_slot(slot)),
+        }
     }
 
     /// How many of `wanted` entries of a tree are in memory, about, if the rest is in tables: half as many more.

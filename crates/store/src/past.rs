@@ -39,15 +39,11 @@ impl Engine {
         map: StructureId,
         key: &[u8],
     ) -> Result<Option<Fetch>, SnapshotEnded> {
-        let Some(layers) = self.layers_at(id, map)? else {
-            return Ok(None);
-        };
-        Ok(match layers.slot_of(key) {
-            Some(slot) if slot.at.is_removed() => None,
-            Some(slot) => Some(self.log.fetch_slot(slot)),
-            None if layers.levels.is_unused() => None,
-            None => Some(Fetch::Search(Search::of_past(layers.levels, map, key))),
-        })
+        let layers = self.layers_at(id, map)?;
+        Ok(layers.and_then(|layers| {
+            let search = || Search::of_past(layers.levels, map, key);
+            layers.get(key, |slot| self.log.fetch_slot(slot), search)
+        }))
     }
 
     /// Entries of a tree as [`Engine::range`] has them, at the time of the snapshot.

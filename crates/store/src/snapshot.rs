@@ -305,22 +305,19 @@ impl Snapshots {
         let mut all = self.all.iter();
         let first = all.find(|(_, it)| it.as_ref().is_some_and(&is_it));
         first.map(|(id, _)| *id).is_some_and(|id| {
-            self.end(id);
-            self.ended += 1;
+            self.give_up(id);
             true
         })
     }
 
     fn end_all(&mut self, is_lost: impl Fn(&Snapshot) -> bool) {
-        let lost = self
-            .all
-            .iter()
-            .filter(|(_, it)| it.as_ref().is_some_and(&is_lost));
-        let lost: Vec<SnapshotId> = lost.map(|(id, _)| *id).collect();
-        for id in lost {
-            self.end(id);
-            self.ended += 1;
-        }
+        while self.end_first(&is_lost) {}
+    }
+
+    /// Ends one that its owner still has.
+    fn give_up(&mut self, id: SnapshotId) {
+        self.end(id);
+        self.ended += 1;
     }
 
     fn end(&mut self, id: SnapshotId) {
@@ -362,8 +359,7 @@ impl Snapshots {
             }
         }
         for id in lost {
-            self.end(id);
-            self.ended += 1;
+            self.give_up(id);
         }
         self.limit();
     }

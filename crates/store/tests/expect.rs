@@ -3,32 +3,11 @@
 mod common;
 use common::{Owned, Rig, borrow, seeds};
 use std::collections::BTreeMap;
-use store::{Conditional, Durability, Expected, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError};
+use store::{Conditional, Durability, Expected, Fetch, Kind, Op, StructureId, SubmitError};
 use store::{Uncached, Version};
 
-/// With room for tables, or without.
 fn rig(seed: u64) -> Rig {
-    let (layout, spill_bytes) = match seed % 2 {
-        0 => (common::tiny(1), u64::MAX),
-        _ => (
-            Layout {
-                segment_bytes: 4096,
-                segments: 96,
-                record_bytes_max: 1024,
-                ..common::tiny(1)
-            },
-            [200, 600, 2000][seed as usize / 2 % 3],
-        ),
-    };
-    let options = Options {
-        writes_in_flight_max: 1 + seed as usize % 3,
-        spill_bytes,
-        ..Options::default()
-    };
-    let mut rig = Rig::new(layout, options, seed);
-    rig.keys = [6, 30][seed as usize / 6 % 2];
-    rig.furnish();
-    rig
+    common::with_and_without_tables(seed, [6, 30][seed as usize / 6 % 2])
 }
 
 /// Value and version of a key, as a reader finds them.

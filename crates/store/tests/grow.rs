@@ -1,7 +1,7 @@
 //! An area gets more segments, with a cut at every write of it, and is used on.
 
 mod common;
-use base::Device;
+use base::{Device, MediaError};
 use common::{Recorded, Rig, tiny};
 use store::{Engine, Layout, Options};
 
@@ -99,5 +99,57 @@ fn an_open_area_grows_and_is_used_on() {
             let image = rig.random_cut();
             rig.restart(image);
         }
+    }
+}
+
+/// Fails one write or flush.
+struct Failing<'a> {
+    image: &'a mut Vec<u8>,
+    left: u64,
+}
+
+impl Failing<'_> {
+    fn count(&mut self) -> Result<(), MediaError> {
+        self.left = self.left.wrapping_sub(1);
+        match self.left {
+            u64::MAX => Err(MediaError::Io),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Device for Failing<'_> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        self.image.read_at(offset, bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        self.count()?;
+        self.image.write_at(offset, bytes)
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        self.count()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.image.capacity_bytes()
+    }
+}
+
+/// bug: an open area whose growth had failed never grew. cause: one superblock had the new size already. fix: it counts from what the engine
+/// has.
+#[test]
+fn a_growth_that_failed_is_tried_again() {
+    for left in 0..6 {
+        let mut rig = Rig::new(tiny(1), Options::default(), 3);
+        rig.furnish();
+        let bytes = rig.image.len() + 4 * 2048;
+        rig.image.resize(bytes, 0xA5);
+        let image = &mut rig.image;
+        assert!(store::grow(&mut Failing { image, left }, Some(rig.engine.layout())).is_err());
+        let more = store::grow(&mut rig.image, Some(rig.engine.layout()));
+        rig.engine.grown(more.expect("it works again"));
+        assert_eq!(rig.engine.layout().segments, 16, "{left}");
     }
 }

@@ -4,39 +4,16 @@ mod common;
 use common::{Owned, Rig, State, apply, seeds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use store::{
-    Durability, Kind, Layout, Options, OwnedValue, RangePart, SnapshotEnded, SnapshotId, StructureId,
-};
+use store::{Durability, Kind, OwnedValue, RangePart, SnapshotEnded, SnapshotId, StructureId};
 use store::{SubmitError, Uncached, Way};
 
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
-/// With room for tables, or without.
 fn rig(seed: u64) -> Rig {
-    let (layout, spill_bytes) = match seed % 2 {
-        0 => (common::tiny(1), u64::MAX),
-        _ => (
-            Layout {
-                segment_bytes: 4096,
-                segments: 96,
-                record_bytes_max: 1024,
-                ..common::tiny(1)
-            },
-            [200, 600, 2000][seed as usize / 2 % 3],
-        ),
-    };
-    let options = Options {
-        writes_in_flight_max: 1 + seed as usize % 3,
-        spill_bytes,
-        ..Options::default()
-    };
-    let mut rig = Rig::new(layout, options, seed);
-    rig.keys = [6, 40, 200][seed as usize / 6 % 3];
-    rig.furnish();
-    rig
+    common::with_and_without_tables(seed, [6, 40, 200][seed as usize / 6 % 3])
 }
 
-/// What readers see now: of lazy structures also what is not durable yet.
+/// The state that readers see now: of lazy structures also changes that are not durable yet.
 fn shown(rig: &Rig) -> State {
     let lazy = rig.engine.structures().filter(|it| it.3 == Durability::Lazy);
     let lazy: Vec<StructureId> = lazy.map(|(_, id, ..)| id).collect();

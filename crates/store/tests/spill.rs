@@ -314,8 +314,7 @@ fn every_flipped_bit_of_a_table_is_detected_and_its_repair_keeps_what_can_be_rea
             named += gone.count();
         }
         let salvage = store::salvage(&image).expect("a superblock is left");
-        let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
-        salvage.write(&image, &mut copy).expect("the copy takes it");
+        let copy = copy_of(&salvage, &image);
         let kept = readable(&copy, rig.options).expect("sound");
         let older = kept
             .iter()
@@ -337,8 +336,8 @@ fn every_flipped_bit_of_a_table_is_detected_and_its_repair_keeps_what_can_be_rea
     );
 }
 
-/// bug: a repair took an older list of tables if the newest one was damaged: what had left memory since was not in the copy, and nobody was
-/// told. cause: nothing said that a newer list had been there. fix: tables that are newer than the list are found by their headers, and
+/// bug: a repair took an older list of tables if the newest one was damaged. The copy lacked what had left memory since, and nobody was
+/// told. cause: nothing said that a newer list had been there. fix: the headers of tables show those that are newer than the list, and
 /// the report tells. Opening refuses such an area, as before.
 #[test]
 fn a_damaged_list_of_tables_is_told_and_its_tables_are_kept() {
@@ -370,8 +369,7 @@ fn a_damaged_list_of_tables_is_told_and_its_tables_are_kept() {
             let lost = report.structures.iter().map(|it| it.lost.len()).sum::<usize>() as u64;
             let is_told = lost + report.records_lost + report.records_unnamed > 0 || report.is_list_lost;
             listless += u64::from(report.is_list_lost);
-            let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
-            salvage.write(&image, &mut copy).expect("the copy takes it");
+            let copy = copy_of(&salvage, &image);
             let kept = readable(&copy, rig.options).expect("sound");
             assert!(is_told || kept == good, "byte {byte}: {report:?}");
             kept_all += u64::from(kept == good);
@@ -388,15 +386,9 @@ fn a_damaged_list_of_tables_is_told_and_its_tables_are_kept() {
         }
     }
     // No list is left but those of segments that are used no more: all that has changed since is in tables.
-    let mut image = rig.image.clone();
-    for (start, length) in rig.engine.log_ranges() {
-        (start..start + length)
-            .step_by(64)
-            .for_each(|at| image[at as usize + 40] ^= 1);
-    }
+    let image = without_log(&rig);
     let salvage = store::salvage(&image).expect("a superblock is left");
-    let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
-    salvage.write(&image, &mut copy).expect("the copy takes it");
+    let mut copy = copy_of(&salvage, &image);
     let (engine, _) = Engine::open(&mut copy, rig.options).expect("sound");
     let found = contents(&engine, &copy)
         .remove(&map)
@@ -408,6 +400,23 @@ fn a_damaged_list_of_tables_is_told_and_its_tables_are_kept() {
     );
 }
 
+/// The repaired copy.
+fn copy_of(salvage: &store::Salvage, image: &Vec<u8>) -> Vec<u8> {
+    let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
+    salvage.write(image, &mut copy).expect("the copy takes it");
+    copy
+}
+
+/// The area with each sector of the log damaged.
+fn without_log(rig: &Rig) -> Vec<u8> {
+    let mut image = rig.image.clone();
+    for (start, length) in rig.engine.log_ranges() {
+        let sectors = (start..start + length).step_by(64);
+        sectors.for_each(|at| image[at as usize + 40] ^= 1);
+    }
+    image
+}
+
 /// Flips a bit of each sector that has these bytes.
 fn damage(image: &mut [u8], bytes: &[u8]) {
     let sector = layout().sector_bytes as usize;
@@ -416,8 +425,8 @@ fn damage(image: &mut [u8], bytes: &[u8]) {
         .for_each(|it| it[sector - 1] ^= 1);
 }
 
-/// bug: a repair dropped a map without a word. cause: its description was damaged, and all that it held was in tables, so that no entry
-/// of the log made it. fix: what tables have of a structure that may be there is kept.
+/// bug: a repair dropped a map without a word. cause: its description was damaged, and no entry of the log made it, as tables had all
+/// of them. fix: the copy keeps entries that tables have of a structure that may be there.
 #[test]
 fn a_repair_keeps_a_map_of_which_only_tables_have_anything() {
     let mut rig = Rig::new(layout(), options(1, 1500), 51);
@@ -463,8 +472,7 @@ fn a_repair_keeps_a_map_of_which_only_tables_have_anything() {
             .iter()
             .all(|it| it.name != "recovered-4")
     );
-    let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
-    salvage.write(&image, &mut copy).expect("the copy takes it");
+    let mut copy = copy_of(&salvage, &image);
     let (engine, _) = Engine::open(&mut copy, rig.options).expect("sound");
     assert_eq!(engine.lookup("recovered-3"), Some((map, Kind::Tree)));
     let state = contents(&engine, &copy);
@@ -474,7 +482,7 @@ fn a_repair_keeps_a_map_of_which_only_tables_have_anything() {
     );
 }
 
-/// What a look-up of a key gives: `Err` for one that is damaged.
+/// Looks a key up: `Err` for one that is damaged.
 fn look(
     engine: &Engine,
     map: store::StructureId,
@@ -491,8 +499,8 @@ fn look(
     }
 }
 
-/// bug: a damaged page of a table ended all merges of its level: memory grew to its last limit, and the area took nothing more. cause: the
-/// same merge was tried again and again. fix: the damaged table stays, other merges go around it, and what is newer goes above it.
+/// bug: a damaged page of a table ended all merges of its level. Memory grew to its last limit, and the area took nothing more. cause: the
+/// same merge was tried again and again. fix: the damaged table stays, other merges go around it, and newer entries go above it.
 #[test]
 fn merges_go_around_a_damaged_table() {
     let mut sunk = 0;
@@ -616,16 +624,10 @@ fn what_left_memory_is_newer_than_old_records_of_the_log() {
         let map = rig.create(Kind::Map, Durability::Sync).expect("room");
         rig.settle();
         (0..rounds).for_each(|round| fill(&mut rig, map, 900, round));
-        let mut image = rig.image.clone();
-        for (start, length) in rig.engine.log_ranges() {
-            (start..start + length)
-                .step_by(64)
-                .for_each(|at| image[at as usize + 40] ^= 1);
-        }
+        let image = without_log(&rig);
         let salvage = store::salvage(&image).expect("a superblock is left");
         listless += u32::from(salvage.report().is_list_lost);
-        let mut copy = vec![0; salvage.layout().capacity_bytes() as usize];
-        salvage.write(&image, &mut copy).expect("the copy takes it");
+        let mut copy = copy_of(&salvage, &image);
         let (engine, _) = Engine::open(&mut copy, rig.options).expect("sound");
         let found = contents(&engine, &copy)
             .remove(&map)
@@ -761,29 +763,13 @@ fn an_area_that_was_full_and_is_emptied_takes_as_much_again() {
     );
 }
 
-/// Submits, and looks for older values where the area is full; waits while it is busy.
+/// Submits in a full area, too.
 fn submit_over(rig: &mut Rig, op: Op<'_>) -> Result<(), store::SubmitError> {
-    let mut older: Option<store::Older> = None;
-    for _ in 0..400 {
-        match rig.engine.submit_over(&[op], older.as_ref()) {
-            Ok(_) => return Ok(()),
-            Err(store::SubmitError::Busy) => rig.settle(),
-            Err(store::SubmitError::NoSpace) => {
-                let is_known = older.is_some_and(|it| it.freezes() == rig.engine.freezes());
-                older = rig.engine.older(&[op]).filter(|_| !is_known);
-                match &mut older {
-                    Some(older) => older.look_up(&mut Uncached(&rig.image)).expect("sound"),
-                    None => return Err(store::SubmitError::NoSpace),
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    panic!("busy for ever: {:?}", rig.engine.stats());
+    common::submit_over(rig, op, 400, Rig::settle)
 }
 
 /// bug: a full area refused to overwrite values that are in tables. cause: the room of an older value counted only if memory knew it.
-/// fix: whoever has the medium looks the older values up, and the area takes new ones that are no longer.
+/// fix: the driver looks the older values up, and the area takes new ones that are no longer.
 #[test]
 fn a_full_area_takes_overwrites_of_what_is_in_tables() {
     for (kind, value_bytes) in [

@@ -5,7 +5,8 @@ use crate::damage::FetchError;
 use crate::entry::{Description, Durability, EntryKind, Kind, StructureId};
 use crate::fetch::{Fetch, Found};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader, Superblock};
-use crate::index::{Body, Key, Location, Slot};
+use crate::index::{Body, Key, Location};
+use crate::layers::{ALL, Bounds, Layers};
 use crate::layout::Layout;
 use crate::range::RangePart;
 use crate::recover::{Heads, OpenError, identify, survey_of, table_error};
@@ -17,8 +18,8 @@ use crate::table::Way;
 use crate::table::levels::{Levels, List};
 use crate::table::scan::{Scan, Search};
 use base::{Device, MediaError};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Bound, Range};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of the log that are read at once.
@@ -565,16 +566,8 @@ impl View {
     }
 
     pub(super) fn get(&self, map: StructureId, key: &[u8], tables: u64) -> Option<Fetch> {
-        let structure = self.replayed.structures.get(&map)?;
-        if !structure.kind.has_keys() {
-            return None;
-        }
-        match structure.body.slot_of(key) {
-            Some(slot) if slot.at.is_removed() => None,
-            Some(slot) => Some(self.fetch(slot.at)),
-            None if self.levels.is_unused() => None,
-            None => Some(Fetch::Search(Search::new(&self.levels, map, key, tables))),
-        }
+        let search = || Search::new(&self.levels, map, key, tables);
+        self.layers(map)?.get(key, |slot| self.fetch(slot.at), search)
     }
 
     pub(super) fn read(&self, id: StructureId, position: u64) -> Option<Fetch> {
@@ -587,54 +580,38 @@ impl View {
         Some(it.floor()..it.next)
     }
 
-    fn entry(&self, key: &[u8], slot: &Slot) -> (Box<[u8]>, Option<Fetch>) {
-        let fetch = (!slot.at.is_removed()).then(|| self.fetch(slot.at));
-        (key.into(), fetch)
+    fn layers(&self, id: StructureId) -> Option<Layers<'_>> {
+        let structure = self.replayed.structures.get(&id);
+        structure.filter(|it| it.kind.has_keys()).map(|structure| Layers {
+            id,
+            kind: structure.kind,
+            changed: None,
+            own: Some(&structure.body),
+            below: None,
+            levels: &self.levels,
+        })
     }
 
     pub(super) fn range(
         &self,
         tree: StructureId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        bounds: Bounds<'_>,
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
-        let mut part = RangePart::new(bounds, Way::Up);
-        let structure = self.replayed.structures.get(&tree);
-        let structure = structure.filter(|it| it.kind == Kind::Tree && !crate::range::is_empty(bounds));
-        let Some(structure) = structure else {
-            return part;
-        };
-        let mut all = structure.body.range(bounds, Way::Up);
-        let some = all.by_ref().take(wanted);
-        part.memory = some.map(|(key, slot)| self.entry(key, slot)).collect();
-        part.has_more = all.next().is_some();
-        let same = tables.filter(|scan| scan.is_of(&self.levels));
-        part.tables = same.or_else(|| Scan::over(&self.levels, tree, Way::Up, bounds, wanted));
-        part
+        match self.layers(tree) {
+            None => RangePart::new(bounds, Way::Up),
+            Some(layers) => layers.part((bounds, Way::Up), wanted, wanted, tables, |slot| {
+                self.fetch(slot.at)
+            }),
+        }
     }
 
     pub(super) fn keys(&self, map: StructureId) -> RangePart {
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let mut part = RangePart::new(all, Way::Up);
-        let keys: BTreeMap<&[u8], &Slot> = match self.replayed.structures.get(&map).map(|it| &it.body) {
-            Some(Body::Map(map)) => map.iter().collect(),
-            Some(Body::Tree(tree)) => tree.iter().map(|(key, slot)| (&**key, slot)).collect(),
-            _ => BTreeMap::new(),
-        };
-        part.memory = keys
-            .into_iter()
-            .map(|(key, slot)| self.entry(key, slot))
-            .collect();
-        let has_keys = self
-            .replayed
-            .structures
-            .get(&map)
-            .is_some_and(|it| it.kind.has_keys());
-        part.tables = has_keys
-            .then(|| Scan::over(&self.levels, map, Way::Up, all, usize::MAX))
-            .flatten();
-        part
+        match self.layers(map) {
+            None => RangePart::new(ALL, Way::Up),
+            Some(layers) => layers.keys(|slot| self.fetch(slot.at)),
+        }
     }
 
     /// Tells why the bytes at `offset` are not those of this moment.

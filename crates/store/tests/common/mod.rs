@@ -8,8 +8,8 @@
 use base::{Device, MediaError, Rng};
 use std::collections::BTreeMap;
 use store::{
-    CleanStep, Durability, Engine, Fetch, Kind, Layout, Op, OpenError, Options, OwnedValue, StructureId,
-    SubmitError, Uncached, Write,
+    CleanStep, Durability, Engine, Fetch, Kind, Layout, Older, Op, OpenError, Options, OwnedValue,
+    StructureId, SubmitError, Uncached, Write,
 };
 
 /// Small sizes, so that a run meets every case often.
@@ -62,6 +62,52 @@ impl Device for Recorded {
     fn capacity_bytes(&self) -> u64 {
         self.image.capacity_bytes()
     }
+}
+
+/// A rig with room for tables, or without; `keys` are those of its maps.
+pub fn with_and_without_tables(seed: u64, keys: u64) -> Rig {
+    let (layout, spill_bytes) = match seed % 2 {
+        0 => (tiny(1), u64::MAX),
+        _ => (
+            Layout {
+                segment_bytes: 4096,
+                segments: 96,
+                record_bytes_max: 1024,
+                ..tiny(1)
+            },
+            [200, 600, 2000][seed as usize / 2 % 3],
+        ),
+    };
+    let mut rig = Rig::new(layout, options(1 + seed as usize % 3, spill_bytes), seed);
+    rig.keys = keys;
+    rig.furnish();
+    rig
+}
+
+/// Submits, and looks for older values where the area is full; does `wait` while it is busy.
+pub fn submit_over(
+    rig: &mut Rig,
+    op: Op<'_>,
+    tries: u32,
+    wait: impl Fn(&mut Rig),
+) -> Result<(), SubmitError> {
+    let mut older: Option<Older> = None;
+    for _ in 0..tries {
+        match rig.engine.submit_over(&[op], older.as_ref()) {
+            Ok(_) => return Ok(()),
+            Err(SubmitError::Busy) => wait(rig),
+            Err(SubmitError::NoSpace) => {
+                let is_known = older.is_some_and(|it| it.freezes() == rig.engine.freezes());
+                older = rig.engine.older(&[op]).filter(|_| !is_known);
+                let Some(older) = &mut older else {
+                    return Err(SubmitError::NoSpace);
+                };
+                older.look_up(&mut Uncached(&rig.image)).expect("sound");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    panic!("busy for ever: {op:?} {:?}", rig.engine.stats());
 }
 
 pub fn seeds(count: u64) -> u64 {
