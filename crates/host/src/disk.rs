@@ -793,7 +793,7 @@ impl Machine for Disk {
                 }
                 self.buffered.media_done(now, done);
             }
-            Input::Packet(_) => {}
+            Input::Packet(_) | Input::ClientGone(_) => {}
         }
         self.pump(now);
         self.tell_data_pages();

@@ -35,6 +35,8 @@ pub enum Input {
     Media(MediaDone),
     /// A client's request (gateways and disks only), validated by the frontend.
     Request(BlockRequest),
+    /// A client is gone (gateways and disks only). Answers to it may still come, to nobody.
+    ClientGone(u32),
 }
 
 /// What a host asks of its world.

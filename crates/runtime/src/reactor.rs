@@ -603,13 +603,16 @@ impl Reactor {
         if let (Some(steering), Some(app)) = (&self.steering, self.dispatcher.app(slot)) {
             steering.leave(app);
         }
-        let client = self.frontend.close(slot, &self.poller, &self.counters);
+        let (client, endpoint) = self.frontend.close(slot, &self.poller, &self.counters);
         let mut dropped = 0;
         self.dispatcher.close(slot, |tag| {
             self.pending[tag as usize] = None;
             dropped += 1;
         });
         self.frontend.settle(client, dropped);
+        if let Endpoint::Host(index) = endpoint {
+            self.hand(index, Input::ClientGone(client));
+        }
     }
 
     /// Does a slice: what begins is executed, what was answered before is sent when the dispatcher says so.

@@ -751,8 +751,13 @@ impl Clients {
             return;
         };
         match pending.kind {
-            Kind::Write => checker.write_acked(now, pending.first, pending.count, pending.id),
-            Kind::Flush => self.violations.extend(checker.flush_acked(pending.start).err()),
+            Kind::Write => {
+                checker.write_acked(now, pending.load, pending.first, pending.count, pending.id);
+            }
+            Kind::Flush => {
+                let acked = checker.flush_acked(now, pending.load, pending.start);
+                self.violations.extend(acked.err());
+            }
             Kind::Read | Kind::ReadThenWrite => {
                 let grid = pending.first / BLOCKS_PER_PAGE;
                 let page_count = (pending.first + pending.count).div_ceil(BLOCKS_PER_PAGE) - grid;
@@ -772,8 +777,10 @@ impl Clients {
     fn refuse(&mut self, now: Instant, pending: &Pending, error: BlockError) {
         self.stats.failed += 1;
         let volume = self.loads[pending.load as usize].spec.volume;
+        let mut tells = false;
         if let (Kind::Flush, Some(checker)) = (pending.kind, &mut self.volumes[volume].1) {
-            checker.flush_failed();
+            tells = error == BlockError::Io && checker.may_tell(pending.load, pending.start);
+            checker.flush_failed(now, pending.load);
         }
         if matches!(pending.kind, Kind::Read | Kind::ReadThenWrite) {
             self.forget_read(pending);
@@ -783,7 +790,7 @@ impl Clients {
             error,
             BlockError::Invalid | BlockError::NoVolume | BlockError::ReadOnly
         );
-        if never || self.errors_are_violations && error != BlockError::Elsewhere {
+        if never || self.errors_are_violations && error != BlockError::Elsewhere && !tells {
             self.violations.push(Violation::Refused {
                 error,
                 offset: pending.first * SECTOR_BYTES as u64,

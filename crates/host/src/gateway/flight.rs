@@ -4,14 +4,18 @@
 
 use super::control::Control;
 use super::locks::Locks;
+use super::losses::Losses;
 use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
+use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
 use crate::Output;
 use base::event;
 use base::{
-    Addr, BlockError, Duration, Instant, Map, NodeId, Slab, Version, VolumeId, VssdId, limits, time::earliest,
+    Addr, BlockError, BlockOp, Duration, Instant, Map, NodeId, Slab, Version, VolumeId, VssdId, limits,
+    time::earliest,
 };
+use core::ops::Range;
 use hdrhistogram::Histogram;
 use rack::registry::VolumeRecord;
 use std::collections::VecDeque;
@@ -64,8 +68,26 @@ pub(super) struct Volume {
     pub record: VolumeRecord,
     pub sets: Vec<Set>,
     pub locks: Locks,
+    pub losses: Losses,
     pub latency: [Histogram<u64>; 3],
     pub closing: bool,
+}
+
+impl Volume {
+    /// Times that these sets have lost acknowledged data.
+    pub fn losses_of(&self, sets: &Range<usize>) -> u64 {
+        self.sets[sets.clone()].iter().map(|set| set.losses).sum()
+    }
+
+    /// True if a request that ends well has to fail: pages that it has changed may be lost, as a set has lost its memory before the last
+    /// one was changed; or it is a flush, and its client has not been told of a loss.
+    pub fn has_lost(&mut self, request: &Request) -> bool {
+        match (request.op, request.before) {
+            (BlockOp::Flush, Some(acked)) => self.losses.tell(request.client, acked),
+            (_, Some(losses)) => self.losses_of(&request.sets) != losses,
+            (_, None) => false,
+        }
+    }
 }
 
 /// How an operation ended.
@@ -487,9 +509,10 @@ impl Flight {
         self.launch_waiting(now, volume, number);
     }
 
-    /// Tells of acknowledged writes of a set that are lost, if they are.
-    pub fn tell_loss(&mut self, volume: u32, set: usize, is_lost: bool) {
+    /// Notes that acknowledged writes of a set are lost, if they are.
+    pub fn note_loss(&mut self, now: Instant, volume: u32, set: usize, is_lost: bool) {
         if is_lost {
+            self.volumes[volume].losses.note(now);
             let vssd = self.set(volume, set).replicas[0];
             let volume = self.volumes[volume].record.volume();
             self.tell(event::Kind::WritesLost { volume, vssd });

@@ -11,6 +11,7 @@ mod flight;
 mod growth;
 mod lead;
 mod locks;
+mod losses;
 pub(crate) mod merge;
 mod operations;
 mod overdue;
@@ -189,6 +190,10 @@ impl Machine for Gateway {
         match input {
             Input::Packet(packet) => self.packet(now, packet),
             Input::Request(request) => self.traffic.request(now, request),
+            Input::ClientGone(client) => {
+                let volumes = self.traffic.flight.volumes.iter_mut();
+                volumes.for_each(|(_, volume)| volume.losses.leave(client));
+            }
             Input::Media(_) => unreachable!("a gateway has no medium"),
         }
     }

@@ -1,7 +1,7 @@
 //! The clients' requests under way in a gateway, and the flushes among them.
 
 use base::{BlockError, BlockOp, Instant, Map, Page, Slab};
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 
 /// One request.
 #[derive(Debug)]
@@ -14,6 +14,11 @@ pub(super) struct Request {
     pub error: Option<BlockError>,
     pub pages: smallvec::SmallVec<[Option<Page>; 1]>,
     pub arrived: Instant,
+    /// Of a mutation: the sets that have its pages.
+    pub sets: Range<usize>,
+    /// Of a mutation that loses its effect with the replicas' memory: the losses of these sets when it arrived. Of a flush: the
+    /// mutations of the volume that were acknowledged then.
+    pub before: Option<u64>,
 }
 
 /// A set in a flush.
@@ -23,8 +28,6 @@ pub(super) struct Flushing {
     pub left: u32,
     /// One has answered with an error.
     pub failed: bool,
-    /// The losses of which its failure tells, once it is answered ([`super::set::Set::complete_flush`]).
-    pub losses: Option<u64>,
 }
 
 /// All requests, by slot.
@@ -56,10 +59,10 @@ impl Requests {
         request.left == 0
     }
 
-    /// Takes a request out, with the sets that it flushed.
-    pub fn remove(&mut self, slot: u32) -> (Request, Vec<Flushing>) {
-        let flushed = self.flushing.remove(&slot).unwrap_or_default();
-        (self.slots.remove(slot), flushed)
+    /// Takes a request out.
+    pub fn remove(&mut self, slot: u32) -> Request {
+        self.flushing.remove(&slot);
+        self.slots.remove(slot)
     }
 }
 

@@ -47,12 +47,8 @@ pub struct Set {
     pub flushed: u64,
     /// Continuity under which the unflushed ones were acknowledged.
     pub dirty_continuity: Option<u32>,
-    /// Times that acknowledged data was lost before a flush, and how many of them a flush that failed has told of: until
-    /// its client has that answer, every other flush fails, too.
-    losses: u64,
-    told: u64,
-    /// Mutations acknowledged when the last loss was noticed: a flush that began with fewer tells nobody of all of them.
-    acked_at_loss: u64,
+    /// Times that acknowledged data was lost before a flush.
+    pub losses: u64,
 }
 
 impl Set {
@@ -78,8 +74,6 @@ impl Set {
             flushed: 0,
             dirty_continuity: None,
             losses: 0,
-            told: 0,
-            acked_at_loss: 0,
         }
     }
 
@@ -151,7 +145,7 @@ impl Set {
 
     /// True when there are acknowledged writes that no completed flush covers.
     pub fn is_dirty(&self) -> bool {
-        self.acked != self.flushed || self.losses != self.told
+        self.acked != self.flushed
     }
 
     /// A mutation was acknowledged that is not durable by itself. True if earlier ones are lost.
@@ -170,30 +164,17 @@ impl Set {
         {
             *known = continuity;
             self.losses += 1;
-            self.acked_at_loss = self.acked;
             return true;
         }
         false
     }
 
-    /// A flush that began when `acked` writes were acknowledged is complete. If acknowledged data was lost of which no
-    /// client knows it fails, and returns what [`tell`](Set::tell) is to hear when it has been answered.
-    pub fn complete_flush(&mut self, acked: u64) -> Option<u64> {
+    /// A flush that began when `acked` writes were acknowledged is complete.
+    pub fn complete_flush(&mut self, acked: u64) {
         self.flushed = self.flushed.max(acked);
         if self.flushed == self.acked {
             self.dirty_continuity = None;
         }
-        let tells = if acked >= self.acked_at_loss {
-            self.losses
-        } else {
-            self.told
-        };
-        (self.losses != self.told).then_some(tells)
-    }
-
-    /// A client has been told of the losses up to this one.
-    pub fn tell(&mut self, losses: u64) {
-        self.told = self.told.max(losses);
     }
 }
 
@@ -239,40 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_continuity_fails_one_flush_and_no_more() {
+    fn a_changed_continuity_is_a_loss_of_what_is_not_flushed() {
         let mut set = Set::new(vec![VssdId(1)], 0);
         set.acknowledge(7);
-        set.check_continuity(7);
-        let acked = set.acked;
-        assert!(set.complete_flush(acked).is_none() && !set.is_dirty());
-        set.check_continuity(8);
-        assert!(!set.is_dirty(), "nothing was unflushed");
+        assert!(!set.check_continuity(7));
+        set.complete_flush(set.acked);
+        assert!(!set.is_dirty());
+        assert!(!set.check_continuity(8), "nothing was unflushed");
         set.acknowledge(8);
-        set.check_continuity(9);
-        set.check_continuity(9);
-        let acked = set.acked;
-        let losses = set.complete_flush(acked).expect("a write was lost");
-        assert!(
-            set.complete_flush(acked).is_some() && set.is_dirty(),
-            "nobody has heard of it yet"
-        );
-        set.tell(losses);
-        assert!(set.complete_flush(acked).is_none() && !set.is_dirty());
-    }
-
-    #[test]
-    fn a_flush_from_before_a_write_does_not_tell_of_its_loss() {
-        let mut set = Set::new(vec![VssdId(1)], 0);
-        set.acknowledge(7);
-        let early = set.acked;
-        set.acknowledge(7);
-        set.check_continuity(8);
-        let losses = set.complete_flush(early).expect("its write was lost");
-        set.tell(losses);
-        let late = set.acked;
-        let losses = set.complete_flush(late).expect("so was the later one");
-        set.tell(losses);
-        assert!(set.complete_flush(late).is_none());
+        assert!(set.check_continuity(9) && !set.check_continuity(9));
+        assert_eq!(set.losses, 1);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::requests::{Flushing, Request, Requests};
 use super::set::{locate, sooner};
 use crate::Output;
 use base::{BlockError, BlockOp, BlockReply, BlockRequest, Extent, Instant, Page, Pages, Pool, VolumeId};
+use core::ops::Range;
 use rack::registry::Durability;
 use wire::rack::Packet;
 
@@ -106,7 +107,10 @@ impl Traffic {
             error: None,
             pages: smallvec::smallvec![None; results],
             arrived: now,
+            sets: 0..0,
+            before: None,
         });
+        self.watch_losses(now, slot, touched.clone(), durable);
         if request.op == BlockOp::Flush {
             return self.flush(now, slot, volume);
         }
@@ -132,6 +136,23 @@ impl Traffic {
             if let Some(part) = self.flight.volumes[volume].locks.lock(page, part) {
                 self.mutate_locked(now, volume, page, vec![part], None);
             }
+        }
+    }
+
+    /// Notes what a request must know at its end of acknowledged data that are lost meanwhile.
+    fn watch_losses(&mut self, now: Instant, slot: u32, touched: Range<u64>, durable: bool) {
+        let request = &mut self.requests[slot];
+        let volume = &mut self.flight.volumes[request.volume];
+        if request.op == BlockOp::Read {
+            return;
+        }
+        volume.losses.meet(now, request.client);
+        if request.op == BlockOp::Flush {
+            request.before = Some(volume.losses.acked());
+        } else if !durable && !touched.is_empty() {
+            let first = locate(&volume.sets, touched.start).0;
+            request.sets = first..locate(&volume.sets, touched.end - 1).0 + 1;
+            request.before = Some(volume.losses_of(&request.sets));
         }
     }
 
@@ -186,7 +207,6 @@ impl Traffic {
             set,
             left: replicas as u32,
             failed: false,
-            losses: None,
         };
         self.requests.flush(request, dirty.iter().map(pending).collect());
         for (set, replicas, acked) in dirty {
@@ -248,23 +268,22 @@ impl Traffic {
             } => {
                 if error.is_none() && !durable {
                     let is_lost = self.flight.set(volume, set).acknowledge(header.floor);
-                    self.flight.tell_loss(volume, set, is_lost);
+                    self.flight.note_loss(now, volume, set, is_lost);
+                    self.flight.volumes[volume].losses.acknowledge();
                 }
                 self.finish_page(now, volume, number, parts, error);
             }
             Kind::Flush { request, acked, .. } => {
                 if error.is_none() {
                     let is_lost = self.flight.set(volume, set).check_continuity(header.floor);
-                    self.flight.tell_loss(volume, set, is_lost);
+                    self.flight.note_loss(now, volume, set, is_lost);
                 }
-                let mut error = error;
                 let entry = self.requests.flushing(request, set);
                 entry.left -= 1;
                 entry.failed |= error.is_some();
                 // One replica of the set is flushed; with the last one the set is.
                 if entry.left == 0 && !entry.failed {
-                    entry.losses = self.flight.set(volume, set).complete_flush(acked);
-                    error = entry.losses.map(|_| BlockError::Io);
+                    self.flight.set(volume, set).complete_flush(acked);
                 }
                 self.finish_part(now, request, error);
             }
@@ -296,12 +315,10 @@ impl Traffic {
     }
 
     pub fn finish_request(&mut self, now: Instant, slot: u32) {
-        let (request, flushed) = self.requests.remove(slot);
+        let mut request = self.requests.remove(slot);
         let volume = &mut self.flight.volumes[request.volume];
-        for flushed in flushed {
-            if let Some(losses) = flushed.losses {
-                volume.sets[flushed.set].tell(losses);
-            }
+        if request.error.is_none() && volume.has_lost(&request) {
+            request.error = Some(BlockError::Io);
         }
         let stage = match request.op {
             BlockOp::Read => 0,

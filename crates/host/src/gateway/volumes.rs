@@ -4,6 +4,7 @@ use super::Gateway;
 use super::control::Owner;
 use super::flight::Volume;
 use super::locks::Locks;
+use super::losses::Losses;
 use super::set::Set;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
@@ -36,6 +37,7 @@ impl Gateway {
             record: empty,
             sets: Vec::new(),
             locks: Locks::default(),
+            losses: Losses::default(),
             latency: core::array::from_fn(|_| histogram()),
             closing: false,
         });

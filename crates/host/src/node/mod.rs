@@ -817,7 +817,7 @@ impl Machine for Node {
         match input {
             Input::Packet(packet) => self.packet(now, packet),
             Input::Media(done) => self.media_done(now, done),
-            Input::Request(_) => unreachable!("clients talk to gateways"),
+            Input::Request(_) | Input::ClientGone(_) => unreachable!("clients talk to gateways"),
         }
     }
 

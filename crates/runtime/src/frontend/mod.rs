@@ -333,13 +333,13 @@ impl Frontend {
         (connection.place.client(), connection.standing().in_flight_bytes)
     }
 
-    /// Closes a connection; tells its number.
-    pub fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) -> u32 {
+    /// Closes a connection; tells its number, and whom it asked.
+    pub fn close(&mut self, slot: usize, poller: &Poller, counters: &Counters) -> (u32, Endpoint) {
         let mut connection = self.vacate(slot, poller);
         let late = connection.detach();
         self.late.extend(late.map(|late| (connection.client, late)));
         counters.clients_closed.bump();
-        connection.client
+        (connection.client, connection.origin.endpoint)
     }
 
     /// Takes a connection out of its slot.

@@ -21,6 +21,7 @@
 use super::Violation;
 use base::{Instant, VolumeId};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 /// Not yet.
 const NEVER: u64 = u64::MAX;
@@ -100,10 +101,10 @@ struct Block {
     rollback_pruned_at: usize,
     /// Candidates of the undecided cluster.
     undecided: Vec<u64>,
-    /// Those of them that no acknowledged write must follow, while no flush has told of a loss.
-    untold: Option<Vec<u64>>,
-    /// A read has found another one.
-    lost: bool,
+    /// Those of them that no acknowledged write must follow, and when power was lost.
+    untold: Option<(u64, Vec<u64>)>,
+    /// A read has found another one, of a loss of power at this time.
+    lost: Option<u64>,
     /// Latest s of the clusters dropped from `live`.
     dropped_s: u64,
     /// Latest s of the durable clusters dropped from everywhere.
@@ -128,7 +129,7 @@ impl Block {
             rollback_pruned_at: 8,
             undecided: Vec::new(),
             untold: None,
-            lost: false,
+            lost: None,
             dropped_s: 0,
             durable_s: 0,
         }
@@ -286,14 +287,14 @@ impl Block {
         } else {
             (base.id, base.zero) = (UNDECIDED, false);
             self.undecided = candidates;
-            self.untold = Some(untold);
+            self.untold = Some((now, untold));
         }
         self.live.extend(under_way);
     }
 }
 
 /// The blocks of one volume and their histories.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Checker {
     volume: VolumeId,
     blocks: Vec<Block>,
@@ -301,6 +302,12 @@ pub struct Checker {
     flushed_before: u64,
     /// When power was lost last.
     lost_at: u64,
+    /// When the gateway that runs still acknowledged a client's first write.
+    wrote_at: BTreeMap<u32, u64>,
+    /// When a client's last flush was answered.
+    heard_at: BTreeMap<u32, u64>,
+    /// When a flush failed last.
+    told_at: u64,
     durability: bool,
     reads_judged: u64,
     reads_excused: u64,
@@ -315,6 +322,9 @@ impl Checker {
             blocks: vec![Block::new(); blocks as usize],
             flushed_before: 0,
             lost_at: 0,
+            wrote_at: BTreeMap::new(),
+            heard_at: BTreeMap::new(),
+            told_at: 0,
             durability,
             reads_judged: 0,
             reads_excused: 0,
@@ -360,9 +370,10 @@ impl Checker {
         }
     }
 
-    /// The write was acknowledged.
-    pub fn write_acked(&mut self, now: Instant, first: u64, count: u64, id: u64) {
+    /// The write was acknowledged to a client.
+    pub fn write_acked(&mut self, now: Instant, client: u32, first: u64, count: u64, id: u64) {
         let now = now.as_nanos();
+        self.wrote_at.entry(client).or_insert(now);
         let (flushed_before, durability) = (self.flushed_before, self.durability);
         for block in self.range(first, count) {
             let all = block.live.iter_mut().chain(&mut block.rollback);
@@ -439,10 +450,10 @@ impl Checker {
                 if grown.id == UNDECIDED {
                     (grown.id, grown.zero) = (stamp.id, stamp.id == 0);
                     block.undecided = Vec::new();
-                    block.lost |= block
-                        .untold
-                        .take()
-                        .is_some_and(|untold| !untold.contains(&stamp.id));
+                    let untold = block.untold.take();
+                    if let Some((lost_at, _)) = untold.filter(|(_, untold)| !untold.contains(&stamp.id)) {
+                        block.lost = Some(lost_at);
+                    }
                 }
                 block.live[i] = grown;
             }
@@ -452,40 +463,51 @@ impl Checker {
         Ok(())
     }
 
-    /// A flush that began at `start` was acknowledged. If it began after a loss of power of which no flush has told,
-    /// it says that no acknowledged write was lost.
-    pub fn flush_acked(&mut self, start: Instant) -> Result<(), Violation> {
+    /// A client's flush that began at `start` was acknowledged. It says that no acknowledged write was lost, if it began after a loss of
+    /// power of which nobody was told, or this client was not, and it had written before.
+    pub fn flush_acked(&mut self, now: Instant, client: u32, start: Instant) -> Result<(), Violation> {
         self.flushed_before = self.flushed_before.max(start.as_nanos());
         if start.as_nanos() <= self.lost_at {
             return Ok(());
         }
+        let heard_at = self.heard_at.insert(client, now.as_nanos()).unwrap_or(0);
+        let wrote_at = self.wrote_at.get(&client).copied().unwrap_or(NEVER);
+        let told_at = self.told_at;
         for (at, block) in self.blocks.iter_mut().enumerate() {
-            if core::mem::take(&mut block.lost) {
+            let is_untold = |lost_at: u64| told_at <= lost_at || wrote_at <= lost_at && heard_at <= lost_at;
+            if block.lost.is_some_and(is_untold) {
                 return Err(Violation::Untold {
                     volume: self.volume,
                     block: at as u64,
                     start_ns: start.as_nanos(),
                 });
             }
-            if let Some(untold) = block.untold.take() {
-                block.undecided = untold;
+            if let Some((lost_at, untold)) = &block.untold
+                && is_untold(*lost_at)
+            {
+                block.undecided.clone_from(untold);
             }
         }
         Ok(())
     }
 
-    /// A flush failed: whatever was lost is told.
-    pub fn flush_failed(&mut self) {
-        for block in &mut self.blocks {
-            block.lost = false;
-            block.untold = None;
-        }
+    /// A client's flush failed: whatever was lost, this client knows of it.
+    pub fn flush_failed(&mut self, now: Instant, client: u32) {
+        self.heard_at.insert(client, now.as_nanos());
+        self.told_at = now.as_nanos();
+    }
+
+    /// True if a client's flush that began at `start` may fail, as it has heard nothing since power was lost.
+    pub fn may_tell(&self, client: u32, start: Instant) -> bool {
+        let heard_at = self.heard_at.get(&client).copied().unwrap_or(0);
+        self.lost_at > 0 && heard_at.min(start.as_nanos()) <= self.lost_at
     }
 
     /// The gateway is gone, and does not know any more what it has acknowledged.
     pub fn gateway_lost(&mut self) {
-        self.flush_failed();
+        self.wrote_at.clear();
         for block in &mut self.blocks {
+            (block.lost, block.untold) = (None, None);
             for cluster in block.live.iter_mut().chain(&mut block.rollback) {
                 cluster.vouched = false;
             }

@@ -3,6 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
+const CLIENT: u32 = 1;
+
 fn at(ns: u64) -> Instant {
     Instant::from_nanos(ns)
 }
@@ -13,7 +15,7 @@ fn checker() -> Checker {
 
 fn write(c: &mut Checker, id: u64, start: u64, end: u64) {
     c.write_started(at(start), 0, 1, id, false, false);
-    c.write_acked(at(end), 0, 1, id);
+    c.write_acked(at(end), CLIENT, 0, 1, id);
 }
 
 fn read(c: &mut Checker, id: u64, start: u64, end: u64) -> bool {
@@ -23,7 +25,7 @@ fn read(c: &mut Checker, id: u64, start: u64, end: u64) -> bool {
 }
 
 fn flush(c: &mut Checker, start: u64) {
-    assert_eq!(c.flush_acked(at(start)), Ok(()));
+    assert_eq!(c.flush_acked(at(start + 1), CLIENT, at(start)), Ok(()));
 }
 
 /// A checker whose block lost write 2 with power, for all that is known.
@@ -41,7 +43,7 @@ fn a_flush_that_does_not_tell_of_a_loss_is_a_violation() {
     let mut c = after_a_loss();
     assert!(read(&mut c, 1, 11, 12), "it may be lost");
     assert!(matches!(
-        c.flush_acked(at(13)),
+        c.flush_acked(at(14), CLIENT, at(13)),
         Err(Violation::Untold { block: 0, .. })
     ));
     let mut c = after_a_loss();
@@ -53,7 +55,7 @@ fn a_flush_that_does_not_tell_of_a_loss_is_a_violation() {
 #[test]
 fn a_flush_need_not_tell_what_was_told_or_what_the_gateway_has_forgotten() {
     let mut c = after_a_loss();
-    c.flush_failed();
+    c.flush_failed(at(11), CLIENT);
     flush(&mut c, 11);
     assert!(read(&mut c, 1, 12, 13));
     let mut c = checker();
@@ -68,6 +70,36 @@ fn a_flush_need_not_tell_what_was_told_or_what_the_gateway_has_forgotten() {
     // It was under way when power was lost.
     flush(&mut c, 9);
     assert!(read(&mut c, 1, 12, 13));
+}
+
+#[test]
+fn each_client_that_has_written_has_to_be_told() {
+    let told = || {
+        let mut c = checker();
+        write(&mut c, 1, 1, 2);
+        flush(&mut c, 3);
+        c.write_started(at(4), 0, 1, 2, false, false);
+        c.write_acked(at(5), CLIENT + 1, 0, 1, 2);
+        c.power_loss(at(10), |_| Loss::Certain);
+        c.flush_failed(at(11), CLIENT + 1);
+        assert!(read(&mut c, 1, 12, 13), "it may be lost");
+        c
+    };
+    let mut c = told();
+    assert!(c.may_tell(CLIENT, at(14)));
+    assert!(matches!(
+        c.flush_acked(at(15), CLIENT, at(14)),
+        Err(Violation::Untold { block: 0, .. })
+    ));
+    let mut c = told();
+    for client in [CLIENT + 1, CLIENT + 2] {
+        assert_eq!(
+            c.flush_acked(at(15), client, at(14)),
+            Ok(()),
+            "it knows, or never wrote"
+        );
+    }
+    assert!(!c.may_tell(CLIENT + 1, at(16)));
 }
 
 #[test]
@@ -94,8 +126,8 @@ fn concurrent_writes_settle_in_one_order_only() {
     let mut c = checker();
     c.write_started(at(1), 0, 1, 1, false, false);
     c.write_started(at(1), 0, 1, 2, false, false);
-    c.write_acked(at(5), 0, 1, 1);
-    c.write_acked(at(5), 0, 1, 2);
+    c.write_acked(at(5), CLIENT, 0, 1, 1);
+    c.write_acked(at(5), CLIENT, 0, 1, 2);
     assert!(read(&mut c, 1, 6, 7));
     assert!(read(&mut c, 1, 8, 9));
     assert!(!read(&mut c, 2, 10, 11));
@@ -127,7 +159,7 @@ fn a_trim_reads_as_zeros_and_the_old_value_does_not_return() {
     let mut c = checker();
     write(&mut c, 1, 1, 2);
     c.write_started(at(3), 0, 1, 2, true, false);
-    c.write_acked(at(4), 0, 1, 2);
+    c.write_acked(at(4), CLIENT, 0, 1, 2);
     assert!(read(&mut c, 0, 5, 6));
     assert!(!read(&mut c, 1, 7, 8));
 }
@@ -140,12 +172,12 @@ fn a_flushed_write_is_there_after_power_is_lost() {
     flush(&mut c, 5);
     write(&mut c, 3, 6, 7);
     c.power_loss(at(10), |_| Loss::Certain);
-    let mut lost = checker_after(&c);
+    let mut lost = c.clone();
     assert!(!read(&mut lost, 1, 11, 12), "older than the flushed one");
-    let mut kept = checker_after(&c);
+    let mut kept = c.clone();
     assert!(read(&mut kept, 2, 11, 12), "the flushed one");
     assert!(!read(&mut kept, 3, 13, 14), "the first read has decided");
-    let mut newer = checker_after(&c);
+    let mut newer = c.clone();
     assert!(read(&mut newer, 3, 11, 12), "a later one may have made it");
     newer.power_loss(at(20), |_| Loss::Certain);
     assert!(
@@ -154,20 +186,12 @@ fn a_flushed_write_is_there_after_power_is_lost() {
     );
 }
 
-fn checker_after(c: &Checker) -> Checker {
-    Checker {
-        volume: c.volume,
-        blocks: c.blocks.clone(),
-        ..*c
-    }
-}
-
 #[test]
 fn a_flush_covers_only_writes_acknowledged_before_it_began() {
     let mut c = checker();
     c.write_started(at(1), 0, 1, 1, false, false);
     flush(&mut c, 2);
-    c.write_acked(at(3), 0, 1, 1);
+    c.write_acked(at(3), CLIENT, 0, 1, 1);
     c.power_loss(at(10), |_| Loss::Certain);
     assert!(read(&mut c, 0, 11, 12));
 }
@@ -176,13 +200,13 @@ fn a_flush_covers_only_writes_acknowledged_before_it_began() {
 fn an_acknowledged_durable_write_needs_no_flush() {
     let mut c = checker();
     c.write_started(at(1), 0, 1, 1, false, true);
-    c.write_acked(at(2), 0, 1, 1);
+    c.write_acked(at(2), CLIENT, 0, 1, 1);
     write(&mut c, 2, 3, 4);
     write(&mut c, 3, 5, 6);
     c.power_loss(at(10), |_| Loss::Certain);
-    assert!(!read(&mut checker_after(&c), 0, 11, 12));
+    assert!(!read(&mut c.clone(), 0, 11, 12));
     for id in 1..=3 {
-        assert!(read(&mut checker_after(&c), id, 11, 12), "{id}");
+        assert!(read(&mut c.clone(), id, 11, 12), "{id}");
     }
 }
 
@@ -194,10 +218,10 @@ fn what_is_seen_after_a_possible_loss_is_stable_but_durable_only_by_a_flush() {
     write(&mut c, 2, 4, 5);
     c.power_loss(at(10), |_| Loss::Possible);
     assert!(read(&mut c, 2, 11, 12));
-    assert!(!read(&mut checker_after(&c), 1, 13, 14), "stable");
-    let mut unflushed = checker_after(&c);
+    assert!(!read(&mut c.clone(), 1, 13, 14), "stable");
+    let mut unflushed = c.clone();
     unflushed.power_loss(at(20), |_| Loss::Certain);
-    assert!(read(&mut checker_after(&unflushed), 1, 21, 22));
+    assert!(read(&mut unflushed.clone(), 1, 21, 22));
     assert!(!read(&mut unflushed, 0, 21, 22), "older than the flushed one");
     flush(&mut c, 15);
     c.power_loss(at(20), |_| Loss::Certain);
@@ -264,7 +288,7 @@ fn accepts(actions: &[Action]) -> bool {
         let action = actions[i];
         match (action.write, is_end) {
             (true, false) => c.write_started(at(time), 0, 1, action.value, false, false),
-            (true, true) => c.write_acked(at(time), 0, 1, action.value),
+            (true, true) => c.write_acked(at(time), CLIENT, 0, 1, action.value),
             (false, false) => c.read_started(at(time), 0, 1),
             (false, true) => {
                 let stamp = Stamp {

@@ -1,0 +1,130 @@
+//! Acknowledged writes of a volume that were lost before a flush, and the clients that know of it.
+//!
+//! A loss shows when a set tells another continuity than that of its unflushed writes
+//! ([`check_continuity`](super::set::Set::check_continuity)). From then on the next flush of each client fails, once for each client: the
+//! data may be those of any of them, and one client's answer says nothing to another one.
+
+use base::{Duration, Instant, Map};
+
+/// A client that comes so soon after a loss may be one that was cut off: its next flush tells of that loss, too.
+const RECONNECTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Of one volume.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    count: u64,
+    /// When the last one showed.
+    shown_at: Option<Instant>,
+    /// So many losses some client has been told of.
+    told: u64,
+    /// Mutations acknowledged, and how many of them when the last loss showed.
+    acked: u64,
+    acked_at_last: u64,
+    /// The losses that each client need not be told of.
+    known: Map<u32, u64>,
+}
+
+impl Losses {
+    /// A client asks for something that a loss may concern.
+    pub fn meet(&mut self, now: Instant, client: u32) {
+        let (count, told) = (self.count, self.told);
+        let is_recent = self.shown_at.is_some_and(|at| now.since(at) < RECONNECTS_WITHIN);
+        self.known.or_insert_with(client, || match is_recent {
+            true => told.min(count - 1),
+            false => told,
+        });
+    }
+
+    /// A client is gone.
+    pub fn leave(&mut self, client: u32) {
+        self.known.remove(&client);
+    }
+
+    /// A mutation was acknowledged.
+    pub fn acknowledge(&mut self) {
+        self.acked += 1;
+    }
+
+    /// Mutations acknowledged so far.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// Acknowledged mutations are lost.
+    pub fn note(&mut self, now: Instant) {
+        self.count += 1;
+        self.shown_at = Some(now);
+        self.acked_at_last = self.acked;
+    }
+
+    /// A flush that began when `acked` mutations were acknowledged is done. True if it has to tell its client of a loss. It tells of all only if
+    /// it is for all that may be lost; else the next one does.
+    pub fn tell(&mut self, client: u32, acked: u64) -> bool {
+        // One that has left hears nothing.
+        let Some(known) = self.known.get_mut(&client) else {
+            return false;
+        };
+        let is_untold = *known < self.count;
+        if is_untold && acked >= self.acked_at_last {
+            *known = self.count;
+            self.told = self.count;
+        }
+        is_untold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    /// bug: a loss was told to the first client that flushed, and the flush of the one whose data were lost succeeded.
+    /// fix: each client is told.
+    #[test]
+    fn each_client_is_told_once() {
+        let mut losses = Losses::default();
+        losses.meet(at(0), 1);
+        losses.meet(at(0), 2);
+        losses.acknowledge();
+        losses.note(at(1));
+        for client in [1, 2] {
+            assert!(losses.tell(client, losses.acked()));
+            assert!(!losses.tell(client, losses.acked()));
+        }
+        losses.note(at(2));
+        assert!(losses.tell(2, losses.acked()) && losses.tell(1, losses.acked()));
+    }
+
+    #[test]
+    fn a_flush_from_before_a_write_does_not_tell_of_its_loss() {
+        let mut losses = Losses::default();
+        losses.meet(at(0), 1);
+        losses.acknowledge();
+        let early = losses.acked();
+        losses.acknowledge();
+        losses.note(at(1));
+        assert!(losses.tell(1, early), "its write was lost");
+        assert!(losses.tell(1, losses.acked()), "so was the later one");
+        assert!(!losses.tell(1, losses.acked()));
+    }
+
+    #[test]
+    fn who_comes_later_is_told_if_nobody_was_or_if_it_may_have_been_cut_off() {
+        let mut losses = Losses::default();
+        losses.note(at(1));
+        losses.meet(at(100), 1);
+        assert!(losses.tell(1, 0), "nobody was told before");
+        losses.meet(at(101), 2);
+        assert!(!losses.tell(2, 0));
+        losses.note(at(200));
+        assert!(losses.tell(1, 0));
+        losses.meet(at(201), 3);
+        assert!(losses.tell(3, 0), "it may be a client of before");
+        losses.leave(3);
+        losses.meet(at(300), 3);
+        assert!(!losses.tell(3, 0));
+    }
+}
