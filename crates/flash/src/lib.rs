@@ -35,7 +35,7 @@ pub use blocks::Loan;
 pub use geometry::{Geometry, GeometryError, Isolation};
 pub use group::ChannelGroup;
 pub use rebuild::Members;
-pub use ssd::{CreateError, OpenError, Ssd, VssdEntry};
+pub use ssd::{CreateError, OpenError, SLOTS, Ssd, VssdEntry};
 pub use timing::{Timing, TimingError};
 pub use verify::{Problem, Progress, VerifyReport, Where, verify};
 pub use vssd::Vssd;

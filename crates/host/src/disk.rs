@@ -109,10 +109,7 @@ impl DiskEntry {
                     None => ((f64::from(geometry.pages()) * (1.0 - SPARE_RATIO)) as u32).min(max),
                 };
                 ssd.create(VSSD, geometry.channels, pages, MARK.to_vec())?;
-                for (offset, bytes) in ssd.superblock_pages() {
-                    medium.write_at(offset, &bytes).map_err(OpenError::from)?;
-                }
-                medium.flush().map_err(OpenError::from)?;
+                ssd.store(medium).map_err(OpenError::from)?;
             }
             [entry] if entry.config == MARK => {}
             _ => return Err(DiskError::Rack),

@@ -183,6 +183,20 @@ fn the_last_good_superblock_is_not_written_over() {
     assert_eq!(world.restart().vssds(), [1]);
 }
 
+/// bug: a few bad bytes in one slot took the newest vSSD away after a clean stop. fix: both slots have each change.
+#[test]
+fn a_damaged_slot_takes_no_vssd_away() {
+    const SLOT_BYTES: usize = 20_480;
+    for slot in 0..2 {
+        let mut world = World::new();
+        world.make(1, Fate::Done);
+        world.make(2, Fate::Done);
+        world.delete(1, Fate::Done);
+        world.medium[slot * SLOT_BYTES + 60] ^= 0xff;
+        assert_eq!(world.restart().vssds(), [2], "slot {slot} is damaged");
+    }
+}
+
 #[test]
 fn a_node_tells_once_that_its_medium_does_not_answer() {
     let mut world = World::new();

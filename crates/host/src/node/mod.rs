@@ -1,8 +1,8 @@
 //! A storage server: one software-defined SSD, its vSSDs, and their registration at the ToR.
 //!
 //! Cold start ([`Node::open`]) reads the medium directly; afterwards everything is [`Input`] and [`Output`]. Changes of
-//! the superblock (create, delete) are written one after the other, each followed by a flush, before they are
-//! answered.
+//! the superblock (create, delete) are written one after the other, each into both slots, and each slot is flushed,
+//! before they are answered.
 
 mod collector;
 mod group;
@@ -19,10 +19,10 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Pool, VssdId, time::earliest,
+    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
 };
 use flash::{
-    GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig,
+    GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
 use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
@@ -135,6 +135,9 @@ impl Job {
 #[derive(Debug)]
 struct Writing {
     job: Job,
+    /// Pages of the slots that come after the present one.
+    slots: VecDeque<Vec<(u64, Page)>>,
+    /// Writes of the present one that are under way.
     left: usize,
     flushing: bool,
     failed: bool,
@@ -663,23 +666,41 @@ impl Node {
             self.answer(job.header(), Code::NoSpace);
             return self.next_job();
         }
-        let pages = self.ssd.superblock_pages();
+        let slots = (0..SLOTS).map(|_| {
+            let pages = self.ssd.superblock_pages().into_iter();
+            let page = |(offset, bytes): (u64, Vec<u8>)| {
+                let page = self
+                    .pool
+                    .alloc()
+                    .expect("a few pages are kept for the control path");
+                page.with_mut(|target| target.copy_from_slice(&bytes));
+                (offset, page)
+            };
+            pages.map(page).collect()
+        });
         self.writing = Some(Writing {
             job,
-            left: pages.len(),
+            slots: slots.collect(),
+            left: 0,
             flushing: false,
             failed: false,
         });
-        for (offset, bytes) in pages {
-            let page = self
-                .pool
-                .alloc()
-                .expect("a few pages are kept for the control path");
-            page.with_mut(|target| target.copy_from_slice(&bytes));
+        self.write_slot();
+    }
+
+    /// Writes the next slot of the superblock. False if both have the change.
+    fn write_slot(&mut self) -> bool {
+        let writing = self.writing.as_mut().expect("something is to be written");
+        let Some(pages) = writing.slots.pop_front() else {
+            return false;
+        };
+        (writing.left, writing.flushing) = (pages.len(), false);
+        for (offset, page) in pages {
             self.units
                 .out
                 .push_back(Output::Media(MediaOp::write(SUPERBLOCK_ID, offset, page)));
         }
+        true
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
@@ -712,6 +733,9 @@ impl Node {
                     .out
                     .push_back(Output::Media(MediaOp::flush(SUPERBLOCK_ID)));
             }
+            return;
+        }
+        if !writing.failed && self.write_slot() {
             return;
         }
         let writing = self.writing.take().expect("checked above");
