@@ -289,3 +289,16 @@ pub enum RecoverError {
         offset: u64,
     },
 }
+
+impl RecoverError {
+    /// The byte of the medium where it shows; 0 if it is a checkpoint as a whole.
+    pub fn offset(&self) -> u64 {
+        match *self {
+            Self::Media { offset }
+            | Self::EntryLost { offset }
+            | Self::OwnedTwice { offset }
+            | Self::RecordLost { offset } => offset,
+            Self::CheckpointLost { .. } => 0,
+        }
+    }
+}

@@ -183,6 +183,9 @@ pub struct NodeStatus {
     pub collecting: u32,
     /// vSSDs of these that refuse writes after a media failure.
     pub latched: u32,
+    /// vSSDs beside these that cannot be read, and are not served.
+    #[serde(default)]
+    pub unreadable: u32,
     /// Reads answered.
     pub reads: u64,
     /// Writes answered as coordinator.

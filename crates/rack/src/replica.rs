@@ -333,8 +333,10 @@ impl Replica {
 
     /// The same peers, in the same order, are at other addresses.
     pub fn move_peers(&mut self, members: &[Member]) {
-        for (peer, member) in self.peers.iter_mut().zip(members) {
-            peer.member = *member;
+        // Their order here is that in which they came.
+        for peer in &mut self.peers {
+            let known = members.iter().find(|member| member.vssd == peer.member.vssd);
+            peer.member = known.copied().unwrap_or(peer.member);
         }
     }
 

@@ -436,3 +436,39 @@ fn a_page_damaged_on_the_only_replica_that_has_it_keeps_nobody_from_serving() {
         assert!(!server.store.is_damaged(Lpn(0)) && server.store.newest(Lpn(0)) > written);
     }
 }
+
+/// bug: after a change of members a replica sent one peer's messages to the address of another. cause: new addresses were matched by
+/// place, and those that stay keep the place that they had. fix: by vSSD.
+#[test]
+fn peers_that_move_are_found_whatever_their_order() {
+    let member = |vssd: u32, port: u16| Member {
+        vssd: VssdId(vssd),
+        node: NodeId(vssd as u8),
+        addr: Addr::new([10, 0, 0, vssd as u8], port),
+    };
+    let membership = |generation, peers: [Member; 2]| Membership {
+        generation,
+        peers: peers.to_vec(),
+    };
+    let me = Incarnation {
+        vssd: VssdId(1),
+        node: NodeId(1),
+        boot: 1,
+    };
+    let mut replica = Replica::new(Instant::ZERO, me, &membership(1, [member(2, 1), member(3, 1)]));
+    let turned = membership(2, [member(3, 1), member(2, 1)]);
+    replica.change_members(Instant::ZERO, &turned, false);
+    replica.move_peers(&[member(3, 7), member(2, 7)]);
+    replica.tick(Instant::from_nanos(1_000_000_000), &Memory::default());
+    let mut hellos = 0;
+    while let Some(effect) = replica.poll() {
+        if let Effect::Send(packet) = effect
+            && packet.header.op == Op::Hello
+        {
+            let vssd = packet.header.vssd.0;
+            assert_eq!(packet.header.target, member(vssd, 7).addr, "vSSD {vssd}");
+            hellos += 1;
+        }
+    }
+    assert_eq!(hellos, 2);
+}

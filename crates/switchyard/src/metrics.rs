@@ -390,6 +390,8 @@ fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     );
     let help = "vSSDs that refuse writes after a media failure";
     level("node_vssds_latched", help, f64::from(node.latched));
+    let help = "vSSDs whose metadata cannot be read";
+    level("node_vssds_unreadable", help, f64::from(node.unreadable));
     level(
         "node_dirty_pages",
         "Pages in the write caches",

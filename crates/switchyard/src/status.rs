@@ -104,6 +104,13 @@ fn trouble(node: &Node) -> String {
             node.status.latched
         );
     }
+    if node.status.unreadable > 0 {
+        let _ = write!(
+            text,
+            "  {} vSSDs cannot be read: run `switchyard verify`",
+            node.status.unreadable
+        );
+    }
     if node.status.damaged_pages > 0 {
         let _ = write!(text, "  {} damaged pages found", node.status.damaged_pages);
     }

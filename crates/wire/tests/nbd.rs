@@ -887,6 +887,19 @@ fn disconnect_answers_what_is_under_way_and_ignores_the_rest() {
     assert_eq!(server.replies(), [data_chunk(1, 0, &server.disk[..512])]);
 }
 
+/// bug: a gateway that leads no more answered ESHUTDOWN for ever, and the client never came to the one that leads. fix: it answers what is
+/// under way, and hangs up.
+#[test]
+fn a_server_that_serves_the_volume_no_more_hangs_up() {
+    let mut server = Server::started("disk", true);
+    server.fail = Some(BlockError::Elsewhere);
+    let mut bytes = request(0, command::READ, 1, 0, 512);
+    bytes.extend(request(0, command::FLUSH, 2, 0, 0));
+    let errors: Vec<u32> = server.tell(&bytes).iter().map(error_of).collect();
+    assert_eq!(errors, [Errno::Shutdown as u32; 2]);
+    assert_eq!(server.session.closed(), Some(CloseReason::Elsewhere));
+}
+
 #[test]
 fn a_request_without_its_magic_cuts_the_connection() {
     let mut server = Server::started("disk", true);

@@ -286,6 +286,8 @@ kinds! {
     "vssd-created" Info VssdCreated { vssd: VssdId, pages: u32, }
     /// A vSSD was deleted.
     "vssd-closed" Info VssdClosed { vssd: VssdId, }
+    /// The metadata of a vSSD cannot be read: it is not served, and the others of its node are.
+    "vssd-unreadable" Error VssdUnreadable { vssd: VssdId, offset: u64, }
     /// A replica holds everything that its peers hold, and serves.
     "replica-serving" Info ReplicaServing { vssd: VssdId, epoch: u32, }
     /// Another replica of the set has started: it joins, and acknowledgements start over.

@@ -22,14 +22,13 @@ use base::{
     Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
 };
 use flash::{
-    GcMode, Isolation, Loan, OpenError, RecoverError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
+    CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
 use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
 use rack::replica::Membership;
 use rack::tor::Registration;
 use std::collections::VecDeque;
-use thiserror::Error;
 use units::Units;
 use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 
@@ -99,20 +98,6 @@ impl NodeConfig {
     }
 }
 
-/// Why a node cannot start.
-#[derive(Debug, Error)]
-pub enum NodeError {
-    /// The superblock.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A vSSD.
-    #[error("vSSD {0:?} cannot be recovered: {1}")]
-    Recover(VssdId, RecoverError),
-    /// A vSSD's configuration in the superblock.
-    #[error("vSSD {0:?} has an unreadable configuration in the superblock: run `switchyard verify`")]
-    Config(VssdId),
-}
-
 /// Work on the superblock: one at a time.
 #[derive(Debug)]
 enum Job {
@@ -171,17 +156,20 @@ pub struct Node {
     register_at: Instant,
     silence: Silence,
     reports: Vec<(VssdId, RecoveryReport)>,
+    /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
+    unreadable: Vec<VssdId>,
     corrupt_packets: u64,
 }
 
 impl Node {
-    /// Starts from what the medium holds: counts the start, recovers every vSSD.
+    /// Starts from what the medium holds: counts the start, recovers every vSSD. One that cannot be recovered is told of, and the others are
+    /// served.
     pub fn open(
         now: Instant,
         config: NodeConfig,
         pool: Pool,
         medium: &mut dyn Device,
-    ) -> Result<Self, NodeError> {
+    ) -> Result<Self, OpenError> {
         let ssd = Ssd::open(medium, pool.page_bytes())?;
         let mut node = Self {
             ssd,
@@ -196,20 +184,27 @@ impl Node {
             register_at: now,
             silence: Silence::default(),
             reports: Vec::new(),
+            unreadable: Vec::new(),
             corrupt_packets: 0,
         };
         let entries = node.ssd.vssds().to_vec();
         for entry in &entries {
             if entry.isolation != Isolation::Hardware {
-                node.recover_group_of(now, entry, &entries, medium)?;
+                node.recover_group_of(now, entry, &entries, medium);
                 continue;
             }
             let config = node.vssd_config(entry);
-            let (flash, report) = Vssd::recover(config, node.pool.clone(), medium)
-                .map_err(|error| NodeError::Recover(entry.id, error))?;
-            node.reports.push((entry.id, report));
-            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
-            node.start_unit(now, entry.id, config, flash, None);
+            match (
+                parse_config(&entry.config),
+                Vssd::recover(config, node.pool.clone(), medium),
+            ) {
+                (Some(config), Ok((flash, report))) => {
+                    node.reports.push((entry.id, report));
+                    node.start_unit(now, entry.id, config, flash, None);
+                }
+                (_, Err(error)) => node.leave_out(entry.id, error.offset()),
+                (None, Ok(_)) => node.leave_out(entry.id, 0),
+            }
         }
         node.tell(event::Kind::NodeStarted {
             node: node.config.id,
@@ -219,29 +214,47 @@ impl Node {
         Ok(node)
     }
 
-    /// Recovers the channel group of `entry`, with its first member.
+    /// A vSSD cannot be read, from this byte of the medium on.
+    fn leave_out(&mut self, vssd: VssdId, offset: u64) {
+        self.unreadable.push(vssd);
+        self.tell(event::Kind::VssdUnreadable { vssd, offset });
+    }
+
+    /// Recovers the channel group of `entry`, with its first member. Members lend each other blocks: without one of them the others cannot be
+    /// told apart.
     fn recover_group_of(
         &mut self,
         now: Instant,
         entry: &VssdEntry,
         entries: &[VssdEntry],
         medium: &dyn Device,
-    ) -> Result<(), NodeError> {
+    ) {
         let members: Vec<&VssdEntry> = entries.iter().filter(|other| other.shares_with(entry)).collect();
         if members[0] != entry {
-            return Ok(());
+            return;
         }
+        let lacks_config = |entry: &&&VssdEntry| parse_config(&entry.config).is_none();
         let configs: Vec<_> = members.iter().map(|entry| self.vssd_config(entry)).collect();
         let first = configs[0].clone();
-        let recovered = Vssd::recover_group(configs, &self.pool, medium);
-        let (shared, vssds) = recovered.map_err(|(id, error)| NodeError::Recover(id, error))?;
+        let recovered = match members.iter().find(lacks_config) {
+            Some(_) => Err(0),
+            None => {
+                let recovered = Vssd::recover_group(configs, &self.pool, medium);
+                recovered.map_err(|(_, error)| error.offset())
+            }
+        };
+        let (shared, vssds) = match recovered {
+            Ok(recovered) => recovered,
+            Err(offset) => {
+                return members.iter().for_each(|entry| self.leave_out(entry.id, offset));
+            }
+        };
         let group = self.units.group_on(&first, Some(shared));
         for (entry, (flash, report)) in members.into_iter().zip(vssds) {
             self.reports.push((entry.id, report));
-            let config = parse_config(&entry.config).ok_or(NodeError::Config(entry.id))?;
+            let config = parse_config(&entry.config).expect("looked at above");
             self.start_unit(now, entry.id, config, flash, Some(group));
         }
-        Ok(())
     }
 
     fn vssd_config(&self, entry: &VssdEntry) -> VssdConfig {
@@ -284,6 +297,11 @@ impl Node {
     /// What recovery found, per vSSD.
     pub fn recovery_reports(&self) -> &[(VssdId, RecoveryReport)] {
         &self.reports
+    }
+
+    /// The vSSDs that cannot be read.
+    pub fn unreadable(&self) -> &[VssdId] {
+        &self.unreadable
     }
 
     /// The vSSDs that are served.
@@ -334,6 +352,7 @@ impl Node {
             free_rows: self.ssd.free_rows(),
             pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
+            unreadable: self.unreadable.len() as u32,
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -396,10 +415,19 @@ impl Node {
                 None if !header.has(flags::REPLY)
                     && matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Flush) =>
                 {
-                    self.answer(&header, Code::NoVssd);
+                    let code = self.code_of_absent(header.vssd);
+                    self.answer(&header, code);
                 }
                 None => {}
             },
+        }
+    }
+
+    /// What is said of a vSSD that is not served.
+    fn code_of_absent(&self, vssd: VssdId) -> Code {
+        match self.unreadable.contains(&vssd) {
+            true => Code::Damaged,
+            false => Code::NoVssd,
         }
     }
 
@@ -457,8 +485,9 @@ impl Node {
         if let Some(&index) = self.units.index.get(&header.vssd.0) {
             return self.open_known(now, header, open, index as usize);
         }
-        if !open.intent.creates() {
-            return self.answer(&header, Code::NoVssd);
+        let code = self.code_of_absent(header.vssd);
+        if !open.intent.creates() || code == Code::Damaged {
+            return self.answer(&header, code);
         }
         if self.deleted.contains(&header.vssd) {
             return self.answer(&header, Code::Refused);
@@ -582,6 +611,10 @@ impl Node {
             None if self.is_changing(header.vssd) => {}
             // The superblock may still have it.
             None if self.latched => self.answer(&header, Code::Latched),
+            None if self.unreadable.contains(&header.vssd) => {
+                self.jobs.push_back(Job::Delete(header, None));
+                self.next_job();
+            }
             None => {
                 self.remember_deleted(header.vssd);
                 self.answer(&header, Code::SoftOrOk);
@@ -648,6 +681,8 @@ impl Node {
             Job::Open(header, open) => {
                 let (id, config) = (header.vssd, emit_config(&open.membership, Some(lead_of(header))));
                 let created = match open.rows {
+                    // Whose blocks its group would have is not known.
+                    1.. if self.has_unreadable_group() => Err(CreateError::Full),
                     0 => self.ssd.create(id, open.channels, open.pages, config),
                     rows => self
                         .ssd
@@ -686,6 +721,12 @@ impl Node {
             failed: false,
         });
         self.write_slot();
+    }
+
+    fn has_unreadable_group(&self) -> bool {
+        let shares = |entry: &VssdEntry| entry.isolation != Isolation::Hardware;
+        let mut entries = self.ssd.vssds().iter();
+        entries.any(|entry| shares(entry) && self.unreadable.contains(&entry.id))
     }
 
     /// Writes the next slot of the superblock. False if both have the change.
@@ -750,6 +791,8 @@ impl Node {
                 self.answer(job.header(), Code::Latched);
             }
             Job::Delete(header, borrowed) => {
+                self.unreadable.retain(|&vssd| vssd != header.vssd);
+                self.remember_deleted(header.vssd);
                 if let Some((group, loans)) = borrowed {
                     self.units.hand_out(now, group, &loans);
                     self.units.step_group(now, group);

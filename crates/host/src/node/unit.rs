@@ -814,8 +814,12 @@ impl Unit {
     /// The peers are at other addresses; false if they are other peers.
     pub fn move_peers(&mut self, peers: &[Member]) -> bool {
         let known = &mut self.identity.membership.peers;
-        let same = |(a, b): (&Member, &Member)| a.vssd == b.vssd && a.node == b.node;
-        if known.len() != peers.len() || !known.iter().zip(peers).all(same) {
+        let is_known = |new: &Member| {
+            known
+                .iter()
+                .any(|old| (old.vssd, old.node) == (new.vssd, new.node))
+        };
+        if known.len() != peers.len() || !peers.iter().all(is_known) {
             return false;
         }
         known.copy_from_slice(peers);

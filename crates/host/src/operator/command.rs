@@ -223,6 +223,7 @@ fn reason(code: Code) -> &'static str {
         Code::NoVssd => "it is not there: the node's medium was replaced or lost",
         Code::NoSpace => "the node has no free channels or flash for it",
         Code::Latched => "the node's medium failed",
+        Code::Damaged => "its metadata is damaged, as `switchyard verify` shows",
         Code::Refused => "the node has it with another size or other replicas",
         _ => "the node refuses it",
     }

@@ -100,6 +100,10 @@ fn node(kind: &Kind) -> Option<String> {
         }
         Kind::NodeStopping { node } => format!("Node {} writes back and stops.", node.0),
         Kind::VssdCreated { vssd, pages } => format!("vSSD {} was made, with {pages} pages.", vssd.0),
+        Kind::VssdUnreadable { vssd, offset } => format!(
+            "The metadata of vSSD {} cannot be read, from byte {offset} of the medium on: it is not served.",
+            vssd.0
+        ),
         Kind::VssdClosed { vssd } => format!("vSSD {} was deleted.", vssd.0),
         Kind::ReplicaServing { vssd, epoch } => format!(
             "vSSD {} holds everything that its peers hold, and serves in epoch {epoch:08x}.",

@@ -12,6 +12,9 @@ pub enum CloseReason {
     /// The client said good-bye (`NBD_CMD_DISC`).
     #[error("the client disconnected")]
     Disconnected,
+    /// Another server serves the volume. The client is to connect anew, which may lead it there.
+    #[error("another server serves the volume")]
+    Elsewhere,
     /// Client flags that were not offered.
     #[error("the client set unknown handshake flags")]
     ClientFlags,
@@ -35,7 +38,7 @@ pub enum CloseReason {
 impl CloseReason {
     /// True if what is under way is still answered before closing.
     pub(super) const fn is_orderly(self) -> bool {
-        matches!(self, Self::Aborted | Self::Disconnected)
+        matches!(self, Self::Aborted | Self::Disconnected | Self::Elsewhere)
     }
 }
 

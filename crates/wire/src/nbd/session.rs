@@ -242,7 +242,14 @@ impl session::Session for Session {
 
     fn complete(&mut self, reply: BlockReply) {
         let is_cut = self.is_cut();
+        let is_elsewhere = reply
+            .result
+            .as_ref()
+            .is_err_and(|&error| error == BlockError::Elsewhere);
         self.transmission.complete(reply, is_cut, &mut self.output);
+        if is_elsewhere && self.closing.is_none() {
+            self.close(CloseReason::Elsewhere);
+        }
     }
 
     fn transmit(&self, to: &mut Outgoing<'_>) {

@@ -1,0 +1,69 @@
+//! A vSSD whose metadata are damaged, beside others of its node.
+
+mod support;
+
+use base::VssdId;
+use base::limits::PAGE_BYTES;
+use rack::control::{Intent, Open};
+use rack::replica::Membership;
+use support::{VSSD, World};
+use wire::rack::{Code, Header, Op, Packet};
+
+const OTHER: VssdId = VssdId(2);
+/// Behind two slots of the superblock.
+const CHECKPOINTS_AT: usize = 2 * 20_480;
+/// Behind two checkpoints of seven pages for each of two channels.
+const OOB_AT: usize = CHECKPOINTS_AT + 2 * 2 * 7 * PAGE_BYTES;
+
+fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
+    let request = 1000 + world.replies.len() as u64;
+    let header = Header {
+        request,
+        source: world.gateway.0,
+        session: world.gateway.1,
+        ..Header::new(op, vssd)
+    };
+    let open = Open {
+        intent: Intent::Create,
+        pages: 500,
+        channels: 1,
+        rows: 0,
+        membership: Membership::default(),
+    };
+    let record = if op == Op::Open { open.emit() } else { Vec::new() };
+    world.send(Packet::with_record(header, record));
+    let mut replies = world.replies.iter();
+    let answer = replies.find(|reply| reply.request == request);
+    answer.expect("it is answered").code
+}
+
+/// bug: a damaged page of one vSSD's metadata kept its node, and all others on it, from starting. fix: that one is left out.
+#[test]
+fn a_vssd_that_cannot_be_read_stops_no_other() {
+    let mut world = World::fresh();
+    assert_eq!(ask(&mut world, Op::Open, OTHER), Code::Busy, "it is made");
+    (2..40).for_each(|request| world.write(request, request));
+    world.drain();
+    let mut medium = world.medium;
+    // The first vSSD has the first channel, and so the first out-of-band entry. Without checkpoints that is needed.
+    let entry = OOB_AT..OOB_AT + 64;
+    assert!(medium[entry.clone()].iter().any(|&byte| byte != 0));
+    medium[entry].fill(0xee);
+    medium[CHECKPOINTS_AT..OOB_AT].fill(0xee);
+    let mut world = World::start(medium);
+    assert_eq!(world.node.unreadable(), [VSSD]);
+    assert_eq!(world.node.status().unreadable, 1);
+    assert_eq!(ask(&mut world, Op::Read, VSSD), Code::Damaged);
+    assert_eq!(
+        ask(&mut world, Op::Open, VSSD),
+        Code::Damaged,
+        "it is not made anew"
+    );
+    assert_eq!(ask(&mut world, Op::Open, OTHER), Code::SoftOrOk);
+    assert_eq!(ask(&mut world, Op::Delete, VSSD), Code::SoftOrOk);
+    world.drain();
+    let mut world = World::start(world.medium);
+    assert!(world.node.unreadable().is_empty());
+    assert_eq!(world.node.units().count(), 1);
+    assert_eq!(ask(&mut world, Op::Open, VSSD), Code::Busy, "its channel is free");
+}
