@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::slice;
+use std::{mem, slice};
 
 /// Writes of a trial, and how many of them come before those that count: the scheduler has to get used to it.
 const TRIAL: u32 = 16;
@@ -53,6 +53,8 @@ struct Awake {
     choice: Choice,
     /// Of reads of one piece.
     reads: Choice,
+    /// When the last write or read ended, ns.
+    ended_ns: u64,
 }
 
 /// Which way writes go.
@@ -66,10 +68,8 @@ struct Choice {
     tried_after: u32,
     /// Recent means, asleep and awake, ns; 0 before the first.
     means_ns: [u64; 2],
-    /// Recent mean of the time between two writes, ns.
+    /// Recent mean of the time before a write in which the thread neither wrote nor read, ns.
     pause_ns: u64,
-    /// When the last write ended, ns.
-    ended_ns: u64,
 }
 
 thread_local! {
@@ -98,7 +98,8 @@ pub(super) fn write(
             true => awake.write(file, offset, bytes)?,
             false => asleep.take()?(),
         };
-        awake.choice.took(began.as_nanos(), now().as_nanos());
+        let pause_ns = awake.pause(began.as_nanos());
+        awake.choice.took(pause_ns, awake.ended_ns - began.as_nanos());
         Some(written)
     });
     match (outcome.ok().flatten(), asleep) {
@@ -144,6 +145,7 @@ pub(crate) fn never() {
         generation: GENERATION.load(Ordering::Relaxed),
         choice: Choice::default(),
         reads: Choice::default(),
+        ended_ns: 0,
     }));
 }
 
@@ -196,14 +198,11 @@ impl Choice {
     }
 
     /// A write of this way took so long. One that was disturbed counts as four usual ones at most.
-    fn took(&mut self, began_ns: u64, ended_ns: u64) {
-        let pause_ns = began_ns.saturating_sub(self.ended_ns).min(PAUSE_NS_MAX);
-        self.pause_ns = (self.pause_ns * 7 + pause_ns) / 8;
-        self.ended_ns = ended_ns;
+    fn took(&mut self, pause_ns: u64, ns: u64) {
+        self.pause_ns = (self.pause_ns * 7 + pause_ns.min(PAUSE_NS_MAX)) / 8;
         if self.is_trial && self.left >= TRIAL - UNCOUNTED {
             return;
         }
-        let ns = ended_ns - began_ns;
         let way = usize::from(self.is_awake);
         let mean = match self.means_ns[way] {
             0 => ns,
@@ -228,7 +227,14 @@ impl Awake {
             generation,
             choice: Choice::default(),
             reads: Choice::default(),
+            ended_ns: 0,
         }
+    }
+
+    /// What began at this time has just ended; the time that passed before it since the last end.
+    fn pause(&mut self, began_ns: u64) -> u64 {
+        let before_ns = mem::replace(&mut self.ended_ns, now().as_nanos());
+        began_ns.saturating_sub(before_ns)
     }
 
     /// This thread's, made anew in a forked child.
@@ -299,7 +305,8 @@ impl Awake {
         } else {
             one.done = asleep(one.offset, one.bytes).unwrap_or(0);
         }
-        self.reads.took(began.as_nanos(), now().as_nanos());
+        let pause_ns = self.pause(began.as_nanos());
+        self.reads.took(pause_ns, self.ended_ns - began.as_nanos());
     }
 
     fn burst(&mut self, file: BorrowedFd<'_>, some: &mut [Wanted<'_>]) {
@@ -338,8 +345,7 @@ mod tests {
         for _ in 0..count {
             let way = choice.stays_awake();
             awake += u32::from(way);
-            let began = choice.ended_ns + pause_ns;
-            choice.took(began, began + took_ns[usize::from(way)]);
+            choice.took(pause_ns, took_ns[usize::from(way)]);
         }
         awake
     }
@@ -372,6 +378,19 @@ mod tests {
         assert!(of([90_000, 45_000], 60_000) > 9_000);
         assert!(of([100_000, 85_000], 3_000) > 9_000);
         assert!(of([100_000, 85_000], 400_000) > 9_000);
+    }
+
+    /// bug: a thread that reads between its writes was taken for one that answers somebody, and slept for its writes. fix: the time of its
+    /// reads is no pause.
+    #[test]
+    fn a_read_between_two_writes_is_no_pause() {
+        let mut awake = Awake::new(0);
+        awake.pause(0);
+        let began = now().as_nanos();
+        let while_reading = awake.ended_ns;
+        awake.pause(began);
+        let read_ended = awake.ended_ns;
+        assert!(while_reading <= began && awake.pause(read_ended + 5) == 5);
     }
 
     #[test]
@@ -413,6 +432,7 @@ mod tests {
                 generation: 0,
                 choice: Choice::default(),
                 reads: Choice::default(),
+                ended_ns: 0,
             };
             // SAFETY: no memory is involved.
             assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
