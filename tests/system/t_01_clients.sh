@@ -35,6 +35,12 @@ for stage in net queue gc_wait device return; do
 done
 "$SWITCHYARD" top --control "$CONTROL" --count 1 --interval 0.2 --json | jq -e '.seconds > 0' >/dev/null
 
+echo "· a rack without a terminal outlives SIGHUP"
+kill -HUP "$rack_pid"
+sleep 0.3
+"$SWITCHYARD" status --control "$CONTROL" --json | jq -e '[.nodes[] | select(.answers)] | length == 4' >/dev/null ||
+    fail "SIGHUP stopped the rack"
+
 echo "· a clean restart keeps everything"
 nbdcopy "$URI" "$work/before.img"
 stop_rack

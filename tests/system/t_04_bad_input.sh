@@ -139,3 +139,14 @@ start_rack "$work/rack"
 nbdcopy "$URI" "$work/back"
 cmp "$work/data" "$work/back" || fail "the absence changed data"
 stop_rack
+
+echo "· a registry that is gone: a new one adopts no vSSD with data"
+mv "$work/rack/registry.json" "$work/registry.json"
+expect_code 1 timeout 60 "$SWITCHYARD" up --dir "$work/rack" --nbd "127.0.0.1:$nbd_port" --control "127.0.0.1:$control_port" \
+    --rack-port "$rack_port" --demo 1MiB
+expect_text "belong to another rack"
+mv "$work/registry.json" "$work/rack/registry.json"
+start_rack "$work/rack"
+nbdcopy "$URI" "$work/back"
+cmp "$work/data" "$work/back" || fail "the registry's absence changed data"
+stop_rack

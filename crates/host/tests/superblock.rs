@@ -9,6 +9,7 @@ use host::node::{Node, NodeConfig};
 use host::{Input, Output};
 use rack::control::{Intent, Open};
 use rack::replica::Membership;
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
 const PAGE_BYTES: usize = 4096;
@@ -122,6 +123,7 @@ impl World {
     fn make(&mut self, vssd: u32, fate: Fate) -> Code {
         let open = Open {
             intent: Intent::Create,
+            rack: Uuid::nil(),
             pages: 32,
             channels: 1,
             rows: 0,

@@ -7,6 +7,7 @@ use base::limits::PAGE_BYTES;
 use rack::control::{Intent, Open};
 use rack::replica::Membership;
 use support::{VSSD, World};
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
 const OTHER: VssdId = VssdId(2);
@@ -25,6 +26,7 @@ fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
     };
     let open = Open {
         intent: Intent::Create,
+        rack: Uuid::nil(),
         pages: 500,
         channels: 1,
         rows: 0,

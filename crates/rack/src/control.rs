@@ -3,6 +3,7 @@
 use crate::replica::{Member, Membership, PEERS_MAX};
 use base::{Addr, NodeId, VssdId};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// The wish for a vSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ impl Intent {
 pub struct Open {
     /// The wish.
     pub intent: Intent,
+    /// The rack's own id ([`crate::registry::Snapshot::rack`]); nil if it has none.
+    pub rack: Uuid,
     /// Pages that it exposes.
     pub pages: u32,
     /// Channels that it takes.
@@ -42,6 +45,11 @@ pub struct Open {
     pub membership: Membership,
 }
 
+/// A bit of the intent: the rack's id follows.
+const RACK_BIT: u8 = 0x80;
+const RACK_BYTES: usize = 16;
+/// Begins a vSSD's facts in a superblock that have the rack's id. Facts without it begin with a generation or a number, which are small.
+const CONFIG_TAG: [u8; 2] = [0xff, 1];
 const MEMBER_BYTES: usize = 11;
 const GENERATION_BYTES: usize = 4;
 /// Place of the rows in the number of channels: a node that does not know rows has too few channels.
@@ -51,6 +59,10 @@ impl Open {
     /// The record's bytes.
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![self.intent as u8];
+        if !self.rack.is_nil() {
+            bytes[0] |= RACK_BIT;
+            bytes.extend_from_slice(self.rack.as_bytes());
+        }
         bytes.extend_from_slice(&self.pages.to_be_bytes());
         let channels = self.rows << ROWS_SHIFT | self.channels;
         bytes.extend_from_slice(&channels.to_be_bytes());
@@ -61,16 +73,39 @@ impl Open {
     /// Reads a record, `None` if it is malformed.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (intent, rest) = bytes.split_first()?;
+        let (rack, rest) = match intent & RACK_BIT {
+            0 => (Uuid::nil(), rest),
+            _ => take_rack(rest)?,
+        };
         let (pages, rest) = rest.split_first_chunk()?;
         let (channels, rest) = rest.split_first_chunk()?;
         Some(Self {
-            intent: *Intent::ALL.get(usize::from(*intent))?,
+            intent: *Intent::ALL.get(usize::from(*intent & !RACK_BIT))?,
+            rack,
             pages: u32::from_be_bytes(*pages),
             channels: u32::from_be_bytes(*channels) & ((1 << ROWS_SHIFT) - 1),
             rows: u32::from_be_bytes(*channels) >> ROWS_SHIFT,
             membership: Membership::parse(rest)?,
         })
     }
+}
+
+/// The record of a deletion: whose vSSD it is to be. Nothing if the rack has no id.
+pub fn emit_rack(rack: Uuid) -> Vec<u8> {
+    match rack.is_nil() {
+        true => Vec::new(),
+        false => rack.as_bytes().to_vec(),
+    }
+}
+
+/// Reads what [`emit_rack`] wrote; nil if there is nothing.
+pub fn parse_rack(bytes: &[u8]) -> Uuid {
+    take_rack(bytes).map_or(Uuid::nil(), |(rack, _)| rack)
+}
+
+fn take_rack(bytes: &[u8]) -> Option<(Uuid, &[u8])> {
+    let (rack, rest) = bytes.split_first_chunk::<RACK_BYTES>()?;
+    Some((Uuid::from_bytes(*rack), rest))
 }
 
 impl Membership {
@@ -130,30 +165,65 @@ pub struct Lead {
 
 const LEAD_BYTES: usize = 10;
 
-/// A vSSD in a node's superblock: the membership, and behind it the gateway that has the vSSD, if known.
-pub fn emit_config(membership: &Membership, lead: Option<Lead>) -> Vec<u8> {
-    let mut bytes = membership.emit();
-    if let Some(lead) = lead {
-        bytes.extend_from_slice(&lead.addr.ip.to_be_bytes());
-        bytes.extend_from_slice(&lead.addr.port.to_be_bytes());
-        bytes.extend_from_slice(&lead.session.to_be_bytes());
-    }
-    bytes
+/// Facts about a vSSD in its node's superblock, beyond its shape.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The rack that it belongs to; nil if that has no id, or is of an earlier version.
+    pub rack: Uuid,
+    /// The other replicas.
+    pub membership: Membership,
+    /// The gateway that has it, if known.
+    pub lead: Option<Lead>,
 }
 
-/// Reads what [`emit_config`] wrote, `None` if it is malformed. The length tells whether there is a [`Lead`].
-pub fn parse_config(bytes: &[u8]) -> Option<(Membership, Option<Lead>)> {
-    let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
-    if !with_lead.contains(&(bytes.len() % MEMBER_BYTES)) {
-        return Some((Membership::parse(bytes)?, None));
+impl Config {
+    /// True if the vSSD belongs to another rack than this one.
+    pub fn is_foreign_to(&self, rack: Uuid) -> bool {
+        !self.rack.is_nil() && !rack.is_nil() && self.rack != rack
     }
-    let (membership, lead) = bytes.split_last_chunk::<LEAD_BYTES>()?;
-    let [a, b, c, d, port_high, port_low, session @ ..] = *lead;
-    let lead = Lead {
-        addr: Addr::new([a, b, c, d], u16::from_be_bytes([port_high, port_low])),
-        session: u32::from_be_bytes(session),
-    };
-    Some((Membership::parse(membership)?, Some(lead)))
+
+    /// As the superblock keeps it.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if !self.rack.is_nil() {
+            bytes.extend_from_slice(&CONFIG_TAG);
+            bytes.extend_from_slice(self.rack.as_bytes());
+        }
+        bytes.extend(self.membership.emit());
+        if let Some(lead) = self.lead {
+            bytes.extend_from_slice(&lead.addr.ip.to_be_bytes());
+            bytes.extend_from_slice(&lead.addr.port.to_be_bytes());
+            bytes.extend_from_slice(&lead.session.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`emit`](Config::emit) wrote, `None` if it is malformed. The length tells whether there is a [`Lead`].
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (rack, bytes) = match bytes.strip_prefix(&CONFIG_TAG) {
+            Some(rest) => take_rack(rest)?,
+            None => (Uuid::nil(), bytes),
+        };
+        let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
+        if !with_lead.contains(&(bytes.len() % MEMBER_BYTES)) {
+            return Some(Self {
+                rack,
+                membership: Membership::parse(bytes)?,
+                lead: None,
+            });
+        }
+        let (membership, lead) = bytes.split_last_chunk::<LEAD_BYTES>()?;
+        let [a, b, c, d, port_high, port_low, session @ ..] = *lead;
+        let lead = Lead {
+            addr: Addr::new([a, b, c, d], u16::from_be_bytes([port_high, port_low])),
+            session: u32::from_be_bytes(session),
+        };
+        Some(Self {
+            rack,
+            membership: Membership::parse(membership)?,
+            lead: Some(lead),
+        })
+    }
 }
 
 /// A node's answer to a `status` packet, as JSON: it is for people and the placement.
@@ -183,6 +253,9 @@ pub struct NodeStatus {
     pub collecting: u32,
     /// vSSDs of these that refuse writes after a media failure.
     pub latched: u32,
+    /// The racks that its vSSDs belong to: one, unless the node came from another rack, or the registry was lost.
+    #[serde(default)]
+    pub racks: Vec<Uuid>,
     /// vSSDs beside these that cannot be read, and are not served.
     #[serde(default)]
     pub unreadable: u32,
@@ -220,8 +293,10 @@ mod tests {
         };
         for peers in [vec![], vec![peer], vec![peer; PEERS_MAX]] {
             for (generation, intent) in [0, 1, u32::MAX].into_iter().zip(Intent::ALL) {
+                let rack = Uuid::from_u128(u128::from(generation) << 99);
                 let open = Open {
                     intent,
+                    rack,
                     pages: 77,
                     channels: 3,
                     rows: 5,
@@ -249,12 +324,17 @@ mod tests {
                 addr: Addr::new([10, 0, 2, 1], 8888),
                 session: 77,
             };
-            for lead in [None, Some(lead)] {
-                let read = parse_config(&emit_config(&membership, lead));
-                assert_eq!(read, Some((membership.clone(), lead)));
+            for (lead, rack) in [(None, 0), (Some(lead), 0), (None, 9), (Some(lead), u128::MAX)] {
+                let config = Config {
+                    rack: Uuid::from_u128(rack),
+                    membership: membership.clone(),
+                    lead,
+                };
+                assert_eq!(Config::parse(&config.emit()), Some(config));
             }
         }
-        assert_eq!(parse_config(&[0; 5]), None);
+        assert_eq!(Config::parse(&[0; 5]), None);
+        assert_eq!(Config::parse(&CONFIG_TAG), None);
         assert_eq!(Open::parse(&[]), None);
         assert_eq!(Open::parse(&[4, 0, 0, 0, 1, 0, 0, 0, 1]), None);
         assert_eq!(Membership::parse(&[0; 10]), None);

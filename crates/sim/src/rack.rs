@@ -215,6 +215,7 @@ impl RackFleet {
             });
         }
         let stored = Snapshot {
+            rack: uuid::Uuid::from_u128(1),
             next_vssd: vssd,
             next_volume: records.len() as u32,
             volumes: records,

@@ -11,6 +11,8 @@ use anyhow::{Context, bail};
 use host::{Node, NodeConfig};
 use runtime::{CoreConfig, CoreHandle, HostSpec, Medium, StartError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -35,7 +37,8 @@ impl Says {
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP.
+/// SIGINT and SIGTERM, and SIGHUP of a process that was started at a terminal, which is gone then. Others have nothing to read anew, and
+/// go on.
 ///
 /// Until [`serving`](Signals::serving) there is nothing to write back, and each step of a start (formatting, a new
 /// volume's record) survives being cut: a signal ends the process at once, however long the step would take. From then
@@ -71,11 +74,30 @@ pub fn signals() -> anyhow::Result<Signals> {
     let (sender, received) = channel();
     let serves = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&serves);
-    ctrlc::set_handler(move || on_signal(&shared, &sender)).context("cannot handle signals")?;
+    let mut caught =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
+    let has_terminal = std::io::stderr().is_terminal();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in caught.forever() {
+                if signal != SIGHUP || has_terminal {
+                    on_signal(&shared, &sender);
+                }
+            }
+        })?;
     Ok(Signals { serves, received })
 }
 
-/// Runs on the thread of the signal handler.
+/// SIGINT, SIGTERM and SIGHUP set a flag from now on, and do nothing else.
+pub fn set_at_stop(flag: &Arc<AtomicBool>) {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // These can be caught.
+        let _ = signal_hook::flag::register(signal, Arc::clone(flag));
+    }
+}
+
+/// Runs on the thread that signals wake.
 fn on_signal(serves: &AtomicBool, sender: &Sender<()>) {
     if !serves.load(Ordering::SeqCst) {
         eprintln!("switchyard: stopped before it was ready: the next start completes what this one began");

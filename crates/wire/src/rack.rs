@@ -111,6 +111,8 @@ wire_enum! {
         Superseded = 24,
         /// Status: the vSSD collects; the replica that the reply's lba names has the page (RackBlox (Software)).
         Elsewhere = 25,
+        /// Status: the vSSD belongs to another rack.
+        Foreign = 26,
     }
 }
 

@@ -2,9 +2,10 @@
 //! repeated until it is answered.
 
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
-use rack::control::{Intent, NodeStatus, Open};
+use rack::control::{Intent, NodeStatus, Open, emit_rack};
 use rack::registry::SetRecord;
 use rack::replica::{Member, Membership};
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
 /// A request is sent again after this.
@@ -60,6 +61,8 @@ pub struct Control {
     /// Refusals of nodes, with reasons.
     pub failures: Vec<(Owner, VssdId, Code)>,
     send_at: Option<Instant>,
+    /// The rack that the vSSDs belong to; nil until it is known.
+    pub rack: Uuid,
 }
 
 /// Requests of the control path are numbered apart from the data path's.
@@ -82,6 +85,7 @@ impl Control {
             nodes,
             failures: Vec::new(),
             send_at: None,
+            rack: Uuid::nil(),
         }
     }
 
@@ -126,6 +130,7 @@ impl Control {
         });
         let open = Open {
             intent,
+            rack: self.rack,
             pages: set.pages,
             channels: set.channels,
             rows: set.rows,
@@ -139,7 +144,8 @@ impl Control {
 
     /// Deletes a vSSD.
     pub fn delete(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
-        self.ask(now, owner, vssd, self.addr(node), Op::Delete, Vec::new());
+        let record = emit_rack(self.rack);
+        self.ask(now, owner, vssd, self.addr(node), Op::Delete, record);
     }
 
     /// Deletes the vSSDs whose nodes are known.

@@ -44,6 +44,7 @@ impl Gateway {
     pub fn serve(&mut self, now: Instant, session: u32, snapshot: &Snapshot) {
         self.stand_by(now);
         self.traffic.flight.config.session = session;
+        self.traffic.flight.control.rack = snapshot.rack;
         self.traffic.leads = true;
         self.traffic.flight.tell(Kind::LeadTaken { session });
         for record in &snapshot.volumes {

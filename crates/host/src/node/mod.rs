@@ -25,11 +25,11 @@ use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
-use rack::control::{Intent, Lead, NodeStatus, Open, emit_config, parse_config};
-use rack::replica::Membership;
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, parse_rack};
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use units::Units;
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 
 /// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
@@ -128,14 +128,20 @@ struct Writing {
     failed: bool,
 }
 
-/// Facts of the superblock about a vSSD beyond its shape.
-type UnitOf = (Membership, Option<Lead>);
-
 /// The gateway that a request to open comes from.
 fn lead_of(header: &Header) -> Lead {
     Lead {
         addr: header.source,
         session: header.session,
+    }
+}
+
+/// The superblock's facts about a vSSD that is made.
+fn config_of_new(header: &Header, open: &Open) -> Config {
+    Config {
+        rack: open.rack,
+        membership: open.membership.clone(),
+        lead: Some(lead_of(header)),
     }
 }
 
@@ -195,7 +201,7 @@ impl Node {
             }
             let config = node.vssd_config(entry);
             match (
-                parse_config(&entry.config),
+                Config::parse(&entry.config),
                 Vssd::recover(config, node.pool.clone(), medium),
             ) {
                 (Some(config), Ok((flash, report))) => {
@@ -233,7 +239,7 @@ impl Node {
         if members[0] != entry {
             return;
         }
-        let lacks_config = |entry: &&&VssdEntry| parse_config(&entry.config).is_none();
+        let lacks_config = |entry: &&&VssdEntry| Config::parse(&entry.config).is_none();
         let configs: Vec<_> = members.iter().map(|entry| self.vssd_config(entry)).collect();
         let first = configs[0].clone();
         let recovered = match members.iter().find(lacks_config) {
@@ -252,7 +258,7 @@ impl Node {
         let group = self.units.group_on(&first, Some(shared));
         for (entry, (flash, report)) in members.into_iter().zip(vssds) {
             self.reports.push((entry.id, report));
-            let config = parse_config(&entry.config).expect("looked at above");
+            let config = Config::parse(&entry.config).expect("looked at above");
             self.start_unit(now, entry.id, config, flash, Some(group));
         }
     }
@@ -265,14 +271,7 @@ impl Node {
         config
     }
 
-    fn start_unit(
-        &mut self,
-        now: Instant,
-        vssd: VssdId,
-        (membership, lead): UnitOf,
-        flash: Vssd,
-        group: Option<usize>,
-    ) {
+    fn start_unit(&mut self, now: Instant, vssd: VssdId, config: Config, flash: Vssd, group: Option<usize>) {
         let identity = Identity {
             vssd,
             node: self.config.id,
@@ -280,8 +279,7 @@ impl Node {
             tor: self.config.tor,
             controller: self.config.controller,
             boot: self.ssd.boot(),
-            membership,
-            lead,
+            config,
         };
         let media_tag = (self.units.slots.len() as u64 + 1) << UNIT_SHIFT;
         let unit = Unit::new(now, identity, self.config.unit.clone(), flash, media_tag);
@@ -353,6 +351,7 @@ impl Node {
             pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
             unreadable: self.unreadable.len() as u32,
+            racks: self.racks(),
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -375,6 +374,22 @@ impl Node {
         }
         status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
         status
+    }
+
+    /// The racks that the vSSDs belong to, as far as that is known.
+    fn racks(&self) -> Vec<Uuid> {
+        let configs = self
+            .ssd
+            .vssds()
+            .iter()
+            .filter_map(|entry| Config::parse(&entry.config));
+        let mut racks: Vec<Uuid> = configs
+            .map(|config| config.rack)
+            .filter(|rack| !rack.is_nil())
+            .collect();
+        racks.sort_unstable();
+        racks.dedup();
+        racks
     }
 
     fn pages_per_channel(&self) -> u32 {
@@ -406,7 +421,7 @@ impl Node {
                 self.registered |= Some(header.source) != self.config.controller;
             }
             Op::Open => self.open_vssd(now, &packet),
-            Op::Delete => self.delete_vssd(now, header),
+            Op::Delete => self.delete_vssd(now, header, parse_rack(packet.record())),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
             _ => match self.units.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
@@ -504,19 +519,19 @@ impl Node {
         let Some(slot) = self.units.slots[index].as_mut() else {
             return;
         };
+        if slot.unit.identity().config.is_foreign_to(open.rack) {
+            return self.answer(&header, Code::Foreign);
+        }
         if !slot.unit.fence(&header) {
             return self.answer(&header, Code::Superseded);
         }
-        if slot.closing.is_none()
-            && slot
-                .unit
-                .identity()
-                .lead
-                .is_none_or(|lead| lead.addr != header.source)
-        {
+        // One that an earlier version has made belongs to the rack that opens it.
+        let is_claimed = slot.unit.claim(open.rack);
+        let lead = slot.unit.identity().config.lead;
+        if slot.closing.is_none() && (is_claimed || lead.is_none_or(|lead| lead.addr != header.source)) {
             return self.change_lead(header);
         }
-        let known = &slot.unit.identity().membership;
+        let known = &slot.unit.identity().config.membership;
         let code = if slot.closing.is_some() {
             Code::Busy
         } else if slot.unit.flash().logical_pages() != open.pages
@@ -554,7 +569,11 @@ impl Node {
     fn config_of(&self, vssd: VssdId, lead: Option<Lead>) -> Option<Vec<u8>> {
         let slot = self.units.slots[*self.units.index.get(&vssd.0)? as usize].as_ref()?;
         let identity = slot.unit.identity();
-        Some(emit_config(&identity.membership, lead.or(identity.lead)))
+        let config = Config {
+            lead: lead.or(identity.config.lead),
+            ..identity.config.clone()
+        };
+        Some(config.emit())
     }
 
     /// The replica set has other members from now on. The gateway asks again, and is answered when that is durable.
@@ -598,7 +617,11 @@ impl Node {
     }
 
     #[cold]
-    fn delete_vssd(&mut self, now: Instant, header: Header) {
+    fn delete_vssd(&mut self, now: Instant, header: Header, rack: Uuid) {
+        if self.is_foreign(header.vssd, rack) {
+            // The one that is asked for is not here.
+            return self.answer(&header, Code::SoftOrOk);
+        }
         let unit = |index: &u32| self.units.slots[*index as usize].as_ref().map(|slot| &slot.unit);
         let known = self.units.index.get(&header.vssd.0);
         if known
@@ -626,6 +649,13 @@ impl Node {
                 self.close_if_quiet(now, index as usize);
             }
         }
+    }
+
+    /// True if there is a vSSD of this number that belongs to another rack.
+    fn is_foreign(&self, vssd: VssdId, rack: Uuid) -> bool {
+        let entry = self.ssd.vssds().iter().find(|entry| entry.id == vssd);
+        let config = entry.and_then(|entry| Config::parse(&entry.config));
+        config.is_some_and(|config| config.is_foreign_to(rack))
     }
 
     fn remember_deleted(&mut self, vssd: VssdId) {
@@ -679,7 +709,7 @@ impl Node {
         let Some(job) = self.jobs.pop_front() else { return };
         let changed = match &job {
             Job::Open(header, open) => {
-                let (id, config) = (header.vssd, emit_config(&open.membership, Some(lead_of(header))));
+                let (id, config) = (header.vssd, config_of_new(header, open).emit());
                 let created = match open.rows {
                     // Whose blocks its group would have is not known.
                     1.. if self.has_unreadable_group() => Err(CreateError::Full),
@@ -815,7 +845,7 @@ impl Node {
                     .find(|entry| entry.id == header.vssd)
                     .cloned();
                 let entry = entry.expect("created before it was written");
-                let config_of_new = (open.membership, Some(lead_of(&header)));
+                let config_of_new = config_of_new(&header, &open);
                 let config = self.vssd_config(&entry);
                 let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
                 let group = shared.then(|| self.units.group_on(&config, None));
@@ -849,7 +879,7 @@ impl Node {
             .map(|unit| {
                 let identity = unit.identity();
                 let mut replicas = [None; 2];
-                for (place, peer) in replicas.iter_mut().zip(&identity.membership.peers) {
+                for (place, peer) in replicas.iter_mut().zip(&identity.config.membership.peers) {
                     *place = Some((peer.vssd, peer.addr));
                 }
                 Registration {

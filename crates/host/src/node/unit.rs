@@ -17,13 +17,14 @@ use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, t
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::Lead;
+use rack::control::{Config, Lead};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::predictor::Predictor;
 use rack::replica::{Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::VecDeque;
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// How a vSSD is served.
@@ -60,10 +61,8 @@ pub struct Identity {
     pub controller: Option<Addr>,
     /// The node's incarnation.
     pub boot: u32,
-    /// The other replicas.
-    pub membership: Membership,
-    /// The gateway that has it, as the superblock knows it.
-    pub lead: Option<Lead>,
+    /// What the superblock knows of it.
+    pub config: Config,
 }
 
 #[derive(Debug)]
@@ -140,7 +139,7 @@ impl Unit {
             node: identity.node,
             boot: identity.boot,
         };
-        let replica = Replica::new(now, me, &identity.membership);
+        let replica = Replica::new(now, me, &identity.config.membership);
         let limits = Limits {
             cache_pages: config.cache_pages,
             write_depth: config.write_depth,
@@ -159,7 +158,7 @@ impl Unit {
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
-            dedup: Dedup::after(identity.lead.map_or(0, |lead| lead.session)),
+            dedup: Dedup::after(identity.config.lead.map_or(0, |lead| lead.session)),
             held: Held::new(Buffered::new(now, flash, limits, media_tag)),
             identity,
             config,
@@ -673,7 +672,7 @@ impl Unit {
             let (vssd, page) = (self.identity.vssd, lpn.0);
             out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page }));
         }
-        for peer in 0..self.identity.membership.peers.len() {
+        for peer in 0..self.identity.config.membership.peers.len() {
             self.replica.pull(peer, lpn);
         }
         self.answer(header, Code::Damaged, out);
@@ -791,6 +790,7 @@ impl Unit {
         }
         let is_peer = |vssd: &VssdId| {
             self.identity
+                .config
                 .membership
                 .peers
                 .iter()
@@ -813,7 +813,7 @@ impl Unit {
 
     /// The peers are at other addresses; false if they are other peers.
     pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.membership.peers;
+        let known = &mut self.identity.config.membership.peers;
         let is_known = |new: &Member| {
             known
                 .iter()
@@ -836,7 +836,7 @@ impl Unit {
         out: &mut VecDeque<Output>,
     ) {
         self.replica.change_members(now, &membership, again);
-        self.identity.membership = membership;
+        self.identity.config.membership = membership;
         self.pump(now, out);
     }
 
@@ -853,7 +853,17 @@ impl Unit {
 
     /// The superblock says so.
     pub fn set_lead(&mut self, lead: Lead) {
-        self.identity.lead = Some(lead);
+        self.identity.config.lead = Some(lead);
+    }
+
+    /// It belongs to this rack from now on, if it belonged to none that is known. True if that is new.
+    pub fn claim(&mut self, rack: Uuid) -> bool {
+        let known = &mut self.identity.config.rack;
+        let is_new = known.is_nil() && !rack.is_nil();
+        if is_new {
+            *known = rack;
+        }
+        is_new
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Units {
 /// The same on every server for the members of one replica set.
 fn order_of(unit: &Unit) -> u32 {
     let identity = unit.identity();
-    let peers = identity.membership.peers.iter().map(|peer| peer.vssd.0);
+    let peers = identity.config.membership.peers.iter().map(|peer| peer.vssd.0);
     peers.fold(identity.vssd.0, u32::min)
 }
 

@@ -37,6 +37,21 @@ impl Census {
         Ok(nodes)
     }
 
+    /// The same, to place vSSDs. Nothing is placed beside vSSDs of another rack: the switch knows vSSDs by their numbers, which each rack
+    /// gives by itself.
+    pub fn ask_to_place(&mut self, sight: &Sight) -> Result<Vec<NodeAnswer>, Step> {
+        let nodes = self.ask(sight)?;
+        let own = sight.records.rack;
+        let is_foreign = |node: &&NodeAnswer| {
+            let racks = node.last.iter().flat_map(|(_, status)| &status.racks);
+            !own.is_nil() && racks.into_iter().any(|&rack| rack != own)
+        };
+        match nodes.iter().find(is_foreign) {
+            Some(node) => Err(Step::Finish(Err(Refusal::ForeignNode(node.node)))),
+            None => Ok(nodes),
+        }
+    }
+
     /// Asks anew.
     pub fn again(&mut self) {
         self.asked = None;

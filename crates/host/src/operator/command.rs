@@ -150,6 +150,13 @@ pub enum Refusal {
         "volume `{0}` gives back what an earlier resize took: some nodes do not answer, `switchyard status` shows which"
     )]
     Growing(String),
+    /// A node has vSSDs of another rack.
+    #[error(
+        "node {} has vSSDs that belong to another rack, or to this one before its registry was lost, and may hold data: put \
+         that registry back, or start the node with an empty medium",
+        .0.0
+    )]
+    ForeignNode(NodeId),
     /// An exchange was undone.
     #[error("nothing was exchanged: {0}")]
     NotExchanged(NotExchanged),
@@ -224,6 +231,9 @@ fn reason(code: Code) -> &'static str {
         Code::NoSpace => "the node has no free channels or flash for it",
         Code::Latched => "the node's medium failed",
         Code::Damaged => "its metadata is damaged, as `switchyard verify` shows",
+        Code::Foreign => {
+            "it belongs to another rack, or to this one before its registry was lost, and may hold data: put that registry back"
+        }
         Code::Refused => "the node has it with another size or other replicas",
         _ => "the node refuses it",
     }

@@ -78,7 +78,7 @@ impl Create {
         let place_by = *self.place_by.get_or_insert(sight.now + new.nodes_within);
         let nodes = match self.nodes.take() {
             Some(nodes) => nodes,
-            None => self.census.ask(sight)?,
+            None => self.census.ask_to_place(sight)?,
         };
         let mut next = sight.records.clone();
         let space = Space {

@@ -115,7 +115,7 @@ impl Resize {
         if need <= have {
             return Ok(sight.change(|next| set_size(next, id, self.size_bytes)));
         }
-        let nodes = self.census.ask(sight)?;
+        let nodes = self.census.ask_to_place(sight)?;
         let software = record.sets.first().is_some_and(|set| set.rows > 0);
         let space = Space {
             isolation: if software {

@@ -8,6 +8,7 @@ use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open};
 use rack::replica::Membership;
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
 const GEOMETRY: Geometry = Geometry {
@@ -67,6 +68,7 @@ impl World {
     pub fn open(&mut self, intent: Intent) {
         let open = Open {
             intent,
+            rack: Uuid::nil(),
             pages: 500,
             channels: 1,
             rows: 0,

@@ -8,6 +8,7 @@ mod saved;
 mod text;
 
 use crate::failure::Failure;
+use crate::launch;
 use crate::out;
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -128,9 +129,8 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
         quiet_output: args.json,
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
     // A second Ctrl-C is the program's, which gets every one of them.
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    launch::set_at_stop(&stop);
     let found = session::run(&options, &stop, |_| {})?;
     tell(args, &Summary::new(&found, named)?)?;
     if let Some(status) = found.status

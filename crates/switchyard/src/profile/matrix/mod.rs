@@ -8,6 +8,7 @@ mod measure;
 mod page;
 
 use crate::failure::Failure;
+use crate::launch;
 use crate::out;
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -104,9 +105,8 @@ pub fn run(args: &MatrixArgs) -> anyhow::Result<()> {
     }
     let begin = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
     // What was made on the device is undone in any case.
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    launch::set_at_stop(&stop);
     let lock = File::open(&args.out)?;
     if lock.try_lock().is_err() {
         bail!(Failure::InUse(format!(
