@@ -837,32 +837,35 @@ impl Node {
                 }
                 self.answer(&header, Code::Busy);
             }
-            Job::Open(header, open) => {
-                let entry = self
-                    .ssd
-                    .vssds()
-                    .iter()
-                    .find(|entry| entry.id == header.vssd)
-                    .cloned();
-                let entry = entry.expect("created before it was written");
-                let config_of_new = config_of_new(&header, &open);
-                let config = self.vssd_config(&entry);
-                let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
-                let group = shared.then(|| self.units.group_on(&config, None));
-                let flash = match group {
-                    None => Vssd::create(config, pool),
-                    Some(group) => self.units.create_member(config, pool, group),
-                };
-                self.start_unit(now, header.vssd, config_of_new, flash, group);
-                self.tell(event::Kind::VssdCreated {
-                    vssd: header.vssd,
-                    pages: open.pages,
-                });
-                self.register(now);
-                self.answer(&header, Code::Busy);
-            }
+            Job::Open(header, open) => self.made(now, header, open),
         }
         self.next_job();
+    }
+
+    /// The superblock has a new vSSD.
+    fn made(&mut self, now: Instant, header: Header, open: Open) {
+        let entry = self
+            .ssd
+            .vssds()
+            .iter()
+            .find(|entry| entry.id == header.vssd)
+            .cloned();
+        let entry = entry.expect("created before it was written");
+        let config_of_new = config_of_new(&header, &open);
+        let config = self.vssd_config(&entry);
+        let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
+        let group = shared.then(|| self.units.group_on(&config, None));
+        let flash = match group {
+            None => Vssd::create(config, pool),
+            Some(group) => self.units.create_member(config, pool, group),
+        };
+        self.start_unit(now, header.vssd, config_of_new, flash, group);
+        self.tell(event::Kind::VssdCreated {
+            vssd: header.vssd,
+            pages: open.pages,
+        });
+        self.register(now);
+        self.answer(&header, Code::Busy);
     }
 
     /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
