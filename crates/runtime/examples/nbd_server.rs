@@ -99,8 +99,10 @@ impl Machine for SparseVolume {
     type Output = Output;
 
     fn handle(&mut self, _now: Instant, input: Input) {
-        let Input::Request(request) = input else {
-            unreachable!("the core has no other host, medium or rack")
+        let request = match input {
+            Input::Request(request) => request,
+            Input::ClientGone(_) => return,
+            Input::Packet(_) | Input::Media(_) => unreachable!("the core has no other host, medium or rack"),
         };
         let result = self.execute(&request);
         self.replies.push_back(Output::Reply(BlockReply {

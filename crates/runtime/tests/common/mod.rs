@@ -251,8 +251,10 @@ impl Machine for MemoryGateway {
     type Output = Output;
 
     fn handle(&mut self, _now: Instant, input: Input) {
-        let Input::Request(request) = input else {
-            panic!("only requests are sent to it")
+        let request = match input {
+            Input::Request(request) => request,
+            Input::ClientGone(_) => return,
+            Input::Packet(_) | Input::Media(_) => panic!("only clients turn to it"),
         };
         if self.holds {
             self.held.push(request);
