@@ -231,7 +231,7 @@ impl Awake {
         }
     }
 
-    /// What began at this time has just ended; the time that passed before it since the last end.
+    /// A write or read that began at this time has just ended. The pause before it, since the last one ended.
     fn pause(&mut self, began_ns: u64) -> u64 {
         let before_ns = mem::replace(&mut self.ended_ns, now().as_nanos());
         began_ns.saturating_sub(before_ns)

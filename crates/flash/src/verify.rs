@@ -6,7 +6,7 @@ use crate::checkpoint::Loaded;
 use crate::layout::{Layout, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::recover::{self, Finding};
-use crate::ssd::{OpenError, Slot, Ssd, VssdEntry, read_slot};
+use crate::ssd::{OpenError, SLOTS, Slot, Ssd, VssdEntry, read_slot};
 use base::{Device, Lpn, VssdId};
 
 /// How far a verification is.
@@ -67,7 +67,7 @@ pub fn verify(
 ) -> Result<VerifyReport, OpenError> {
     let (ssd, _) = Ssd::load(medium, page_bytes)?;
     let mut report = VerifyReport::default();
-    for slot in 0..2 {
+    for slot in 0..SLOTS {
         if !matches!(read_slot(medium, slot)?, Slot::Valid(_)) {
             report.problems.push(Problem {
                 what: "a superblock slot is damaged",

@@ -539,9 +539,7 @@ fn a_disk_keeps_its_size_and_a_node_keeps_its_medium() {
     let mut ssd = Ssd::open(&mut image, PAGE_BYTES).expect("formatted");
     ssd.create(base::VssdId(9), 1, 100, b"replicas".to_vec())
         .expect("it fits");
-    for (offset, bytes) in ssd.superblock_pages() {
-        image.write_at(offset, &bytes).expect("inside");
-    }
+    ssd.store(&mut image).expect("inside");
     assert!(matches!(DiskEntry::open(&mut image, None), Err(DiskError::Rack)));
 }
 

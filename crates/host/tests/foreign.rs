@@ -7,20 +7,13 @@ use rack::control::{Intent, Open, emit_rack};
 use rack::replica::Membership;
 use support::World;
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Op};
 
 const OURS: Uuid = Uuid::from_u128(7);
 const THEIRS: Uuid = Uuid::from_u128(8);
 const VSSD: VssdId = VssdId(3);
 
 fn ask(world: &mut World, op: Op, rack: Uuid) -> Code {
-    let request = 1000 + world.replies.len() as u64;
-    let header = Header {
-        request,
-        source: world.gateway.0,
-        session: world.gateway.1,
-        ..Header::new(op, VSSD)
-    };
     let open = Open {
         intent: Intent::Create,
         rack,
@@ -33,10 +26,7 @@ fn ask(world: &mut World, op: Op, rack: Uuid) -> Code {
         Op::Open => open.emit(),
         _ => emit_rack(rack),
     };
-    world.send(Packet::with_record(header, record));
-    let mut replies = world.replies.iter();
-    let answer = replies.find(|reply| reply.request == request);
-    answer.expect("it is answered").code
+    world.ask(op, VSSD, record)
 }
 
 /// bug: a rack whose registry was lost made volumes of the vSSDs of the one before, and showed the data there to new users. fix: a vSSD

@@ -8,7 +8,7 @@ use rack::control::{Intent, Open};
 use rack::replica::Membership;
 use support::{VSSD, World};
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Op};
 
 const OTHER: VssdId = VssdId(2);
 /// Behind two slots of the superblock.
@@ -17,13 +17,6 @@ const CHECKPOINTS_AT: usize = 2 * 20_480;
 const OOB_AT: usize = CHECKPOINTS_AT + 2 * 2 * 7 * PAGE_BYTES;
 
 fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
-    let request = 1000 + world.replies.len() as u64;
-    let header = Header {
-        request,
-        source: world.gateway.0,
-        session: world.gateway.1,
-        ..Header::new(op, vssd)
-    };
     let open = Open {
         intent: Intent::Create,
         rack: Uuid::nil(),
@@ -33,10 +26,7 @@ fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
         membership: Membership::default(),
     };
     let record = if op == Op::Open { open.emit() } else { Vec::new() };
-    world.send(Packet::with_record(header, record));
-    let mut replies = world.replies.iter();
-    let answer = replies.find(|reply| reply.request == request);
-    answer.expect("it is answered").code
+    world.ask(op, vssd, record)
 }
 
 /// bug: a damaged page of one vSSD's metadata kept its node, and all others on it, from starting. fix: that one is left out.

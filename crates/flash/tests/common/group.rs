@@ -62,9 +62,7 @@ pub fn image(geometry: Geometry, page_bytes: usize, rows: &[u32]) -> (Vec<u8>, V
         );
         first += count;
     }
-    for (offset, bytes) in ssd.superblock_pages() {
-        medium.write_at(offset, &bytes).expect("in range");
-    }
+    ssd.store(&mut medium).expect("in range");
     let configs = ssd.vssds().iter();
     let configs = configs.map(|entry| VssdConfig::new(entry, &geometry, page_bytes));
     (medium, configs.collect())

@@ -188,9 +188,7 @@ pub fn image(geometry: Geometry, page_bytes: usize) -> (Vec<u8>, VssdConfig) {
         .create(VssdId(1), geometry.channels, pages, vec![])
         .expect("fits")
         .clone();
-    for (offset, bytes) in ssd.superblock_pages() {
-        medium.write_at(offset, &bytes).expect("in range");
-    }
+    ssd.store(&mut medium).expect("in range");
     let config = VssdConfig::new(&entry, &geometry, page_bytes);
     (medium, config)
 }

@@ -79,8 +79,8 @@ impl Volume {
         self.sets[sets.clone()].iter().map(|set| set.losses).sum()
     }
 
-    /// True if a request that ends well has to fail: pages that it has changed may be lost, as a set has lost its memory before the last
-    /// one was changed; or it is a flush, and its client has not been told of a loss.
+    /// True if a request that ends well has to fail. A set has lost its memory while a mutation was under way, and pages of the mutation may
+    /// be lost. Or a flush has to tell its client of a loss.
     pub fn has_lost(&mut self, request: &Request) -> bool {
         match (request.op, request.before) {
             (BlockOp::Flush, Some(acked)) => self.losses.tell(request.client, acked),

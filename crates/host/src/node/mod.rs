@@ -438,7 +438,7 @@ impl Node {
         }
     }
 
-    /// What is said of a vSSD that is not served.
+    /// The node answers this to requests for a vSSD that it does not serve.
     fn code_of_absent(&self, vssd: VssdId) -> Code {
         match self.unreadable.contains(&vssd) {
             true => Code::Damaged,

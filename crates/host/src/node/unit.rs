@@ -61,7 +61,7 @@ pub struct Identity {
     pub controller: Option<Addr>,
     /// The node's incarnation.
     pub boot: u32,
-    /// What the superblock knows of it.
+    /// The superblock's facts about it.
     pub config: Config,
 }
 

@@ -77,6 +77,21 @@ impl World {
         self.send(Packet::with_record(self.header(Op::Open, 0), open.emit()));
     }
 
+    /// Asks about a vSSD; what the node answers.
+    pub fn ask(&mut self, op: Op, vssd: VssdId, record: Vec<u8>) -> Code {
+        let request = 1000 + self.replies.len() as u64;
+        let header = Header {
+            request,
+            source: self.gateway.0,
+            session: self.gateway.1,
+            ..Header::new(op, vssd)
+        };
+        self.send(Packet::with_record(header, record));
+        let mut replies = self.replies.iter();
+        let answer = replies.find(|reply| reply.request == request);
+        answer.expect("it is answered").code
+    }
+
     fn header(&self, op: Op, request: u64) -> Header {
         Header {
             request,
