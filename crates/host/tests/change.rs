@@ -126,7 +126,7 @@ impl World {
     }
 
     fn state(&self) -> ChangeState {
-        self.gateway.change_state(VOLUME)
+        self.gateway.change_states(VOLUME)[0]
     }
 }
 

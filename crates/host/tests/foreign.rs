@@ -3,8 +3,8 @@
 mod support;
 
 use base::VssdId;
-use rack::control::{Intent, Open, emit_rack};
-use rack::replica::Membership;
+use rack::control::{Intent, Open, Terms, emit_rack};
+use rack::membership::Membership;
 use support::World;
 use uuid::Uuid;
 use wire::rack::{Code, Op};
@@ -21,6 +21,7 @@ fn ask(world: &mut World, op: Op, rack: Uuid) -> Code {
         channels: 1,
         rows: 0,
         membership: Membership::default(),
+        terms: Terms::default(),
     };
     let record = match op {
         Op::Open => open.emit(),

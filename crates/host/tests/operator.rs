@@ -87,6 +87,7 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
     let operator = OperatorConfig {
         role: Role::Alone { session },
         exchange_within: None,
+        heal: None,
     };
     (gateway, Operator::new(now, operator))
 }

@@ -42,7 +42,7 @@ fn a_latched_vssd_counts_as_quiet() {
     world.write(2, 1);
     world.writes_fail = true;
     world.drain();
-    assert_eq!(world.node.status().latched, 1);
+    assert_eq!(world.node.status(base::Instant::ZERO).latched, 1);
     assert!(world.node.is_quiet());
 }
 

@@ -7,8 +7,8 @@ use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, No
 use flash::{Geometry, Ssd};
 use host::node::{Node, NodeConfig};
 use host::{Input, Output};
-use rack::control::{Intent, Open};
-use rack::replica::Membership;
+use rack::control::{Intent, Open, Terms};
+use rack::membership::Membership;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -131,6 +131,7 @@ impl World {
                 generation: 1,
                 peers: Vec::new(),
             },
+            terms: Terms::default(),
         };
         self.ask(Op::Open, vssd, open.emit(), fate)
     }

@@ -4,8 +4,8 @@ mod support;
 
 use base::VssdId;
 use base::limits::PAGE_BYTES;
-use rack::control::{Intent, Open};
-use rack::replica::Membership;
+use rack::control::{Intent, Open, Terms};
+use rack::membership::Membership;
 use support::{VSSD, World};
 use uuid::Uuid;
 use wire::rack::{Code, Op};
@@ -24,6 +24,7 @@ fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
         channels: 1,
         rows: 0,
         membership: Membership::default(),
+        terms: Terms::default(),
     };
     let record = if op == Op::Open { open.emit() } else { Vec::new() };
     world.ask(op, vssd, record)
@@ -44,7 +45,7 @@ fn a_vssd_that_cannot_be_read_stops_no_other() {
     medium[CHECKPOINTS_AT..OOB_AT].fill(0xee);
     let mut world = World::start(medium);
     assert_eq!(world.node.unreadable(), [VSSD]);
-    assert_eq!(world.node.status().unreadable, 1);
+    assert_eq!(world.node.status(base::Instant::ZERO).unreadable, 1);
     assert_eq!(ask(&mut world, Op::Read, VSSD), Code::Damaged);
     assert_eq!(
         ask(&mut world, Op::Open, VSSD),

@@ -5,6 +5,9 @@
 //! undecided, are replayed to all (Hermes rule 7). A range is done when none of its differences is left; the replica
 //! serves when all ranges of all peers are done in one epoch. The peer keeps no state for this.
 //!
+//! A replica that was expelled and comes back *yields*: what it has beyond its peers was never acknowledged, or has been
+//! told to be lost, so it asks the coordinator to overrule that.
+//!
 //! Digest record: per page its version (8 bytes, big endian). Answer: pages covered (2 bytes), then per difference the
 //! page's offset in the range (2 bytes), its version (8 bytes) and 1 if it is decided there, else 0.
 
@@ -25,6 +28,8 @@ enum Wanted {
     Pulled(Version),
     /// Replayed and decided; `started` once the replay is under way.
     Replayed { started: bool },
+    /// A later version than ours.
+    Overruled(Version),
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +53,8 @@ pub(crate) enum Ask {
     Pull(usize, Lpn),
     /// Replay a page to all peers.
     Replay(Lpn),
+    /// Ask the coordinator for a later version of a page than ours.
+    Overrule(Lpn, Version),
 }
 
 /// Progress with each peer.
@@ -93,6 +100,7 @@ impl CatchUp {
             progress.wanted.retain(|&(lpn, wanted)| match wanted {
                 Wanted::Pulled(least) => store.newest(lpn) < least,
                 Wanted::Replayed { started } => !(started && is_decided(lpn)),
+                Wanted::Overruled(ours) => store.newest(lpn) <= ours,
             });
             if progress.done || progress.asked || !progress.wanted.is_empty() {
                 continue;
@@ -115,8 +123,11 @@ impl CatchUp {
                 self.ask(peer, store);
             }
             let wanted = self.peers[peer].wanted.iter();
-            let pulled = wanted.filter(|(_, wanted)| matches!(wanted, Wanted::Pulled(_)));
-            self.asks.extend(pulled.map(|&(lpn, _)| Ask::Pull(peer, lpn)));
+            self.asks.extend(wanted.filter_map(|&(lpn, wanted)| match wanted {
+                Wanted::Pulled(_) => Some(Ask::Pull(peer, lpn)),
+                Wanted::Overruled(ours) => Some(Ask::Overrule(lpn, ours)),
+                Wanted::Replayed { .. } => None,
+            }));
         }
     }
 
@@ -129,8 +140,15 @@ impl CatchUp {
     }
 
     /// A peer answered a digest from page `first` on: pull the pages that are newer there, replay those that are newer
-    /// here or undecided there. False if nobody asked.
-    pub(crate) fn answered(&mut self, peer: usize, first: Lpn, answer: &[u8], store: &impl Store) -> bool {
+    /// here or undecided there; one that `yields` has those overruled that are newer here. False if nobody asked.
+    pub(crate) fn answered(
+        &mut self,
+        peer: usize,
+        first: Lpn,
+        answer: &[u8],
+        store: &impl Store,
+        yields: bool,
+    ) -> bool {
         let progress = &mut self.peers[peer];
         let Some((covered, differences)) = answer.split_first_chunk::<2>() else {
             return false;
@@ -153,6 +171,9 @@ impl CatchUp {
             if theirs > ours {
                 progress.wanted.push((lpn, Wanted::Pulled(theirs)));
                 self.asks.push_back(Ask::Pull(peer, lpn));
+            } else if ours > theirs && yields {
+                progress.wanted.push((lpn, Wanted::Overruled(ours)));
+                self.asks.push_back(Ask::Overrule(lpn, ours));
             } else if ours > Version::NONE {
                 progress.wanted.push((lpn, Wanted::Replayed { started: false }));
                 self.asks.push_back(Ask::Replay(lpn));
@@ -162,12 +183,13 @@ impl CatchUp {
     }
 }
 
-/// The answer of a serving member to a digest from page `first` on: the pages that differ.
+/// A member's answer to a digest from page `first` on: the pages that differ. Of one that `yields` no page counts.
 pub(crate) fn answer(
     first: Lpn,
     digest: &[u8],
     store: &impl Store,
     is_decided: impl Fn(Lpn) -> bool,
+    yields: bool,
 ) -> Vec<u8> {
     let mut covered = 0u16;
     let mut answer = vec![0; 2];
@@ -180,7 +202,7 @@ pub(crate) fn answer(
         covered += 1;
         let theirs = Version(u64::from_be_bytes(*bytes.first_chunk().expect("chunks of 8")));
         let (ours, is_decided) = (store.newest(lpn), is_decided(lpn));
-        if theirs != ours || !is_decided {
+        if !yields && (theirs != ours || !is_decided) {
             answer.extend_from_slice(&(offset as u16).to_be_bytes());
             answer.extend_from_slice(&ours.0.to_be_bytes());
             answer.push(u8::from(is_decided));

@@ -1,7 +1,7 @@
 //! Control records between gateway and node. Layouts: `docs/format/rack-packet.md`.
 
-use crate::replica::{Member, Membership, PEERS_MAX};
-use base::{Addr, NodeId, VssdId};
+use crate::membership::{GENERATION_BYTES, MEMBER_BYTES, Membership};
+use base::Addr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -43,15 +43,45 @@ pub struct Open {
     pub rows: u32,
     /// The other replicas.
     pub membership: Membership,
+    /// What else the membership asks for.
+    pub terms: Terms,
+}
+
+/// How a member takes a membership.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// A member was expelled, and may read until its leases have lapsed: no write is complete before.
+    pub expels: bool,
+    /// The vSSD joins the others, and what it had before counts for nothing ([`crate::replica::Replica::yield_all`]).
+    pub yields: bool,
+}
+
+impl Terms {
+    const EXPELS: u8 = 1;
+    const YIELDS: u8 = 2;
+
+    fn to_byte(self) -> u8 {
+        (u8::from(self.expels) * Self::EXPELS) | (u8::from(self.yields) * Self::YIELDS)
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        let known = byte & !(Self::EXPELS | Self::YIELDS) == 0;
+        known.then_some(Self {
+            expels: byte & Self::EXPELS != 0,
+            yields: byte & Self::YIELDS != 0,
+        })
+    }
 }
 
 /// A bit of the intent: the rack's id follows.
 const RACK_BIT: u8 = 0x80;
+/// A bit of the intent: the terms follow.
+const TERMS_BIT: u8 = 0x40;
 const RACK_BYTES: usize = 16;
 /// Begins a vSSD's facts in a superblock that have the rack's id. Facts without it begin with a generation or a number, which are small.
 const CONFIG_TAG: [u8; 2] = [0xff, 1];
-const MEMBER_BYTES: usize = 11;
-const GENERATION_BYTES: usize = 4;
+/// As [`CONFIG_TAG`], with terms behind the rack's id.
+const CONFIG_TERMS_TAG: [u8; 2] = [0xff, 2];
 /// Place of the rows in the number of channels: a node that does not know rows has too few channels.
 const ROWS_SHIFT: u32 = 16;
 
@@ -62,6 +92,10 @@ impl Open {
         if !self.rack.is_nil() {
             bytes[0] |= RACK_BIT;
             bytes.extend_from_slice(self.rack.as_bytes());
+        }
+        if self.terms != Terms::default() {
+            bytes[0] |= TERMS_BIT;
+            bytes.push(self.terms.to_byte());
         }
         bytes.extend_from_slice(&self.pages.to_be_bytes());
         let channels = self.rows << ROWS_SHIFT | self.channels;
@@ -77,15 +111,20 @@ impl Open {
             0 => (Uuid::nil(), rest),
             _ => take_rack(rest)?,
         };
+        let (terms, rest) = match intent & TERMS_BIT {
+            0 => (Terms::default(), rest),
+            _ => take_terms(rest)?,
+        };
         let (pages, rest) = rest.split_first_chunk()?;
         let (channels, rest) = rest.split_first_chunk()?;
         Some(Self {
-            intent: *Intent::ALL.get(usize::from(*intent & !RACK_BIT))?,
+            intent: *Intent::ALL.get(usize::from(*intent & !(RACK_BIT | TERMS_BIT)))?,
             rack,
             pages: u32::from_be_bytes(*pages),
             channels: u32::from_be_bytes(*channels) & ((1 << ROWS_SHIFT) - 1),
             rows: u32::from_be_bytes(*channels) >> ROWS_SHIFT,
             membership: Membership::parse(rest)?,
+            terms,
         })
     }
 }
@@ -108,50 +147,9 @@ fn take_rack(bytes: &[u8]) -> Option<(Uuid, &[u8])> {
     Some((Uuid::from_bytes(*rack), rest))
 }
 
-impl Membership {
-    /// As the `open` record carries it and a node's superblock keeps it: the peers, and before them the generation, if
-    /// there was a change since the set was made.
-    pub fn emit(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(GENERATION_BYTES + self.peers.len() * MEMBER_BYTES);
-        if self.generation > 0 {
-            bytes.extend_from_slice(&self.generation.to_be_bytes());
-        }
-        for member in &self.peers {
-            bytes.extend_from_slice(&member.vssd.0.to_be_bytes());
-            bytes.push(member.node.0);
-            bytes.extend_from_slice(&member.addr.ip.to_be_bytes());
-            bytes.extend_from_slice(&member.addr.port.to_be_bytes());
-        }
-        bytes
-    }
-
-    /// Reads what [`emit`](Membership::emit) wrote, `None` if it is malformed.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (generation, members) = match bytes.len() % MEMBER_BYTES {
-            0 => (0, bytes),
-            GENERATION_BYTES => {
-                let (generation, rest) = bytes.split_first_chunk()?;
-                (u32::from_be_bytes(*generation), rest)
-            }
-            _ => return None,
-        };
-        let chunks = members.chunks_exact(MEMBER_BYTES);
-        if chunks.len() > PEERS_MAX {
-            return None;
-        }
-        let member = |chunk: &[u8]| Member {
-            vssd: VssdId(u32::from_be_bytes([chunk[0], chunk[1], chunk[2], chunk[3]])),
-            node: NodeId(chunk[4]),
-            addr: Addr::new(
-                [chunk[5], chunk[6], chunk[7], chunk[8]],
-                u16::from_be_bytes([chunk[9], chunk[10]]),
-            ),
-        };
-        Some(Self {
-            generation,
-            peers: chunks.map(member).collect(),
-        })
-    }
+fn take_terms(bytes: &[u8]) -> Option<(Terms, &[u8])> {
+    let (terms, rest) = bytes.split_first()?;
+    Some((Terms::from_byte(*terms)?, rest))
 }
 
 /// The gateway that has a vSSD: nobody with a lower session changes it any more.
@@ -174,6 +172,8 @@ pub struct Config {
     pub membership: Membership,
     /// The gateway that has it, if known.
     pub lead: Option<Lead>,
+    /// How it took the membership, as far as that is not over.
+    pub terms: Terms,
 }
 
 impl Config {
@@ -185,7 +185,11 @@ impl Config {
     /// As the superblock keeps it.
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if !self.rack.is_nil() {
+        if self.terms != Terms::default() {
+            bytes.extend_from_slice(&CONFIG_TERMS_TAG);
+            bytes.extend_from_slice(self.rack.as_bytes());
+            bytes.push(self.terms.to_byte());
+        } else if !self.rack.is_nil() {
             bytes.extend_from_slice(&CONFIG_TAG);
             bytes.extend_from_slice(self.rack.as_bytes());
         }
@@ -200,9 +204,15 @@ impl Config {
 
     /// Reads what [`emit`](Config::emit) wrote, `None` if it is malformed. The length tells whether there is a [`Lead`].
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (rack, bytes) = match bytes.strip_prefix(&CONFIG_TAG) {
-            Some(rest) => take_rack(rest)?,
-            None => (Uuid::nil(), bytes),
+        let (rack, terms, bytes) = if let Some(rest) = bytes.strip_prefix(&CONFIG_TERMS_TAG) {
+            let (rack, rest) = take_rack(rest)?;
+            let (terms, rest) = take_terms(rest)?;
+            (rack, terms, rest)
+        } else if let Some(rest) = bytes.strip_prefix(&CONFIG_TAG) {
+            let (rack, rest) = take_rack(rest)?;
+            (rack, Terms::default(), rest)
+        } else {
+            (Uuid::nil(), Terms::default(), bytes)
         };
         let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
         if !with_lead.contains(&(bytes.len() % MEMBER_BYTES)) {
@@ -210,6 +220,7 @@ impl Config {
                 rack,
                 membership: Membership::parse(bytes)?,
                 lead: None,
+                terms,
             });
         }
         let (membership, lead) = bytes.split_last_chunk::<LEAD_BYTES>()?;
@@ -222,6 +233,7 @@ impl Config {
             rack,
             membership: Membership::parse(membership)?,
             lead: Some(lead),
+            terms,
         })
     }
 }
@@ -259,6 +271,9 @@ pub struct NodeStatus {
     /// vSSDs beside these that cannot be read, and are not served.
     #[serde(default)]
     pub unreadable: u32,
+    /// Which vSSDs these are; `None` if they are too many for a packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roll: Option<Roll>,
     /// Reads answered.
     pub reads: u64,
     /// Writes answered as coordinator.
@@ -280,9 +295,27 @@ pub struct NodeStatus {
     pub erase_count_mean: f64,
 }
 
+/// The vSSDs of a node, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roll {
+    /// All.
+    pub here: Vec<u32>,
+    /// Those of them that do not serve yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joining: Vec<u32>,
+    /// Those that take no write: their medium has failed, or they cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<u32>,
+    /// Those that hear nothing of a peer, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unheard: Vec<(u32, u32)>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::{Member, PEERS_MAX};
+    use base::{NodeId, VssdId};
 
     #[test]
     fn records_survive_the_wire_and_junk_is_refused() {
@@ -303,6 +336,10 @@ mod tests {
                     membership: Membership {
                         generation,
                         peers: peers.clone(),
+                    },
+                    terms: Terms {
+                        expels: generation > 1,
+                        yields: generation == 1,
                     },
                 };
                 assert_eq!(Open::parse(&open.emit()), Some(open));
@@ -325,12 +362,18 @@ mod tests {
                 session: 77,
             };
             for (lead, rack) in [(None, 0), (Some(lead), 0), (None, 9), (Some(lead), u128::MAX)] {
-                let config = Config {
-                    rack: Uuid::from_u128(rack),
-                    membership: membership.clone(),
-                    lead,
-                };
-                assert_eq!(Config::parse(&config.emit()), Some(config));
+                for yields in [false, true] {
+                    let config = Config {
+                        rack: Uuid::from_u128(rack),
+                        membership: membership.clone(),
+                        lead,
+                        terms: Terms {
+                            expels: false,
+                            yields,
+                        },
+                    };
+                    assert_eq!(Config::parse(&config.emit()), Some(config));
+                }
             }
         }
         assert_eq!(Config::parse(&[0; 5]), None);

@@ -12,6 +12,8 @@
 //!
 //! Each of these makes a new generation of the sets' membership, so that nothing that was sent under an earlier one has an
 //! effect.
+//!
+//! A vSSD that joins to restore a set's redundancy is the business of [`crate::heal`], and is left alone here.
 
 use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use base::{VolumeId, VssdId};
@@ -36,6 +38,9 @@ pub enum ExchangeError {
     /// One needs more than the other.
     #[error("vSSDs {0} and {1} are not of the same size")]
     Sizes(u32, u32),
+    /// Its set lacks copies, or is getting one.
+    #[error("the set of vSSD {0} lacks copies: wait until it has all, `switchyard status` shows it")]
+    Degraded(u32),
     /// Its channels are shared.
     #[error("vSSD {0} is software-isolated: only vSSDs with channels of their own exchange their nodes")]
     Shared(u32),
@@ -55,6 +60,15 @@ pub enum ChangeState {
     Failed(VssdId, Code),
     /// Nothing is under way; what was to leave is gone.
     Done,
+}
+
+/// True if a vSSD joins a set in an exchange.
+fn joins(set: &SetRecord) -> bool {
+    set.joining.is_some_and(|joining| !joining.heals())
+}
+
+fn take_joining(set: &mut SetRecord) -> Option<JoiningRecord> {
+    set.joining.take_if(|joining| !joining.heals())
 }
 
 impl Snapshot {
@@ -77,7 +91,7 @@ impl Snapshot {
 
     /// Volumes with a vSSD that joins or leaves.
     pub fn exchanging(&self) -> impl Iterator<Item = &VolumeRecord> {
-        let changes = |set: &SetRecord| set.joining.is_some() || set.leaving.is_some();
+        let changes = |set: &SetRecord| joins(set) || set.leaving.is_some();
         self.volumes
             .iter()
             .filter(move |volume| volume.sets.iter().any(changes))
@@ -94,8 +108,12 @@ impl Snapshot {
             if !self.volumes[at.0].ready {
                 return Err(ExchangeError::NotReady(vssd.0));
             }
-            if self.volumes[at.0].sets[at.1].rows > 0 {
+            let set = &self.volumes[at.0].sets[at.1];
+            if set.rows > 0 {
                 return Err(ExchangeError::Shared(vssd.0));
+            }
+            if !set.is_whole() {
+                return Err(ExchangeError::Degraded(vssd.0));
             }
         }
         let set = |at: (usize, usize, usize)| &self.volumes[at.0].sets[at.1];
@@ -127,7 +145,7 @@ impl Snapshot {
     /// The joining vSSDs take the places that they were made for.
     pub fn commit_exchange(&mut self) {
         for set in self.sets_mut() {
-            let Some(joining) = set.joining.take() else {
+            let Some(joining) = take_joining(set) else {
                 continue;
             };
             let place = set
@@ -153,7 +171,7 @@ impl Snapshot {
     pub fn undo_exchange(&mut self) -> bool {
         let mut any = false;
         for set in self.sets_mut() {
-            let Some(joining) = set.joining.take() else {
+            let Some(joining) = take_joining(set) else {
                 continue;
             };
             set.generation += 1;
@@ -245,7 +263,7 @@ impl Exchange {
 
     /// True if it cannot be undone any more, or is undone.
     pub fn is_decided(&self, snapshot: &Snapshot) -> bool {
-        self.sets(snapshot).all(|set| set.joining.is_none())
+        !self.sets(snapshot).any(joins)
     }
 
     /// Next step, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.

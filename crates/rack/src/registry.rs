@@ -28,15 +28,32 @@ pub struct ReplicaRecord {
     pub node: u8,
 }
 
-/// A vSSD that is being made elsewhere, to take a replica's place ([`crate::exchange`]).
+/// A vSSD that joins a set: to take a replica's place ([`crate::exchange`]), or as one replica more ([`crate::heal`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoiningRecord {
-    /// The new vSSD's number.
+    /// The vSSD's number.
     pub vssd: u32,
     /// The node that is to have it.
     pub node: u8,
-    /// The vSSD whose place it is to take.
+    /// The vSSD whose place it is to take; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub replaces: u32,
+}
+
+impl JoiningRecord {
+    /// True if it restores a set's redundancy; else it is part of an exchange.
+    pub fn heals(&self) -> bool {
+        self.replaces == 0
+    }
+}
+
+/// Members of a set that were expelled, as they do not answer, and that the others have still to learn of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpellingRecord {
+    /// Their numbers.
+    pub vssds: Vec<u32>,
+    /// One of them was the primary.
+    pub was_primary: bool,
 }
 
 /// A vSSD that is a replica no more and is to be deleted ([`crate::exchange`]).
@@ -71,6 +88,15 @@ pub struct SetRecord {
     /// Work that a decided change has still to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<LeavingRecord>,
+    /// Members that were expelled just now ([`crate::heal`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expelling: Option<ExpellingRecord>,
+    /// Replicas that there should be; 0 for as many as there are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copies: u32,
+    /// Members that were expelled. They are no part of the set, and may become one again while it lacks copies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expelled: Vec<ReplicaRecord>,
 }
 
 impl SetRecord {
@@ -81,6 +107,50 @@ impl SetRecord {
         let leaving = self.leaving.iter().map(|leaving| (leaving.vssd, leaving.node));
         let all = replicas.chain(joining).chain(leaving);
         all.map(|(vssd, node)| (VssdId(vssd), NodeId(node)))
+    }
+
+    /// Members that are lost are members no more. Nor is one that joins: it joins again when the others are settled.
+    pub fn expel(&mut self, lost: &[u32]) {
+        self.copies = self.copies.max(self.replicas.len() as u32);
+        let was_primary = lost.contains(&self.replicas[0].vssd);
+        let (gone, stay) = self
+            .replicas
+            .iter()
+            .partition(|replica: &&ReplicaRecord| lost.contains(&replica.vssd));
+        self.expelled.extend::<Vec<ReplicaRecord>>(gone);
+        self.replicas = stay;
+        let mut lost = lost.to_vec();
+        if let Some(JoiningRecord { vssd, node, .. }) = self.joining.take() {
+            self.expelled.push(ReplicaRecord { vssd, node });
+            lost.push(vssd);
+        }
+        self.note_expelled(&lost, was_primary);
+    }
+
+    /// A membership without these; one of them may have been the primary.
+    pub fn note_expelled(&mut self, lost: &[u32], was_primary: bool) {
+        let expelling = self.expelling.get_or_insert(ExpellingRecord {
+            vssds: Vec::new(),
+            was_primary: false,
+        });
+        expelling.vssds.extend(lost);
+        expelling.was_primary |= was_primary;
+        self.generation += 1;
+    }
+
+    /// True while its members change.
+    pub fn is_changing(&self) -> bool {
+        self.joining.is_some() || self.leaving.is_some() || self.expelling.is_some()
+    }
+
+    /// True if it has fewer replicas than it should have.
+    pub fn lacks_copies(&self) -> bool {
+        self.replicas.len() < self.copies as usize
+    }
+
+    /// True if it has all its replicas, and they do not change.
+    pub fn is_whole(&self) -> bool {
+        !self.lacks_copies() && !self.is_changing()
     }
 }
 
@@ -194,6 +264,9 @@ pub struct Snapshot {
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
+    /// vSSDs that are nobody's any more, on nodes that were away. They are deleted when their nodes answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<ReplicaRecord>,
     /// Sets that volumes are to grow by. A start deletes these vSSDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthRecord>,
@@ -221,6 +294,18 @@ impl Snapshot {
     /// Sets that a volume is to grow by.
     pub fn growth_of(&self, id: VolumeId) -> Option<&GrowthRecord> {
         self.growing.iter().find(|growth| growth.volume == id.0)
+    }
+
+    /// Removes a volume whose vSSDs are deleted. Those that were expelled are left, on nodes that may be away.
+    pub fn remove_volume(&mut self, id: VolumeId) {
+        if let Some(record) = self.volume_of(id) {
+            let expelled = record.sets.iter().flat_map(|set| set.expelled.clone());
+            let expelled: Vec<ReplicaRecord> = expelled.collect();
+            self.leftovers.extend(expelled);
+        }
+        self.volumes.retain(|volume| volume.id != id.0);
+        self.growing.retain(|growth| growth.volume != id.0);
+        self.deleting.retain(|deleting| *deleting != id.0);
     }
 
     /// True for a volume that is being deleted.

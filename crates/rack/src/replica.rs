@@ -21,7 +21,9 @@
 //! ([`crate::catchup`]): it takes part in writes, but serves clients only when it holds everything its peers hold. A
 //! member is taken out in three steps, in this order: it is deleted, so that it serves nobody any more; the others learn
 //! the membership without it ([`Replica::change_members`]); a new coordinator joins again, to know what its predecessor
-//! left undecided.
+//! left undecided. A member that does not answer is *expelled*: nobody waits for its deletion, but the others complete no
+//! write before it has no lease any more ([`crate::lease`], [`Replica::fence`]). When it comes back, it yields to the
+//! others in everything ([`Replica::yield_all`]).
 //!
 //! A replica whose medium has failed and whose memory is full acknowledges writes as `Latched` without taking them, so
 //! that the write fails but nobody waits; from then on it is not read. A new start makes it whole again.
@@ -29,13 +31,21 @@
 //! Continuity: a number that changes when *no* member kept its memory. A gateway that sees it change knows that
 //! acknowledged writes which were not flushed may be lost, and says so in answer to its next flush.
 
+mod effect;
+mod key;
+
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
+use crate::membership::{Incarnation, Member, Membership};
 use base::event::Kind;
-use base::limits::{REPLICAS_MAX, SECTORS_PER_PAGE};
-use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
+use base::limits::SECTORS_PER_PAGE;
+use base::time::earliest;
+use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
+use key::{Key, State};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
+
+pub use effect::{Effect, Fetch, Persist};
 
 /// An unacknowledged message is sent again after this.
 pub const RESEND_AFTER: Duration = Duration::from_millis(40);
@@ -47,135 +57,6 @@ const LOST_AFTER: Duration = Duration::from_secs(1);
 const SCAN_EVERY: Duration = Duration::from_millis(20);
 /// A starting member greets its peers this often until it serves.
 const HELLO_EVERY: Duration = Duration::from_millis(20);
-
-/// Another replica of the same data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its vSSD.
-    pub vssd: VssdId,
-    /// Its node.
-    pub node: NodeId,
-    /// Its node's address.
-    pub addr: Addr,
-}
-
-/// The other members, beside the replica itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Membership {
-    /// Grows with each change of the members.
-    pub generation: u32,
-    /// The others, at most [`PEERS_MAX`].
-    pub peers: Vec<Member>,
-}
-
-/// Other members of a replica set: one more than its other replicas while one of these is being replaced.
-pub const PEERS_MAX: usize = REPLICAS_MAX;
-
-/// A start of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Incarnation {
-    /// Its vSSD.
-    pub vssd: VssdId,
-    /// Its node.
-    pub node: NodeId,
-    /// Starts of the node.
-    pub boot: u32,
-}
-
-/// Data to be made durable, and the step that follows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Persist {
-    /// The coordinator's own copy of a write.
-    Own {
-        /// The page.
-        lpn: Lpn,
-        /// Its version.
-        version: Version,
-    },
-    /// A follower's copy: the acknowledgement waits for it.
-    Acknowledge {
-        /// The page.
-        lpn: Lpn,
-        /// Index of the coordinator.
-        peer: usize,
-        /// The invalidation to acknowledge.
-        header: Header,
-    },
-}
-
-/// A request of a replica to its host.
-#[derive(Debug)]
-pub enum Effect {
-    /// Send this to a peer; the host fills in source and session.
-    Send(Packet),
-    /// A client's write is complete (or failed) everywhere.
-    Complete {
-        /// The request.
-        header: Header,
-        /// How it ended.
-        code: Code,
-    },
-    /// A request that waited for a page may be processed again.
-    Resume(Packet),
-    /// Make a page durable, then call [`Replica::persisted`].
-    Persist(Persist),
-    /// Read a page's newest data, then call [`Replica::fetched`].
-    Fetch(Lpn, Fetch),
-    /// Tell of this.
-    Event(Kind),
-}
-
-/// Why a page is fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fetch {
-    /// To replay it to all peers.
-    Replay,
-    /// To send it to the peer of this index, which asked for it.
-    Push(usize),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Write,
-    Invalid,
-    Replay,
-}
-
-#[derive(Debug)]
-struct Key {
-    lpn: Lpn,
-    state: State,
-    data: Cached,
-    /// The client's request this answers when done.
-    origin: Option<Header>,
-    durable: bool,
-    own_persisted: bool,
-    failure: Option<Code>,
-    /// Bit per peer that has not acknowledged.
-    pending: u8,
-    since: Instant,
-    sent_at: Instant,
-    waiters: VecDeque<Packet>,
-}
-
-impl Key {
-    /// A value of another coordinator, taken and not yet validated.
-    fn invalid(now: Instant, lpn: Lpn, data: Cached, durable: bool) -> Self {
-        Self {
-            lpn,
-            state: State::Invalid,
-            data,
-            origin: None,
-            durable,
-            own_persisted: true,
-            failure: None,
-            pending: 0,
-            since: now,
-            sent_at: now,
-            waiters: VecDeque::new(),
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Peer {
@@ -210,6 +91,12 @@ pub struct Replica {
     has_served: bool,
     missed: bool,
     catch_up: CatchUp,
+    /// What it has does not count where its peers have something else, until it serves.
+    yields: bool,
+    /// The other member that orders the writes, unless this one does.
+    coordinator: Option<VssdId>,
+    /// Before this no write is complete: a member that was expelled may still read.
+    fenced_until: Option<Instant>,
     keys: Slab<Key>,
     index: Map<u32, u32>,
     effects: VecDeque<Effect>,
@@ -241,6 +128,9 @@ impl Replica {
             has_served: false,
             missed: false,
             catch_up: CatchUp::new(membership.peers.len()),
+            yields: false,
+            coordinator: membership.peers.first().map(|member| member.vssd),
+            fenced_until: None,
             keys: Slab::new(),
             index: Map::new(),
             effects: VecDeque::new(),
@@ -313,6 +203,7 @@ impl Replica {
             }
         }
         self.peers = left;
+        self.coordinator = membership.peers.first().map(|member| member.vssd);
         self.catch_up = CatchUp::new(self.peers.len());
         self.effects.push_back(Effect::Event(Kind::MembersChanged {
             vssd: self.me.vssd,
@@ -329,6 +220,24 @@ impl Replica {
         if self.peers.is_empty() {
             self.start_serving();
         }
+    }
+
+    /// It joins the set, perhaps with what it had before it was expelled: that counts for nothing where its peers have
+    /// something else, so it gives nothing to them before it serves.
+    pub fn yield_all(&mut self) {
+        (self.yields, self.serving, self.has_served) = (true, false, false);
+        // What it was about to write counts for nothing, and who waits for that has asked elsewhere.
+        (self.keys, self.index) = (Slab::new(), Map::new());
+    }
+
+    /// Lets no write be complete before `until`.
+    pub fn fence(&mut self, until: Instant) {
+        self.fenced_until = self.fenced_until.max(Some(until));
+    }
+
+    /// True while no write can be complete.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced_until.is_some()
     }
 
     /// The same peers, in the same order, are at other addresses.
@@ -410,7 +319,7 @@ impl Replica {
         };
         store.put(now, lpn, cached.clone());
         let durable = header.has(flags::DURABLE);
-        if self.peers.is_empty() && !durable {
+        if self.peers.is_empty() && !durable && !self.is_fenced() {
             self.effects.push_back(Effect::Complete {
                 header,
                 code: Code::SoftOrOk,
@@ -435,6 +344,19 @@ impl Replica {
             waiters: VecDeque::new(),
         });
         self.broadcast(slot);
+    }
+
+    /// A write that is under way was sent again: its end is the answer to the last sending.
+    pub fn asked_again(&mut self, header: &Header) {
+        let Some(slot) = self.slot(lpn_of(header)) else {
+            return;
+        };
+        let name = |header: &Header| (header.source, header.session, header.request);
+        if let Some(origin) = &mut self.keys[slot].origin
+            && name(origin) == name(header)
+        {
+            *origin = *header;
+        }
     }
 
     /// Sends the key's value to every peer that has not acknowledged it.
@@ -495,7 +417,8 @@ impl Replica {
             // It waited for room, and its sender is no member any more.
             return None;
         }
-        if self.peers[peer].lost {
+        let answers = header.op == Op::Ack || header.has(flags::REPLY);
+        if answers && self.peers[peer].lost {
             self.note_back(peer);
         }
         if header.op == Op::Hello {
@@ -513,6 +436,8 @@ impl Replica {
             Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
             Op::Digest => self.receive_digest(peer, &packet, store),
             Op::Pull if header.has(flags::REPLY) => self.receive_loss(&header, store),
+            Op::Pull if header.code == Code::Stale => self.receive_stale(peer, &header, store),
+            Op::Pull if self.yields => {}
             Op::Pull => self.effects.push_back(Effect::Fetch(lpn, Fetch::Push(peer))),
             _ => {}
         }
@@ -572,7 +497,8 @@ impl Replica {
 
     /// True if every member holds what this invalidation carries, or a newer value, once it is taken here.
     fn decides(&self, header: &Header) -> bool {
-        header.code == Code::Accept || self.peers.len() == 1 && !header.has(flags::DURABLE)
+        header.code == Code::Accept
+            || self.peers.len() == 1 && !header.has(flags::DURABLE) && !self.is_fenced()
     }
 
     /// A newer value arrived: V, I, R → I, or V where that is decided; a superseded coordinator replays it.
@@ -610,6 +536,40 @@ impl Replica {
         }
     }
 
+    /// A peer that yields has a version that counts for nothing: it is to get ours, as a later one. Only the coordinator is
+    /// asked, so no write of a client is under way elsewhere.
+    fn receive_stale(&mut self, peer: usize, header: &Header, store: &impl Store) {
+        let (lpn, version) = (lpn_of(header), header.version);
+        let counts = version >= store.newest(lpn) && version <= Version::PLAUSIBLE_MAX;
+        if counts && self.serving && self.is_decided(lpn) && store.has_room(lpn) {
+            let why = Fetch::Overrule(peer, version);
+            self.effects.push_back(Effect::Fetch(lpn, why));
+        }
+    }
+
+    fn overrule(
+        &mut self,
+        now: Instant,
+        (lpn, theirs): (Lpn, Version),
+        data: Cached,
+        store: &mut impl Store,
+    ) {
+        let is_still = self.serving && self.is_decided(lpn) && data.version == store.newest(lpn);
+        if !is_still || theirs < data.version || !store.has_room(lpn) {
+            // It is asked again.
+            return;
+        }
+        let version = theirs.next(self.me.node);
+        let data = Cached { version, ..data };
+        store.put(now, lpn, data.clone());
+        let slot = self.insert(Key {
+            state: State::Write,
+            pending: self.all_peers(),
+            ..Key::invalid(now, lpn, data, false)
+        });
+        self.broadcast(slot);
+    }
+
     fn acknowledge(&mut self, peer: usize, inv: &Header, code: Code) {
         let mut header = self.to_peer(Op::Ack, &self.peers[peer].member, lpn_of(inv));
         header.version = inv.version;
@@ -636,7 +596,7 @@ impl Replica {
     /// Rule 5: when all have it, validate and answer.
     fn settle(&mut self, slot: u32) {
         let key = &self.keys[slot];
-        if key.pending != 0 || !key.own_persisted {
+        if key.pending != 0 || !key.own_persisted || self.is_fenced() {
             return;
         }
         let (lpn, version, code) = (key.lpn, key.data.version, key.failure.unwrap_or(Code::SoftOrOk));
@@ -686,20 +646,28 @@ impl Replica {
     }
 
     /// A page that [`Effect::Fetch`] asked for; its version if it cannot be read here.
-    pub fn fetched(&mut self, now: Instant, lpn: Lpn, why: Fetch, data: Result<Cached, Version>) {
+    pub fn fetched(
+        &mut self,
+        now: Instant,
+        lpn: Lpn,
+        why: Fetch,
+        data: Result<Cached, Version>,
+        store: &mut impl Store,
+    ) {
         if why == Fetch::Replay {
             self.catch_up.replay_started(lpn);
         }
         match (why, data) {
             // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
-            (Fetch::Push(peer), _) if peer >= self.peers.len() => {}
+            (Fetch::Push(peer) | Fetch::Overrule(peer, _), _) if peer >= self.peers.len() => {}
             (Fetch::Push(peer), Ok(data)) => self.push_page(peer, lpn, data),
-            (Fetch::Push(peer), Err(version)) => {
-                let mut header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
-                header.version = version;
-                header.code = Code::Damaged;
-                header.flags |= flags::REPLY;
-                self.effects.push_back(Effect::Send(Packet::bare(header)));
+            (Fetch::Push(peer), Err(version)) => self.tell_loss(peer, lpn, version),
+            (Fetch::Overrule(_, theirs), Ok(data)) => self.overrule(now, (lpn, theirs), data, store),
+            (Fetch::Overrule(peer, theirs), Err(version)) => {
+                // Neither copy is the page: it is lost, here and there.
+                let version = theirs.max(version).next(self.me.node);
+                store.lose(lpn, version);
+                self.tell_loss(peer, lpn, version);
             }
             (Fetch::Replay, Err(_)) => {}
             (Fetch::Replay, Ok(data)) => {
@@ -712,6 +680,15 @@ impl Replica {
                 }
             }
         }
+    }
+
+    /// A page that a peer asked for cannot be read here.
+    fn tell_loss(&mut self, peer: usize, lpn: Lpn, version: Version) {
+        let mut header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
+        header.version = version;
+        header.code = Code::Damaged;
+        header.flags |= flags::REPLY;
+        self.effects.push_back(Effect::Send(Packet::bare(header)));
     }
 
     /// Sends a page to a peer that asked for it. `Accept` says that it is Valid here, so no validation will follow.
@@ -775,6 +752,15 @@ impl Replica {
                 }
                 Ask::Pull(peer, lpn) => self.pull(peer, lpn),
                 Ask::Replay(lpn) => self.effects.push_back(Effect::Fetch(lpn, Fetch::Replay)),
+                Ask::Overrule(lpn, ours) => {
+                    let mut peers = self.peers.iter();
+                    let Some(peer) = peers.find(|peer| Some(peer.member.vssd) == self.coordinator) else {
+                        continue;
+                    };
+                    let mut header = self.to_peer(Op::Pull, &peer.member, lpn);
+                    (header.code, header.version) = (Code::Stale, ours);
+                    self.effects.push_back(Effect::Send(Packet::bare(header)));
+                }
             }
         }
     }
@@ -782,7 +768,8 @@ impl Replica {
     /// A starting peer tells what it has.
     fn receive_digest(&mut self, peer: usize, packet: &Packet, store: &impl Store) {
         let first = lpn_of(&packet.header);
-        let answer = catchup::answer(first, packet.record(), store, |lpn| self.is_decided(lpn));
+        let is_decided = |lpn| self.is_decided(lpn);
+        let answer = catchup::answer(first, packet.record(), store, is_decided, self.yields);
         let mut header = self.to_peer(Op::Digest, &self.peers[peer].member, first);
         header.flags |= flags::REPLY;
         // Nobody serves without an answer of every peer in its epoch: so all learn of it if one kept its memory, and
@@ -794,7 +781,10 @@ impl Replica {
 
     fn receive_digest_reply(&mut self, peer: usize, packet: &Packet, store: &impl Store) {
         let first = lpn_of(&packet.header);
-        if self.catch_up.answered(peer, first, packet.record(), store) {
+        if self
+            .catch_up
+            .answered(peer, first, packet.record(), store, self.yields)
+        {
             self.hear_continuity(peer, &packet.header);
             self.send_asks();
         }
@@ -898,7 +888,7 @@ impl Replica {
             self.effects
                 .push_back(Effect::Event(Kind::ReplicaServing { vssd, epoch }));
         }
-        (self.serving, self.has_served) = (true, true);
+        (self.serving, self.has_served, self.yields) = (true, true, false);
         self.hello_at = None;
     }
 
@@ -909,11 +899,19 @@ impl Replica {
 
     /// When to [`tick`](Replica::tick).
     pub fn deadline(&self) -> Option<Instant> {
-        base::time::earliest(self.scan_at, self.hello_at)
+        earliest(earliest(self.scan_at, self.hello_at), self.fenced_until)
     }
 
     /// Lets time pass: greets, sends again, replays.
     pub fn tick(&mut self, now: Instant, store: &impl Store) {
+        if self.fenced_until.take_if(|until| now >= *until).is_some() {
+            for slot in 0..self.keys.bound() {
+                let key = self.keys.get(slot);
+                if key.is_some_and(|key| key.state != State::Invalid) {
+                    self.settle(slot);
+                }
+            }
+        }
         if self.hello_at.is_some_and(|at| now >= at) {
             self.hello_at = (!self.serving).then_some(now + HELLO_EVERY);
             for peer in 0..self.peers.len() {

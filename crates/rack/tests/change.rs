@@ -17,9 +17,8 @@ mod explore;
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
 use explore::{Memory, PAGE, explore};
 use rack::cache::Store;
-use rack::replica::{
-    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica,
-};
+use rack::membership::{Incarnation, Member, Membership};
+use rack::replica::{Effect, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use wire::rack::{Code, Header, Op, Packet};
@@ -263,7 +262,9 @@ impl World {
                 Effect::Event(_) => {}
                 Effect::Fetch(lpn, why) => {
                     let data = server.store.volatile.clone().ok_or(Version::NONE);
-                    server.replica.fetched(self.now, lpn, why, data);
+                    server
+                        .replica
+                        .fetched(self.now, lpn, why, data, &mut server.store);
                 }
                 Effect::Persist(_) => unreachable!("no write is a durable one"),
                 Effect::Resume(_) => {}

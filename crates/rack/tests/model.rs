@@ -15,9 +15,8 @@ mod explore;
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
 use explore::{Memory, PAGE, explore};
 use rack::cache::Store;
-use rack::replica::{
-    Effect, Incarnation, Member, Membership, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica,
-};
+use rack::membership::{Incarnation, Member, Membership};
+use rack::replica::{Effect, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica};
 use std::fmt::Write;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -290,7 +289,9 @@ impl World {
                 Effect::Fetch(lpn, why) => {
                     let cached = server.store.volatile.clone();
                     let data = cached.ok_or(Version::NONE);
-                    server.replica.fetched(self.now, lpn, why, data);
+                    server
+                        .replica
+                        .fetched(self.now, lpn, why, data, &mut server.store);
                 }
                 Effect::Persist(what) => {
                     server.store.durable = server.store.volatile.clone();

@@ -5,7 +5,8 @@
 
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
 use rack::cache::{Cached, Store};
-use rack::replica::{Effect, Incarnation, Member, Membership, Readiness, Replica};
+use rack::membership::{Incarnation, Member, Membership};
+use rack::replica::{Effect, Readiness, Replica};
 use wire::rack::{Code, Header, Op, Packet};
 
 const PAGES: u32 = 4;
@@ -164,7 +165,9 @@ impl World {
                     let lost = server.store.lost.get(&lpn.0).copied();
                     let cached = server.store.volatile.get(&lpn.0).cloned();
                     let data = lost.map_or_else(|| cached.ok_or(Version::NONE), Err);
-                    server.replica.fetched(self.now, lpn, why, data);
+                    server
+                        .replica
+                        .fetched(self.now, lpn, why, data, &mut server.store);
                 }
                 Effect::Persist(what) => {
                     for lpn in 0..PAGES {

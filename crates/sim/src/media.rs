@@ -144,6 +144,15 @@ impl SimMedium {
         }
     }
 
+    /// After a crash: an empty medium takes the place of this one.
+    pub fn wipe(&mut self) {
+        let zeros = vec![0; self.capacity_bytes() as usize];
+        if let Cached::Volatile(volatile) = self.stack.inner_mut() {
+            volatile.wipe();
+        }
+        self.faults().write_at(0, &zeros).expect("inside");
+    }
+
     /// Flips one bit of a stored page in `range` (bytes), skipping pages of zeros; false if it found none.
     pub fn corrupt(&mut self, range: core::ops::Range<u64>, rng: &mut Rng) -> bool {
         let page = self.model.page_bytes;

@@ -4,13 +4,15 @@
 use crate::commands::{Commands, Counts, Wish};
 use crate::registry::{Asker, ControlCanary, RegistryModel, SimRegistry};
 use crate::world::World;
+use base::event::Kind;
 use base::time::earliest;
-use base::{Duration, Instant, Machine};
+use base::{Duration, Instant, Machine, VssdId};
 use host::operator::{
     Call, Input as Told, Operator, OperatorConfig, Output as Asks, RegistryCall, Role, carry_out,
 };
 use host::{Gateway, Input, Output};
-use rack::registry::{Snapshot, VolumeRecord};
+use rack::heal::Rules;
+use rack::registry::{SetRecord, Snapshot, VolumeRecord};
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
 const AGAIN_NS: u64 = 1_000_000;
@@ -42,6 +44,8 @@ pub struct Control {
     pub crash_at: Option<u64>,
     /// A node may refuse its part for ever: what does not end is left as it is.
     pub leaves: bool,
+    /// How sets that lack copies are healed, if they are.
+    pub heal: Option<Rules>,
     /// Of the registry and of which volumes are meant.
     pub seed: u64,
 }
@@ -56,6 +60,7 @@ impl Control {
             canary: ControlCanary::None,
             crash_at: None,
             leaves: false,
+            heal: None,
             seed,
         }
     }
@@ -70,6 +75,8 @@ pub struct Attention {
     pub crash: Option<usize>,
     /// Volumes that were created for clients.
     pub created: Vec<VolumeRecord>,
+    /// Members that were expelled from their sets.
+    pub expelled: Vec<VssdId>,
     /// A promise is broken.
     pub broken: Option<String>,
 }
@@ -162,6 +169,7 @@ impl Operators {
         let config = OperatorConfig {
             role,
             exchange_within: Some(control.exchange_within),
+            heal: control.heal,
         };
         self.running[gateway] = Some(Running {
             boot,
@@ -174,7 +182,9 @@ impl Operators {
     pub fn are_done(&self, now: Instant) -> bool {
         let Some(control) = self.control else { return true };
         let stored = self.stored();
+        let heals = |record: &VolumeRecord| !record.sets.iter().all(SetRecord::is_whole);
         let is_whole = stored.exchanging().next().is_none()
+            && !(control.heal.is_some() && stored.volumes.iter().any(heals))
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
             && stored.volumes.iter().all(|volume| volume.ready);
@@ -258,6 +268,9 @@ impl Operators {
                 }
                 let asker = (gateway, running.boot);
                 attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
+                if let Asks::Event(Kind::MemberExpelled { vssd, .. }) = output {
+                    attention.expelled.push(vssd);
+                }
                 if let Some(answer) = self.carry(world, control, asker, output)
                     && let Some(running) = &mut self.running[gateway]
                 {

@@ -360,7 +360,7 @@ impl RackFleet {
     ) -> Result<RackHost, String> {
         match medium {
             Some(medium) => {
-                let node = self.open_node(index, boot, now, pool, medium)?;
+                let node = self.open_node(index, now, pool, medium)?;
                 Ok(RackHost::Node(Box::new(node)))
             }
             None if index == Self::TOR => {
@@ -392,12 +392,13 @@ impl RackFleet {
     fn open_node(
         &self,
         index: usize,
-        boot: u32,
         now: Instant,
         pool: &Pool,
         medium: &mut dyn Device,
     ) -> Result<Node, String> {
-        if boot == 0 {
+        let mut first = [0; 64];
+        medium.read_at(0, &mut first).map_err(|e| e.to_string())?;
+        if first == [0; 64] {
             let mut uuid = [0; 16];
             uuid[0] = index as u8;
             Ssd::format(medium, self.options.geometry, pool.page_bytes(), uuid).map_err(|e| e.to_string())?;
@@ -514,7 +515,7 @@ impl Fleet for RackFleet {
 
     fn is_changing(&self, volume: usize, page: u64) -> bool {
         let set = self.set_of(volume, page);
-        set.joining.is_some() || set.leaving.is_some()
+        set.is_changing()
     }
 
     fn is_busy(&self, now: Instant) -> bool {
@@ -639,6 +640,13 @@ impl RackFleet {
             .chain(growing.flat_map(|growth| &growth.sets))
             .flat_map(SetRecord::vssds)
             .map(|(vssd, _)| vssd)
+            .chain(
+                self.operators
+                    .stored()
+                    .leftovers
+                    .iter()
+                    .map(|left| VssdId(left.vssd)),
+            )
             .collect();
         for (host, up) in hosts.iter().enumerate() {
             let Some(RackHost::Node(node)) = up else { continue };

@@ -108,6 +108,18 @@ pub enum Fault {
         /// For how long it is down, in ns.
         down_ns: u64,
     },
+    /// A host is gone for ever.
+    Gone {
+        /// Which.
+        host: usize,
+    },
+    /// A host loses its medium, too, and starts again with an empty one.
+    Blank {
+        /// Which.
+        host: usize,
+        /// For how long it is down, in ns.
+        down_ns: u64,
+    },
     /// The whole rack loses power.
     PowerLoss {
         /// For how long, in ns.
@@ -123,6 +135,13 @@ pub enum Fault {
         inbound: bool,
         /// Packets from it are lost.
         outbound: bool,
+    },
+    /// Two hosts hear nothing of each other, though everybody else hears both.
+    Cut {
+        /// Which.
+        pair: [usize; 2],
+        /// For how long, in ns.
+        for_ns: u64,
     },
     /// A bit flips on a host's medium.
     Corrupt {
@@ -157,7 +176,12 @@ impl Fault {
         match *self {
             Self::Corrupt { .. } | Self::FailWrite { .. } | Self::FailFlush { .. } => true,
             Self::Hang { for_ns, .. } => u128::from(for_ns) * 2 >= limit.as_nanos(),
-            Self::Crash { .. } | Self::PowerLoss { .. } | Self::Partition { .. } => false,
+            Self::Crash { .. }
+            | Self::Gone { .. }
+            | Self::Blank { .. }
+            | Self::PowerLoss { .. }
+            | Self::Partition { .. }
+            | Self::Cut { .. } => false,
         }
     }
 }
@@ -464,7 +488,7 @@ impl<F: Fleet> Run<F> {
     fn drive(&mut self, troubles_over: bool) -> bool {
         let slice_ns = (self.spec.answer_ns / 4).max(1);
         loop {
-            if self.clients.are_done() && (troubles_over || self.troubles == 0) {
+            if self.is_over(troubles_over) {
                 return true;
             }
             let until = Instant::from_nanos(self.world.now().as_nanos() + slice_ns);
@@ -473,7 +497,7 @@ impl<F: Fleet> Run<F> {
                 if self.given_up || self.violations.len() >= VIOLATIONS_MAX {
                     return false;
                 }
-                if self.clients.are_done() && (troubles_over || self.troubles == 0) {
+                if self.is_over(troubles_over) {
                     return true;
                 }
             }
@@ -481,6 +505,12 @@ impl<F: Fleet> Run<F> {
                 return false;
             }
         }
+    }
+
+    fn is_over(&self, troubles_over: bool) -> bool {
+        let now = self.world.now();
+        let calm = || self.troubles == 0 && now >= self.calm_since && !self.fleet.is_busy(now);
+        self.clients.are_done() && (troubles_over || calm())
     }
 
     fn is_stuck(&mut self, until: Instant) -> bool {
@@ -580,6 +610,9 @@ impl<F: Fleet> Run<F> {
         }
         self.given_up |= attention.broken.is_some();
         self.violations.extend(attention.broken.map(Violation::Control));
+        for &vssd in &attention.expelled {
+            self.gc.left(vssd);
+        }
         for record in &attention.created {
             self.use_volume(record);
         }
@@ -631,7 +664,7 @@ impl<F: Fleet> Run<F> {
     /// One trouble less.
     fn ease(&mut self) {
         self.troubles -= 1;
-        self.calm_since = self.world.now();
+        self.calm_since = self.calm_since.max(self.world.now());
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -640,6 +673,21 @@ impl<F: Fleet> Run<F> {
             Fault::Crash { host, down_ns } => {
                 if self.world.is_up(host) {
                     self.take_down(host, now + down_ns);
+                    self.judge_losses();
+                }
+            }
+            Fault::Gone { host } => {
+                if self.world.is_up(host) {
+                    self.go_down(host, u64::MAX / 2);
+                    self.judge_losses();
+                }
+            }
+            Fault::Blank { host, down_ns } => {
+                if self.world.is_up(host) {
+                    self.take_down(host, now + down_ns);
+                    // What others copy from it is not what it had.
+                    self.endanger(host, u64::MAX / 2);
+                    self.world.medium(host).expect("a node has a medium").wipe();
                     self.judge_losses();
                 }
             }
@@ -670,25 +718,44 @@ impl<F: Fleet> Run<F> {
                     }
                 }
             }
-            Fault::Corrupt { host } => {
+            Fault::Cut { pair: [a, b], for_ns } => {
+                let until = Instant::from_nanos(now + for_ns);
+                self.world.cut_pair(a, b, until);
+                self.calm_since = self.calm_since.max(until);
+                for host in [a, b] {
+                    if self.sites[host].1 == Role::Node {
+                        self.endanger(host, now + for_ns);
+                    }
+                }
+            }
+            Fault::Corrupt { host }
+            | Fault::Hang { host, .. }
+            | Fault::FailWrite { host }
+            | Fault::FailFlush { host } => self.strike_medium(host, fault),
+        }
+    }
+
+    fn strike_medium(&mut self, host: usize, fault: Fault) {
+        match fault {
+            Fault::Corrupt { .. } => {
                 let range = self.fleet.corruptible(host);
                 if self.world.corrupt(host, range) {
                     self.endanger(host, u64::MAX / 2);
                 }
             }
-            Fault::Hang { host, for_ns } => {
+            Fault::Hang { for_ns, .. } => {
                 if fault.fails_medium(self.spec.world.media.limit) {
                     self.endanger(host, u64::MAX / 2);
                 }
                 if let Some(medium) = self.world.medium(host) {
                     medium.faults().hang();
                     if for_ns != FOR_EVER {
-                        let at = Instant::from_nanos(now + for_ns);
+                        let at = self.world.now() + Duration::from_nanos(for_ns);
                         self.world.wake_at(at, TOKEN_RESUME | host as u64);
                     }
                 }
             }
-            Fault::FailWrite { host } | Fault::FailFlush { host } => {
+            _ => {
                 self.endanger(host, u64::MAX / 2);
                 if let Some(medium) = self.world.medium(host) {
                     match fault {
@@ -711,8 +778,14 @@ impl<F: Fleet> Run<F> {
     }
 
     fn take_down(&mut self, host: usize, until_ns: u64) {
-        self.world.crash(host);
+        self.go_down(host, until_ns);
         self.troubles += 1;
+        self.world
+            .wake_at(Instant::from_nanos(until_ns), TOKEN_START | host as u64);
+    }
+
+    fn go_down(&mut self, host: usize, until_ns: u64) {
+        self.world.crash(host);
         match self.sites[host].1 {
             Role::Gateway => {
                 self.clients.gateway_lost(host);
@@ -730,8 +803,6 @@ impl<F: Fleet> Run<F> {
         }
         self.gc.crashed(host);
         self.told.crashed(host);
-        self.world
-            .wake_at(Instant::from_nanos(until_ns), TOKEN_START | host as u64);
     }
 
     /// Tells the checkers which blocks have no replica left that kept its volatile state.

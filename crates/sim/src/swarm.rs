@@ -264,6 +264,7 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
         canary: swarm.control_canary,
         crash_at,
         leaves: media_fail,
+        heal: None,
         seed: rng.next_u64(),
     };
     let mut plan = Vec::new();

@@ -15,6 +15,7 @@ use base::{
     Queue as _, Rng, VssdId,
 };
 use host::{Input, Output};
+use rack::control::Open;
 use std::collections::VecDeque;
 use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
 
@@ -44,6 +45,10 @@ pub enum Canary {
     HideLoss,
     /// Nobody hears that a collection or a lease ends, or that a medium failed.
     HideEvents,
+    /// No member hears that another one was expelled: nobody waits until that one reads no more.
+    HideExpelled,
+    /// No member hears that what it has counts for nothing, when it joins again.
+    HideYield,
 }
 
 /// One host's place in the world.
@@ -167,6 +172,8 @@ struct Core {
     wire_check: bool,
     canary: Canary,
     cut: Option<Cut>,
+    /// Pairs of hosts that hear nothing of each other, until when.
+    cuts: Vec<([Addr; 2], Instant)>,
     /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
     stale: Map<(u32, u64), Packet>,
     /// [`Canary::HideLoss`]: the first continuity of each vSSD.
@@ -241,6 +248,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 wire_check: options.wire_check,
                 canary: options.canary,
                 cut: options.cut,
+                cuts: Vec::new(),
                 stale: Map::new(),
                 continuities: Map::new(),
                 sets: Vec::new(),
@@ -279,6 +287,14 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// The network, to break and mend it.
     pub fn net(&mut self) -> &mut Network {
         &mut self.core.net
+    }
+
+    /// Cuts two hosts off from each other, and from nobody else.
+    pub fn cut_pair(&mut self, a: usize, b: usize, until: Instant) {
+        let pair = [a, b].map(|host| self.core.places[host].addr);
+        let now = self.core.now;
+        self.core.cuts.retain(|(_, until)| now < *until);
+        self.core.cuts.push((pair, until));
     }
 
     /// Tells the canary which vSSDs replicate each other, and on which nodes they are.
@@ -456,7 +472,8 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 (host, Input::Media(done))
             }
             Event::Packet { from, to, packet } => {
-                if self.hosts[to as usize].is_none() {
+                let is_cut = self.core.is_cut(&packet.header, to as usize);
+                if self.hosts[to as usize].is_none() || is_cut {
                     self.core.stats.packets_lost += 1;
                     return;
                 }
@@ -724,6 +741,14 @@ impl Core {
         }
     }
 
+    /// True if the sender and this host are cut from each other, whatever lies between.
+    fn is_cut(&self, header: &Header, to: usize) -> bool {
+        let addr = self.places[to].addr;
+        let is_pair = |pair: [Addr; 2]| pair == [header.source, addr] || pair == [addr, header.source];
+        let mut cuts = self.cuts.iter();
+        cuts.any(|(pair, until)| self.now < *until && is_pair(*pair))
+    }
+
     /// Rest of a packet after the canary.
     #[cold]
     fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
@@ -731,6 +756,7 @@ impl Core {
             Canary::AckWithoutApply => self.forge_ack(from, to, packet),
             Canary::StaleRead => Some(self.answer_stale(packet)),
             Canary::HideLoss => Some(self.hide_loss(packet)),
+            Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
             Canary::None | Canary::LoseFlush | Canary::HideEvents => Some(packet),
         }
     }
@@ -768,6 +794,24 @@ impl Core {
     }
 
     #[cold]
+    fn hide_terms(&mut self, mut packet: Packet) -> Packet {
+        if packet.header.op != Op::Open || packet.header.has(flags::REPLY) {
+            return packet;
+        }
+        let Some(mut open) = Open::parse(packet.record()) else {
+            return packet;
+        };
+        let term = match self.canary {
+            Canary::HideExpelled => &mut open.terms.expels,
+            _ => &mut open.terms.yields,
+        };
+        if core::mem::take(term) {
+            self.stats.sabotaged += 1;
+            packet = Packet::with_record(packet.header, open.emit());
+        }
+        packet
+    }
+
     fn hide_loss(&mut self, mut packet: Packet) -> Packet {
         let header = &mut packet.header;
         if !matches!(header.op, Op::Write | Op::Flush)

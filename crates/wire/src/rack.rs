@@ -65,6 +65,8 @@ wire_enum! {
         Digest = 20,
         /// Replica to replica: send me these pages.
         Pull = 21,
+        /// Replica to replica: let me read until I ask again (`rack::lease`).
+        Lease = 22,
         /// Gateway to node: open (create if missing) a vSSD.
         Open = 32,
         /// Gateway to node: delete a vSSD and its data.

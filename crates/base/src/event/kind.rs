@@ -332,6 +332,12 @@ kinds! {
     "volume-deleted" Info VolumeDeleted { volume: VolumeId, }
     /// Two vSSDs have exchanged their nodes.
     "vssds-exchanged" Info VssdsExchanged { volume: VolumeId, other: VolumeId, took: Duration, }
+    /// A member of a set is lost and is a member no more: the others go on without it.
+    "member-expelled" Warn MemberExpelled { volume: VolumeId, vssd: VssdId, copies: u32, }
+    /// A vSSD begins to join a set that lacks copies.
+    "copy-begun" Info CopyBegun { volume: VolumeId, vssd: VssdId, node: NodeId, }
+    /// A vSSD holds everything that its set holds, and is a replica.
+    "copy-joined" Info CopyJoined { volume: VolumeId, vssd: VssdId, took: Duration, }
     /// The registry did not do what it was asked.
     "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
 

@@ -17,10 +17,13 @@
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
 //!    every write that its predecessor left undecided, as a primary does that has started again.
+//!
+//! A record that says `expelling` tells that members are lost (`rack::heal`), and only asks for `Settle`: nobody waits for
+//! those that are lost. The others answer when the leases of these have lapsed (`rack::lease`).
 
 use super::control::{Control, Owner};
 use super::flight::Flight;
-use super::step::{Change, Step, undecided};
+use super::step::{Change, Step, departed, has_new_primary, undecided};
 use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
@@ -46,18 +49,15 @@ impl Changes {
             }
             self.0
                 .retain(|change| (change.volume, change.set) != (id, number));
-            flight.control.cancel(Owner::Change(id, number));
-            let step = match (set.joining, set.leaving) {
-                (Some(_), _) => Step::Create,
-                (None, Some(leaving)) => Step::decided(set, leaving),
-                (None, None) => continue,
-            };
             *known = set.clone();
+            flight.control.cancel(Owner::Change(id, number));
+            let members: Vec<VssdId> = set.vssds().map(|(vssd, _)| vssd).chain(departed(set)).collect();
             let change = Change {
                 volume: id,
                 set: number,
-                step,
-                resumed: false,
+                step: Step::first(set),
+                // Who is asked to open the volume would be asked for a membership of before.
+                resumed: flight.control.cancel_some(Owner::Volume(id), &members),
             };
             enter(now, flight, index, &change);
             self.0.push(change);
@@ -74,12 +74,14 @@ impl Changes {
         number: usize,
         set: &SetRecord,
     ) -> bool {
-        let Some(leaving) = set.leaving else { return false };
+        if set.leaving.is_none() && set.expelling.is_none() {
+            return false;
+        }
         flight.set(index, number).taking_over = true;
         let change = Change {
             volume: flight.volumes[index].record.volume(),
             set: number,
-            step: Step::decided(set, leaving),
+            step: Step::first(set),
             resumed: true,
         };
         ask(now, &mut flight.control, set, &change);
@@ -87,19 +89,39 @@ impl Changes {
         true
     }
 
-    /// How far the changes of an open volume are.
-    pub fn state(&self, control: &Control, id: VolumeId) -> ChangeState {
-        let mut state = ChangeState::Done;
-        for change in self.0.iter().filter(|change| change.volume == id) {
-            if let Some((vssd, code)) = control.failure(change.owner()) {
-                return ChangeState::Failed(vssd, code);
+    /// Goes on, at a start, with what joins a volume's sets.
+    pub fn join(&mut self, now: Instant, flight: &mut Flight, index: u32) {
+        let record = &flight.volumes[index].record;
+        let volume = record.volume();
+        let joins = |(number, set): (usize, &SetRecord)| set.joining.map(|_| number);
+        let joining: Vec<usize> = record.sets.iter().enumerate().filter_map(joins).collect();
+        for set in joining {
+            let is_at = |change: &Change| (change.volume, change.set) == (volume, set);
+            if self.0.iter().any(is_at) {
+                continue;
             }
-            state = match (state, change.step) {
-                (ChangeState::Done | ChangeState::Joined, Step::Joined) => ChangeState::Joined,
-                _ => ChangeState::Busy,
+            let change = Change {
+                volume,
+                set,
+                step: Step::Create,
+                resumed: false,
+            };
+            enter(now, flight, index, &change);
+            self.0.push(change);
+        }
+    }
+
+    /// How far the changes of an open volume's sets are.
+    pub fn states(&self, control: &Control, id: VolumeId, sets: usize) -> Vec<ChangeState> {
+        let mut states = vec![ChangeState::Done; sets];
+        for change in self.0.iter().filter(|change| change.volume == id) {
+            states[change.set] = match (control.failure(change.owner()), change.step) {
+                (Some((vssd, code)), _) => ChangeState::Failed(vssd, code),
+                (None, Step::Joined) => ChangeState::Joined,
+                (None, _) => ChangeState::Busy,
             };
         }
-        state
+        states
     }
 
     fn resumed(&self, id: VolumeId) -> impl Iterator<Item = &Change> {
@@ -149,8 +171,8 @@ impl Changes {
                 Step::Join => Step::Flush,
                 Step::Flush | Step::Joined => Step::Joined,
                 Step::Secure(leaving) => Step::Retire(leaving),
-                Step::Retire(leaving) => Step::Settle(leaving),
-                Step::Settle(_) => {
+                Step::Retire(_) => Step::Settle,
+                Step::Settle => {
                     let number = self.0.remove(at).set;
                     flight.set(index, number).taking_over = false;
                     flight.launch_waiting(now, index, number);
@@ -182,13 +204,11 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
         Step::Secure(leaving) | Step::Retire(leaving) => {
             flight.set(index, number).taking_over |= leaving.was_primary;
         }
-        Step::Settle(leaving) => {
-            let new = record
-                .replicas
-                .iter()
-                .map(|replica| VssdId(replica.vssd))
-                .collect();
-            flight.replace(now, index, number, VssdId(leaving.vssd), new);
+        Step::Settle => {
+            flight.set(index, number).taking_over |= has_new_primary(&record);
+            let replicas = record.replicas.iter();
+            let new = replicas.map(|replica| VssdId(replica.vssd)).collect();
+            flight.replace(now, index, number, &departed(&record), new);
         }
         Step::Create | Step::Join | Step::Joined => {}
     }
@@ -220,9 +240,9 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
             control.delete(now, owner, (VssdId(leaving.vssd), NodeId(leaving.node)));
             control.insist(owner);
         }
-        (Step::Settle(leaving), _) => {
+        (Step::Settle, _) => {
             for (place, replica) in set.replicas.iter().enumerate() {
-                let takes_over = leaving.was_primary && place == 0;
+                let takes_over = has_new_primary(set) && place == 0;
                 let intent = if takes_over {
                     Intent::TakeOver
                 } else {

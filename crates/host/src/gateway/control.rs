@@ -2,9 +2,9 @@
 //! repeated until it is answered.
 
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
-use rack::control::{Intent, NodeStatus, Open, emit_rack};
+use rack::control::{Intent, NodeStatus, Open, Terms, emit_rack};
+use rack::membership::{Member, Membership};
 use rack::registry::SetRecord;
-use rack::replica::{Member, Membership};
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -24,6 +24,8 @@ pub enum Owner {
     Change(VolumeId, usize),
     /// vSSDs that the volume is to grow by.
     Growth(VolumeId),
+    /// vSSDs that are nobody's.
+    Leftovers,
 }
 
 /// One request to a node.
@@ -138,6 +140,10 @@ impl Control {
                 generation: set.generation,
                 peers: peers.collect(),
             },
+            terms: Terms {
+                expels: set.expelling.is_some(),
+                yields: set.joining.is_some_and(|joining| joining.vssd == vssd.0),
+            },
         };
         self.ask(now, owner, vssd, self.addr(node), Op::Open, open.emit());
     }
@@ -207,6 +213,16 @@ impl Control {
     pub fn cancel(&mut self, owner: Owner) {
         self.asks.retain(|ask| ask.owner != owner);
         self.failures.retain(|failure| failure.0 != owner);
+    }
+
+    /// Forgets what is asked of these for this. False if nothing was.
+    pub fn cancel_some(&mut self, owner: Owner, vssds: &[VssdId]) -> bool {
+        let before = self.asks.len() + self.failures.len();
+        self.asks
+            .retain(|ask| ask.owner != owner || !vssds.contains(&ask.vssd));
+        self.failures
+            .retain(|(of, vssd, _)| *of != owner || !vssds.contains(vssd));
+        before != self.asks.len() + self.failures.len()
     }
 
     /// Takes an answer.

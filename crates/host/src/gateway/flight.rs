@@ -23,6 +23,14 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
+/// A read that was sent so often, and not answered, is sent to another replica.
+const ASKED_TWICE: u32 = 2;
+/// So long other reads go elsewhere then, unless the replica answers something.
+const AVOIDED_FOR: Duration = Duration::from_secs(1);
+/// A replica whose medium has failed is asked again after this.
+const LATCHED_AGAIN: Duration = Duration::from_millis(50);
+/// By then it is expelled, if the others can go on without it (`rack::heal`).
+const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
 /// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
@@ -170,9 +178,13 @@ impl Flight {
             _ => 0,
         };
         let vssd = self.set(volume, set).copies().nth(copy);
-        let vssd = vssd.expect("a set has copies");
+        let mut vssd = vssd.expect("a set has copies");
         // What is to be changed is read where changes are ordered: elsewhere one under way might not be seen.
-        let pinned = matches!(kind, Kind::ReadForMerge { .. });
+        let mut pinned = matches!(kind, Kind::ReadForMerge { .. });
+        if matches!(kind, Kind::Read { .. }) && self.set(volume, set).avoids(now, vssd) {
+            vssd = self.set(volume, set).next_of(vssd);
+            pinned = true;
+        }
         let operation = Operation {
             volume,
             set,
@@ -182,8 +194,10 @@ impl Flight {
             vssd,
             pinned,
             damaged: 0,
+            turns: 0,
             attempts: 0,
             epoch: 0,
+            since: now,
             sent_at: now,
             again_at: now,
         };
@@ -277,6 +291,7 @@ impl Flight {
     pub fn answered(&mut self, now: Instant, slot: u32, header: &Header) -> Option<(Operation, End)> {
         let operation = &mut self.operations[slot];
         let set = &mut self.volumes[operation.volume].sets[operation.set];
+        set.avoided.take_if(|(vssd, _)| *vssd == header.vssd);
         // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
         // still be executed, after a later write of the same page, by a server that has forgotten it.
         let mutates = matches!(operation.kind, Kind::Mutate { .. });
@@ -295,7 +310,11 @@ impl Flight {
                 return None;
             }
             Code::Busy | Code::NoVssd => {
-                operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
+                self.ask_later(now, slot);
+                return None;
+            }
+            Code::Latched if set.replicas.len() > 1 && now.since(operation.since) < EXPELLED_WITHIN => {
+                operation.again_at = now + LATCHED_AGAIN;
                 sooner(&mut self.scan_at, operation.again_at);
                 return None;
             }
@@ -342,6 +361,46 @@ impl Flight {
         for slot in waiting {
             self.launch(now, slot);
         }
+    }
+
+    /// A replica does not serve: another one is asked, or this one later.
+    fn ask_later(&mut self, now: Instant, slot: u32) {
+        if self.turn(now, slot) {
+            return;
+        }
+        let operation = &mut self.operations[slot];
+        operation.turns = 0;
+        operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
+        sooner(&mut self.scan_at, operation.again_at);
+    }
+
+    /// A read that one replica cannot answer now is sent to the next one. False if it was at all of them.
+    #[cold]
+    fn turn(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &mut self.operations[slot];
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        // What is to be changed is read where changes are ordered.
+        let turns = matches!(operation.kind, Kind::Read { .. }) && operation.damaged == 0;
+        if !turns || usize::from(operation.turns) + 1 >= set.replicas.len() {
+            return false;
+        }
+        operation.turns += 1;
+        operation.pinned = true;
+        operation.vssd = set.next_of(operation.vssd);
+        self.send(now, slot);
+        true
+    }
+
+    /// An operation is overdue. A read is asked of the next replica if it is not the first time: this one may be gone, and
+    /// others need not find that out again.
+    fn send_overdue(&mut self, now: Instant, slot: u32) {
+        let operation = &mut self.operations[slot];
+        let (volume, set, vssd) = (operation.volume, operation.set, operation.vssd);
+        operation.turns = 0;
+        if operation.attempts < ASKED_TWICE || !self.turn(now, slot) {
+            return self.send(now, slot);
+        }
+        self.set(volume, set).avoided = Some((vssd, now + AVOIDED_FOR));
     }
 
     /// A damaged page is read from each other replica before it is given up.
@@ -452,35 +511,35 @@ impl Flight {
             };
             if now >= operation.again_at {
                 self.stats.retransmissions += 1;
-                // A read that followed a server's word to a replica which does not answer is asked of the primary again,
-                // collecting or not. (One that went elsewhere because its page is damaged stays there.)
-                if matches!(operation.kind, Kind::Read { .. }) && operation.pinned && operation.damaged == 0 {
-                    operation.vssd = self.volumes[operation.volume].sets[operation.set].replicas[0];
-                }
-                self.send(now, slot);
+                self.send_overdue(now, slot);
             }
             sooner(&mut next, self.operations[slot].again_at);
         }
         next
     }
 
-    /// Other vSSDs are a set's replicas: what is under way to the one that is `gone` goes to the one in its place.
-    pub fn replace(&mut self, now: Instant, volume: u32, number: usize, gone: VssdId, new: Vec<VssdId>) {
+    /// Other vSSDs are a set's replicas: what is under way to those that are `gone` goes to others. What a primary was asked,
+    /// its successor is asked.
+    pub fn replace(&mut self, now: Instant, volume: u32, number: usize, gone: &[VssdId], new: Vec<VssdId>) {
         let set = self.set(volume, number);
         set.joined = None;
         let old = core::mem::replace(&mut set.replicas, new.clone());
-        // After an undone change it was none of them, and any will do.
-        let place = old.iter().position(|&vssd| vssd == gone).unwrap_or(0);
+        let place = |vssd: VssdId| {
+            // After an undone change it was none of them, and any will do.
+            let place = old.iter().position(|&known| known == vssd).unwrap_or(0);
+            place.min(new.len() - 1)
+        };
         self.primaries.remove(&old[0].0);
         self.primaries.insert(new[0].0, (volume, number));
         for slot in 0..self.operations.bound() {
             let Some(operation) = self.operations.get_mut(slot) else {
                 continue;
             };
-            if (operation.volume, operation.set, operation.vssd) != (volume, number, gone) {
+            let is_here = (operation.volume, operation.set) == (volume, number);
+            if !is_here || !gone.contains(&operation.vssd) {
                 continue;
             }
-            operation.vssd = new[place];
+            operation.vssd = new[place(operation.vssd)];
             operation.attempts = 0;
             operation.again_at = now;
             sooner(&mut self.scan_at, now);

@@ -29,7 +29,7 @@ pub use volumes::VolumeState;
 
 use crate::{Input, Output};
 use base::event::{self, Lead};
-use base::{Addr, Instant, Machine, Pool, VolumeId};
+use base::{Addr, Instant, Machine, NodeId, Pool, VolumeId, VssdId};
 use change::Changes;
 use control::{CONTROL_BIT, Owner};
 use flight::Flight;
@@ -89,16 +89,27 @@ impl Gateway {
         self.traffic.requests.len()
     }
 
-    /// Begins what the sets of a volume's new record ask for; [`change_state`](Gateway::change_state) tells how far it is.
+    /// Begins what the sets of a volume's new record ask for; [`change_states`](Gateway::change_states) tells how far it is.
     pub fn change_sets(&mut self, now: Instant, record: &VolumeRecord) {
         self.changes.begin(now, &mut self.traffic.flight, record);
     }
 
-    /// How far the changes of a volume are.
-    pub fn change_state(&self, id: VolumeId) -> ChangeState {
+    /// How far the changes of each of a volume's sets are; of none if it is not open.
+    pub fn change_states(&self, id: VolumeId) -> Vec<ChangeState> {
         let flight = &self.traffic.flight;
-        let open = flight.find(id);
-        open.map_or(ChangeState::Busy, |_| self.changes.state(&flight.control, id))
+        let Some(index) = flight.find(id) else {
+            return Vec::new();
+        };
+        let sets = flight.volumes[index].sets.len();
+        self.changes.states(&flight.control, id, sets)
+    }
+
+    /// Has vSSDs deleted that are nobody's any more.
+    pub fn discard(&mut self, now: Instant, leftovers: Vec<(VssdId, NodeId)>) {
+        let control = &mut self.traffic.flight.control;
+        control.cancel(Owner::Leftovers);
+        control.delete_known(now, Owner::Leftovers, leftovers.into_iter());
+        self.traffic.flight.send_control(now);
     }
 
     /// Stops serving a volume. Requests in flight are answered first.

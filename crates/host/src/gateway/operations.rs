@@ -57,9 +57,13 @@ pub(super) struct Operation {
     pub vssd: VssdId,
     pub pinned: bool,
     pub damaged: u8,
+    /// Replicas that could not answer it, of one turn around.
+    pub turns: u8,
     pub attempts: u32,
     /// Of a mutation: the epoch it was sent in last.
     pub epoch: u32,
+    /// When it began.
+    pub since: Instant,
     pub sent_at: Instant,
     pub again_at: Instant,
 }

@@ -18,6 +18,8 @@ pub struct Set {
     pub replicas: Vec<VssdId>,
     /// A joining replica that is whole: it is flushed with the others.
     pub joined: Option<VssdId>,
+    /// A replica that has not answered, and until when nothing is read there.
+    pub avoided: Option<(VssdId, Instant)>,
     /// Another primary takes over: nothing is changed meanwhile.
     pub taking_over: bool,
     /// First page of the volume that is here.
@@ -57,6 +59,7 @@ impl Set {
         Self {
             replicas,
             joined: None,
+            avoided: None,
             taking_over: false,
             first_page,
             fenced: false,
@@ -75,6 +78,20 @@ impl Set {
             dirty_continuity: None,
             losses: 0,
         }
+    }
+
+    /// The replica after this one, around.
+    pub fn next_of(&self, vssd: VssdId) -> VssdId {
+        let place = self.replicas.iter().position(|&known| known == vssd);
+        self.replicas[place.map_or(0, |place| (place + 1) % self.replicas.len())]
+    }
+
+    /// True if reads go elsewhere for now.
+    pub fn avoids(&self, now: Instant, vssd: VssdId) -> bool {
+        self.replicas.len() > 1
+            && self
+                .avoided
+                .is_some_and(|(known, until)| known == vssd && now < until)
     }
 
     /// True when pages may be changed, and read to be changed in part.

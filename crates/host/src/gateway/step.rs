@@ -1,7 +1,7 @@
 //! The steps of a change of a set's members.
 
 use super::control::Owner;
-use base::VolumeId;
+use base::{VolumeId, VssdId};
 use rack::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord};
 
 /// How far a change is.
@@ -13,7 +13,7 @@ pub(super) enum Step {
     Joined,
     Secure(LeavingRecord),
     Retire(LeavingRecord),
-    Settle(LeavingRecord),
+    Settle,
 }
 
 /// A change under way.
@@ -22,7 +22,7 @@ pub(super) struct Change {
     pub volume: VolumeId,
     pub set: usize,
     pub step: Step,
-    /// It was begun by an earlier start: the volume is not open before it is over.
+    /// It was begun by an earlier start, or began while the volume was opened: the volume is not open before it is over.
     pub resumed: bool,
 }
 
@@ -33,14 +33,34 @@ impl Change {
 }
 
 impl Step {
-    /// The first step of carrying a decision out.
-    pub fn decided(set: &SetRecord, leaving: LeavingRecord) -> Self {
-        if leaving.was_primary && set.replicas.len() == 1 {
-            Self::Secure(leaving)
-        } else {
-            Self::Retire(leaving)
+    /// The first step of what a record asks for.
+    pub fn first(set: &SetRecord) -> Self {
+        match (set.joining, set.leaving) {
+            (Some(_), _) => Self::Create,
+            (None, Some(leaving)) if leaving.was_primary && keeps_one_copy(set) => Self::Secure(leaving),
+            (None, Some(leaving)) => Self::Retire(leaving),
+            (None, None) => Self::Settle,
         }
     }
+}
+
+/// True if the set has a single copy, and is meant to.
+fn keeps_one_copy(set: &SetRecord) -> bool {
+    set.replicas.len() == 1 && set.copies <= 1 && set.expelling.is_none()
+}
+
+/// The vSSDs that a record has just made no members any more.
+pub(super) fn departed(set: &SetRecord) -> Vec<VssdId> {
+    let leaving = set.leaving.iter().map(|leaving| leaving.vssd);
+    let expelled = set.expelling.iter().flat_map(|expelling| &expelling.vssds);
+    leaving.chain(expelled.copied()).map(VssdId).collect()
+}
+
+/// True if a record has just made another one the primary.
+pub(super) fn has_new_primary(set: &SetRecord) -> bool {
+    let leaving = set.leaving.is_some_and(|leaving| leaving.was_primary);
+    let expelling = set.expelling.as_ref();
+    leaving || expelling.is_some_and(|expelling| expelling.was_primary)
 }
 
 /// The record of a set of one copy as it was before the decision.

@@ -74,6 +74,7 @@ impl Gateway {
             }
         }
         flight.volumes[index].record = record;
+        self.changes.join(now, flight, index);
         flight.send_control(now);
     }
 
@@ -82,6 +83,7 @@ impl Gateway {
         self.close_volume(record.volume());
         let flight = &mut self.traffic.flight;
         flight.control.cancel(Owner::Growth(record.volume()));
+        flight.control.cancel(Owner::Volume(record.volume()));
         let vssds = record.vssds().map(|(vssd, node, _)| (vssd, node));
         flight
             .control

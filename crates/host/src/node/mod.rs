@@ -25,12 +25,12 @@ use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
-use rack::control::{Config, Intent, Lead, NodeStatus, Open, parse_rack};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, parse_rack};
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use units::Units;
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, Packet, Payload, flags};
+use wire::rack::{Code, Header, Op, PAYLOAD_BYTES_MAX, Packet, Payload, flags};
 
 /// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
 const REGISTER_EVERY: Duration = Duration::from_secs(1);
@@ -142,6 +142,7 @@ fn config_of_new(header: &Header, open: &Open) -> Config {
         rack: open.rack,
         membership: open.membership.clone(),
         lead: Some(lead_of(header)),
+        terms: open.terms,
     }
 }
 
@@ -340,7 +341,7 @@ impl Node {
     }
 
     /// Content of a `status` packet.
-    pub fn status(&self) -> NodeStatus {
+    pub fn status(&self, now: Instant) -> NodeStatus {
         let mut status = NodeStatus {
             node: self.config.id.0,
             boot: self.ssd.boot(),
@@ -352,6 +353,7 @@ impl Node {
             free_ratio_min: 1.0,
             unreadable: self.unreadable.len() as u32,
             racks: self.racks(),
+            roll: Some(self.roll(now)),
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -374,6 +376,25 @@ impl Node {
         }
         status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
         status
+    }
+
+    fn roll(&self, now: Instant) -> Roll {
+        let mut roll = Roll {
+            here: self.ssd.vssds().iter().map(|entry| entry.id.0).collect(),
+            failed: self.unreadable.iter().map(|vssd| vssd.0).collect(),
+            ..Roll::default()
+        };
+        for unit in self.units() {
+            let vssd = unit.identity().vssd.0;
+            if unit.is_latched() || self.latched {
+                roll.failed.push(vssd);
+            } else if !unit.is_serving() {
+                roll.joining.push(vssd);
+            }
+            roll.unheard
+                .extend(unit.leases().unheard(now).map(|peer| (vssd, peer.0)));
+        }
+        roll
     }
 
     /// The racks that the vSSDs belong to, as far as that is known.
@@ -412,7 +433,10 @@ impl Node {
             return;
         }
         // Answers that a node awaits; any other would be taken for a request.
-        let awaited = matches!(header.op, Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello);
+        let awaited = matches!(
+            header.op,
+            Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Lease
+        );
         if header.has(flags::REPLY) && !awaited {
             return;
         }
@@ -422,7 +446,7 @@ impl Node {
             }
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(now, header, parse_rack(packet.record())),
-            Op::Status if !header.has(flags::REPLY) => self.answer_status(&header),
+            Op::Status if !header.has(flags::REPLY) => self.answer_status(now, &header),
             _ => match self.units.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
                 Some(&index) if self.is_closing(index) => {}
@@ -486,8 +510,14 @@ impl Node {
     }
 
     #[cold]
-    fn answer_status(&mut self, header: &Header) {
-        let record = serde_json::to_vec(&self.status()).expect("plain numbers serialize");
+    fn answer_status(&mut self, now: Instant, header: &Header) {
+        let mut status = self.status(now);
+        let emit = |status: &NodeStatus| serde_json::to_vec(status).expect("plain numbers serialize");
+        let mut record = emit(&status);
+        if record.len() > PAYLOAD_BYTES_MAX {
+            status.roll = None;
+            record = emit(&status);
+        }
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
@@ -542,8 +572,14 @@ impl Node {
             return self.change_members(now, header, open, index);
         } else if known.peers != open.membership.peers {
             return self.move_peers(header, open);
-        } else if changing || open.intent != Intent::Prepare && !slot.unit.is_serving() {
+        } else if changing
+            || slot.unit.is_fenced()
+            || open.intent != Intent::Prepare && !slot.unit.is_serving()
+        {
             Code::Busy
+        } else if slot.unit.forget_expelled() {
+            self.jobs.push_back(Job::Move(header));
+            return self.next_job();
         } else {
             Code::SoftOrOk
         };
@@ -579,9 +615,9 @@ impl Node {
     /// The replica set has other members from now on. The gateway asks again, and is answered when that is durable.
     #[cold]
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
-        let (membership, again) = (open.membership.clone(), open.intent == Intent::TakeOver);
+        let again = open.intent == Intent::TakeOver;
         self.units.with_unit(index, |unit, out| {
-            unit.change_members(now, membership, again, out)
+            unit.change_members(now, open.membership, again, open.terms, out)
         });
         self.registered = false;
         self.register_at = now;

@@ -5,6 +5,7 @@
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
 mod backlog;
+mod members;
 
 use crate::Output;
 use crate::buffered::{Buffered, Event, Limits, Marks};
@@ -17,11 +18,13 @@ use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, t
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::{Config, Lead};
+use rack::control::{Config, Lead, Terms};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
+use rack::lease::Leases;
+use rack::membership::{Incarnation, Member, Membership};
 use rack::predictor::Predictor;
-use rack::replica::{Effect, Fetch, Incarnation, Member, Membership, Persist, Readiness, Replica};
+use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::VecDeque;
 use uuid::Uuid;
@@ -111,6 +114,9 @@ pub struct Unit {
     config: UnitConfig,
     held: Held<Then>,
     replica: Replica,
+    leases: Leases,
+    /// The replica served when its leases heard of it last.
+    serves: bool,
     dedup: Dedup,
     agent: Collector,
     /// Keeps a software-isolated vSSD to its share of its channels.
@@ -139,7 +145,7 @@ impl Unit {
             node: identity.node,
             boot: identity.boot,
         };
-        let replica = Replica::new(now, me, &identity.config.membership);
+        let (leases, replica) = members::start(now, me, &identity.config);
         let limits = Limits {
             cache_pages: config.cache_pages,
             write_depth: config.write_depth,
@@ -162,7 +168,9 @@ impl Unit {
             held: Held::new(Buffered::new(now, flash, limits, media_tag)),
             identity,
             config,
+            serves: replica.is_serving(),
             replica,
+            leases,
         }
     }
 
@@ -249,6 +257,7 @@ impl Unit {
                 }
                 self.agent.answered(now, header.code);
             }
+            Op::Lease => self.leases.receive(now, &header),
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
@@ -297,7 +306,7 @@ impl Unit {
         if self.replica.has_missed() || self.is_latched() && !self.replica.is_serving() {
             return self.answer(&header, Code::Damaged, out);
         }
-        if !self.replica.is_serving() {
+        if !self.may_read(now) {
             return self.answer(&header, Code::Busy, out);
         }
         if lpn.0 >= self.held.pages() {
@@ -359,23 +368,32 @@ impl Unit {
                 self.dedup.forget(header.source, header.session, header.request);
                 self.answer(&header, Code::Latched, out);
             }
-            Admit::New => self.start_write(now, packet),
+            Admit::New => self.start_write(now, packet, out),
             Admit::Done(code) => {
                 self.stats.duplicates += 1;
                 self.answer(&header, code, out);
             }
             Admit::Superseded => self.answer(&header, Code::Superseded, out),
-            Admit::InProgress | Admit::Old => self.stats.duplicates += 1,
+            Admit::InProgress => {
+                self.stats.duplicates += 1;
+                self.replica.asked_again(&header);
+            }
+            Admit::Old => self.stats.duplicates += 1,
         }
     }
 
     /// Begins an admitted write, or lets it wait for its page or for room.
-    fn start_write(&mut self, now: Instant, packet: Packet) {
+    fn start_write(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
         let lpn = lpn_of(&header);
         if !self.dedup.is_current(header.session) {
             // A gateway has started or taken over meanwhile, and may have read the page already to change a part of it.
             return;
+        }
+        if !self.replica.is_serving() || header.epoch != self.replica.epoch() {
+            // It has waited, and the members have changed: who sent it asks again.
+            self.dedup.forget(header.source, header.session, header.request);
+            return self.answer(&header, Code::Stale, out);
         }
         if self.replica.readiness(lpn) == Readiness::Undecided {
             return self.replica.wait(lpn, packet);
@@ -446,12 +464,14 @@ impl Unit {
         self.share_allows(now);
         self.scheduler.tick(now);
         self.replica.tick(now, &self.held);
+        self.leases.tick(now);
         self.pump(now, out);
     }
 
     /// When to [`tick`](Unit::tick).
     pub fn deadline(&self) -> Option<Instant> {
         let mut deadline = earliest(self.held.buffered.deadline(), self.replica.deadline());
+        deadline = earliest(deadline, self.leases.deadline());
         deadline = earliest(deadline, self.agent.deadline());
         if let Some(timer) = self.scheduler.deadline() {
             deadline = earliest(deadline, Some(timer));
@@ -631,7 +651,7 @@ impl Unit {
                 }
                 // What the flash has may be older than what was lost.
                 let data = data.ok().filter(|data| data.version == newest).ok_or(newest);
-                self.replica.fetched(now, lpn, why, data);
+                self.replica.fetched(now, lpn, why, data, &mut self.held);
             }
             Reading::Client {
                 packet,
@@ -683,6 +703,7 @@ impl Unit {
         if !self.replica.is_serving() {
             self.replica.catch_up_step(&self.held);
         }
+        self.drain_leases(now, out);
         while let Some(effect) = self.replica.poll() {
             progress = true;
             match effect {
@@ -694,7 +715,7 @@ impl Unit {
                     self.answer(&header, code, out);
                 }
                 Effect::Resume(packet) if packet.header.op == Op::Read => self.read(now, packet, now, out),
-                Effect::Resume(packet) => self.start_write(now, packet),
+                Effect::Resume(packet) => self.start_write(now, packet, out),
                 Effect::Persist(what) => self.persist(what),
                 Effect::Fetch(lpn, why) => self.fetch(now, lpn, why),
                 Effect::Event(kind) => out.push_back(Output::Event(kind)),
@@ -707,7 +728,7 @@ impl Unit {
     fn fetch(&mut self, now: Instant, lpn: Lpn, why: Fetch) {
         if let Some(cached) = self.held.buffered.cache().get(lpn) {
             let cached = cached.clone();
-            return self.replica.fetched(now, lpn, why, Ok(cached));
+            return self.replica.fetched(now, lpn, why, Ok(cached), &mut self.held);
         }
         // A joining peer asks again for what it has not got yet: a slow medium is asked once.
         let is_same = |reading: &Reading| matches!(reading, Reading::Fetch { lpn: of, why: by, .. } if (*of, *by) == (lpn, why));
@@ -735,7 +756,7 @@ impl Unit {
                     self.dedup.forget(header.source, header.session, header.request);
                     self.answer(&header, Code::Latched, out);
                 }
-                None => self.start_write(now, packet),
+                None => self.start_write(now, packet, out),
             }
         }
         progress
@@ -814,30 +835,65 @@ impl Unit {
     /// The peers are at other addresses; false if they are other peers.
     pub fn move_peers(&mut self, peers: &[Member]) -> bool {
         let known = &mut self.identity.config.membership.peers;
-        let is_known = |new: &Member| {
-            known
-                .iter()
-                .any(|old| (old.vssd, old.node) == (new.vssd, new.node))
-        };
+        let alike = |old: &Member, new: &Member| (old.vssd, old.node) == (new.vssd, new.node);
+        let is_known = |new: &Member| known.iter().any(|old| alike(old, new));
         if known.len() != peers.len() || !peers.iter().all(is_known) {
             return false;
         }
         known.copy_from_slice(peers);
         self.replica.move_peers(peers);
+        self.leases.move_peers(peers);
         true
     }
 
-    /// The replica set has other members from now on; see [`Replica::change_members`].
+    /// The replica set has other members from now on; see [`Replica::change_members`]. With `again` it joins once more.
     pub fn change_members(
         &mut self,
         now: Instant,
         membership: Membership,
         again: bool,
+        terms: Terms,
         out: &mut VecDeque<Output>,
     ) {
+        let lapsed = self.leases.change(now, &membership);
+        if terms.expels {
+            self.replica.fence(lapsed);
+        }
+        if terms.yields {
+            self.replica.yield_all();
+        }
         self.replica.change_members(now, &membership, again);
-        self.identity.config.membership = membership;
+        (self.identity.config.membership, self.identity.config.terms) = (membership, terms);
         self.pump(now, out);
+    }
+
+    /// True while no write can be complete, as a member that was expelled may still read.
+    pub fn is_fenced(&self) -> bool {
+        self.replica.is_fenced()
+    }
+
+    /// A member that was expelled reads no more: the superblock may forget it. False if it has forgotten it.
+    pub fn forget_expelled(&mut self) -> bool {
+        core::mem::take(&mut self.identity.config.terms.expels)
+    }
+
+    /// True if a client may be answered what is here.
+    fn may_read(&self, now: Instant) -> bool {
+        self.replica.is_serving() && self.leases.are_held(now)
+    }
+
+    /// The leases under which it reads.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    fn drain_leases(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        if core::mem::replace(&mut self.serves, self.replica.is_serving()) != self.serves && self.serves {
+            self.leases.serve(now);
+        }
+        while let Some(packet) = self.leases.poll() {
+            self.send(packet, out);
+        }
     }
 
     /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False

@@ -4,7 +4,7 @@
 
 use crate::gateway::{Gateway, NodeAnswer, VolumeState};
 use crate::{Input, NOBODY};
-use base::{Addr, BlockOp, BlockRequest, Instant, Machine, Pages, SectorRange, VolumeId, VssdId};
+use base::{Addr, BlockOp, BlockRequest, Instant, Machine, NodeId, Pages, SectorRange, VolumeId, VssdId};
 use rack::exchange::ChangeState;
 use rack::registry::{SetRecord, Snapshot, VolumeRecord};
 use wire::rack::Code;
@@ -35,6 +35,8 @@ pub enum Call {
     Grow(VolumeRecord),
     /// Do what the `joining` and `leaving` of these records ask for.
     Change(Vec<VolumeRecord>),
+    /// Have these vSSDs deleted, which are nobody's.
+    Discard(Vec<(VssdId, NodeId)>),
     /// Flush every volume, and close it.
     Close,
     /// Tell how these volumes are, and the nodes' answers if they are wanted.
@@ -68,7 +70,7 @@ pub struct View {
 }
 
 /// How a volume is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct VolumeView {
     /// Its number.
     pub id: VolumeId,
@@ -76,8 +78,8 @@ pub struct VolumeView {
     pub state: Option<VolumeState>,
     /// It is closed, and no node is asked for anything of it.
     pub is_gone: bool,
-    /// How far a change of its members is.
-    pub change: ChangeState,
+    /// How far the changes of its sets' members are; of none if it is not open.
+    pub changes: Vec<ChangeState>,
     /// A node has not answered what the volume's growth asks for.
     pub growth_is_pending: bool,
     /// Refusal of a node to grow the volume.
@@ -105,6 +107,7 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
                 gateway.change_sets(now, record);
             }
         }
+        Call::Discard(leftovers) => gateway.discard(now, leftovers),
         Call::Close => flush_and_close(gateway, now),
         Call::Look {
             number,
@@ -121,7 +124,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         id,
         state: gateway.volume_state(id),
         is_gone: gateway.is_gone(id),
-        change: gateway.change_state(id),
+        changes: gateway.change_states(id),
         growth_is_pending: gateway.growth_is_pending(id),
         growth_failure: gateway.growth_failure(id),
     };

@@ -15,7 +15,8 @@ pub(super) struct Delete {
     which: Which,
     /// The answer, if the volume goes because it could not be created.
     refusal: Option<Refusal>,
-    is_asked: bool,
+    /// Nodes were asked to delete so many vSSDs.
+    asked: Option<usize>,
     gone_by: Option<Instant>,
 }
 
@@ -45,7 +46,7 @@ impl Delete {
         Self {
             which,
             refusal,
-            is_asked: false,
+            asked: None,
             gone_by: None,
         }
     }
@@ -84,16 +85,14 @@ impl Delete {
         let Some(seen) = sight.volume(id) else {
             return Step::Look;
         };
-        if !self.is_asked {
-            self.is_asked = true;
-            return Step::Call(Call::Delete(everything_of(sight, record)));
+        let everything = everything_of(sight, record);
+        // Those whose nodes are lost are deleted when these are back (`rack::heal`).
+        let vssds = everything.vssds().count();
+        if self.asked.replace(vssds) != Some(vssds) {
+            return Step::Call(Call::Delete(everything));
         }
         if seen.is_gone {
-            return sight.change(|next| {
-                next.volumes.retain(|volume| volume.id != id.0);
-                next.growing.retain(|growth| growth.volume != id.0);
-                next.deleting.retain(|deleting| *deleting != id.0);
-            });
+            return sight.change(|next| next.remove_volume(id));
         }
         if !sight.is_awaited {
             return Step::Wait(BACKGROUND);

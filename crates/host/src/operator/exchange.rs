@@ -1,12 +1,13 @@
 //! Two vSSDs exchange their nodes while clients go on (`rack::exchange`). A start undoes what was not decided, and
 //! completes what was.
 
-use super::call::Call;
+use super::call::{Call, VolumeView};
 use super::command::{Done, NotExchanged, Refusal};
 use super::job::{BACKGROUND, LATER, Sight, Step};
 use crate::gateway::VolumeState;
 use base::{Duration, Instant, VolumeId, VssdId};
 use rack::exchange::{ChangeState, Exchange, Next};
+use rack::registry::{SetRecord, VolumeRecord};
 
 /// A copy that is not complete after this is given up.
 const JOINED_WITHIN: Duration = Duration::from_secs(60 * 60);
@@ -118,10 +119,11 @@ impl Swap {
                 is_lost = true;
                 continue;
             }
-            match sight.volume(id) {
-                Some(seen) => states.push((id, seen.change)),
-                None => return Step::Look,
-            }
+            let Some(seen) = sight.volume(id) else {
+                return Step::Look;
+            };
+            let record = sight.records.volume_of(id).expect("asked above");
+            states.push((id, exchange_state(record, seen)));
         }
         let is_late = sight.now >= until;
         let decided = exchange.is_decided(sight.records);
@@ -152,4 +154,25 @@ impl Swap {
             Next::Store | Next::Over(_) => Step::Store(Box::new(next)),
         }
     }
+}
+
+/// How far the sets of a volume are that exchange places.
+fn exchange_state(record: &VolumeRecord, seen: &VolumeView) -> ChangeState {
+    let exchanges = |set: &SetRecord| {
+        let joins = set.joining.is_some_and(|joining| !joining.heals());
+        joins || set.leaving.is_some()
+    };
+    let places = (0..record.sets.len()).filter(|&place| exchanges(&record.sets[place]));
+    let mut whole = None;
+    for place in places {
+        // A volume that is not open tells nothing yet.
+        let state = seen.changes.get(place).copied().unwrap_or(ChangeState::Busy);
+        whole = match (whole, state) {
+            (Some(ChangeState::Failed(..)), _) => whole,
+            (_, ChangeState::Failed(..)) | (None, _) => Some(state),
+            (Some(known), state) if known == state => whole,
+            _ => Some(ChangeState::Busy),
+        };
+    }
+    whole.unwrap_or(ChangeState::Done)
 }

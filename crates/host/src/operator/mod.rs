@@ -26,6 +26,7 @@ mod command;
 mod create;
 mod delete;
 mod exchange;
+mod healing;
 mod job;
 mod leadership;
 mod records;
@@ -43,9 +44,11 @@ use census::Census;
 use create::Create;
 use delete::Delete;
 use exchange::Swap;
+use healing::Healing;
 use job::{Sight, Step};
 use leadership::Leadership;
 use rack::exchange::Exchange;
+use rack::heal::Rules;
 use rack::registry::{RegistryError, Snapshot};
 use records::Records;
 use resize::Resize;
@@ -59,6 +62,8 @@ pub struct OperatorConfig {
     pub role: Role,
     /// An exchange whose copies are not complete after this is undone; an hour if unset.
     pub exchange_within: Option<Duration>,
+    /// How sets that lack copies are healed; not at all if unset.
+    pub heal: Option<Rules>,
 }
 
 /// What a world tells an operator.
@@ -200,6 +205,7 @@ pub struct Operator {
     config: OperatorConfig,
     records: Records,
     leadership: Leadership,
+    healing: Option<Healing>,
     jobs: Vec<Job>,
     /// Changes of volumes that wait for their turn.
     waiting: VecDeque<(u64, Command)>,
@@ -222,6 +228,7 @@ impl Operator {
             config,
             records: Records::default(),
             leadership: Leadership::new(config.role),
+            healing: None,
             jobs: Vec::new(),
             waiting: VecDeque::new(),
             view: None,
@@ -353,6 +360,11 @@ impl Operator {
         {
             return self.take(now, None, step);
         }
+        if let Some(step) = self.heal(now)
+            && self.take(now, None, step)
+        {
+            return true;
+        }
         self.adopt();
         self.admit();
         for at in 0..self.jobs.len() {
@@ -374,6 +386,28 @@ impl Operator {
             }
         }
         false
+    }
+
+    /// Next step of the healing, while the gateway serves.
+    fn heal(&mut self, now: Instant) -> Option<Step> {
+        if !self.leadership.serves() || self.stops {
+            self.healing = None;
+            return None;
+        }
+        let (rules, records) = (self.config.heal?, self.records.settled()?);
+        let healing = self
+            .healing
+            .get_or_insert_with(|| Healing::new(now, rules, records));
+        let step = healing.advance(&Sight {
+            now,
+            records,
+            view: self.view.as_deref(),
+            is_awaited: false,
+        });
+        while let Some(kind) = healing.poll_told() {
+            self.out.push_back(Output::Event(kind));
+        }
+        Some(step)
     }
 
     /// Takes a step; false if it was only to look.
@@ -453,18 +487,26 @@ impl Operator {
 
     /// Looks at the gateway if somebody has to see it.
     fn look(&mut self) {
-        let wanted = self.leadership.looks() || !self.jobs.is_empty();
-        if self.is_looking || self.view.is_some() || !wanted || self.records.settled().is_none() {
+        let heals = self.healing.is_some();
+        let wanted = self.leadership.looks() || !self.jobs.is_empty() || heals;
+        let Some(records) = self.records.settled() else {
+            return;
+        };
+        if self.is_looking || self.view.is_some() || !wanted {
             return;
         }
+        let healed: Vec<VolumeId> = match heals {
+            true => Healing::volumes(records).collect(),
+            false => Vec::new(),
+        };
         self.looks += 1;
         self.is_looking = true;
         self.look_at = None;
         let works = || self.jobs.iter().map(|job| &job.work);
         self.out.push_back(Output::Gateway(Call::Look {
             number: self.looks,
-            volumes: works().flat_map(Work::volumes).collect(),
-            nodes: works().any(Work::wants_nodes),
+            volumes: works().flat_map(Work::volumes).chain(healed).collect(),
+            nodes: heals || works().any(Work::wants_nodes),
         }));
     }
 

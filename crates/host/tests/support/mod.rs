@@ -6,8 +6,8 @@ use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Page, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
-use rack::control::{Intent, Open};
-use rack::replica::Membership;
+use rack::control::{Intent, Open, Terms};
+use rack::membership::Membership;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -73,6 +73,7 @@ impl World {
             channels: 1,
             rows: 0,
             membership: Membership::default(),
+            terms: Terms::default(),
         };
         self.send(Packet::with_record(self.header(Op::Open, 0), open.emit()));
     }

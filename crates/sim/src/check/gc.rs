@@ -57,6 +57,12 @@ impl GcChecker {
         }
     }
 
+    /// A vSSD is no member of its set any more.
+    pub fn left(&mut self, vssd: VssdId) {
+        self.set_of.remove(&vssd.0);
+        self.collectors.retain(|collector| collector.vssd != vssd);
+    }
+
     /// Soft requests that were accepted so far.
     pub fn accepted(&self) -> u64 {
         self.accepted

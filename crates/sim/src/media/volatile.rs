@@ -149,6 +149,11 @@ impl<D: Device> Volatile<D> {
         durable.expect("memory takes what it has room for");
     }
 
+    /// After a crash: another drive takes the place of this one, and holds zeros.
+    pub fn wipe(&mut self) {
+        self.durable.fill(0);
+    }
+
     /// Flips a bit of what is durable.
     pub fn corrupt(&mut self, byte: usize, bit: u64) {
         self.durable[byte] ^= 1 << bit;

@@ -248,6 +248,20 @@ fn control(kind: &Kind) -> Option<String> {
             other.0,
             time(took)
         ),
+        Kind::MemberExpelled { volume, vssd, copies } => format!(
+            "vSSD {} is lost: volume {} goes on without it, with {copies} of its copies.",
+            vssd.0, volume.0
+        ),
+        Kind::CopyBegun { volume, vssd, node } => format!(
+            "vSSD {} on node {} begins to take a copy for volume {}.",
+            vssd.0, node.0, volume.0
+        ),
+        Kind::CopyJoined { volume, vssd, took } => format!(
+            "vSSD {} is a whole copy for volume {} after {}.",
+            vssd.0,
+            volume.0,
+            time(took)
+        ),
         Kind::RegistryFailed { why } => match why {
             RegistryTrouble::Conflict => "Another process wrote the registry first; this one looks again.",
             RegistryTrouble::Unreachable => "The registry does not answer; nothing can be changed meanwhile.",

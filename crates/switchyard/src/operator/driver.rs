@@ -13,6 +13,7 @@ use host::Gateway;
 use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
 };
+use rack::heal::Rules;
 use rack::registry::{Registry, RegistryError};
 use runtime::Stopped;
 use std::collections::BTreeMap;
@@ -66,6 +67,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
     let config = OperatorConfig {
         role: world.role,
         exchange_within: None,
+        heal: Some(Rules::default()),
     };
     let mut operator = Operator::new(runtime::now(), config);
     let mut waiting = BTreeMap::new();

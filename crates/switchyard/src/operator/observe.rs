@@ -112,9 +112,9 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         }
     }
     for node in &mut status.nodes {
-        let seen = part.node(NodeId(node.id), |node, _| {
+        let seen = part.node(NodeId(node.id), |node, now| {
             (
-                node.status(),
+                node.status(now),
                 stages_of(node),
                 node.units().map(vssd).collect::<Vec<_>>(),
             )

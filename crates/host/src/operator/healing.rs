@@ -1,0 +1,103 @@
+//! What keeps the sets whole (`rack::heal`), while the gateway serves: it asks the nodes how they are, stores what is to be
+//! changed, and hands it on.
+
+use super::call::{Call, VolumeView};
+use super::job::{LATER, Sight, Step};
+use base::event::Kind;
+use base::{Duration, Instant, VolumeId};
+use rack::exchange::ChangeState;
+use rack::heal::{Heal, Rules};
+use rack::registry::{Snapshot, VolumeRecord};
+
+/// vSSDs that are nobody's are asked to be deleted this often.
+const DISCARD_EVERY: Duration = Duration::from_secs(5);
+
+/// The healing beside one gateway.
+#[derive(Debug)]
+pub(super) struct Healing {
+    heal: Heal,
+    ask_at: Instant,
+    discard_at: Instant,
+    /// Epoch of the records that the gateway has.
+    handed_on: Option<u64>,
+}
+
+impl Healing {
+    /// Begins when the gateway begins to serve these records.
+    pub fn new(now: Instant, rules: Rules, served: &Snapshot) -> Self {
+        Self {
+            heal: Heal::new(now, rules),
+            ask_at: now,
+            discard_at: now + DISCARD_EVERY,
+            handed_on: Some(served.epoch),
+        }
+    }
+
+    /// The volumes that have to be seen.
+    pub fn volumes(records: &Snapshot) -> impl Iterator<Item = VolumeId> {
+        let changing = records.volumes.iter().filter(|volume| is_changing(volume));
+        changing.map(VolumeRecord::volume)
+    }
+
+    /// What there is to tell.
+    pub fn poll_told(&mut self) -> Option<Kind> {
+        self.heal.poll_told()
+    }
+
+    /// Next step.
+    pub fn advance(&mut self, sight: &Sight) -> Step {
+        let (now, records) = (sight.now, sight.records);
+        if self.handed_on != Some(records.epoch) {
+            self.handed_on = Some(records.epoch);
+            let changed = records.served().filter(|volume| was_changed(volume));
+            let changed: Vec<VolumeRecord> = changed.cloned().collect();
+            if !changed.is_empty() {
+                return Step::Call(Call::Change(changed));
+            }
+        }
+        let Some(view) = sight.view else {
+            return Step::Look;
+        };
+        for node in &view.nodes {
+            if let Some((at, status)) = &node.last {
+                self.heal.answered(now, node.node, *at, status);
+            }
+        }
+        if now >= self.ask_at {
+            self.ask_at = now + self.heal.rules().ask_every;
+            self.heal.asked(view.nodes.iter().map(|node| node.node));
+            return Step::Call(Call::AskNodes);
+        }
+        let state = |id: VolumeId, set: usize| {
+            let seen = view.volumes.iter().find(|volume| volume.id == id);
+            let state = seen.and_then(|seen: &VolumeView| seen.changes.get(set));
+            state.copied().unwrap_or(ChangeState::Busy)
+        };
+        if let Some(next) = self.heal.next(now, records, state) {
+            return Step::Store(Box::new(next));
+        }
+        if now >= self.discard_at {
+            self.discard_at = now + DISCARD_EVERY;
+            let left: Vec<_> = self.heal.discards(records).collect();
+            if !left.is_empty() {
+                return Step::Call(Call::Discard(left));
+            }
+        }
+        let changes = Self::volumes(records).next().is_some();
+        let until_asked = self.ask_at.since(now);
+        Step::Wait(if changes {
+            until_asked.min(LATER)
+        } else {
+            until_asked
+        })
+    }
+}
+
+fn is_changing(volume: &VolumeRecord) -> bool {
+    volume.sets.iter().any(rack::registry::SetRecord::is_changing)
+}
+
+/// True if the members of a set have ever changed.
+fn was_changed(volume: &VolumeRecord) -> bool {
+    volume.sets.iter().any(|set| set.generation > 0)
+}

@@ -1,0 +1,564 @@
+//! Redundancy heals itself: members that are lost are expelled, so that writes go on; they come back, or a copy is made
+//! elsewhere.
+//!
+//! A pure machine. It sees the nodes' answers and how far each set is, and returns records that a registry stores. Every
+//! record can be the last one before a crash:
+//!
+//! | record | the set | next |
+//! | --- | --- | --- |
+//! | `expelling` | its members learn that some are expelled, and wait until these have no lease ([`crate::lease`]) | forgotten when all have |
+//! | `joining` | a vSSD joins, and yields to the others ([`crate::replica::Replica::yield_all`]) | a replica when it holds everything durably; expelled if it cannot |
+//! | neither | serves | |
+//!
+//! Rules:
+//! - Members are lost if their node does not answer, if it answers and does not have them, if they take no writes, or if
+//!   the others do not hear them.
+//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. While none of those that
+//!   stay serves (all have started again, and wait for the one that is lost) there is more patience: the one that is
+//!   lost may have acknowledged writes in memory that the others have not.
+//! - A member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
+//!   [`Rules::rebuild_after`], another node gets a new copy.
+//! - What was expelled is deleted when its set has all copies.
+
+use crate::control::{NodeStatus, Roll};
+use crate::exchange::ChangeState;
+use crate::registry::{JoiningRecord, ReplicaRecord, SetRecord, Snapshot};
+use base::event::Kind;
+use base::{Duration, Instant, NodeId, VolumeId, VssdId};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// How patient the healing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Nodes are asked this often.
+    pub ask_every: Duration,
+    /// A node that has not answered for so long is silent; far less than a lease ([`crate::lease::LEASE`]).
+    pub silent_after: Duration,
+    /// As long is waited for a member that is lost while no other serves.
+    pub patience: Duration,
+    /// A node has to answer for so long before what was expelled there joins again.
+    pub rejoin_after: Duration,
+    /// A copy that lacks for so long is made anew on another node.
+    pub rebuild_after: Duration,
+    /// vSSDs that join at a time.
+    pub joins_max: usize,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            ask_every: Duration::from_millis(200),
+            silent_after: Duration::from_secs(1),
+            patience: Duration::from_secs(30),
+            rejoin_after: Duration::from_secs(1),
+            rebuild_after: Duration::from_secs(60),
+            joins_max: 4,
+        }
+    }
+}
+
+/// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
+const ASKS_UNANSWERED: u32 = 4;
+/// A vSSD must be missing, or not heard by others, for so long.
+const SURE_AFTER: Duration = Duration::from_millis(500);
+const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
+/// A node that refused a copy is not asked again for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// Times that the wait for a node's return is doubled, at most.
+const DOUBLINGS_MAX: u32 = 6;
+/// A node that was expelled from no set for so long is trusted again.
+const TRUSTED_AFTER: Duration = Duration::from_secs(600);
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default)]
+struct Node {
+    unanswered: u32,
+    /// Its last answer.
+    heard: Option<Instant>,
+    /// It has answered since.
+    answers_since: Option<Instant>,
+    status: NodeStatus,
+    /// Times that its members were expelled, and when that was last.
+    expelled: u32,
+    expelled_at: Option<Instant>,
+    /// It takes no copy before this.
+    refused_until: Option<Instant>,
+}
+
+impl Node {
+    fn is_silent(&self, now: Instant, began: Instant, rules: &Rules) -> bool {
+        let since = self.heard.unwrap_or(began);
+        self.unanswered >= ASKS_UNANSWERED && now.since(since) >= rules.silent_after
+    }
+
+    /// It answers, and names its vSSDs.
+    fn roll(&self) -> Option<&Roll> {
+        let roll = self.status.roll.as_ref();
+        roll.filter(|_| self.heard.is_some() && self.unanswered < ASKS_UNANSWERED)
+    }
+
+    fn answers_for(&self, now: Instant) -> Duration {
+        self.answers_since
+            .map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// As long it has to answer before it is trusted with what was expelled.
+    fn trial(&self, now: Instant, rules: &Rules) -> Duration {
+        let is_old = |at: Instant| now.since(at) >= TRUSTED_AFTER;
+        let times = match self.expelled_at.is_none_or(is_old) {
+            true => 0,
+            false => self.expelled.saturating_sub(1).min(DOUBLINGS_MAX),
+        };
+        rules.rejoin_after * (1 << times)
+    }
+}
+
+/// Why a member counts as lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Silent,
+    Missing,
+    Failed,
+    Unheard,
+}
+
+impl Cause {
+    fn sure_after(self) -> Duration {
+        match self {
+            Self::Silent | Self::Failed => Duration::ZERO,
+            Self::Missing => SURE_AFTER,
+            Self::Unheard => UNHEARD_AFTER,
+        }
+    }
+}
+
+/// A member that is lost.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    since: Instant,
+    cause: Cause,
+    /// Of its set's membership: a member of another one is judged anew.
+    generation: u32,
+}
+
+/// The healing of a rack.
+#[derive(Debug)]
+pub struct Heal {
+    rules: Rules,
+    began: Instant,
+    nodes: BTreeMap<u8, Node>,
+    /// Members that are lost.
+    lost: BTreeMap<u32, Lost>,
+    /// Sets that lack copies, by volume and index, since when.
+    degraded: BTreeMap<(u32, usize), Instant>,
+    /// vSSDs that join, since when.
+    joining: BTreeMap<u32, Instant>,
+    told: Vec<Kind>,
+}
+
+impl Heal {
+    /// Of a rack about which nothing is known yet.
+    pub fn new(now: Instant, rules: Rules) -> Self {
+        Self {
+            rules,
+            began: now,
+            nodes: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            degraded: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// These nodes were asked.
+    pub fn asked(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        for node in nodes {
+            let known = self.nodes.entry(node.0).or_default();
+            known.unanswered = known.unanswered.saturating_add(1);
+        }
+    }
+
+    /// A node's last answer.
+    pub fn answered(&mut self, now: Instant, node: NodeId, at: Instant, status: &NodeStatus) {
+        let (began, rules) = (self.began, self.rules);
+        let known = self.nodes.entry(node.0).or_default();
+        if known.heard.is_some_and(|heard| heard >= at) {
+            return;
+        }
+        // A node that has started anew may go again.
+        let is_new = known.is_silent(now, began, &rules) || known.status.boot != status.boot;
+        if is_new || known.answers_since.is_none() {
+            known.answers_since = Some(at);
+        }
+        known.heard = Some(at);
+        known.unanswered = 0;
+        known.status = status.clone();
+    }
+
+    /// What there is to tell.
+    pub fn poll_told(&mut self) -> Option<Kind> {
+        (!self.told.is_empty()).then(|| self.told.remove(0))
+    }
+
+    /// vSSDs that are to be deleted, on nodes that answer and have them.
+    pub fn discards<'a>(&'a self, records: &'a Snapshot) -> impl Iterator<Item = (VssdId, NodeId)> + 'a {
+        let is_there = |left: &&ReplicaRecord| {
+            let node = self.nodes.get(&left.node);
+            let roll = node.and_then(Node::roll);
+            roll.is_some_and(|roll| roll.here.contains(&left.vssd))
+        };
+        let left = records.leftovers.iter().filter(is_there);
+        left.map(|left| (VssdId(left.vssd), NodeId(left.node)))
+    }
+
+    /// The records that are to be stored, if they are to be changed. `state` tells how far the changes of a set are.
+    pub fn next(
+        &mut self,
+        now: Instant,
+        records: &Snapshot,
+        state: impl Fn(VolumeId, usize) -> ChangeState,
+    ) -> Option<Snapshot> {
+        self.look(now, records);
+        let mut next = records.clone();
+        self.expel(now, &mut next);
+        self.forget_lost(now, &mut next);
+        self.settle(now, &mut next, state);
+        self.join(now, &mut next);
+        self.tidy(&mut next);
+        (next != *records).then_some(next)
+    }
+
+    /// Judges every member.
+    fn look(&mut self, now: Instant, records: &Snapshot) {
+        let mut lost = BTreeMap::new();
+        for set in sets(records).map(|(_, _, set)| set) {
+            let unheard = self.unheard(set);
+            for (vssd, node) in set.vssds() {
+                let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
+                let cause = self.cause(now, vssd.0, node.0, joins);
+                let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
+                let Some(cause) = cause else { continue };
+                let known = self.lost.get(&vssd.0).copied();
+                let known = known.filter(|known| (known.cause, known.generation) == (cause, set.generation));
+                let new = Lost {
+                    since: now,
+                    cause,
+                    generation: set.generation,
+                };
+                lost.insert(vssd.0, known.unwrap_or(new));
+            }
+        }
+        self.lost = lost;
+    }
+
+    fn cause(&self, now: Instant, vssd: u32, node: u8, joins: bool) -> Option<Cause> {
+        let node = self.nodes.get(&node)?;
+        if node.is_silent(now, self.began, &self.rules) {
+            return Some(Cause::Silent);
+        }
+        let roll = node.roll()?;
+        if roll.failed.contains(&vssd) {
+            return Some(Cause::Failed);
+        }
+        // One that joins may not be made yet; if it cannot be, its node says so.
+        (!joins && !roll.here.contains(&vssd)).then_some(Cause::Missing)
+    }
+
+    /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
+    fn unheard(&self, set: &SetRecord) -> Option<u32> {
+        let members: Vec<(u32, u8)> = set.vssds().map(|(vssd, node)| (vssd.0, node.0)).collect();
+        let mut counts: Vec<u32> = vec![0; members.len()];
+        let place = |of: u32| members.iter().position(|(vssd, _)| *vssd == of);
+        let roll_of = |node: &u8| self.nodes.get(node).and_then(Node::roll);
+        // One that joins hears nobody before the others know of it.
+        let joining = set.joining.map(|joining| joining.vssd);
+        for (vssd, node) in members.iter().filter(|(vssd, _)| Some(*vssd) != joining) {
+            let Some(roll) = roll_of(node) else { continue };
+            for (_, peer) in roll.unheard.iter().filter(|(of, _)| of == vssd) {
+                if let (Some(one), Some(other)) = (place(*vssd), place(*peer))
+                    && roll_of(&members[other].1).is_some()
+                {
+                    counts[one] += 1;
+                    counts[other] += 1;
+                }
+            }
+        }
+        // Of two that do not hear each other the primary stays.
+        let most = counts.iter().copied().max().filter(|most| *most > 0)?;
+        let place = counts.iter().rposition(|count| *count == most)?;
+        Some(members[place].0)
+    }
+
+    fn is_lost(&self, now: Instant, vssd: u32) -> bool {
+        let lost = self.lost.get(&vssd);
+        lost.is_some_and(|lost| now.since(lost.since) >= lost.cause.sure_after())
+    }
+
+    fn is_silent(&self, vssd: u32) -> bool {
+        self.lost
+            .get(&vssd)
+            .is_some_and(|lost| lost.cause == Cause::Silent)
+    }
+
+    /// True if a replica has what was flushed, as far as its node says.
+    fn is_well(&self, replica: &ReplicaRecord) -> bool {
+        let roll = self.nodes.get(&replica.node).and_then(Node::roll);
+        let is_here = roll.is_some_and(|roll| roll.here.contains(&replica.vssd));
+        is_here && !self.lost.contains_key(&replica.vssd)
+    }
+
+    fn serves(&self, replica: &ReplicaRecord) -> bool {
+        let roll = self.nodes.get(&replica.node).and_then(Node::roll);
+        roll.is_some_and(|roll| !roll.joining.contains(&replica.vssd))
+    }
+
+    /// Expels members that are lost.
+    fn expel(&mut self, now: Instant, next: &mut Snapshot) {
+        let mut victims: Vec<(u32, usize, Vec<u32>)> = Vec::new();
+        for (volume, index, set) in sets(next).filter(|(volume, ..)| is_kept(next, *volume)) {
+            let is_lost = |replica: &&ReplicaRecord| self.is_lost(now, replica.vssd);
+            let lost: Vec<u32> = set.replicas.iter().filter(is_lost).map(|r| r.vssd).collect();
+            if lost.is_empty() {
+                continue;
+            }
+            let stay = set.replicas.iter().filter(|r| !lost.contains(&r.vssd));
+            let mut stay = stay.filter(|replica| self.is_well(replica)).peekable();
+            let since = lost.iter().filter_map(|vssd| self.lost.get(vssd));
+            let waited = since.map(|lost| now.since(lost.since)).min();
+            let is_patient = waited.is_some_and(|waited| waited >= self.rules.patience);
+            if stay.peek().is_some() && (is_patient || stay.any(|replica| self.serves(replica))) {
+                victims.push((volume.0, index, lost));
+            }
+        }
+        let exchanges = |(volume, index, _): &(u32, usize, Vec<u32>)| {
+            let set = next
+                .volume_of(VolumeId(*volume))
+                .map(|record| &record.sets[*index]);
+            set.and_then(|set| set.joining)
+                .is_some_and(|joining| !joining.heals())
+        };
+        if victims.iter().any(exchanges) {
+            next.undo_exchange();
+        }
+        for (volume, index, lost) in victims {
+            let set = set_mut(next, volume, index);
+            for replica in set.replicas.iter().filter(|r| lost.contains(&r.vssd)) {
+                let node = self.nodes.entry(replica.node).or_default();
+                if node.expelled_at.is_none_or(|at| now.since(at) >= TRUSTED_AFTER) {
+                    node.expelled = 0;
+                }
+                // A node that goes takes members of many sets along.
+                if node.expelled_at != Some(now) {
+                    (node.expelled, node.expelled_at) = (node.expelled + 1, Some(now));
+                }
+            }
+            set.expel(&lost);
+            for vssd in lost {
+                self.told.push(Kind::MemberExpelled {
+                    volume: VolumeId(volume),
+                    vssd: VssdId(vssd),
+                    copies: set.replicas.len() as u32,
+                });
+            }
+        }
+    }
+
+    /// Nobody waits for what joins, leaves or is deleted on a node that does not answer.
+    fn forget_lost(&mut self, now: Instant, next: &mut Snapshot) {
+        let found: Vec<(u32, usize)> = sets(next).map(|(volume, index, _)| (volume.0, index)).collect();
+        for (volume, index) in found {
+            let deletes = !is_kept(next, VolumeId(volume));
+            let joining = set_mut(next, volume, index).joining;
+            if joining.is_some_and(|joining| self.is_lost(now, joining.vssd)) {
+                match joining.is_some_and(|joining| joining.heals()) {
+                    true => self.give_up_joining(now, next, volume, index),
+                    false => _ = next.undo_exchange(),
+                }
+            }
+            let set = set_mut(next, volume, index);
+            let mut left = Vec::new();
+            if let Some(leaving) = set.leaving.take_if(|leaving| self.is_lost(now, leaving.vssd)) {
+                let (vssd, node) = (leaving.vssd, leaving.node);
+                left.push(ReplicaRecord { vssd, node });
+                set.note_expelled(&[vssd], leaving.was_primary);
+            }
+            if deletes {
+                let (gone, stay) = set
+                    .replicas
+                    .iter()
+                    .partition(|r: &&ReplicaRecord| self.is_silent(r.vssd));
+                left.extend::<Vec<ReplicaRecord>>(gone);
+                set.replicas = stay;
+            }
+            next.leftovers.extend(left);
+        }
+    }
+
+    fn give_up_joining(&mut self, now: Instant, next: &mut Snapshot, volume: u32, index: usize) {
+        let set = set_mut(next, volume, index);
+        let Some(joining) = set.joining.take() else { return };
+        let (vssd, node) = (joining.vssd, joining.node);
+        set.expelled.push(ReplicaRecord { vssd, node });
+        set.note_expelled(&[vssd], false);
+        let known = self.nodes.entry(node).or_default();
+        known.refused_until = Some(now + REFUSED_FOR);
+        self.joining.remove(&vssd);
+    }
+
+    /// Takes note of what sets have done.
+    fn settle(&mut self, now: Instant, next: &mut Snapshot, state: impl Fn(VolumeId, usize) -> ChangeState) {
+        let found: Vec<(VolumeId, usize)> = sets(next).map(|(volume, index, _)| (volume, index)).collect();
+        for (volume, index) in found {
+            let set = set_mut(next, volume.0, index);
+            if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
+                (set.expelling, set.leaving) = (None, None);
+            }
+            let Some(joining) = set.joining.filter(JoiningRecord::heals) else {
+                continue;
+            };
+            match state(volume, index) {
+                ChangeState::Joined => {
+                    let (vssd, node) = (joining.vssd, joining.node);
+                    set.joining = None;
+                    set.replicas.push(ReplicaRecord { vssd, node });
+                    set.generation += 1;
+                    let began = self.joining.remove(&vssd).unwrap_or(now);
+                    self.told.push(Kind::CopyJoined {
+                        volume,
+                        vssd: VssdId(vssd),
+                        took: now.since(began),
+                    });
+                }
+                ChangeState::Failed(..) => self.give_up_joining(now, next, volume.0, index),
+                ChangeState::Busy | ChangeState::Done => {}
+            }
+        }
+    }
+
+    /// Lets vSSDs join sets that lack copies.
+    fn join(&mut self, now: Instant, next: &mut Snapshot) {
+        let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_kept(next, *volume));
+        let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
+        self.degraded.retain(|at, _| lacking.contains(at));
+        let mut joins = sets(next).filter(|(_, _, set)| set.joining.is_some()).count();
+        for (volume, index) in lacking {
+            let since = *self.degraded.entry((volume, index)).or_insert(now);
+            let set = set_mut(next, volume, index).clone();
+            if joins >= self.rules.joins_max || set.is_changing() {
+                continue;
+            }
+            let is_late = now.since(since) >= self.rules.rebuild_after;
+            let back = set
+                .expelled
+                .iter()
+                .find(|left| self.may_rejoin(now, left))
+                .copied();
+            let place = back.map(|left| (left.vssd, left.node)).or_else(|| {
+                let node = self.room_for(now, &set, next.rack).filter(|_| is_late)?;
+                next.next_vssd += 1;
+                Some((next.next_vssd, node))
+            });
+            let Some((vssd, node)) = place else { continue };
+            let set = set_mut(next, volume, index);
+            set.expelled.retain(|left| left.vssd != vssd);
+            set.joining = Some(JoiningRecord {
+                vssd,
+                node,
+                replaces: 0,
+            });
+            set.generation += 1;
+            joins += 1;
+            self.joining.insert(vssd, now);
+            self.told.push(Kind::CopyBegun {
+                volume: VolumeId(volume),
+                vssd: VssdId(vssd),
+                node: NodeId(node),
+            });
+        }
+    }
+
+    /// True if a member that was expelled can be one again.
+    fn may_rejoin(&self, now: Instant, left: &ReplicaRecord) -> bool {
+        let Some(node) = self.nodes.get(&left.node) else {
+            return false;
+        };
+        let Some(roll) = node.roll() else { return false };
+        let is_here = roll.here.contains(&left.vssd) && !roll.failed.contains(&left.vssd);
+        let is_refused = node.refused_until.is_some_and(|until| now < until);
+        is_here && !is_refused && node.answers_for(now) >= node.trial(now, &self.rules)
+    }
+
+    /// The node with most room that can have a copy of the set.
+    fn room_for(&self, now: Instant, set: &SetRecord, rack: Uuid) -> Option<u8> {
+        let fits = |(id, node): &(&u8, &Node)| {
+            let status = &node.status;
+            let is_refused = node.refused_until.is_some_and(|until| now < until);
+            let is_foreign = !rack.is_nil() && status.racks.iter().any(|other| *other != rack);
+            let has_room = match set.rows {
+                0 => {
+                    let pages = u64::from(status.pages_per_channel) * u64::from(set.channels);
+                    status.free_channels >= set.channels && pages >= u64::from(set.pages)
+                }
+                rows => status.free_rows >= rows && status.channels == set.channels,
+            };
+            node.roll().is_some()
+                && !is_refused
+                && !is_foreign
+                && has_room
+                && node.answers_for(now) >= node.trial(now, &self.rules)
+                && !set.vssds().any(|(_, node)| node.0 == **id)
+        };
+        let nodes = self.nodes.iter().filter(fits);
+        let room = |node: &Node| match set.rows {
+            0 => node.status.free_channels,
+            _ => node.status.free_rows,
+        };
+        // Of equals the first.
+        let best = nodes.rev().max_by_key(|(_, node)| room(node));
+        best.map(|(id, _)| *id)
+    }
+
+    /// What was expelled from a set that has all copies is nobody's; what a node does not have is forgotten.
+    fn tidy(&self, next: &mut Snapshot) {
+        let mut left = Vec::new();
+        for volume in &mut next.volumes {
+            for set in &mut volume.sets {
+                if set.is_whole() {
+                    left.append(&mut set.expelled);
+                }
+            }
+        }
+        next.leftovers.retain(|left| {
+            let roll = self.nodes.get(&left.node).and_then(Node::roll);
+            roll.is_none_or(|roll| roll.here.contains(&left.vssd))
+        });
+        next.leftovers.append(&mut left);
+    }
+}
+
+/// The sets of volumes that were made, or are being deleted.
+fn sets(records: &Snapshot) -> impl Iterator<Item = (VolumeId, usize, &SetRecord)> {
+    let made = records
+        .volumes
+        .iter()
+        .filter(|volume| volume.ready || !is_kept(records, volume.volume()));
+    made.flat_map(|volume| {
+        let sets = volume.sets.iter().enumerate();
+        sets.map(|(index, set)| (volume.volume(), index, set))
+    })
+}
+
+fn is_kept(records: &Snapshot, volume: VolumeId) -> bool {
+    !records.is_deleting(volume)
+}
+
+fn set_mut(records: &mut Snapshot, volume: u32, index: usize) -> &mut SetRecord {
+    let record = records.volume_mut(VolumeId(volume));
+    &mut record.expect("it was found just now").sets[index]
+}
