@@ -1,0 +1,318 @@
+//! Nodes go for ever, or for long, or come back as strangers, while clients go on: the rack heals itself.
+
+use base::{Duration, Instant, Rng};
+use rack::heal::Rules;
+use rack::lease::LAPSES_AFTER;
+use rack::registry::{Durability, SetRecord};
+use sim::client::{LoadSpec, Pace, Shape};
+use sim::operators::Control;
+use sim::rack::{Failover, Layout, RackFleet, RackOptions};
+use sim::run::{Fault, Outcome, Run, RunSpec};
+use sim::small;
+use sim::workload::{Mix, Pattern};
+use sim::world::Canary;
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLISECOND;
+const PAGES: u32 = 40;
+const NODES: u32 = 4;
+const RATE: f64 = 300.0;
+const LOAD_SECONDS: u64 = 12;
+
+fn rules() -> Rules {
+    Rules {
+        rebuild_after: Duration::from_secs(3),
+        // Longer than anything lasts here: what only the lost member has in memory is not given up.
+        patience: Duration::from_secs(10),
+        ..Rules::default()
+    }
+}
+
+fn rack(gateways: u32, seed: u64) -> RackFleet {
+    let layout = |replicas, durability| Layout {
+        sets: 1,
+        pages_per_set: PAGES,
+        replicas,
+        rows: 0,
+        channels: 1,
+        durability,
+    };
+    let volumes = vec![
+        layout(2, Durability::Memory),
+        layout(3, Durability::Memory),
+        layout(2, Durability::Media),
+    ];
+    let failover = (gateways > 1).then_some(Failover {
+        silent_after: Duration::from_millis(100),
+        // One that was replaced has time to read on.
+        look_every: Duration::from_secs(6),
+        seed,
+        one_session: false,
+    });
+    let mut options = RackOptions {
+        gateways,
+        failover,
+        ..small::options(NODES, small::geometry(6, 1), volumes)
+    };
+    options.unit.gc.check_every = Duration::from_millis(1);
+    let mut fleet = RackFleet::new(options);
+    fleet.operate(
+        Control {
+            heal: Some(rules()),
+            ..Control::sound(seed, Duration::from_secs(1))
+        },
+        Vec::new(),
+    );
+    fleet
+}
+
+fn spec(fleet: &RackFleet, seed: u64) -> RunSpec {
+    let load = |volume, gateway| LoadSpec {
+        pace: Pace::Open {
+            per_second: RATE,
+            outstanding_max: 4_000,
+        },
+        pattern: Pattern::Uniform,
+        mix: Mix {
+            flush: 0.02,
+            trim: 0.05,
+            ..Mix::writes(0.5)
+        },
+        shape: Shape {
+            sub_page: 0.3,
+            multi_page: 0.1,
+            pages_max: 3,
+        },
+        fua: 0.1,
+        ..LoadSpec::new(gateway, volume, RATE as u64 * LOAD_SECONDS)
+    };
+    let volumes = 0..fleet.options().volumes.len();
+    let gateways = fleet.options().gateways;
+    let loads = volumes.flat_map(|volume| (0..gateways).map(move |gateway| (volume, gateway)));
+    RunSpec {
+        loads: loads
+            .map(|(volume, gateway)| load(volume, fleet.gateway(gateway)))
+            .collect(),
+        calm_ns: LOAD_SECONDS * SECOND,
+        exam: false,
+        // All that waits for a lease to lapse.
+        pool_pages: 1 << 15,
+        ..small::spec(fleet, seed, small::LINK, Vec::new())
+    }
+}
+
+/// Runs with these faults.
+fn run(gateways: u32, seed: u64, change: impl FnOnce(&mut RunSpec)) -> (Outcome, Vec<SetRecord>) {
+    let fleet = rack(gateways, seed);
+    let mut spec = spec(&fleet, seed);
+    change(&mut spec);
+    let mut run = Run::new(fleet, spec);
+    let outcome = run.execute();
+    let sets = run
+        .fleet()
+        .records()
+        .iter()
+        .flat_map(|record| record.sets.clone());
+    (outcome, sets.collect())
+}
+
+/// Runs with these faults; at the end every set has all its copies.
+fn heal(gateways: u32, seed: u64, change: impl FnOnce(&mut RunSpec)) -> (Outcome, Vec<SetRecord>) {
+    let (outcome, sets) = run(gateways, seed, change);
+    assert_eq!(outcome.violations, [], "seed {seed}");
+    for (set, copies) in sets.iter().zip([2, 3, 2]) {
+        assert!(
+            set.is_whole() && set.replicas.len() == copies,
+            "seed {seed}: {set:?}"
+        );
+    }
+    (outcome, sets)
+}
+
+fn places(sets: &[SetRecord]) -> impl Iterator<Item = u8> {
+    sets.iter().flat_map(|set| set.replicas.iter().map(|r| r.node))
+}
+
+fn milliseconds(ns: u64) -> u64 {
+    ns / MILLISECOND
+}
+
+/// A node is gone for ever: no client sees an error, and its copies are made elsewhere. Reads wait for moments, unless a
+/// write of their page is under way; such a read, and every write, waits until the lost member's leases have lapsed.
+#[test]
+fn a_node_that_is_gone_costs_reads_moments_and_writes_a_lease() {
+    for (seed, writes) in (0..16).map(|seed| (seed, seed % 2 == 1)) {
+        let host = 1 + (seed / 2 % u64::from(NODES)) as usize;
+        let (outcome, sets) = heal(1, seed, |spec| {
+            spec.faults = vec![(SECOND, Fault::Gone { host })];
+            spec.errors_are_violations = true;
+            for load in spec.loads.iter_mut().filter(|_| !writes) {
+                load.mix = Mix::writes(0.0);
+            }
+        });
+        assert!(places(&sets).all(|node| usize::from(node) != host), "seed {seed}");
+        let latencies = &outcome.latencies;
+        let took = latencies.read.max().max(latencies.write.max());
+        let most = if writes {
+            LAPSES_AFTER.as_millis() as u64 + 400
+        } else {
+            100
+        };
+        assert!(
+            milliseconds(took) <= most,
+            "seed {seed}: {} ms",
+            milliseconds(took)
+        );
+    }
+}
+
+/// A node that was away for longer than anybody waits comes back, and gets what it has missed.
+#[test]
+fn a_node_that_comes_back_joins_by_difference() {
+    for seed in 0..12 {
+        let host = 1 + (seed % u64::from(NODES)) as usize;
+        let away = [1_500, 2_200, 5_000][seed as usize % 3] * MILLISECOND;
+        heal(1, seed, |spec| {
+            spec.faults = vec![match seed % 2 {
+                0 => (SECOND, Fault::Crash { host, down_ns: away }),
+                _ => (
+                    SECOND,
+                    Fault::Partition {
+                        host,
+                        for_ns: away,
+                        inbound: true,
+                        outbound: true,
+                    },
+                ),
+            }];
+            spec.errors_are_violations = true;
+        });
+    }
+}
+
+/// The medium is another one, and empty.
+#[test]
+fn a_node_with_an_empty_medium_gets_its_copies_anew() {
+    for seed in 0..8 {
+        let host = 1 + (seed % u64::from(NODES)) as usize;
+        heal(1, seed, |spec| {
+            let down_ns = 20 * MILLISECOND;
+            spec.faults = vec![(SECOND, Fault::Blank { host, down_ns })];
+            spec.errors_are_violations = true;
+        });
+    }
+}
+
+/// Anything, at any time, with one gateway and with two.
+#[test]
+fn whatever_happens_no_client_reads_what_is_old() {
+    for seed in 0..seeds(60) {
+        let (gateways, faults) = draw(seed);
+        heal(gateways, seed, |spec| spec.faults = faults);
+    }
+}
+
+/// Without yielding, what a member has that was expelled undoes what was written meanwhile.
+#[test]
+fn a_member_that_does_not_yield_is_found() {
+    let is_found = |&seed: &u64| {
+        let (gateways, faults) = draw(seed);
+        let (outcome, _) = run(gateways, seed, |spec| {
+            spec.faults = faults;
+            spec.world.canary = Canary::HideYield;
+        });
+        !outcome.violations.is_empty()
+    };
+    let found = (0..seeds(100)).filter(is_found).count();
+    println!("{found} found");
+    assert!(found > 0);
+}
+
+/// A gateway that was replaced does not know it, and reads at a member that was expelled and does not know it: its medium
+/// has failed, so that nobody waited. The others may write only when that member reads no more.
+fn read_at_an_expelled_member(seed: u64, canary: Canary) -> Outcome {
+    let (outcome, _) = run(2, seed, |spec| {
+        let (old, new) = (1 + NODES as usize, 2 + NODES as usize);
+        let node = 2;
+        spec.faults = vec![
+            (
+                SECOND,
+                Fault::Cut {
+                    pair: [old, new],
+                    for_ns: 150 * MILLISECOND,
+                },
+            ),
+            (
+                3 * SECOND / 2 + seed * 7 * MILLISECOND,
+                Fault::FailWrite { host: node },
+            ),
+        ];
+        for load in &mut spec.loads {
+            // A write would tell it.
+            match load.gateway == old {
+                true => load.mix = Mix::writes(0.0),
+                false => load.start = Instant::from_nanos(7 * SECOND / 5),
+            }
+        }
+        spec.world.canary = canary;
+        spec.read_back = false;
+        spec.probe = false;
+    });
+    outcome
+}
+
+#[test]
+fn nobody_reads_at_a_member_that_was_expelled() {
+    let found = |canary| {
+        let runs = (0..30).map(|seed| read_at_an_expelled_member(seed, canary));
+        runs.filter(|outcome| !outcome.violations.is_empty()).count()
+    };
+    assert_eq!(found(Canary::None), 0);
+    let found = found(Canary::HideExpelled);
+    println!("{found} found");
+    assert!(found > 0);
+}
+
+fn draw(seed: u64) -> (u32, Vec<(u64, Fault)>) {
+    let gateways = 1 + (seed % 2) as u32;
+    (gateways, faults(&mut Rng::new(seed), gateways))
+}
+
+/// As many seeds, unless `HEAL_SEEDS` asks for more.
+fn seeds(count: u64) -> u64 {
+    let asked = std::env::var("HEAL_SEEDS").ok();
+    asked.map_or(count, |asked| asked.parse().expect("a number of seeds"))
+}
+
+fn faults(rng: &mut Rng, gateways: u32) -> Vec<(u64, Fault)> {
+    let hosts = u64::from(NODES + gateways);
+    let mut faults = Vec::new();
+    for _ in 0..rng.between(1, 6) {
+        let at = rng.between(SECOND / 2, LOAD_SECONDS * SECOND);
+        let host = 1 + rng.below(hosts) as usize;
+        let long = rng.between(20 * MILLISECOND, 6 * SECOND);
+        let fault = match rng.below(9) {
+            6..=8 => Fault::Cut {
+                pair: [host, 1 + rng.below(hosts) as usize],
+                for_ns: long,
+            },
+            0 | 1 => Fault::Crash { host, down_ns: long },
+            2 | 3 => {
+                let (inbound, outbound) = [(true, true), (true, false), (false, true)][rng.below(3) as usize];
+                Fault::Partition {
+                    host,
+                    for_ns: long,
+                    inbound,
+                    outbound,
+                }
+            }
+            4 => Fault::PowerLoss { down_ns: long / 10 },
+            _ => Fault::Crash {
+                host: 0,
+                down_ns: long / 4,
+            },
+        };
+        faults.push((at, fault));
+    }
+    faults
+}
