@@ -138,6 +138,11 @@ impl SetRecord {
         self.generation += 1;
     }
 
+    /// Replicas that there should be.
+    pub fn wanted(&self) -> usize {
+        self.replicas.len().max(self.copies as usize)
+    }
+
     /// True while its members change.
     pub fn is_changing(&self) -> bool {
         self.joining.is_some() || self.leaving.is_some() || self.expelling.is_some()

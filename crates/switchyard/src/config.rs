@@ -13,6 +13,7 @@ use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
 use flash::{GcMode, Timing};
 use host::Central;
+use rack::heal::Rules;
 use rack::gc::Coordination;
 use rack::placement::Isolation;
 use rack::registry::Durability;
@@ -184,6 +185,9 @@ pub struct Options {
     /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
+    /// Seconds until a copy that a lost node had is made on another one [default: 60]
+    #[arg(long, value_name = "S")]
+    pub rebuild_after_s: Option<u64>,
     /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
     #[arg(long, value_name = "S")]
     pub media_timeout_s: Option<u64>,
@@ -236,6 +240,7 @@ impl Options {
             pool,
             spin_us,
             request_timeout_s,
+            rebuild_after_s,
             media_timeout_s,
         )
     }
@@ -313,6 +318,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Age at which a medium's operation is given up.
     pub media_timeout: Duration,
+    /// How sets of volumes are healed.
+    pub heal: Rules,
 }
 
 /// Most nodes of a rack in one process: each has a socket with receive buffers out of the pool.
@@ -427,6 +434,7 @@ impl Config {
                 1,
                 3600,
             )?),
+            heal: heal(options.rebuild_after_s)?,
             media_timeout: media_timeout(options.media_timeout_s)?,
         })
     }
@@ -588,6 +596,15 @@ fn policy(options: &Options) -> anyhow::Result<Policy> {
             })
         }
     }
+}
+
+fn heal(rebuild_after_s: Option<u64>) -> anyhow::Result<Rules> {
+    let rules = Rules::default();
+    let seconds = rebuild_after_s.unwrap_or(rules.rebuild_after.as_secs());
+    Ok(Rules {
+        rebuild_after: Duration::from_secs(within("rebuild_after_s", seconds, 1, 86_400)?),
+        ..rules
+    })
 }
 
 /// The time after which a medium's operation is given up.

@@ -327,6 +327,9 @@ fn volume_series(page: &mut Page, part: &Part, volume: &api::Volume) -> Result<(
     );
     let ready = if volume.state == "ready" { 1.0 } else { 0.0 };
     page.level("volume_ready", "1 when every replica serves", &labels, ready);
+    let degraded = if volume.state == "degraded" { 1.0 } else { 0.0 };
+    let help = "1 when it is served with fewer copies than there should be";
+    page.level("volume_degraded", help, &labels, degraded);
     let id = base::VolumeId(volume.id);
     let Some(latency) = part.gateway(move |gateway, _| gateway.latency(id).cloned())? else {
         return Ok(());

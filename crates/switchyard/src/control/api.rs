@@ -115,9 +115,9 @@ pub struct Volume {
     /// Name among NVMe subsystems, if the gateway serves NVMe/TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// `ready`, `opening`, `failed` or `closed`.
+    /// `ready`, `degraded` (served, with fewer copies than there should be), `opening`, `deleting`, `failed` or `closed`.
     pub state: String,
-    /// Why it failed, and what to do.
+    /// Why it is not ready, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// `memory` or `media`.

@@ -67,7 +67,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
     let config = OperatorConfig {
         role: world.role,
         exchange_within: None,
-        heal: Some(Rules::default()),
+        heal: Some(world.heal),
     };
     let mut operator = Operator::new(runtime::now(), config);
     let mut waiting = BTreeMap::new();
@@ -104,6 +104,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
 /// What the operator acts on.
 pub(super) struct World {
     role: Role,
+    heal: Rules,
     registry: Box<dyn Registry + Send>,
     cores: Cores,
     gateway: At,
@@ -117,13 +118,14 @@ pub(super) struct World {
 impl World {
     /// Of the gateway at this place.
     pub fn new(
-        role: Role,
+        (role, heal): (Role, Rules),
         registry: Box<dyn Registry + Send>,
         (cores, gateway): (Cores, At),
         nvme: Offer,
     ) -> Self {
         Self {
             role,
+            heal,
             registry,
             cores,
             gateway,

@@ -7,6 +7,7 @@ use super::refusal::Refusal;
 use base::{Instant, NodeId};
 use host::operator::{Command, Done, Role};
 use host::{Gateway, Node, Tor};
+use rack::heal::Rules;
 use rack::placement::Isolation;
 use rack::registry::{Durability, Registry};
 use runtime::{CoreHandle, Stopped};
@@ -33,6 +34,8 @@ pub struct About {
     pub durability: Durability,
     /// Isolation of a volume's vSSDs if a request does not say.
     pub isolation: Isolation,
+    /// How sets of volumes are healed.
+    pub heal: Rules,
 }
 
 /// One process's part of the rack.
@@ -73,7 +76,7 @@ impl Part {
             (Some(at), Some((registry, role))) => {
                 let listening = cores.0[at.core].listening(at.host, wire::nvme::NAME);
                 pieces.nvme.listening(listening.first().copied());
-                let world = World::new(role, registry, (cores.clone(), at), pieces.nvme.clone());
+                let world = World::new((role, about.heal), registry, (cores.clone(), at), pieces.nvme.clone());
                 Some(Driver::start(world)?)
             }
             _ => None,

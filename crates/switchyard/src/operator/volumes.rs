@@ -29,7 +29,10 @@ impl Part {
             self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             _ if records.is_deleting(id) => ("deleting", None),
-            Some(VolumeState::Ready) if record.ready => ("ready", None),
+            Some(VolumeState::Ready) if record.ready => match redundancy(record) {
+                None => ("ready", None),
+                lacks => ("degraded", lacks),
+            },
             Some(VolumeState::Ready | VolumeState::Opening) => ("opening", None),
             Some(VolumeState::Failed(vssd, code)) => {
                 let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
@@ -58,7 +61,7 @@ impl Part {
             }
             .to_owned(),
             read_only: record.read_only,
-            replicas: record.sets.first().map_or(0, |set| set.replicas.len()),
+            replicas: record.sets.first().map_or(0, SetRecord::wanted),
             sets: record.sets.iter().map(set_place).collect(),
             latency: latency.collect(),
         })
@@ -127,6 +130,29 @@ impl Part {
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
     }
+}
+
+/// What a volume lacks, and what is done about it.
+fn redundancy(record: &VolumeRecord) -> Option<String> {
+    let lacks = |set: &&SetRecord| set.lacks_copies() || set.expelling.is_some();
+    let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
+    let worst = sets.iter().min_by_key(|set| set.replicas.len())?;
+    let (have, wanted) = (worst.replicas.len(), worst.wanted());
+    let copies = if have == 1 { "one copy" } else { "fewer copies" };
+    let joining: Vec<String> = sets
+        .iter()
+        .filter_map(|set| set.joining)
+        .map(|joining| format!("vSSD {} on node {}", joining.vssd, joining.node))
+        .collect();
+    let doing = match joining.is_empty() {
+        true => "copies are made when a node answers that has room".to_owned(),
+        false => format!("being copied: {}", joining.join(", ")),
+    };
+    let (name, count) = (&record.name, sets.len());
+    Some(format!(
+        "volume {name}: {count} of {} sets have {copies} where there should be {wanted} ({have} now); {doing}",
+        record.sets.len()
+    ))
 }
 
 fn set_place(set: &SetRecord) -> api::SetPlace {

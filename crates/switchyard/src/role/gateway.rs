@@ -70,6 +70,9 @@ pub struct GatewayArgs {
     /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
+    /// Seconds until a copy that a lost node had is made on another one [default: 60]
+    #[arg(long, value_name = "S")]
+    pub rebuild_after_s: Option<u64>,
     /// Print one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -86,6 +89,7 @@ impl GatewayArgs {
             demo: self.demo,
             replicas: self.replicas,
             request_timeout_s: self.request_timeout_s,
+            rebuild_after_s: self.rebuild_after_s,
             ..Options::default()
         }
     }

@@ -39,6 +39,7 @@ fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
         replicas: config.replicas,
         durability: config.durability,
         isolation: config.isolation,
+        heal: config.heal,
     }
 }
 
