@@ -5,6 +5,7 @@ root the files are on an ext4 of the rig's own, whose power can be cut. Otherwis
 """
 import ctypes
 import fcntl
+import glob
 import hashlib
 import os
 import pwd
@@ -230,6 +231,7 @@ class Rig:
         for client in clients:
             client.wait()
         self.await_end()
+        self.end_notes()
         if kind == "cut":
             self.unmount()
             need(self.mount(), "the file system cannot be mounted after the power cut")
@@ -246,6 +248,21 @@ class Rig:
         while living := [it for it in tree(os.getpid()) if it != os.getpid()]:
             send(living, signal.SIGKILL)
             time.sleep(0.001)
+
+    def note_files(self):
+        return [f"{self.notes}/{it}" for it in os.listdir(self.notes) if it.startswith("note")]
+
+    def end_notes(self):
+        """Each note ends with a whole line: the next line would go on with a half one."""
+        for path in self.note_files():
+            with open(path, "r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
+
+    def tear(self, names):
+        """A crash may leave half a record at the end of a file, and does so seldom. Here it always does."""
+        for path in (it for name in names for it in glob.glob(f"{self.files}/{name}")):
+            with open(path, "ab") as file:
+                file.write(b"0:half")
 
     def await_end(self):
         """Whatever the program leaves behind ends by itself, or is ended as a user would."""
@@ -279,13 +296,15 @@ class Rig:
         need("files: Map, " not in done.stdout or "files: Map, 0 entries" in done.stdout,
              "a program that ended left something in its area: " + done.stdout[-600:])
 
-    def crashes(self, rounds, load, check, note="note", enough=150, cuts=True):
+    def crashes(self, rounds, load, check, note="note", enough=150, cuts=True, torn=()):
         """Kills what `load(first)` starts while it acknowledges lines in the note; `check(lines)` follows each time.
 
-        Half of the checks are by `run` itself, which recovers first. The others come after `export`, without `run`.
+        The files `torn`, which the load appends to, end with half a record each time. Half of the checks are by `run` itself, which
+        recovers first. The others come after `export`, without `run`.
         """
         for number, kind in enumerate(self.kinds(rounds, cuts)):
             before = len(self.acknowledged(note))
+            self.tear(torn)
             program = load(before)
             await_true(f"nothing is acknowledged: {program.words()}",
                        lambda: len(self.acknowledged(note)) >= before + enough or not program.running())

@@ -36,7 +36,10 @@ def crash(rig):
             file.write("\n".join(lines))
         call(*java(rig, "check", ".", rig.notes + "/lines"))
 
-    return rig.crashes(4, lambda first: rig.start(java(rig, "load", ".", rig.notes + "/note", first)), check)
+    def load(first):
+        return rig.start(java(rig, "load", ".", rig.notes + "/note", first))
+
+    return rig.crashes(4, load, check, torn=["?.journal", "1.dat"])
 
 
 CASES = {"script": script(["*.journal", "*.dat", "*.json"]), "script, all files": script(["*"]), "crash": crash}

@@ -32,7 +32,7 @@ def crashed(ring):
                 file.write("\n".join(lines))
             call("node", WORK + "/node_work.js", "check", rig.files, rig.notes + "/lines")
 
-        return rig.crashes(4, load, check)
+        return rig.crashes(4, load, check, torn=["journal*.log"])
 
     return case
 

@@ -57,6 +57,10 @@ public class JavaWork {
         FileChannel synced = FileChannel.open(directory.resolve("2.journal"), StandardOpenOption.CREATE, StandardOpenOption.WRITE,
                 StandardOpenOption.DSYNC);
         synced.position(synced.size());
+        // What a crash left by half at the end becomes a line of its own: the next record would be part of it.
+        appended.write(bytes("\n"));
+        random.write('\n');
+        synced.write(bytes("\n"));
         syncDirectory(directory);
         List<Keeper> keepers = List.of(number -> {
             appended.write(bytes(record(number)));

@@ -18,6 +18,8 @@ function syncDirectory(directory) {
 async function keep(directory, note, which, first) {
     const notes = fs.openSync(note, 'a');
     const file = await fs.promises.open(path.join(directory, `journal${which}.log`), 'a');
+    // What a crash left by half at the end becomes a line of its own: the next record would be part of it.
+    await file.appendFile('\n');
     syncDirectory(directory);
     for (let number = first; ; number++) {
         await file.appendFile(record(number));

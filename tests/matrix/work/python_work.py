@@ -42,6 +42,13 @@ def noted(path):
     return lambda words: os.write(handle, f"{words}\n".encode())
 
 
+def opened_to_append(path):
+    """What a crash left by half at the end becomes a line of its own: the next record would be part of it."""
+    file = open(path, "ab", buffering=0)
+    file.write(b"\n")
+    return file
+
+
 def record(number):
     return (f"{number}:" + "z" * (number * 13 % 2000) + "\n").encode()
 
@@ -69,7 +76,7 @@ def check_replace(directory, lines):
 
 def append(directory, note, first):
     note, lock = noted(note), threading.Lock()
-    journal = open(f"{directory}/journal", "ab", buffering=0)
+    journal = opened_to_append(f"{directory}/journal")
     numbers = iter(range(int(first), 1 << 40))
 
     def one():
@@ -90,7 +97,7 @@ def append(directory, note, first):
 
 
 def missing_in(path, lines):
-    """Numbers of notes without their records in the file. A torn record may be anywhere: a crash comes between writes."""
+    """Numbers of notes without their records in the file. What a crash left by half may be anywhere, in a line of its own."""
     found = set(open(path, "rb").read().split(b"\n"))
     return [it for it in map(int, lines) if record(it)[:-1] not in found]
 
@@ -103,7 +110,7 @@ def check_append(directory, lines):
 
 def worker(directory, note, which, first, lock):
     note, number = noted(note), int(first)
-    own = open(f"{directory}/own{which}", "ab", buffering=0)
+    own = opened_to_append(f"{directory}/own{which}")
     shared = open(f"{directory}/shared", "ab", buffering=0)
     sync_directory(directory)
     while True:
@@ -118,8 +125,7 @@ def worker(directory, note, which, first, lock):
 
 def workers(directory, note, first):
     # The parent has the files open, as fork leaves them to its children.
-    kept = open(f"{directory}/shared", "ab", buffering=0)
-    kept.write(b"\n")
+    kept = opened_to_append(f"{directory}/shared")
     os.fsync(kept.fileno())
     context = multiprocessing.get_context("fork")
     lock = context.Lock()
@@ -144,7 +150,8 @@ def check_workers(directory, lines):
 
 def children(directory, note, first):
     note, number = noted(note), int(first)
-    out = open(f"{directory}/out.log", "ab", buffering=0)
+    out = opened_to_append(f"{directory}/out.log")
+    subprocess.run(["sh", "-c", 'echo >>"$1"', "sh", f"{directory}/second.log"], check=True)
     sync_directory(directory)
     while True:
         # One child writes to the parent's descriptor, another one opens the file by itself.
