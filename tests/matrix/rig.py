@@ -129,7 +129,7 @@ class Rig:
         # Servers that give their rights away make temporary files, too.
         os.environ["TMPDIR"] = self.notes
         self.can_cut, self.counter, self.patterns, self.user = False, 0, [], None
-        self.lose_area, self.last_kind = False, None
+        self.lose_area, self.last_kind, self.cuts = False, None, 0
         # So long do processes live on that lost their parent.
         self.linger_s = 2
         self.with_image()
@@ -219,8 +219,9 @@ class Rig:
     def crash(self, program, kind, *clients):
         """SIGKILL to everything, to the program alone, to `run` alone; or a power cut."""
         everything = [it for it in tree(os.getpid()) if it != os.getpid()]
+        noted = None
         if kind == "cut":
-            self.cut(everything)
+            noted = self.cut(everything)
         elif kind == "all":
             send(everything, signal.SIGKILL)
         elif kind == "main":
@@ -231,7 +232,7 @@ class Rig:
         for client in clients:
             client.wait()
         self.await_end()
-        self.end_notes()
+        self.end_notes(noted)
         if kind == "cut":
             self.unmount()
             need(self.mount(), "the file system cannot be mounted after the power cut")
@@ -239,8 +240,15 @@ class Rig:
                 os.unlink(self.area)
 
     def cut(self, everything):
-        # The programs stop first: they would see errors of the files otherwise, and could tell them to an area on another disk.
+        """Cuts the power. Returns how long each note was before: later lines do not count (`end_notes`).
+
+        A machine without power answers nobody. Here programs go on until they see that they are to stop, and an fsync that is under
+        way may return 0 though ext4 has lost its data. So nothing counts as acknowledged from `cuts` on.
+        """
+        # Nobody waits until all have stopped: what is under way would end before the cut.
         send(everything, signal.SIGSTOP)
+        self.cuts += 1
+        noted = {it: os.path.getsize(it) for it in self.note_files()}
         handle = os.open(self.disk, os.O_RDONLY)
         fcntl.ioctl(handle, SHUTDOWN, NO_LOG_FLUSH)
         os.close(handle)
@@ -248,14 +256,16 @@ class Rig:
         while living := [it for it in tree(os.getpid()) if it != os.getpid()]:
             send(living, signal.SIGKILL)
             time.sleep(0.001)
+        return noted
 
     def note_files(self):
         return [f"{self.notes}/{it}" for it in os.listdir(self.notes) if it.startswith("note")]
 
-    def end_notes(self):
-        """Each note ends with a whole line: the next line would go on with a half one."""
+    def end_notes(self, noted=None):
+        """Each note ends with a whole line, and with `noted` where it ended then: the next line would go on with a half one."""
         for path in self.note_files():
             with open(path, "r+b") as file:
+                file.truncate(noted.get(path, 0) if noted is not None else os.path.getsize(path))
                 file.truncate(file.read().rfind(b"\n") + 1)
 
     def tear(self, names):

@@ -74,6 +74,7 @@ class Client(threading.Thread):
     def __init__(self, rig, which, first):
         super().__init__(daemon=True)
         self.which, self.number, self.noted = which, first, []
+        self.rig, self.cuts = rig, rig.cuts
         self.program = subprocess.Popen(client(rig, "d"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                         text=True)
         self.start()
@@ -85,7 +86,7 @@ class Client(threading.Thread):
                 self.program.stdin.write(f"begin; insert into t values ('{name}', repeat('m', {self.number * 7 % 3000}));\n"
                                          f"update counts set n = n + 1 where which = {self.which};\ncommit; select '{name}';\n")
                 self.program.stdin.flush()
-                if self.program.stdout.readline() != name + "\n":
+                if self.program.stdout.readline() != name + "\n" or self.rig.cuts != self.cuts:
                     break
                 self.noted.append(name)
                 self.number += 1

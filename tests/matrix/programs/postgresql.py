@@ -65,6 +65,7 @@ class Client(threading.Thread):
     def __init__(self, rig, which, first):
         super().__init__(daemon=True)
         self.which, self.number, self.noted = which, first, []
+        self.rig, self.cuts = rig, rig.cuts
         # psql keeps its answers in memory if they go to a pipe.
         command = ["stdbuf", "-oL", "psql", "-h", rig.notes, "-U", "u", "-d", "postgres", "-qAt", "-v", "ON_ERROR_STOP=1", "-f", "-"]
         self.psql = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -80,7 +81,7 @@ class Client(threading.Thread):
                     lines.insert(1, f"savepoint s; delete from t where name like '{self.which}:%'; rollback to s;")
                 self.psql.stdin.write("\n".join(lines) + "\n")
                 self.psql.stdin.flush()
-                if self.psql.stdout.readline() != name + "\n":
+                if self.psql.stdout.readline() != name + "\n" or self.rig.cuts != self.cuts:
                     break
                 self.noted.append(name)
                 self.number += 1

@@ -125,12 +125,15 @@ class Client(threading.Thread):
     def __init__(self, rig, which, first):
         super().__init__(daemon=True)
         self.redis, self.which, self.number, self.done = Redis(rig), which, first, 0
+        self.rig, self.cuts = rig, rig.cuts
         self.start()
 
     def run(self):
         try:
             while True:
                 self.redis.call("SET", f"key:{self.which}:{self.number % 2000}", f"{self.number}:" + "x" * (self.number % 900))
+                if self.rig.cuts != self.cuts:
+                    break
                 self.number += 1
                 self.done += 1
                 if self.which == 0 and self.number % 400 == 0:
