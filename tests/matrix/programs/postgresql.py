@@ -29,6 +29,9 @@ def prepare(rig, match, *settings):
                    f"unix_socket_directories = '{rig.notes}'\ncheckpoint_completion_target = 0.1\nautovacuum_naptime = 1s\n"
                    "dynamic_shared_memory_type = mmap\n")
         file.writelines(it + "\n" for it in settings)
+        # The first crash may be a power cut.
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def start(rig, plain=False):
