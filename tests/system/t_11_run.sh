@@ -141,11 +141,9 @@ truncate -s 512M "$image"
 mkfs.ext4 -q -F "$image"
 mount_files() { mount -o loop "$image" "$files" || skip "no loop device"; }
 at_end "umount -l '$files' 2>/dev/null"
-# power_cut: the machine stops, and is there again. The program stops first, as it would see errors of the files otherwise, and
-# tell them to an area that nobody has cut off.
+# power_cut: the machine stops, and is there again.
 power_cut() {
-    kill -STOP $(pgrep -P "$program")
-    py cut "$files"
+    py cut "$files" $(pgrep -P "$program")
     end_program 9
     wait "$loader" 2>/dev/null || true
     umount "$files"
