@@ -447,6 +447,8 @@ impl Heal {
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
         let mut joins = sets(next).filter(|(_, _, set)| set.joining.is_some()).count();
+        // What nodes have been given just now, they do not know yet.
+        let mut given: BTreeMap<u8, u32> = BTreeMap::new();
         for (volume, index) in lacking {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
@@ -460,7 +462,9 @@ impl Heal {
                 .find(|left| self.may_rejoin(now, left))
                 .copied();
             let place = back.map(|left| (left.vssd, left.node)).or_else(|| {
-                let node = self.room_for(now, &set, next.rack).filter(|_| is_late)?;
+                let node = self.room_for(now, &set, next.rack, &given).filter(|_| is_late)?;
+                let taken = if set.rows > 0 { set.rows } else { set.channels };
+                *given.entry(node).or_default() += taken;
                 next.next_vssd += 1;
                 Some((next.next_vssd, node))
             });
@@ -495,7 +499,14 @@ impl Heal {
     }
 
     /// The node with most room that can have a copy of the set.
-    fn room_for(&self, now: Instant, set: &SetRecord, rack: Uuid) -> Option<u8> {
+    fn room_for(&self, now: Instant, set: &SetRecord, rack: Uuid, given: &BTreeMap<u8, u32>) -> Option<u8> {
+        let room = |(id, node): (&u8, &Node)| {
+            let free = match set.rows {
+                0 => node.status.free_channels,
+                _ => node.status.free_rows,
+            };
+            free.saturating_sub(given.get(id).copied().unwrap_or(0))
+        };
         let fits = |(id, node): &(&u8, &Node)| {
             let status = &node.status;
             let is_refused = node.refused_until.is_some_and(|until| now < until);
@@ -503,24 +514,20 @@ impl Heal {
             let has_room = match set.rows {
                 0 => {
                     let pages = u64::from(status.pages_per_channel) * u64::from(set.channels);
-                    status.free_channels >= set.channels && pages >= u64::from(set.pages)
+                    room((id, node)) >= set.channels && pages >= u64::from(set.pages)
                 }
-                rows => status.free_rows >= rows && status.channels == set.channels,
+                rows => room((id, node)) >= rows && status.channels == set.channels,
             };
             node.roll().is_some()
                 && !is_refused
                 && !is_foreign
                 && has_room
                 && node.answers_for(now) >= node.trial(now, &self.rules)
-                && !set.vssds().any(|(_, node)| node.0 == **id)
+                && !set.vssds().any(|(_, other)| other.0 == **id)
         };
         let nodes = self.nodes.iter().filter(fits);
-        let room = |node: &Node| match set.rows {
-            0 => node.status.free_channels,
-            _ => node.status.free_rows,
-        };
         // Of equals the first.
-        let best = nodes.rev().max_by_key(|(_, node)| room(node));
+        let best = nodes.rev().max_by_key(|&place| room(place));
         best.map(|(id, _)| *id)
     }
 

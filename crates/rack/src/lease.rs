@@ -28,8 +28,8 @@ pub const LAPSES_AFTER: Duration = Duration::from_millis(2_500 * (100 + DRIFT_PE
 /// A peer that has not renewed a lease for so long is not heard.
 const SILENT_AFTER: Duration = Duration::from_millis(1_000);
 /// A lease is asked for this often.
-const RENEW_EVERY: Duration = Duration::from_millis(400);
-/// A lease that is not held is asked for this often.
+const RENEW_EVERY: Duration = Duration::from_millis(300);
+/// A lease that was not renewed in time is asked for this often.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -156,8 +156,12 @@ impl Leases {
         if self.ask_at.is_none_or(|at| now < at) {
             return;
         }
-        let all_held = self.are_held(now);
-        self.ask_at = Some(now + if all_held { RENEW_EVERY } else { ASK_EVERY });
+        let is_late = |peer: &Peer| now + (LEASE - 2 * RENEW_EVERY) >= peer.held_until;
+        let pause = match self.peers.iter().any(is_late) {
+            true => ASK_EVERY,
+            false => RENEW_EVERY,
+        };
+        self.ask_at = Some(now + pause);
         for peer in &self.peers {
             let mut ask = message(self.me, peer.member.vssd, peer.member.addr);
             (ask.version, ask.session) = (Version(now.as_nanos()), self.me.boot);

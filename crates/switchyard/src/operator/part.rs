@@ -76,7 +76,12 @@ impl Part {
             (Some(at), Some((registry, role))) => {
                 let listening = cores.0[at.core].listening(at.host, wire::nvme::NAME);
                 pieces.nvme.listening(listening.first().copied());
-                let world = World::new((role, about.heal), registry, (cores.clone(), at), pieces.nvme.clone());
+                let world = World::new(
+                    (role, about.heal),
+                    registry,
+                    (cores.clone(), at),
+                    pieces.nvme.clone(),
+                );
                 Some(Driver::start(world)?)
             }
             _ => None,

@@ -244,7 +244,10 @@ fn announce(config: &Config, volumes: &[api::Volume], server: &Server, says: &Sa
         config.nodes, config.timing.name
     );
     launch::print_volumes(volumes);
-    let Some(volume) = volumes.iter().find(|volume| ["ready", "degraded"].contains(&&*volume.state)) else {
+    let Some(volume) = volumes
+        .iter()
+        .find(|volume| ["ready", "degraded"].contains(&&*volume.state))
+    else {
         return;
     };
     let uri = &volume.uri;

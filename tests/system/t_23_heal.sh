@@ -1,0 +1,74 @@
+#!/bin/bash
+# A rack of processes, verified I/O without a pause: each node is killed, stood still, or stopped and started again, one
+# after the other, and one is gone for ever. No client sees an error, and every set has its copies again at the end.
+source "$(dirname "$0")/lib.sh"
+need fio jq
+
+declare -A pids
+part() {
+    local name=$1
+    shift
+    : >"$work/$name.json"
+    "$SWITCHYARD" "$@" --json >"$work/$name.json" 2>>"$work/rack.err" &
+    pids[$name]=$!
+    at_end "kill -9 $! 2>/dev/null"
+    await_line "$work/$name.json" "${pids[$name]}" || fail "$name did not become ready"
+}
+udp() { echo "127.0.0.1:$(( rack_port + $1 ))"; }
+node() { part "node$1" node --id "$1" --listen "$(udp "$1")" --tor "$(udp 0)" --dir "$work/node$1" --size 256MiB; }
+state() { "$SWITCHYARD" volume show demo --json --control "$CONTROL" | jq -r .state; }
+# await_state STATE: waits until the volume is so.
+await_state() {
+    local i
+    for (( i = 0; i < 600; i++ )); do
+        [[ $(state) == "$1" ]] && return 0
+        sleep 0.1
+    done
+    "$SWITCHYARD" events --control "$CONTROL" >&2
+    fail "the volume is not $1 but $(state)"
+}
+expelled() { "$SWITCHYARD" events --json --control "$CONTROL" | grep -c member-expelled || true; }
+
+part tor tor --listen "$(udp 0)"
+for id in 1 2 3 4; do
+    node "$id"
+done
+part gateway gateway --dir "$work/gateway" --listen "$(udp 9)" --tor "$(udp 0)" --node "1=$(udp 1)" --node "2=$(udp 2)" \
+    --node "3=$(udp 3)" --node "4=$(udp 4)" --demo 64MiB --nbd "127.0.0.1:$nbd_port" --control "127.0.0.1:$control_port" \
+    --rebuild-after-s 20
+
+fio --name=verified --ioengine=nbd --uri="$URI" --rw=randrw --bs=4k --iodepth=8 --size=48M --io_size=100G \
+    --rate_iops=2000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --output="$work/fio" &
+load=$!
+at_end "kill -9 $load 2>/dev/null"
+sleep 2
+
+echo "· a node is killed and started again"
+kill -9 "${pids[node1]}"
+await_state degraded
+node 1
+await_state ready
+echo "· a node stands still, and goes on"
+kill -STOP "${pids[node2]}"
+await_state degraded
+kill -CONT "${pids[node2]}"
+await_state ready
+echo "· a node is stopped cleanly, and started again"
+kill -TERM "${pids[node3]}"
+wait "${pids[node3]}" || fail "node 3 did not stop cleanly"
+await_state degraded
+node 3
+await_state ready
+echo "· a node is gone for ever"
+kill -9 "${pids[node4]}"
+await_state degraded
+await_state ready
+
+kill -0 "$load" 2>/dev/null || { cat "$work/fio" >&2; fail "the load ended"; }
+kill -INT "$load"
+wait "$load" || true
+grep -q "err= 0" "$work/fio" || { cat "$work/fio" >&2; fail "a client saw an error"; }
+places=$("$SWITCHYARD" volume show demo --json --control "$CONTROL" | jq -r '.sets[].replicas[].node' | sort -u | tr '\n' ' ')
+[[ " $places" != *" 4 "* ]] || fail "node 4 is gone and has copies: $places"
+(( $(expelled) >= 4 )) || fail "nobody was expelled"
+echo "· nodes of the copies: $places"
