@@ -5,8 +5,8 @@
 //! undecided, are replayed to all (Hermes rule 7). A range is done when none of its differences is left; the replica
 //! serves when all ranges of all peers are done in one epoch. The peer keeps no state for this.
 //!
-//! A replica that was expelled and comes back *yields*: what it has beyond its peers was never acknowledged, or has been
-//! told to be lost, so it asks the coordinator to overrule that.
+//! A replica that was expelled and comes back *yields*. Nobody acknowledged what it has beyond its peers, or clients were told
+//! that it is lost. So it asks the coordinator to overrule that.
 //!
 //! Digest record: per page its version (8 bytes, big endian). Answer: pages covered (2 bytes), then per difference the
 //! page's offset in the range (2 bytes), its version (8 bytes) and 1 if it is decided there, else 0.

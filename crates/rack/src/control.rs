@@ -43,7 +43,7 @@ pub struct Open {
     pub rows: u32,
     /// The other replicas.
     pub membership: Membership,
-    /// What else the membership asks for.
+    /// The terms on which the vSSD takes the membership.
     pub terms: Terms,
 }
 
@@ -271,6 +271,9 @@ pub struct NodeStatus {
     /// vSSDs beside these that cannot be read, and are not served.
     #[serde(default)]
     pub unreadable: u32,
+    /// The gateway of the highest session that has asked how the node is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<LeadSeen>,
     /// Which vSSDs these are; `None` if they are too many for a packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roll: Option<Roll>,
@@ -293,6 +296,17 @@ pub struct NodeStatus {
     /// Mean erases of a block of the vSSDs here: their wear.
     #[serde(default)]
     pub erase_count_mean: f64,
+}
+
+/// A gateway as a node has seen it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeadSeen {
+    /// Its IPv4 address and UDP port.
+    pub gateway: String,
+    /// Its session.
+    pub session: u32,
+    /// Milliseconds since the node heard it.
+    pub ago_ms: u64,
 }
 
 /// The vSSDs of a node, by their numbers.

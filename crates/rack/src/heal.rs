@@ -13,12 +13,12 @@
 //! Rules:
 //! - Members are lost if their node does not answer, if it answers and does not have them, if they take no writes, or if
 //!   the others do not hear them.
-//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. While none of those that
-//!   stay serves (all have started again, and wait for the one that is lost) there is more patience: the one that is
-//!   lost may have acknowledged writes in memory that the others have not.
+//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. Sometimes none of those
+//!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
+//!   one may have acknowledged writes in memory that the others have not.
 //! - A member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
 //!   [`Rules::rebuild_after`], another node gets a new copy.
-//! - What was expelled is deleted when its set has all copies.
+//! - An expelled vSSD is deleted when its set has all copies.
 
 use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
@@ -70,7 +70,7 @@ const DOUBLINGS_MAX: u32 = 6;
 /// A node that was expelled from no set for so long is trusted again.
 const TRUSTED_AFTER: Duration = Duration::from_secs(600);
 
-/// What is known of a node.
+/// A node, as far as it is known.
 #[derive(Clone, Debug, Default)]
 struct Node {
     unanswered: u32,
@@ -201,7 +201,7 @@ impl Heal {
         known.status = status.clone();
     }
 
-    /// What there is to tell.
+    /// The next event.
     pub fn poll_told(&mut self) -> Option<Kind> {
         (!self.told.is_empty()).then(|| self.told.remove(0))
     }
@@ -531,7 +531,7 @@ impl Heal {
         best.map(|(id, _)| *id)
     }
 
-    /// What was expelled from a set that has all copies is nobody's; what a node does not have is forgotten.
+    /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.
     fn tidy(&self, next: &mut Snapshot) {
         let mut left = Vec::new();
         for volume in &mut next.volumes {

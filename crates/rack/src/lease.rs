@@ -1,16 +1,16 @@
 //! Read leases between the members of a replica set: a member that was expelled does not know it, and must read no more.
 //!
 //! A member reads only while it holds a lease of each other member. It asks for one with the time on its own clock, the
-//! other echoes that time, and the lease lasts [`LEASE`] from then on. A member that learns a membership without a peer
-//! completes no write before [`LAPSES_AFTER`] has passed since it last lent that peer anything: by then the peer has no
-//! lease of it, so that nobody reads what the write has made old.
+//! other echoes that time, and the lease lasts [`LEASE`] from then on. A member may learn a membership
+//! without a peer. Then it completes no write before [`LAPSES_AFTER`] has passed since it last lent that peer anything. By
+//! then the peer has no lease of it, so nobody reads what the write has made old.
 //!
 //! Why this is enough. A completed write needs the acknowledgement of every member of its generation. The members of a
 //! generation that expels X are members of the one before, so each of them has lent to X, and X needs all of their
 //! leases. The one that completes the write has waited until its own has lapsed. The next change of the members begins
 //! when all of them have waited ([`crate::registry`]), so a newcomer, which has lent nothing, meets no such X.
 //!
-//! The assumption: clocks of members *run* alike, within [`DRIFT_PERCENT`]. What they show does not matter, and no message
+//! The assumption: clocks of members *run* alike, within [`DRIFT_PERCENT`]. Their readings do not matter: no message
 //! carries a time that another clock reads. A machine whose clock stands still while others go on (a paused virtual
 //! machine) breaks the assumption; a process that is stopped does not, as its clock runs.
 
@@ -80,8 +80,7 @@ impl Leases {
         self.peers.iter().filter(silent).map(|peer| peer.member.vssd)
     }
 
-    /// The member serves from now on. What others know of it, they have known since before: their leases of it count from
-    /// now at the latest.
+    /// The member serves from now on. Others have known it since before, so their leases of it count from now at the latest.
     pub fn serve(&mut self, now: Instant) {
         for peer in &mut self.peers {
             peer.lent = now;

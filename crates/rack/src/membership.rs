@@ -1,4 +1,4 @@
-//! Who the members of a replica set are.
+//! The members of a replica set.
 
 use base::limits::REPLICAS_MAX;
 use base::{Addr, NodeId, VssdId};

@@ -91,7 +91,7 @@ pub struct Replica {
     has_served: bool,
     missed: bool,
     catch_up: CatchUp,
-    /// What it has does not count where its peers have something else, until it serves.
+    /// Its pages do not count where its peers have something else, until it serves.
     yields: bool,
     /// The other member that orders the writes, unless this one does.
     coordinator: Option<VssdId>,

@@ -420,7 +420,8 @@ impl RackFleet {
         let config = GatewayConfig {
             addr: self.addr(index),
             tor: self.addr(Self::TOR),
-            session: boot + 1,
+            // An operator names it.
+            session: if self.operators.are_running() { 0 } else { boot + 1 },
             nodes: (0..self.options.nodes).map(node).collect(),
             request_timeout: self.options.request_timeout,
             shaping: self.options.controller.map(|central| Shaping {

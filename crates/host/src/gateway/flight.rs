@@ -518,8 +518,8 @@ impl Flight {
         next
     }
 
-    /// Other vSSDs are a set's replicas: what is under way to those that are `gone` goes to others. What a primary was asked,
-    /// its successor is asked.
+    /// Other vSSDs are a set's replicas: what is under way to those that are `gone` goes to others, and to the next
+    /// primary if it was for the last one.
     pub fn replace(&mut self, now: Instant, volume: u32, number: usize, gone: &[VssdId], new: Vec<VssdId>) {
         let set = self.set(volume, number);
         set.joined = None;

@@ -25,7 +25,7 @@ use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
 };
-use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, parse_rack};
+use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::tor::Registration;
 use std::collections::VecDeque;
 use units::Units;
@@ -166,6 +166,8 @@ pub struct Node {
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
     unreadable: Vec<VssdId>,
     corrupt_packets: u64,
+    /// The highest session in which a gateway has asked how the node is, and when it did so last.
+    lead: Option<(Lead, Instant)>,
 }
 
 impl Node {
@@ -193,6 +195,7 @@ impl Node {
             reports: Vec::new(),
             unreadable: Vec::new(),
             corrupt_packets: 0,
+            lead: None,
         };
         let entries = node.ssd.vssds().to_vec();
         for entry in &entries {
@@ -354,6 +357,11 @@ impl Node {
             unreadable: self.unreadable.len() as u32,
             racks: self.racks(),
             roll: Some(self.roll(now)),
+            lead: self.lead.map(|(lead, at)| LeadSeen {
+                gateway: lead.addr.to_string(),
+                session: lead.session,
+                ago_ms: now.since(at).as_millis() as u64,
+            }),
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -511,6 +519,9 @@ impl Node {
 
     #[cold]
     fn answer_status(&mut self, now: Instant, header: &Header) {
+        if self.lead.is_none_or(|(lead, _)| lead.session <= header.session) {
+            self.lead = Some((lead_of(header), now));
+        }
         let mut status = self.status(now);
         let emit = |status: &NodeStatus| serde_json::to_vec(status).expect("plain numbers serialize");
         let mut record = emit(&status);

@@ -1,5 +1,5 @@
-//! What keeps the sets whole (`rack::heal`), while the gateway serves: it asks the nodes how they are, stores what is to be
-//! changed, and hands it on.
+//! The healing of sets (`rack::heal`) while the gateway serves. It asks the nodes how they are, stores changed records, and
+//! hands them on.
 
 use super::call::{Call, VolumeView};
 use super::job::{LATER, Sight, Step};
@@ -39,7 +39,7 @@ impl Healing {
         changing.map(VolumeRecord::volume)
     }
 
-    /// What there is to tell.
+    /// The next event.
     pub fn poll_told(&mut self) -> Option<Kind> {
         self.heal.poll_told()
     }

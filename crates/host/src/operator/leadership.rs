@@ -3,6 +3,7 @@
 use super::call::{Call, View};
 use super::job::{Sight, Step};
 use base::{Addr, Duration, Instant};
+use rack::control::LeadSeen;
 use rack::lead::{Next, Watch};
 use rack::registry::{LeadRecord, Snapshot};
 
@@ -212,9 +213,20 @@ fn sees(now: Instant, records: &Snapshot, view: &View, silent_after: Duration) -
     let peer = view.peer.filter(|(peer, _)| Some(*peer) == lead);
     let fresh = view.heard.iter().flatten();
     let fresh = fresh.filter(|at| now.since(**at) < silent_after).count();
+    // A lead that nodes hear is there, though it may not hear this gateway.
+    let is_lead = |seen: &LeadSeen| {
+        let lead = records.lead.as_ref();
+        lead.is_some_and(|lead| (&lead.gateway, lead.session) == (&seen.gateway, seen.session))
+    };
+    let seen = view.nodes.iter().filter_map(|node| {
+        let (at, status) = node.last.as_ref()?;
+        let lead = status.lead.as_ref().filter(|lead| is_lead(lead))?;
+        let ago = Duration::from_millis(lead.ago_ms).as_nanos() as u64;
+        Some(Instant::from_nanos(at.as_nanos().saturating_sub(ago)))
+    });
     rack::lead::Sight {
         session: view.session,
-        heard: peer.and_then(|(_, heard)| heard),
+        heard: seen.chain(peer.and_then(|(_, heard)| heard)).max(),
         reaches_rack: 2 * fresh >= view.heard.len(),
     }
 }

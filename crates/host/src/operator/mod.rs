@@ -506,7 +506,7 @@ impl Operator {
         self.out.push_back(Output::Gateway(Call::Look {
             number: self.looks,
             volumes: works().flat_map(Work::volumes).chain(healed).collect(),
-            nodes: heals || works().any(Work::wants_nodes),
+            nodes: heals || self.leadership.is_shared() || works().any(Work::wants_nodes),
         }));
     }
 

@@ -1,4 +1,4 @@
-//! What a replica asks of its host.
+//! Requests of a replica to its host.
 
 use base::event::Kind;
 use base::{Lpn, Version};

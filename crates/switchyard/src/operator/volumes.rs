@@ -132,7 +132,7 @@ impl Part {
     }
 }
 
-/// What a volume lacks, and what is done about it.
+/// The copies that a volume lacks, and what is done about it.
 fn redundancy(record: &VolumeRecord) -> Option<String> {
     let lacks = |set: &&SetRecord| set.lacks_copies() || set.expelling.is_some();
     let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
