@@ -11,8 +11,8 @@
 //! | neither | serves | |
 //!
 //! Rules:
-//! - Members are lost if their node does not answer, if it answers and does not have them, if they take no writes, or if
-//!   the others do not hear them.
+//! - Members are lost if their node does not answer, if it answers and does not have them, if they take no writes, if the
+//!   others do not hear them, or if their node counts fewer starts than before: its medium is an image of the past.
 //! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
@@ -120,13 +120,14 @@ enum Cause {
     Silent,
     Missing,
     Failed,
+    Past,
     Unheard,
 }
 
 impl Cause {
     fn sure_after(self) -> Duration {
         match self {
-            Self::Silent | Self::Failed => Duration::ZERO,
+            Self::Silent | Self::Failed | Self::Past => Duration::ZERO,
             Self::Missing => SURE_AFTER,
             Self::Unheard => UNHEARD_AFTER,
         }
@@ -231,6 +232,7 @@ impl Heal {
         self.settle(now, &mut next, state);
         self.join(now, &mut next);
         self.tidy(&mut next);
+        self.note_boots(&mut next);
         (next != *records).then_some(next)
     }
 
@@ -241,7 +243,10 @@ impl Heal {
             let unheard = self.unheard(set);
             for (vssd, node) in set.vssds() {
                 let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
+                let boots = records.boots.get(&node.0).copied();
+                let past = boots.filter(|_| !joins && set.wanted() > 1);
                 let cause = self.cause(now, vssd.0, node.0, joins);
+                let cause = cause.or_else(|| self.is_past(node.0, past).then_some(Cause::Past));
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
                 let known = self.lost.get(&vssd.0).copied();
@@ -268,6 +273,12 @@ impl Heal {
         }
         // One that joins may not be made yet; if it cannot be, its node says so.
         (!joins && !roll.here.contains(&vssd)).then_some(Cause::Missing)
+    }
+
+    /// True if a node counts fewer starts than these.
+    fn is_past(&self, node: u8, boots: Option<u32>) -> bool {
+        let node = self.nodes.get(&node).filter(|node| node.roll().is_some());
+        node.is_some_and(|node| boots.is_some_and(|boots| node.status.boot < boots))
     }
 
     /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
@@ -531,6 +542,28 @@ impl Heal {
         best.map(|(id, _)| *id)
     }
 
+    /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled; of all, if
+    /// that holds for all: the whole rack was restored.
+    fn note_boots(&self, next: &mut Snapshot) {
+        let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
+        let boots: Vec<(u8, u32)> = heard.map(|(id, node)| (*id, node.status.boot)).collect();
+        let are_all = |boots: &[(u8, u32)]| {
+            let is_past = |(id, boot): &(u8, u32)| next.boots.get(id).is_some_and(|known| boot < known);
+            boots.len() == self.nodes.len() && boots.iter().all(is_past)
+        };
+        let restored = are_all(&boots);
+        for (id, boot) in boots {
+            let known = next.boots.get(&id).copied().unwrap_or(0);
+            let holds = sets(next).any(|(_, _, set)| {
+                let mut replicas = set.replicas.iter();
+                set.wanted() > 1 && replicas.any(|replica| replica.node == id)
+            });
+            if boot > known || boot < known && (restored || !holds) {
+                next.boots.insert(id, boot);
+            }
+        }
+    }
+
     /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.
     fn tidy(&self, next: &mut Snapshot) {
         let mut left = Vec::new();
@@ -746,6 +779,22 @@ mod tests {
             world.pass(1_000, by);
             assert_eq!(world.replicas(), [1]);
         }
+    }
+
+    /// Bug: a node whose medium was an image of the past was ignored by its peers for ever, and writes waited for it.
+    #[test]
+    fn a_medium_of_the_past_is_expelled_and_yields() {
+        let mut world = World::new();
+        world.records.boots.insert(2, 5);
+        world.pass(0, 200);
+        assert_eq!(world.replicas(), [1]);
+        world.pass(200, 2_000);
+        assert_eq!(world.records.boots[&2], 1);
+        assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(2));
+        (world.state, world.records) = (ChangeState::Done, records());
+        world.records.boots = [1, 2, 3].map(|node| (node, 9)).into();
+        world.pass(2_000, 3_000);
+        assert_eq!(world.replicas(), [1, 2], "the whole rack was restored");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use base::{Addr, NodeId, VolumeId, VssdId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -269,6 +270,9 @@ pub struct Snapshot {
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
+    /// Starts of each node, as they were last seen: one that counts fewer has a medium of before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub boots: BTreeMap<u8, u32>,
     /// vSSDs that are nobody's any more, on nodes that were away. They are deleted when their nodes answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<ReplicaRecord>,
