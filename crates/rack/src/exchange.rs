@@ -62,11 +62,6 @@ pub enum ChangeState {
     Done,
 }
 
-/// True if a vSSD joins a set in an exchange.
-fn joins(set: &SetRecord) -> bool {
-    set.joining.is_some_and(|joining| !joining.heals())
-}
-
 fn take_joining(set: &mut SetRecord) -> Option<JoiningRecord> {
     set.joining.take_if(|joining| !joining.heals())
 }
@@ -91,7 +86,7 @@ impl Snapshot {
 
     /// Volumes with a vSSD that joins or leaves.
     pub fn exchanging(&self) -> impl Iterator<Item = &VolumeRecord> {
-        let changes = |set: &SetRecord| joins(set) || set.leaving.is_some();
+        let changes = |set: &SetRecord| set.exchanges() || set.leaving.is_some();
         self.volumes
             .iter()
             .filter(move |volume| volume.sets.iter().any(changes))
@@ -263,7 +258,7 @@ impl Exchange {
 
     /// True if it cannot be undone any more, or is undone.
     pub fn is_decided(&self, snapshot: &Snapshot) -> bool {
-        !self.sets(snapshot).any(joins)
+        !self.sets(snapshot).any(SetRecord::exchanges)
     }
 
     /// Next step, with the snapshot changed accordingly. With `hurry` it is undone if it is not decided yet.

@@ -11,8 +11,8 @@
 //! | neither | serves | |
 //!
 //! Rules:
-//! - Members are lost if their node does not answer, if it answers and does not have them, if they take no writes, if the
-//!   others do not hear them, or if their node counts fewer starts than before: its medium is an image of the past.
+//! - A member is lost if it takes no writes, or if the others do not hear it. Its node may not answer, or not have it, or
+//!   count fewer starts than before: the medium is an image of the past.
 //! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
@@ -112,6 +112,12 @@ impl Node {
         };
         rules.rejoin_after * (1 << times)
     }
+
+    /// True if it answers for long enough, and has not refused a copy just now.
+    fn takes_copies(&self, now: Instant, rules: &Rules) -> bool {
+        let is_refused = self.refused_until.is_some_and(|until| now < until);
+        self.roll().is_some() && !is_refused && self.answers_for(now) >= self.trial(now, rules)
+    }
 }
 
 /// Why a member counts as lost.
@@ -209,12 +215,7 @@ impl Heal {
 
     /// vSSDs that are to be deleted, on nodes that answer and have them.
     pub fn discards<'a>(&'a self, records: &'a Snapshot) -> impl Iterator<Item = (VssdId, NodeId)> + 'a {
-        let is_there = |left: &&ReplicaRecord| {
-            let node = self.nodes.get(&left.node);
-            let roll = node.and_then(Node::roll);
-            roll.is_some_and(|roll| roll.here.contains(&left.vssd))
-        };
-        let left = records.leftovers.iter().filter(is_there);
+        let left = records.leftovers.iter().filter(|left| self.is_here(left));
         left.map(|left| (VssdId(left.vssd), NodeId(left.node)))
     }
 
@@ -243,10 +244,9 @@ impl Heal {
             let unheard = self.unheard(set);
             for (vssd, node) in set.vssds() {
                 let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-                let boots = records.boots.get(&node.0).copied();
-                let past = boots.filter(|_| !joins && set.wanted() > 1);
+                let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
                 let cause = self.cause(now, vssd.0, node.0, joins);
-                let cause = cause.or_else(|| self.is_past(node.0, past).then_some(Cause::Past));
+                let cause = cause.or(is_past.then_some(Cause::Past));
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
                 let known = self.lost.get(&vssd.0).copied();
@@ -275,10 +275,11 @@ impl Heal {
         (!joins && !roll.here.contains(&vssd)).then_some(Cause::Missing)
     }
 
-    /// True if a node counts fewer starts than these.
-    fn is_past(&self, node: u8, boots: Option<u32>) -> bool {
-        let node = self.nodes.get(&node).filter(|node| node.roll().is_some());
-        node.is_some_and(|node| boots.is_some_and(|boots| node.status.boot < boots))
+    /// True if a node that answers counts fewer starts than the records.
+    fn is_past(&self, node: u8, records: &Snapshot) -> bool {
+        let known = self.nodes.get(&node).filter(|known| known.roll().is_some());
+        let boots = records.boots.get(&node);
+        known.is_some_and(|known| boots.is_some_and(|boots| known.status.boot < *boots))
     }
 
     /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
@@ -286,14 +287,13 @@ impl Heal {
         let members: Vec<(u32, u8)> = set.vssds().map(|(vssd, node)| (vssd.0, node.0)).collect();
         let mut counts: Vec<u32> = vec![0; members.len()];
         let place = |of: u32| members.iter().position(|(vssd, _)| *vssd == of);
-        let roll_of = |node: &u8| self.nodes.get(node).and_then(Node::roll);
         // One that joins hears nobody before the others know of it.
         let joining = set.joining.map(|joining| joining.vssd);
         for (vssd, node) in members.iter().filter(|(vssd, _)| Some(*vssd) != joining) {
-            let Some(roll) = roll_of(node) else { continue };
+            let Some(roll) = self.roll(*node) else { continue };
             for (_, peer) in roll.unheard.iter().filter(|(of, _)| of == vssd) {
                 if let (Some(one), Some(other)) = (place(*vssd), place(*peer))
-                    && roll_of(&members[other].1).is_some()
+                    && self.roll(members[other].1).is_some()
                 {
                     counts[one] += 1;
                     counts[other] += 1;
@@ -317,16 +317,25 @@ impl Heal {
             .is_some_and(|lost| lost.cause == Cause::Silent)
     }
 
+    /// The vSSDs of a node that answers.
+    fn roll(&self, node: u8) -> Option<&Roll> {
+        self.nodes.get(&node).and_then(Node::roll)
+    }
+
+    /// True if the node answers and has the vSSD.
+    fn is_here(&self, replica: &ReplicaRecord) -> bool {
+        self.roll(replica.node)
+            .is_some_and(|roll| roll.here.contains(&replica.vssd))
+    }
+
     /// True if a replica has what was flushed, as far as its node says.
     fn is_well(&self, replica: &ReplicaRecord) -> bool {
-        let roll = self.nodes.get(&replica.node).and_then(Node::roll);
-        let is_here = roll.is_some_and(|roll| roll.here.contains(&replica.vssd));
-        is_here && !self.lost.contains_key(&replica.vssd)
+        self.is_here(replica) && !self.lost.contains_key(&replica.vssd)
     }
 
     fn serves(&self, replica: &ReplicaRecord) -> bool {
-        let roll = self.nodes.get(&replica.node).and_then(Node::roll);
-        roll.is_some_and(|roll| !roll.joining.contains(&replica.vssd))
+        self.roll(replica.node)
+            .is_some_and(|roll| !roll.joining.contains(&replica.vssd))
     }
 
     /// Expels members that are lost.
@@ -347,14 +356,8 @@ impl Heal {
                 victims.push((volume.0, index, lost));
             }
         }
-        let exchanges = |(volume, index, _): &(u32, usize, Vec<u32>)| {
-            let set = next
-                .volume_of(VolumeId(*volume))
-                .map(|record| &record.sets[*index]);
-            set.and_then(|set| set.joining)
-                .is_some_and(|joining| !joining.heals())
-        };
-        if victims.iter().any(exchanges) {
+        let mut sets_of_victims = victims.iter().map(|&(volume, index, _)| (volume, index));
+        if sets_of_victims.any(|(volume, index)| set_mut(next, volume, index).exchanges()) {
             next.undo_exchange();
         }
         for (volume, index, lost) in victims {
@@ -386,8 +389,8 @@ impl Heal {
         for (volume, index) in found {
             let deletes = !is_kept(next, VolumeId(volume));
             let joining = set_mut(next, volume, index).joining;
-            if joining.is_some_and(|joining| self.is_lost(now, joining.vssd)) {
-                match joining.is_some_and(|joining| joining.heals()) {
+            if let Some(joining) = joining.filter(|joining| self.is_lost(now, joining.vssd)) {
+                match joining.heals() {
                     true => self.give_up_joining(now, next, volume, index),
                     false => _ = next.undo_exchange(),
                 }
@@ -500,13 +503,11 @@ impl Heal {
 
     /// True if a member that was expelled can be one again.
     fn may_rejoin(&self, now: Instant, left: &ReplicaRecord) -> bool {
-        let Some(node) = self.nodes.get(&left.node) else {
-            return false;
-        };
-        let Some(roll) = node.roll() else { return false };
-        let is_here = roll.here.contains(&left.vssd) && !roll.failed.contains(&left.vssd);
-        let is_refused = node.refused_until.is_some_and(|until| now < until);
-        is_here && !is_refused && node.answers_for(now) >= node.trial(now, &self.rules)
+        let node = self.nodes.get(&left.node);
+        let has_failed = |roll: &Roll| roll.failed.contains(&left.vssd);
+        node.is_some_and(|node| node.takes_copies(now, &self.rules))
+            && self.is_here(left)
+            && !self.roll(left.node).is_some_and(has_failed)
     }
 
     /// The node with most room that can have a copy of the set.
@@ -520,7 +521,6 @@ impl Heal {
         };
         let fits = |(id, node): &(&u8, &Node)| {
             let status = &node.status;
-            let is_refused = node.refused_until.is_some_and(|until| now < until);
             let is_foreign = !rack.is_nil() && status.racks.iter().any(|other| *other != rack);
             let has_room = match set.rows {
                 0 => {
@@ -529,11 +529,9 @@ impl Heal {
                 }
                 rows => room((id, node)) >= rows && status.channels == set.channels,
             };
-            node.roll().is_some()
-                && !is_refused
+            node.takes_copies(now, &self.rules)
                 && !is_foreign
                 && has_room
-                && node.answers_for(now) >= node.trial(now, &self.rules)
                 && !set.vssds().any(|(_, other)| other.0 == **id)
         };
         let nodes = self.nodes.iter().filter(fits);
@@ -545,20 +543,15 @@ impl Heal {
     /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled; of all, if
     /// that holds for all: the whole rack was restored.
     fn note_boots(&self, next: &mut Snapshot) {
+        let is_restored = self.nodes.keys().all(|&id| self.is_past(id, next));
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
-        let boots: Vec<(u8, u32)> = heard.map(|(id, node)| (*id, node.status.boot)).collect();
-        let are_all = |boots: &[(u8, u32)]| {
-            let is_past = |(id, boot): &(u8, u32)| next.boots.get(id).is_some_and(|known| boot < known);
-            boots.len() == self.nodes.len() && boots.iter().all(is_past)
-        };
-        let restored = are_all(&boots);
-        for (id, boot) in boots {
+        for (&id, boot) in heard.map(|(id, node)| (id, node.status.boot)) {
             let known = next.boots.get(&id).copied().unwrap_or(0);
             let holds = sets(next).any(|(_, _, set)| {
                 let mut replicas = set.replicas.iter();
                 set.wanted() > 1 && replicas.any(|replica| replica.node == id)
             });
-            if boot > known || boot < known && (restored || !holds) {
+            if boot > known || boot < known && (is_restored || !holds) {
                 next.boots.insert(id, boot);
             }
         }
@@ -575,8 +568,8 @@ impl Heal {
             }
         }
         next.leftovers.retain(|left| {
-            let roll = self.nodes.get(&left.node).and_then(Node::roll);
-            roll.is_none_or(|roll| roll.here.contains(&left.vssd))
+            self.roll(left.node)
+                .is_none_or(|roll| roll.here.contains(&left.vssd))
         });
         next.leftovers.append(&mut left);
     }

@@ -144,6 +144,11 @@ impl SetRecord {
         self.replicas.len().max(self.copies as usize)
     }
 
+    /// True if a vSSD joins it in an exchange.
+    pub fn exchanges(&self) -> bool {
+        self.joining.is_some_and(|joining| !joining.heals())
+    }
+
     /// True while its members change.
     pub fn is_changing(&self) -> bool {
         self.joining.is_some() || self.leaving.is_some() || self.expelling.is_some()

@@ -182,9 +182,13 @@ impl Operators {
     pub fn are_done(&self, now: Instant) -> bool {
         let Some(control) = self.control else { return true };
         let stored = self.stored();
-        let heals = |record: &VolumeRecord| !record.sets.iter().all(SetRecord::is_whole);
         let is_whole = stored.exchanging().next().is_none()
-            && !(control.heal.is_some() && stored.volumes.iter().any(heals))
+            && (control.heal.is_none()
+                || stored
+                    .volumes
+                    .iter()
+                    .flat_map(|record| &record.sets)
+                    .all(SetRecord::is_whole))
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
             && stored.volumes.iter().all(|volume| volume.ready);

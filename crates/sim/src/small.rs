@@ -12,6 +12,7 @@ use base::device::{LIMIT, LatencyModel};
 use flash::{GcMode, Geometry, Timing};
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
+use rack::registry::Durability;
 use rack::sched::Policy;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -33,6 +34,18 @@ pub fn geometry(channels: u32, chips_per_channel: u32) -> Geometry {
         planes_per_chip: 1,
         blocks_per_plane: 20,
         pages_per_block: 4,
+    }
+}
+
+/// A volume of one set, whose vSSDs have a channel each.
+pub fn layout(pages: u32, replicas: u32, durability: Durability) -> Layout {
+    Layout {
+        sets: 1,
+        pages_per_set: pages,
+        replicas,
+        rows: 0,
+        channels: 1,
+        durability,
     }
 }
 

@@ -6,7 +6,7 @@ use rack::registry::Durability;
 use sim::client::{LoadSpec, Pace};
 use sim::commands::{Counts, Wish};
 use sim::operators::Control;
-use sim::rack::{Layout, RackFleet};
+use sim::rack::RackFleet;
 use sim::registry::{ControlCanary, RegistryModel};
 use sim::run::{Outcome, Run, RunSpec};
 use sim::small;
@@ -25,14 +25,7 @@ const TROUBLED: RegistryModel = RegistryModel {
 };
 
 fn rack() -> RackFleet {
-    let layout = |replicas| Layout {
-        sets: 1,
-        pages_per_set: 40,
-        replicas,
-        rows: 0,
-        channels: 1,
-        durability: Durability::Memory,
-    };
+    let layout = |replicas| small::layout(40, replicas, Durability::Memory);
     let volumes = vec![layout(2), layout(1), layout(2)];
     RackFleet::new(small::options(NODES, small::geometry(3, 1), volumes))
 }

@@ -6,7 +6,7 @@ use sim::client::{LoadSpec, Pace, Shape};
 use sim::commands::{Counts, Wish};
 use sim::media::CutFate;
 use sim::operators::Control;
-use sim::rack::{Layout, RackFleet};
+use sim::rack::RackFleet;
 use sim::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use sim::small;
 use sim::workload::{Mix, Pattern};
@@ -24,14 +24,7 @@ const DOWN_NS: u64 = 3 * MILLISECOND;
 
 /// Volumes of one and two copies, one of them durable at each write.
 fn rack() -> RackFleet {
-    let layout = |replicas, durability| Layout {
-        sets: 1,
-        pages_per_set: PAGES,
-        replicas,
-        rows: 0,
-        channels: 1,
-        durability,
-    };
+    let layout = |replicas, durability| small::layout(PAGES, replicas, durability);
     let volumes = vec![
         layout(2, Durability::Memory),
         layout(1, Durability::Memory),

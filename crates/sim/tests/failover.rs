@@ -6,7 +6,7 @@ use rack::registry::Durability;
 use sim::client::{LoadSpec, Pace, Shape};
 use sim::net::{Delay, LinkModel};
 use sim::operators::Control;
-use sim::rack::{Failover, Layout, RackFleet, RackOptions};
+use sim::rack::{Failover, RackFleet, RackOptions};
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
 use sim::workload::{Mix, Pattern};
@@ -29,14 +29,7 @@ fn failover(seed: u64) -> Failover {
 }
 
 fn rack(failover: Failover) -> RackFleet {
-    let layout = |durability| Layout {
-        sets: 1,
-        pages_per_set: PAGES,
-        replicas: 2,
-        rows: 0,
-        channels: 1,
-        durability,
-    };
+    let layout = |durability| small::layout(PAGES, 2, durability);
     let volumes = vec![layout(Durability::Memory), layout(Durability::Media)];
     let mut fleet = RackFleet::new(RackOptions {
         gateways: GATEWAYS.len() as u32,

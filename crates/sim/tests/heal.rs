@@ -6,7 +6,7 @@ use rack::lease::LAPSES_AFTER;
 use rack::registry::{Durability, SetRecord};
 use sim::client::{LoadSpec, Pace, Shape};
 use sim::operators::Control;
-use sim::rack::{Failover, Layout, RackFleet, RackOptions};
+use sim::rack::{Failover, RackFleet, RackOptions};
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
 use sim::workload::{Mix, Pattern};
@@ -29,14 +29,7 @@ fn rules() -> Rules {
 }
 
 fn rack(gateways: u32, seed: u64) -> RackFleet {
-    let layout = |replicas, durability| Layout {
-        sets: 1,
-        pages_per_set: PAGES,
-        replicas,
-        rows: 0,
-        channels: 1,
-        durability,
-    };
+    let layout = |replicas, durability| small::layout(PAGES, replicas, durability);
     let volumes = vec![
         layout(2, Durability::Memory),
         layout(3, Durability::Memory),

@@ -158,11 +158,8 @@ impl Swap {
 
 /// How far the sets of a volume are that exchange places.
 fn exchange_state(record: &VolumeRecord, seen: &VolumeView) -> ChangeState {
-    let exchanges = |set: &SetRecord| {
-        let joins = set.joining.is_some_and(|joining| !joining.heals());
-        joins || set.leaving.is_some()
-    };
-    let places = (0..record.sets.len()).filter(|&place| exchanges(&record.sets[place]));
+    let changes = |set: &SetRecord| set.exchanges() || set.leaving.is_some();
+    let places = (0..record.sets.len()).filter(|&place| changes(&record.sets[place]));
     let mut whole = None;
     for place in places {
         // A volume that is not open tells nothing yet.
