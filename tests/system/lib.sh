@@ -22,9 +22,13 @@ clean_up() {
         kill -9 "$rack_pid" 2>/dev/null
         wait "$rack_pid" 2>/dev/null
     fi
-    if (( status != 0 && status != 77 )) && [[ -f $work/rack.err ]]; then
-        echo "--- last words of the rack:" >&2
-        tail -20 "$work/rack.err" >&2
+    if (( status != 0 && status != 77 )); then
+        local told
+        for told in "$work"/*.err; do
+            [[ -s $told ]] || continue
+            echo "--- last words of ${told##*/}:" >&2
+            tail -20 "$told" >&2
+        done
     fi
     rm -rf "$work"
 }
@@ -74,6 +78,21 @@ await_line() {
     done
     return 1
 }
+
+# part NAME ARGUMENT…: starts a part of a rack and waits until it is ready. Its pid is in ${pids[NAME]}, its JSON line in
+# $work/NAME.json, its log in $work/NAME.err.
+declare -A pids
+part() {
+    local name=$1
+    shift
+    : >"$work/$name.json"
+    "$SWITCHYARD" "$@" --json >"$work/$name.json" 2>>"$work/$name.err" &
+    pids[$name]=$!
+    at_end "kill -CONT $! 2>/dev/null; kill -9 $! 2>/dev/null"
+    await_line "$work/$name.json" "${pids[$name]}" || fail "$name did not become ready"
+}
+# udp N: the rack address of part N.
+udp() { echo "127.0.0.1:$(( rack_port + $1 ))"; }
 
 # stop_rack: a clean stop, which must succeed.
 stop_rack() {

@@ -6,18 +6,6 @@ source "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 jq
 source "$here/guest/lib.sh"
 
-declare -A pids
-# part NAME ARGUMENT…: a part of the rack; its pid is in ${pids[NAME]}.
-part() {
-    local name=$1
-    shift
-    : >"$work/$name.json"
-    "$SWITCHYARD" "$@" --json >"$work/$name.json" 2>>"$work/rack.err" &
-    pids[$name]=$!
-    at_end "kill -9 $! 2>/dev/null"
-    await_line "$work/$name.json" "${pids[$name]}" || fail "$name did not become ready"
-}
-udp() { echo "127.0.0.1:$(( rack_port + $1 ))"; }
 nvme_port() { echo $(( port_base + 30 + $1 )); }
 gateway() {
     part "gateway$1" gateway --dir "$work/gateway$1" --registry "$work/registry" --listen "$(udp $(( 10 + $1 )))" \

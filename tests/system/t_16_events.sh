@@ -4,18 +4,6 @@
 source "$(dirname "$0")/lib.sh"
 need jq python3
 
-declare -A pids
-# part NAME ARGUMENT…: a part of the rack; its pid is in ${pids[NAME]}.
-part() {
-    local name=$1
-    shift
-    : >"$work/$name.json"
-    "$SWITCHYARD" "$@" --json >"$work/$name.json" 2>>"$work/$name.err" &
-    pids[$name]=$!
-    at_end "kill -CONT $! 2>/dev/null; kill -9 $! 2>/dev/null"
-    await_line "$work/$name.json" "${pids[$name]}" || { cat "$work/$name.err" >&2; fail "$name did not become ready"; }
-}
-udp() { echo "127.0.0.1:$(( rack_port + $1 ))"; }
 control() { echo "127.0.0.1:$(( port_base + 50 + $1 ))"; }
 events() { "$SWITCHYARD" events --control "http://$(control "$1")" --level debug "${@:2}"; }
 

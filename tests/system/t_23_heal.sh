@@ -4,17 +4,6 @@
 source "$(dirname "$0")/lib.sh"
 need fio jq
 
-declare -A pids
-part() {
-    local name=$1
-    shift
-    : >"$work/$name.json"
-    "$SWITCHYARD" "$@" --json >"$work/$name.json" 2>>"$work/rack.err" &
-    pids[$name]=$!
-    at_end "kill -9 $! 2>/dev/null"
-    await_line "$work/$name.json" "${pids[$name]}" || fail "$name did not become ready"
-}
-udp() { echo "127.0.0.1:$(( rack_port + $1 ))"; }
 node() { part "node$1" node --id "$1" --listen "$(udp "$1")" --tor "$(udp 0)" --dir "$work/node$1" --size 256MiB; }
 state() { "$SWITCHYARD" volume show demo --json --control "$CONTROL" | jq -r .state; }
 # await_state STATE: waits until the volume is so.
