@@ -16,22 +16,23 @@
 //! has that entry, and nobody asks for the row.
 //!
 //! # Memory
-//! A page takes its bytes and [`ENTRY_BYTES`]. The limit counts both, so resident memory stays below it. A reader keeps a page by
-//! holding it; the limit does not count pages that readers alone hold.
+//! Pages lie in [`Slabs`], so resident memory stays below the limit. A reader keeps a page, and its place, by holding it.
 
+pub(crate) use crate::slabs::{Draft, Page, PageKey};
+
+use crate::slabs::{Room, Slabs};
+use crate::sync::{Arc, AtomicU64, Ordering};
 use foldhash::fast::RandomState;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 use std::cell::Cell;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::Arc;
 
-/// Memory beside a page: the entry and its share of the table, of the names of pages that made way (half as many), the count of
-/// holders, and the allocator's. A test measures that it is not more.
-const ENTRY_BYTES: u64 = 192;
 /// Bytes of a usual page, to size the tables.
 const PAGE_BYTES: u64 = 4096;
+/// Times that slabs are emptied for one page.
+const ROOMS_MAX: usize = 4;
 /// Less memory is no cache.
 const BYTES_MIN: u64 = 32 * PAGE_BYTES;
 /// The alignment that every direct-I/O device takes.
@@ -53,18 +54,6 @@ pub struct CacheStats {
     pub bytes_max: u64,
 }
 
-/// Name of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PageKey {
-    /// Of the segment.
-    pub generation: u64,
-    /// Of the page in its segment.
-    pub index: u32,
-}
-
-/// A page for everybody to read.
-pub(crate) type Page = Arc<[u8]>;
-
 /// Memory into which a device writes.
 pub(crate) struct Blank {
     memory: Vec<u8>,
@@ -82,11 +71,6 @@ pub(crate) struct Row(Page);
 
 impl Row {
     const LENGTH_BYTES: usize = 4;
-
-    fn new(key: &[u8], value: &[u8]) -> Self {
-        let length = (key.len() as u32).to_le_bytes();
-        Self([&length, key, value].concat().into())
-    }
 
     fn key_end(&self) -> usize {
         let (length, _) = self.0.split_first_chunk().expect("a row has its key's length");
@@ -107,10 +91,17 @@ impl Row {
 /// Pages by their names, and rows by their keys.
 pub(crate) struct Cache {
     /// `None` with too little memory to be of use.
-    pages: Option<quick_cache::sync::Cache<PageKey, Page, Bytes, Spread>>,
+    pages: Option<Pages>,
     /// Of the names of rows.
     seed: RandomState,
     bytes_max: u64,
+}
+
+struct Pages {
+    map: quick_cache::sync::Cache<PageKey, Page, Bytes, Spread>,
+    slabs: Arc<Slabs>,
+    /// What the map was told last.
+    capacity: AtomicU64,
 }
 
 /// A page weighs what it takes.
@@ -119,25 +110,29 @@ struct Bytes;
 
 impl Weighter<PageKey, Page> for Bytes {
     fn weight(&self, _: &PageKey, page: &Page) -> u64 {
-        page.len() as u64 + ENTRY_BYTES
+        page.weight().expect("pages beside the slabs are not kept")
     }
 }
 
 impl Cache {
     /// A cache that takes `bytes_max` at most. Less than some dozens of pages are none.
     pub(crate) fn new(bytes_max: u64) -> Self {
-        let make = || {
+        let map = |capacity| {
             let options = OptionsBuilder::new()
                 .estimated_items_capacity((bytes_max / PAGE_BYTES) as usize)
-                .weight_capacity(bytes_max)
+                .weight_capacity(capacity)
                 .build()
                 .expect("both capacities are given");
             let lifecycle = DefaultLifecycle::default();
             quick_cache::sync::Cache::with_options(options, Bytes, Spread, lifecycle)
         };
-        let pages = (bytes_max >= BYTES_MIN).then(make);
+        let slabs = (bytes_max >= BYTES_MIN).then(|| Slabs::new(bytes_max)).flatten();
         Self {
-            pages,
+            pages: slabs.map(|slabs| Pages {
+                map: map(slabs.capacity()),
+                capacity: slabs.capacity().into(),
+                slabs,
+            }),
             seed: RandomState::default(),
             bytes_max,
         }
@@ -150,13 +145,21 @@ impl Cache {
 
     /// The page, if it is here.
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
-        self.pages.as_ref()?.get(&key)
+        self.pages.as_ref()?.map.get(&key)
     }
 
-    /// Keeps a page that never changes any more, for whoever asks for it next.
+    /// Room for a page, which may be kept if there is room in the cache.
+    pub(crate) fn draft(&self, key: PageKey, length: usize) -> Draft {
+        let kept = self.pages.as_ref().and_then(|pages| pages.draft(key, length));
+        kept.unwrap_or_else(|| Draft::beside(length))
+    }
+
+    /// Keeps a page that never changes any more, for whoever asks for it next. It was drafted with this name.
     pub(crate) fn keep(&self, key: PageKey, page: &Page) {
-        if let Some(pages) = &self.pages {
-            pages.insert(key, Arc::clone(page));
+        if let Some(pages) = &self.pages
+            && page.weight().is_some()
+        {
+            pages.map.insert(key, page.clone());
         }
     }
 
@@ -169,17 +172,31 @@ impl Cache {
 
     /// The row of a key of tables, if it is here.
     pub(crate) fn row(&self, key: &[u8]) -> Option<Row> {
-        let row = Row(self.pages.as_ref()?.get(&self.row_name(key))?);
+        let row = Row(self.pages.as_ref()?.map.get(&self.row_name(key))?);
         (row.key() == key).then_some(row)
     }
 
     /// Keeps a row. It must be of the newest entry that the key has in tables, and stay that until the next call of
     /// [`Cache::renew`] with the key.
     pub(crate) fn keep_row(&self, key: &[u8], value: &[u8]) {
-        if let Some(pages) = &self.pages
-            && key.len() + value.len() <= ROW_BYTES_MAX
-        {
-            pages.insert(self.row_name(key), Row::new(key, value).0);
+        if key.len() + value.len() > ROW_BYTES_MAX {
+            return;
+        }
+        let name = self.row_name(key);
+        let length = (key.len() as u32).to_le_bytes();
+        let parts = [&length, key, value];
+        let draft = self.pages.as_ref().and_then(|pages| {
+            let bytes = parts.iter().map(|part| part.len()).sum();
+            pages.draft(name, bytes)
+        });
+        if let Some(mut draft) = draft {
+            let mut rest = &mut draft[..];
+            for part in parts {
+                let (now, later) = rest.split_at_mut(part.len());
+                now.copy_from_slice(part);
+                rest = later;
+            }
+            self.keep(name, &draft.finish());
         }
     }
 
@@ -187,13 +204,13 @@ impl Cache {
     pub(crate) fn renew(&self, key: &[u8], value: Option<&[u8]>) {
         let Some(pages) = &self.pages else { return };
         let name = self.row_name(key);
-        let is_there = pages.peek(&name).is_some_and(|row| Row(row).key() == key);
-        match value {
-            Some(value) if is_there && key.len() + value.len() <= ROW_BYTES_MAX => {
-                pages.insert(name, Row::new(key, value).0);
+        let row = pages.map.peek(&name).map(Row);
+        if row.is_some_and(|row| row.key() == key) {
+            // Whatever becomes of the new one, the old one is wrong.
+            pages.map.remove(&name);
+            if let Some(value) = value {
+                self.keep_row(key, value);
             }
-            _ if is_there => _ = pages.remove(&name),
-            _ => {}
         }
     }
 
@@ -203,11 +220,36 @@ impl Cache {
             return CacheStats::default();
         };
         CacheStats {
-            hits: pages.hits(),
-            misses: pages.misses(),
-            bytes: pages.weight(),
+            hits: pages.map.hits(),
+            misses: pages.map.misses(),
+            bytes: pages.slabs.bytes(),
             bytes_max: self.bytes_max,
         }
+    }
+}
+
+impl Pages {
+    fn follow_capacity(&self) {
+        // A hint: whoever sees an old one is told again.
+        let capacity = self.slabs.capacity();
+        let is_new = self.capacity.load(Ordering::Relaxed) != capacity;
+        if is_new && self.capacity.swap(capacity, Ordering::Relaxed) != capacity {
+            self.map.set_capacity(capacity);
+        }
+    }
+
+    fn draft(&self, key: PageKey, length: usize) -> Option<Draft> {
+        for _ in 0..ROOMS_MAX {
+            match self.slabs.take(key, length) {
+                Room::Here(draft) => {
+                    self.follow_capacity();
+                    return Some(draft);
+                }
+                Room::After(names) => names.iter().for_each(|name| _ = self.map.remove(name)),
+                Room::Never => break,
+            }
+        }
+        None
     }
 }
 
@@ -311,9 +353,9 @@ mod tests {
             assert_eq!(page[..4], index.to_le_bytes(), "another page");
             return true;
         }
-        let mut page = vec![0; PAGE_BYTES];
+        let mut page = cache.draft(key(index), PAGE_BYTES);
         page[..4].copy_from_slice(&index.to_le_bytes());
-        cache.keep(key(index), &page.into());
+        cache.keep(key(index), &page.finish());
         false
     }
 
@@ -329,6 +371,55 @@ mod tests {
         assert!(stats.bytes <= bytes_max, "{stats:?}");
         assert!(stats.bytes > bytes_max / 10 * 9, "{stats:?}");
         assert_eq!(stats.hits + stats.misses, 200_000);
+    }
+
+    #[test]
+    fn memory_stays_below_the_limit_when_lengths_change() {
+        let bytes_max = 16 << 20;
+        let cache = Cache::new(bytes_max);
+        let tables = |cache: &Cache| {
+            cache
+                .pages
+                .as_ref()
+                .map(|pages| pages.map.memory_used().total())
+                .unwrap()
+        };
+        let tables_at_first = tables(&cache);
+        let mut random = base::rng::Rng::new(2);
+        let mut held = std::collections::VecDeque::new();
+        for (phase, length) in [4032, 120, 8064, 1060, 30, 16_000].into_iter().enumerate() {
+            for _ in 0..200_000 {
+                let key = key(random.below(300_000) as u32);
+                let found = cache.get(key).unwrap_or_else(|| {
+                    let mut draft = cache.draft(key, length);
+                    draft.fill(key.index as u8);
+                    let page = draft.finish();
+                    cache.keep(key, &page);
+                    page
+                });
+                assert!(found.iter().all(|byte| *byte == key.index as u8));
+                held.push_back(found);
+                if held.len() > 32 {
+                    held.pop_front();
+                }
+            }
+            let stats = cache.stats();
+            assert!(stats.bytes <= bytes_max, "{phase}: {stats:?}");
+            assert!(stats.bytes > bytes_max / 10 * 9, "{phase}: {stats:?}");
+            let pages = cache.pages.as_ref().unwrap();
+            let most = pages.slabs.tables_bytes() as usize;
+            let weight = pages.map.weight() - pages.map.len() as u64 * crate::slabs::ENTRY_BYTES;
+            // All but a few of the region's slabs have what is asked for now.
+            assert!(
+                weight > (bytes_max - most as u64) / 20 * 17,
+                "{phase}: {weight} {most}"
+            );
+            assert!(
+                tables(&cache) - tables_at_first <= most,
+                "{phase}: {} {most}",
+                tables(&cache)
+            );
+        }
     }
 
     #[test]

@@ -190,6 +190,7 @@ struct Reader<'a> {
 }
 
 impl Pages for Reader<'_> {
+    type Page = Page;
     type Error = Trouble;
 
     fn page(&mut self, at: &PageAt) -> Result<Page, Trouble> {
@@ -198,9 +199,11 @@ impl Pages for Reader<'_> {
             return Ok(page);
         }
         let mut blank = Blank::new(at.length());
-        let page = self
-            .inner
-            .look(at.offset(), &mut blank, |bytes| at.extract(bytes))?;
+        let page = self.inner.look(at.offset(), &mut blank, |bytes| {
+            let mut draft = self.inner.cache.draft(key, at.page_bytes());
+            at.extract(bytes, &mut draft)?;
+            Ok(draft.finish())
+        })?;
         self.inner.cache.keep(key, &page);
         Ok(page)
     }

@@ -40,6 +40,7 @@ mod read;
 mod renewed;
 pub mod runs;
 mod shared;
+mod slabs;
 mod snapshot;
 mod structures;
 pub mod table;

@@ -60,20 +60,21 @@ pub struct Value(Bytes);
 
 enum Bytes {
     Own(Vec<u8>),
+    Memory(Arc<[u8]>),
     Page(Page, Range<usize>),
-    Piece(Piece),
+    Piece(Piece<Page>),
 }
 
 impl Value {
-    fn whole(page: Page) -> Self {
-        let range = 0..page.len();
-        Self(Bytes::Page(page, range))
+    fn of_memory(bytes: Arc<[u8]>) -> Self {
+        Self(Bytes::Memory(bytes))
     }
 
     /// A copy, or the value itself if it has its own memory.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Bytes::Own(bytes) => bytes,
+            Bytes::Memory(bytes) => bytes.to_vec(),
             Bytes::Page(page, range) => page[range].to_vec(),
             Bytes::Piece(piece) => piece.value().unwrap_or_default().to_vec(),
         }
@@ -86,6 +87,7 @@ impl Deref for Value {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Bytes::Own(bytes) => bytes,
+            Bytes::Memory(bytes) => bytes,
             Bytes::Page(page, range) => &page[range.clone()],
             Bytes::Piece(piece) => piece.value().unwrap_or_default(),
         }
@@ -98,8 +100,8 @@ impl std::fmt::Debug for Value {
     }
 }
 
-impl From<Piece> for Value {
-    fn from(piece: Piece) -> Self {
+impl From<Piece<Page>> for Value {
+    fn from(piece: Piece<Page>) -> Self {
         Self(Bytes::Piece(piece))
     }
 }
@@ -115,6 +117,7 @@ pub(crate) struct Reading<'a> {
 
 /// Pages of tables, each through the cache.
 impl Pages for Reading<'_> {
+    type Page = Page;
     type Error = AreaError;
 
     fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
@@ -139,6 +142,7 @@ impl Ahead<'_> {
 }
 
 impl Pages for Ahead<'_> {
+    type Page = Page;
     type Error = AreaError;
 
     fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
@@ -169,6 +173,7 @@ struct Lookup<'a> {
 }
 
 impl Pages for Lookup<'_> {
+    type Page = Page;
     type Error = AreaError;
 
     fn page(&mut self, at: &store::PageAt) -> Result<Page, AreaError> {
@@ -207,8 +212,16 @@ impl<'a> Reading<'a> {
             .storage
             .read_all(std::iter::once((at.offset(), &mut *blank)))
             .map_err(|source| AreaError::Read(source.kind()))?;
-        let page = at.extract(&blank)?;
-        self.cache.keep(key_of(at), &page);
+        self.keep(at, &blank).map_err(AreaError::from)
+    }
+
+    /// The page, which the cache keeps from now on, from the bytes that were read.
+    fn keep(&self, at: &store::PageAt, bytes: &[u8]) -> Result<Page, FetchError> {
+        let key = key_of(at);
+        let mut draft = self.cache.draft(key, at.page_bytes());
+        at.extract(bytes, &mut draft)?;
+        let page = draft.finish();
+        self.cache.keep(key, &page);
         Ok(page)
     }
 
@@ -250,8 +263,7 @@ impl<'a> Reading<'a> {
             for at in *some {
                 let (bytes, later) = rest.split_at(at.length());
                 rest = later;
-                if let Ok(page) = at.extract(bytes) {
-                    self.cache.keep(key_of(at), &page);
+                if let Ok(page) = self.keep(at, bytes) {
                     found.push((key_of(at), page));
                 }
             }
@@ -311,7 +323,9 @@ impl<'a> Reading<'a> {
                 .storage
                 .read_all(places.zip(blanks.iter_mut().map(|blank| &mut **blank)))?;
             let mut read = firsts.iter().zip(blanks).map(|(&nth, blank)| {
-                let page: Page = blank[..].into();
+                let mut draft = self.cache.draft(wanted[nth].key, blank.len());
+                draft.copy_from_slice(&blank);
+                let page = draft.finish();
                 let is_final = is_final(nth, &page);
                 if is_final {
                     self.cache.keep(wanted[nth].key, &page);
@@ -352,7 +366,7 @@ impl<'a> Reading<'a> {
             Some(Fetch::Search(search)) => {
                 return self.search(search);
             }
-            Some(Fetch::Ready(bytes)) => return Ok(Some(Value::whole(Arc::clone(bytes)))),
+            Some(Fetch::Ready(bytes)) => return Ok(Some(Value::of_memory(Arc::clone(bytes)))),
             Some(Fetch::Lost) => {}
         }
         let mut first = Some(first);
@@ -426,7 +440,7 @@ impl<'a> Reading<'a> {
         let guard = self.shared.lock();
         let look = |one: &Missing| match find(&guard.engine, one.place) {
             None => Ok(Place::Here(None)),
-            Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value::whole(bytes)))),
+            Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value::of_memory(bytes)))),
             Some(Fetch::Lost) => Err(AreaError::Lost),
             Some(Fetch::Read(found)) => Ok(Place::Medium(found)),
             Some(Fetch::Search(search)) => Ok(Place::Tables(search)),

@@ -18,6 +18,7 @@ use crate::older::Older;
 use crate::table::reader::{Pages, Piece};
 use crate::table::scan::Search;
 use crate::version::Version;
+use core::ops::Deref;
 use smallvec::SmallVec;
 
 /// Something that a batch expects.
@@ -85,7 +86,7 @@ impl Engine {
     }
 
     /// The version of an entry of a table.
-    pub fn version_of(&mut self, piece: &Piece) -> Version {
+    pub fn version_of<B: Deref<Target = [u8]>>(&mut self, piece: &Piece<B>) -> Version {
         self.log.moves.version(piece.version())
     }
 

@@ -315,7 +315,11 @@ impl Levels {
     }
 
     /// The newest entry of a key.
-    pub(crate) fn get<P: Pages>(&self, pages: &mut P, key: &[u8]) -> Result<Option<Piece>, P::Error> {
+    pub(crate) fn get<P: Pages>(
+        &self,
+        pages: &mut P,
+        key: &[u8],
+    ) -> Result<Option<Piece<P::Page>>, P::Error> {
         let hash = filter::hash(key);
         for (level, views) in self.levels.iter().enumerate() {
             let views = match level {

@@ -7,6 +7,8 @@ use crate::damage::FetchError;
 use crate::layout::{Layout, SECTOR_HEADER_BYTES};
 use crate::sector::{self, Role};
 use base::{Device, MediaError};
+use bytes::Bytes;
+use core::ops::Deref;
 use std::sync::Arc;
 
 /// Bytes of leaves that a stream reads at once.
@@ -41,21 +43,23 @@ impl PageAt {
         (self.place.generation, self.extent.block)
     }
 
-    /// The page, in one piece, from the bytes that were read. It stays right: its segment keeps it for as long as anybody can
-    /// ask.
+    /// Bytes of the page in one piece.
+    pub fn page_bytes(&self) -> usize {
+        self.layout.stream_of(self.length() as u32) as usize
+    }
+
+    /// Fills `page`, of [`PageAt::page_bytes`], from the bytes that were read. It stays right: its segment keeps it for as long as
+    /// anybody can ask.
     ///
     /// # Errors
     /// A checksum does not match.
-    pub fn extract(&self, bytes: &[u8]) -> Result<Arc<[u8]>, FetchError> {
-        let length = self.layout.stream_of(bytes.len() as u32) as usize;
-        let mut page: Arc<[u8]> = core::iter::repeat_n(0, length).collect();
-        let mut rest = Arc::get_mut(&mut page).expect("nobody else has it yet");
+    pub fn extract(&self, bytes: &[u8], page: &mut [u8]) -> Result<(), FetchError> {
+        let mut rest = page;
         self.each_sector(bytes, |payload| {
             let (now, later) = core::mem::take(&mut rest).split_at_mut(payload.len());
             now.copy_from_slice(payload);
             rest = later;
-        })?;
-        Ok(page)
+        })
     }
 
     fn extract_to(&self, bytes: &[u8], page: &mut Vec<u8>) -> Result<(), FetchError> {
@@ -84,6 +88,8 @@ impl PageAt {
 
 /// Whoever reads pages of tables: through a cache, if he has one.
 pub trait Pages {
+    /// A page in one piece. Whoever goes through many entries keeps pages as [`Bytes`].
+    type Page: Deref<Target = [u8]> + Into<Bytes>;
     /// Why a page cannot be had.
     type Error: From<FetchError>;
 
@@ -91,7 +97,7 @@ pub trait Pages {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    fn page(&mut self, at: &PageAt) -> Result<Arc<[u8]>, Self::Error>;
+    fn page(&mut self, at: &PageAt) -> Result<Self::Page, Self::Error>;
 
     /// These pages are asked for next: whoever can should read what he lacks of them at once. Errors show when they are asked for.
     fn ahead(&mut self, wanted: &[PageAt]) {
@@ -103,12 +109,15 @@ pub trait Pages {
 pub struct Uncached<'a>(pub &'a dyn Device);
 
 impl Pages for Uncached<'_> {
+    type Page = Bytes;
     type Error = ReadError;
 
-    fn page(&mut self, at: &PageAt) -> Result<Arc<[u8]>, ReadError> {
+    fn page(&mut self, at: &PageAt) -> Result<Bytes, ReadError> {
         let mut bytes = vec![0; at.length()];
         self.0.read_at(at.offset(), &mut bytes)?;
-        Ok(at.extract(&bytes)?)
+        let mut page = Vec::with_capacity(at.page_bytes());
+        at.extract_to(&bytes, &mut page)?;
+        Ok(page.into())
     }
 }
 
@@ -227,7 +236,7 @@ impl Table {
         }
     }
 
-    fn read<P: Pages>(&self, pages: &mut P, extent: Extent) -> Result<Arc<[u8]>, P::Error> {
+    fn read<P: Pages>(&self, pages: &mut P, extent: Extent) -> Result<P::Page, P::Error> {
         let at = self.page_at(extent).ok_or_else(|| self.damaged(extent.block))?;
         pages.page(&at)
     }
@@ -251,7 +260,7 @@ impl Table {
         pages: &mut P,
         key: &[u8],
         hash: u64,
-    ) -> Result<Option<Piece>, P::Error> {
+    ) -> Result<Option<Piece<P::Page>>, P::Error> {
         let is_outside = *key < *self.meta.first || *key > *self.meta.last;
         if is_outside || !self.may_have(pages, hash)? {
             return Ok(None);
@@ -289,7 +298,7 @@ impl Table {
         let mut extent = self.meta.root;
         // Leaves come before all other pages.
         while extent.block >= self.meta.leaves_end {
-            let page = self.read(pages, extent)?;
+            let page: Bytes = self.read(pages, extent)?.into();
             let damaged = self.damaged(extent.block);
             let parsed = Page::parse(&page).filter(|page| page.kind == Kind::Inner);
             let (rank, is_there) = parsed.and_then(|page| page.rank(from)).ok_or(damaged)?;
@@ -354,7 +363,7 @@ fn lower(child: Option<Extent>, above: Extent) -> Option<Extent> {
 
 /// A page on the way to a leaf, and which of its entries comes next.
 struct Step {
-    page: Arc<[u8]>,
+    page: Bytes,
     at: Extent,
     /// As [`Way::take`] has it.
     next: usize,
@@ -379,30 +388,22 @@ impl Step {
 }
 
 /// An entry in its page, which it keeps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    page: Arc<[u8]>,
-    key: (usize, usize),
+pub struct Piece<B> {
+    page: B,
     value: Option<(usize, usize)>,
     version: u64,
 }
 
-impl Piece {
-    fn new(page: Arc<[u8]>, index: usize) -> Option<Self> {
-        let (key, held) = Page::parse(&page)?.leaf(index)?;
+impl<B: Deref<Target = [u8]>> Piece<B> {
+    fn new(page: B, index: usize) -> Option<Self> {
+        let (_, held) = Page::parse(&page)?.leaf(index)?;
         let base = page.as_ptr() as usize;
         let range = |bytes: &[u8]| {
             let start = bytes.as_ptr() as usize - base;
             (start, start + bytes.len())
         };
-        let (key, value) = (range(key), held.value.map(range));
-        let version = held.version;
-        Some(Self {
-            page,
-            key,
-            value,
-            version,
-        })
+        let (value, version) = (held.value.map(range), held.version);
+        Some(Self { page, value, version })
     }
 
     /// The value, in one piece; `None` if the key was removed.
@@ -429,7 +430,7 @@ pub(crate) struct Cursor {
     ahead: usize,
     coming: usize,
     /// The present leaf, its next entry as [`Way::take`] has it, and the present one.
-    leaf: Arc<[u8]>,
+    leaf: Bytes,
     next: usize,
     key: (u32, u32),
     value: Option<(u32, u32)>,
@@ -469,7 +470,7 @@ impl Cursor {
             from: Some(from),
             ahead,
             coming: 0,
-            leaf: Arc::default(),
+            leaf: Bytes::new(),
             next: 0,
             key: (0, 0),
             value: None,
@@ -551,7 +552,7 @@ impl Cursor {
                 }
                 return Ok(Some(extent));
             }
-            let page = self.table.read(pages, extent)?;
+            let page: Bytes = self.table.read(pages, extent)?.into();
             let count = Page::parse(&page).ok_or(damaged)?.count;
             self.above.push(Step {
                 page,
@@ -572,7 +573,7 @@ impl Cursor {
     }
 
     fn load<P: Pages>(&mut self, pages: &mut P, extent: Extent) -> Result<(), P::Error> {
-        self.leaf = self.table.read(pages, extent)?;
+        self.leaf = self.table.read(pages, extent)?.into();
         let damaged = self.table.damaged(extent.block);
         let page = Page::parse(&self.leaf).filter(|page| page.kind == Kind::Leaf);
         let page = page.ok_or(damaged)?;

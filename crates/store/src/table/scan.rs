@@ -58,7 +58,7 @@ impl Search {
     ///
     /// # Errors
     /// A page cannot be had.
-    pub fn run<P: Pages>(&self, pages: &mut P) -> Result<Option<Piece>, P::Error> {
+    pub fn run<P: Pages>(&self, pages: &mut P) -> Result<Option<Piece<P::Page>>, P::Error> {
         let piece = self.levels.get(pages, &self.key)?;
         Ok(piece.filter(|piece| piece.value().is_some()))
     }

@@ -10,6 +10,7 @@ use crate::{report, root, sources};
 
 /// What pure crates may take from others: these have no clock, thread, socket or file.
 const PURE_FOREIGN: &[&str] = &[
+    "bytes",
     "crc32c",
     "hdrhistogram",
     "serde",
