@@ -23,10 +23,6 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// A replica that cannot serve yet is asked again after this.
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
-/// A read that was sent so often, and not answered, is sent to another replica.
-const ASKED_TWICE: u32 = 2;
-/// So long other reads go elsewhere then, unless the replica answers something.
-const AVOIDED_FOR: Duration = Duration::from_secs(1);
 /// A replica whose medium has failed is asked again after this.
 const LATCHED_AGAIN: Duration = Duration::from_millis(50);
 /// By then it is expelled, if the others can go on without it (`rack::heal`).
@@ -178,13 +174,9 @@ impl Flight {
             _ => 0,
         };
         let vssd = self.set(volume, set).copies().nth(copy);
-        let mut vssd = vssd.expect("a set has copies");
+        let vssd = vssd.expect("a set has copies");
         // What is to be changed is read where changes are ordered: elsewhere one under way might not be seen.
-        let mut pinned = matches!(kind, Kind::ReadForMerge { .. });
-        if matches!(kind, Kind::Read { .. }) && self.set(volume, set).avoids(now, vssd) {
-            vssd = self.set(volume, set).next_of(vssd);
-            pinned = true;
-        }
+        let pinned = matches!(kind, Kind::ReadForMerge { .. });
         let operation = Operation {
             volume,
             set,
@@ -192,6 +184,7 @@ impl Flight {
             kind,
             number: 0,
             vssd,
+            reader: None,
             pinned,
             damaged: 0,
             turns: 0,
@@ -223,6 +216,11 @@ impl Flight {
         };
         match number {
             Some(number) => {
+                if matches!(operation.kind, Kind::Read { .. }) {
+                    // Nobody leads it to one that is avoided.
+                    (operation.vssd, operation.pinned) = set.readers.choose(now);
+                    operation.reader = Some(operation.vssd);
+                }
                 let epoch = match operation.kind {
                     Kind::Mutate { base_epoch, .. } => base_epoch.unwrap_or(set.epoch),
                     _ => set.epoch,
@@ -291,7 +289,7 @@ impl Flight {
     pub fn answered(&mut self, now: Instant, slot: u32, header: &Header) -> Option<(Operation, End)> {
         let operation = &mut self.operations[slot];
         let set = &mut self.volumes[operation.volume].sets[operation.set];
-        set.avoided.take_if(|(vssd, _)| *vssd == header.vssd);
+        set.readers.heard(header.vssd);
         // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
         // still be executed, after a later write of the same page, by a server that has forgotten it.
         let mutates = matches!(operation.kind, Kind::Mutate { .. });
@@ -328,7 +326,11 @@ impl Flight {
         let operation = &self.operations[slot];
         if operation.attempts == 1 {
             let set = &mut self.volumes[operation.volume].sets[operation.set];
-            set.observe_round_trip(now.since(operation.sent_at));
+            let took = now.since(operation.sent_at);
+            set.observe_round_trip(took);
+            if operation.reader.is_some() {
+                set.readers.answered(header.vssd, took);
+            }
         }
         self.stats.redirected += u64::from(header.has(flags::REDIRECTED));
         let error = match header.code {
@@ -391,16 +393,18 @@ impl Flight {
         true
     }
 
-    /// An operation is overdue. A read is asked of the next replica if it is not the first time: this one may be gone, and
-    /// others need not find that out again.
+    /// An operation is overdue. A read is asked of the next replica: this one may be gone.
     fn send_overdue(&mut self, now: Instant, slot: u32) {
         let operation = &mut self.operations[slot];
         let (volume, set, vssd) = (operation.volume, operation.set, operation.vssd);
+        let waited = now.since(operation.sent_at);
         operation.turns = 0;
-        if operation.attempts < ASKED_TWICE || !self.turn(now, slot) {
-            return self.send(now, slot);
+        if operation.reader.is_some() {
+            self.set(volume, set).readers.missed(now, vssd, waited);
         }
-        self.set(volume, set).avoided = Some((vssd, now + AVOIDED_FOR));
+        if !self.turn(now, slot) {
+            self.send(now, slot);
+        }
     }
 
     /// A damaged page is read from each other replica before it is given up.
@@ -455,6 +459,7 @@ impl Flight {
                 set.waiting_mutations.pop_front()
             }
             _ => {
+                operation.reader.into_iter().for_each(|vssd| set.readers.end(vssd));
                 set.reads_in_flight -= 1;
                 set.waiting_reads.pop_front()
             }
@@ -524,6 +529,7 @@ impl Flight {
         let set = self.set(volume, number);
         set.joined = None;
         let old = core::mem::replace(&mut set.replicas, new.clone());
+        set.readers.replace(&new);
         let place = |vssd: VssdId| {
             // After an undone change it was none of them, and any will do.
             let place = old.iter().position(|&known| known == vssd).unwrap_or(0);
@@ -555,6 +561,8 @@ impl Flight {
                     set.waiting_mutations.push_back(slot);
                 }
                 Kind::ReadForMerge { .. } | Kind::Read { .. } => {
+                    let reader = operation.reader.take();
+                    reader.into_iter().for_each(|vssd| set.readers.end(vssd));
                     self.operations.renumber(slot);
                     set.reads_in_flight -= 1;
                     set.waiting_reads.push_back(slot);

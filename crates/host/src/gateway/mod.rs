@@ -15,6 +15,7 @@ mod losses;
 pub(crate) mod merge;
 mod operations;
 mod overdue;
+mod readers;
 mod requests;
 mod set;
 mod shape;

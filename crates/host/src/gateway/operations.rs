@@ -55,6 +55,8 @@ pub(super) struct Operation {
     /// 0 until it is sent.
     pub number: u64,
     pub vssd: VssdId,
+    /// Of a read under way: the replica that was chosen for it.
+    pub reader: Option<VssdId>,
     pub pinned: bool,
     pub damaged: u8,
     /// Replicas that could not answer it, of one turn around.

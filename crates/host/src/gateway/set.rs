@@ -1,5 +1,6 @@
 //! A replica set as the gateway sees it: numbering, bounded in-flight work, retransmission times, and what is dirty.
 
+use super::readers::Readers;
 use base::{Duration, Instant, VssdId};
 use rack::dedup::WINDOW;
 use std::collections::VecDeque;
@@ -18,8 +19,8 @@ pub struct Set {
     pub replicas: Vec<VssdId>,
     /// A joining replica that is whole: it is flushed with the others.
     pub joined: Option<VssdId>,
-    /// A replica that has not answered, and until when nothing is read there.
-    pub avoided: Option<(VssdId, Instant)>,
+    /// The replicas as those to read from.
+    pub readers: Readers,
     /// Another primary takes over: nothing is changed meanwhile.
     pub taking_over: bool,
     /// First page of the volume that is here.
@@ -57,9 +58,9 @@ impl Set {
     /// A set about which nothing is known yet: it counts as dirty, as an earlier gateway may have written to it.
     pub fn new(replicas: Vec<VssdId>, first_page: u64) -> Self {
         Self {
+            readers: Readers::new(&replicas),
             replicas,
             joined: None,
-            avoided: None,
             taking_over: false,
             first_page,
             fenced: false,
@@ -84,14 +85,6 @@ impl Set {
     pub fn next_of(&self, vssd: VssdId) -> VssdId {
         let place = self.replicas.iter().position(|&known| known == vssd);
         self.replicas[place.map_or(0, |place| (place + 1) % self.replicas.len())]
-    }
-
-    /// True if reads go elsewhere for now.
-    pub fn avoids(&self, now: Instant, vssd: VssdId) -> bool {
-        self.replicas.len() > 1
-            && self
-                .avoided
-                .is_some_and(|(known, until)| known == vssd && now < until)
     }
 
     /// True when pages may be changed, and read to be changed in part.

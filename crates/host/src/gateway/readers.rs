@@ -1,0 +1,203 @@
+//! Which replica a page is read from: any may answer, so the one that is likely to answer first is asked.
+//!
+//! A reader's figure is its recent time to answer, multiplied by the reads under way to it and the new one. The lowest figure wins, so
+//! reads spread over replicas that are equally fast, and a slow one gets few. The time of a replica that is not asked fades
+//! ([`FADES`]): after some hundreds of reads it is tried again. The network may still lead a read elsewhere, if the replica collects garbage.
+//!
+//! A replica that leaves two reads in a row unanswered is not asked for a while.
+
+use base::{Duration, Instant, VssdId};
+
+/// The time to answer loses one part in so many with each read that goes elsewhere.
+const FADES: u64 = 256;
+/// A new time counts one part in so many.
+const NEW_SHARE: u64 = 8;
+/// A replica that left so many reads unanswered, one after the other, is avoided,
+const MISSES_MAX: u32 = 2;
+/// so long, or until it answers something.
+const AVOIDED_FOR: Duration = Duration::from_secs(1);
+
+/// The replicas of a set as a reader sees them.
+#[derive(Debug, Default)]
+pub struct Readers(Vec<Reader>);
+
+#[derive(Debug)]
+struct Reader {
+    vssd: VssdId,
+    in_flight: u64,
+    /// 0 before the first answer.
+    took_ns: u64,
+    misses: u32,
+    avoided_until: Option<Instant>,
+}
+
+impl Reader {
+    fn new(vssd: VssdId) -> Self {
+        Self {
+            vssd,
+            in_flight: 0,
+            took_ns: 0,
+            misses: 0,
+            avoided_until: None,
+        }
+    }
+}
+
+impl Readers {
+    /// Those of a set.
+    pub fn new(replicas: &[VssdId]) -> Self {
+        Self(replicas.iter().map(|&vssd| Reader::new(vssd)).collect())
+    }
+
+    /// The set has these replicas now.
+    pub fn replace(&mut self, replicas: &[VssdId]) {
+        let mut old = core::mem::take(&mut self.0);
+        let kept = |&vssd: &VssdId| {
+            let place = old.iter().position(|reader| reader.vssd == vssd);
+            place.map_or_else(|| Reader::new(vssd), |place| old.swap_remove(place))
+        };
+        self.0 = replicas.iter().map(kept).collect();
+    }
+
+    /// The replica for one more read: the earlier of equals. [`Readers::end`] tells its end. True if one is avoided.
+    pub fn choose(&mut self, now: Instant) -> (VssdId, bool) {
+        let known = self.0.iter().map(|reader| reader.took_ns).filter(|&took| took > 0);
+        // One that has not answered yet may be as good as any, and is asked before its equals.
+        let least = known.min().unwrap_or(1);
+        let is_avoided = |reader: &Reader| reader.avoided_until.is_some_and(|until| now < until);
+        let figure = |reader: &Reader| {
+            let took = if reader.took_ns == 0 { least } else { reader.took_ns };
+            (is_avoided(reader), (reader.in_flight + 1) * took, reader.took_ns > 0)
+        };
+        let avoids = self.0.iter().any(is_avoided);
+        let all = self.0.iter().enumerate();
+        let best = all.min_by_key(|(_, reader)| figure(reader)).map(|(nth, _)| nth);
+        let best = best.expect("a set has replicas");
+        for (nth, reader) in self.0.iter_mut().enumerate() {
+            if nth != best {
+                reader.took_ns -= reader.took_ns / FADES;
+            }
+        }
+        let reader = &mut self.0[best];
+        reader.in_flight += 1;
+        (reader.vssd, avoids)
+    }
+
+    fn of(&mut self, vssd: VssdId) -> Option<&mut Reader> {
+        self.0.iter_mut().find(|reader| reader.vssd == vssd)
+    }
+
+    /// A read that was given to a replica is over, wherever it was answered.
+    pub fn end(&mut self, chosen: VssdId) {
+        if let Some(reader) = self.of(chosen) {
+            // One that has left and is back has reads of its earlier time.
+            reader.in_flight = reader.in_flight.saturating_sub(1);
+        }
+    }
+
+    /// A replica is there.
+    pub fn heard(&mut self, vssd: VssdId) {
+        if let Some(reader) = self.of(vssd) {
+            (reader.misses, reader.avoided_until) = (0, None);
+        }
+    }
+
+    /// A replica answered a read that was sent once.
+    pub fn answered(&mut self, vssd: VssdId, took: Duration) {
+        if let Some(reader) = self.of(vssd) {
+            let nanos = (took.as_nanos() as u64).max(1);
+            reader.took_ns = match reader.took_ns {
+                0 => nanos,
+                known => (known * (NEW_SHARE - 1) + nanos) / NEW_SHARE,
+            };
+        }
+    }
+
+    /// A read has not been answered for so long.
+    pub fn missed(&mut self, now: Instant, vssd: VssdId, waited: Duration) {
+        if let Some(reader) = self.of(vssd) {
+            reader.took_ns = reader.took_ns.max(waited.as_nanos() as u64);
+            reader.misses += 1;
+            if reader.misses >= MISSES_MAX {
+                reader.avoided_until = Some(now + AVOIDED_FOR);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn readers(count: u32) -> Readers {
+        Readers::new(&(1..=count).map(VssdId).collect::<Vec<_>>())
+    }
+
+    /// Shares of reads, one at a time, of replicas that answer after these times, in µs.
+    fn shares(readers: &mut Readers, times: &[u64], reads: usize) -> Vec<usize> {
+        let mut shares = vec![0; times.len()];
+        for _ in 0..reads {
+            let (vssd, _) = readers.choose(NOW);
+            let nth = vssd.0 as usize - 1;
+            shares[nth] += 1;
+            readers.answered(vssd, Duration::from_micros(times[nth]));
+            readers.end(vssd);
+        }
+        shares
+    }
+
+    #[test]
+    fn a_slow_replica_gets_few_reads_and_is_tried_again() {
+        let mut readers = readers(3);
+        let slow = shares(&mut readers, &[1000, 100, 100], 10_000);
+        assert!(slow[0] < 100 && slow[0] > 3, "{slow:?}");
+        let well = shares(&mut readers, &[80, 100, 100], 10_000);
+        assert!(well[0] > 5_000, "{well:?}");
+    }
+
+    #[test]
+    fn reads_under_way_spread() {
+        let mut readers = readers(3);
+        for vssd in 1..=3 {
+            readers.answered(VssdId(vssd), Duration::from_micros(100));
+        }
+        let mut counts = [0; 3];
+        for _ in 0..300 {
+            counts[readers.choose(NOW).0.0 as usize - 1] += 1;
+        }
+        assert!(counts.iter().all(|count| (90..=110).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_silent_replica_is_avoided_until_it_answers_or_time_has_passed() {
+        let mut readers = readers(2);
+        let (first, second) = (VssdId(1), VssdId(2));
+        let waited = Duration::from_millis(20);
+        readers.answered(second, Duration::from_millis(500));
+        readers.missed(NOW, first, waited);
+        assert_eq!(readers.choose(NOW), (first, false), "once may be chance");
+        readers.missed(NOW, first, waited);
+        assert_eq!(readers.choose(NOW), (second, true));
+        readers.heard(first);
+        assert_eq!(readers.choose(NOW), (first, false));
+        readers.missed(NOW, first, waited);
+        readers.missed(NOW, first, waited);
+        assert_eq!(readers.choose(NOW), (second, true));
+        assert_eq!(readers.choose(NOW + AVOIDED_FOR), (first, false));
+    }
+
+    #[test]
+    fn a_set_that_changes_keeps_what_is_known_of_those_that_stay() {
+        let mut readers = readers(3);
+        readers.answered(VssdId(3), Duration::from_micros(10));
+        readers.answered(VssdId(1), Duration::from_micros(20));
+        readers.replace(&[VssdId(3), VssdId(4)]);
+        assert_eq!(readers.choose(NOW).0, VssdId(4), "nothing is known of it");
+        readers.answered(VssdId(4), Duration::from_micros(100));
+        readers.end(VssdId(4));
+        readers.end(VssdId(1));
+        assert_eq!(readers.choose(NOW).0, VssdId(3));
+    }
+}
