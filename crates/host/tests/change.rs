@@ -51,6 +51,7 @@ impl World {
             nodes: (1..4).map(|node| (NodeId(node), addr(node))).collect(),
             request_timeout: Duration::from_secs(30),
             shaping: None,
+            reads: host::gateway::Reads::default(),
             shared: false,
         };
         let mut world = Self {

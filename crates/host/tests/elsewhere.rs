@@ -25,6 +25,7 @@ fn gateway(pool: &Pool) -> Gateway {
             nodes: vec![(NodeId(1), addr(1)), (NodeId(2), addr(2))],
             request_timeout: Duration::from_secs(60),
             shaping: None,
+            reads: host::gateway::Reads::default(),
             shared: false,
         },
         pool.clone(),

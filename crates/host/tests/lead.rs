@@ -73,6 +73,7 @@ fn gateway(pool: &Pool) -> Gateway {
         nodes: vec![(NodeId(1), NODE)],
         request_timeout: Duration::from_secs(30),
         shaping: None,
+        reads: host::gateway::Reads::default(),
         shared: true,
     };
     let mut gateway = Gateway::new(config, pool.clone());

@@ -39,6 +39,7 @@ impl World {
             nodes: vec![(NodeId(1), addr(1)), (NodeId(2), addr(2))],
             request_timeout: Duration::from_secs(60),
             shaping: None,
+            reads: host::gateway::Reads::default(),
             shared: false,
         };
         let set = |vssd| SetRecord {

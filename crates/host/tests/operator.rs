@@ -80,6 +80,7 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
         nodes: (1..=NODES).map(|id| (NodeId(id), node_addr(id))).collect(),
         request_timeout: Duration::from_secs(30),
         shaping: None,
+        reads: host::gateway::Reads::default(),
         shared: false,
     };
     let mut gateway = Gateway::new(config, Pool::new(16, 16));

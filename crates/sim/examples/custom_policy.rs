@@ -10,6 +10,7 @@
 
 use base::Duration;
 use flash::GcMode;
+use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::port::Discipline;
 use rack::sched::{Policy, Targets};
@@ -35,6 +36,7 @@ fn gentle() -> Policies {
             coordinated: true,
         }),
         shaped: false,
+        reads: Reads::Fastest,
         network: Discipline::Fifo,
     }
 }

@@ -16,7 +16,7 @@ use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTORS_PER_PAGE};
 use base::{Addr, Device, Duration, Instant, Lpn, Machine, NodeId, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Isolation, Ssd, Timing, Vssd, VssdStats};
-use host::gateway::Shaping;
+use host::gateway::{Reads, Shaping};
 use host::node::{Unit, UnitConfig};
 use host::{
     Central, Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output,
@@ -144,6 +144,8 @@ pub struct RackOptions {
     pub client_link: LinkModel,
     /// The ToR's ports towards the servers, if their links are limited.
     pub egress: Option<Egress>,
+    /// Which replica a gateway reads from.
+    pub reads: Reads,
     /// A controller on a server of its own, behind a link like a client's.
     pub controller: Option<Central>,
     /// Every gateway can serve every volume, one at a time does.
@@ -428,6 +430,7 @@ impl RackFleet {
                 controller: self.addr(self.controller()),
                 vdc: central.vdc,
             }),
+            reads: self.options.reads,
             shared: self.options.failover.is_some(),
         };
         let mut gateway = Gateway::new(config, pool.clone());

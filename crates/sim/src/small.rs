@@ -10,6 +10,7 @@ use crate::world::{Canary, WorldOptions};
 use base::Duration;
 use base::device::{LIMIT, LatencyModel};
 use flash::{GcMode, Geometry, Timing};
+use host::gateway::Reads;
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
@@ -75,6 +76,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         request_timeout: Duration::from_secs(30),
         client_link: LINK,
         egress: None,
+        reads: Reads::Fastest,
         controller: None,
         failover: None,
         volumes,

@@ -20,6 +20,7 @@ use base::event::Event;
 use base::{Duration, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
+use host::gateway::Reads;
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
@@ -354,6 +355,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         },
         client_link: draw_link(rng),
         egress: None,
+        reads: pick(rng, &[Reads::Fastest, Reads::First]),
         controller: None,
         failover: None,
         volumes,

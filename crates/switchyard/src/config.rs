@@ -13,6 +13,7 @@ use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
 use flash::{GcMode, Timing};
 use host::Central;
+use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::heal::Rules;
 use rack::placement::Isolation;
@@ -91,6 +92,25 @@ pub enum Shaping {
     Vdc,
 }
 
+/// Which replica of a set a page is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadFrom {
+    /// The one that is likely to answer first, by its recent times and the reads under way.
+    Fastest,
+    /// The first one, as RackBlox's clients do: the ToR alone leads reads elsewhere.
+    First,
+}
+
+impl From<ReadFrom> for Reads {
+    fn from(which: ReadFrom) -> Self {
+        match which {
+            ReadFrom::Fastest => Self::Fastest,
+            ReadFrom::First => Self::First,
+        }
+    }
+}
+
 /// Everything that may be set, in a file or by a flag. Unset means the default.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,6 +178,9 @@ pub struct Options {
     /// Divider of the servers' flash and network among volumes; `vdc` needs a timing [default: none]
     #[arg(long, value_name = "WHO")]
     pub shaping: Option<Shaping>,
+    /// The replica that pages are read from [default: fastest]
+    #[arg(long, value_name = "WHICH")]
+    pub reads: Option<ReadFrom>,
     /// Address for NBD clients [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
@@ -231,6 +254,7 @@ impl Options {
             gc,
             gc_mode,
             shaping,
+            reads,
             nbd,
             nvme,
             control,
@@ -298,6 +322,7 @@ pub struct Config {
     pub gc_mode: Collecting,
     /// Who shapes flows.
     pub shaping: Shaping,
+    pub reads: Reads,
     /// NBD address.
     pub nbd: SocketAddr,
     /// NVMe/TCP address, if there is one.
@@ -420,6 +445,7 @@ impl Config {
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
             shaping,
+            reads: options.reads.map_or(Reads::Fastest, Reads::from),
             nbd: options.nbd.unwrap_or(NBD),
             nvme: options.nvme,
             control: options.control.unwrap_or(CONTROL),
@@ -428,12 +454,7 @@ impl Config {
             pin: options.pin.unwrap_or(false),
             pool_pages,
             spin: Duration::from_micros(within("spin_us", options.spin_us.unwrap_or(50), 0, 1_000_000)?),
-            request_timeout: Duration::from_secs(within(
-                "request_timeout_s",
-                options.request_timeout_s.unwrap_or(30),
-                1,
-                3600,
-            )?),
+            request_timeout: request_timeout(options.request_timeout_s)?,
             heal: heal(options.rebuild_after_s)?,
             media_timeout: media_timeout(options.media_timeout_s)?,
         })
@@ -605,6 +626,11 @@ fn heal(rebuild_after_s: Option<u64>) -> anyhow::Result<Rules> {
         rebuild_after: Duration::from_secs(within("rebuild_after_s", seconds, 1, 86_400)?),
         ..rules
     })
+}
+
+fn request_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
+    let seconds = within("request_timeout_s", seconds.unwrap_or(30), 1, 3600)?;
+    Ok(Duration::from_secs(seconds))
 }
 
 /// The time after which a medium's operation is given up.

@@ -6,6 +6,7 @@ use super::control::Control;
 use super::locks::Locks;
 use super::losses::Losses;
 use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
+use super::readers::Reads;
 use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
@@ -45,6 +46,8 @@ pub struct GatewayConfig {
     pub request_timeout: Duration,
     /// Hold flows to what a central controller allocates.
     pub shaping: Option<Shaping>,
+    /// Which replica pages are read from.
+    pub reads: Reads,
     /// Other gateways may serve the same volumes: while this one is cut off, clients are sent there.
     pub shared: bool,
 }
@@ -218,7 +221,7 @@ impl Flight {
             Some(number) => {
                 if matches!(operation.kind, Kind::Read { .. }) {
                     // Nobody leads it to one that is avoided.
-                    (operation.vssd, operation.pinned) = set.readers.choose(now);
+                    (operation.vssd, operation.pinned) = set.readers.choose(now, self.config.reads);
                     operation.reader = Some(operation.vssd);
                 }
                 let epoch = match operation.kind {
@@ -459,7 +462,10 @@ impl Flight {
                 set.waiting_mutations.pop_front()
             }
             _ => {
-                operation.reader.into_iter().for_each(|vssd| set.readers.end(vssd));
+                operation
+                    .reader
+                    .into_iter()
+                    .for_each(|vssd| set.readers.end(vssd));
                 set.reads_in_flight -= 1;
                 set.waiting_reads.pop_front()
             }

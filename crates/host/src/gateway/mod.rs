@@ -25,6 +25,7 @@ mod volumes;
 
 pub use control::NodeAnswer;
 pub use flight::{GatewayConfig, GatewayStats};
+pub use readers::Reads;
 pub use shape::Shaping;
 pub use volumes::VolumeState;
 

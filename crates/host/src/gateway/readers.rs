@@ -8,6 +8,16 @@
 
 use base::{Duration, Instant, VssdId};
 
+/// Which replica of a set a page is read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// The one that is likely to answer first.
+    #[default]
+    Fastest,
+    /// The first one, as RackBlox's clients do: the network alone leads reads elsewhere.
+    First,
+}
+
 /// The time to answer loses one part in so many with each read that goes elsewhere.
 const FADES: u64 = 256;
 /// A new time counts one part in so many.
@@ -60,14 +70,29 @@ impl Readers {
     }
 
     /// The replica for one more read: the earlier of equals. [`Readers::end`] tells its end. True if one is avoided.
-    pub fn choose(&mut self, now: Instant) -> (VssdId, bool) {
-        let known = self.0.iter().map(|reader| reader.took_ns).filter(|&took| took > 0);
+    pub fn choose(&mut self, now: Instant, reads: Reads) -> (VssdId, bool) {
+        let known = self
+            .0
+            .iter()
+            .map(|reader| reader.took_ns)
+            .filter(|&took| took > 0);
         // One that has not answered yet may be as good as any, and is asked before its equals.
         let least = known.min().unwrap_or(1);
         let is_avoided = |reader: &Reader| reader.avoided_until.is_some_and(|until| now < until);
         let figure = |reader: &Reader| {
-            let took = if reader.took_ns == 0 { least } else { reader.took_ns };
-            (is_avoided(reader), (reader.in_flight + 1) * took, reader.took_ns > 0)
+            let took = if reader.took_ns == 0 {
+                least
+            } else {
+                reader.took_ns
+            };
+            match reads {
+                Reads::Fastest => (
+                    is_avoided(reader),
+                    (reader.in_flight + 1) * took,
+                    reader.took_ns > 0,
+                ),
+                Reads::First => (is_avoided(reader), 0, false),
+            }
         };
         let avoids = self.0.iter().any(is_avoided);
         let all = self.0.iter().enumerate();
@@ -139,7 +164,7 @@ mod tests {
     fn shares(readers: &mut Readers, times: &[u64], reads: usize) -> Vec<usize> {
         let mut shares = vec![0; times.len()];
         for _ in 0..reads {
-            let (vssd, _) = readers.choose(NOW);
+            let (vssd, _) = readers.choose(NOW, Reads::Fastest);
             let nth = vssd.0 as usize - 1;
             shares[nth] += 1;
             readers.answered(vssd, Duration::from_micros(times[nth]));
@@ -165,9 +190,12 @@ mod tests {
         }
         let mut counts = [0; 3];
         for _ in 0..300 {
-            counts[readers.choose(NOW).0.0 as usize - 1] += 1;
+            counts[readers.choose(NOW, Reads::Fastest).0.0 as usize - 1] += 1;
         }
-        assert!(counts.iter().all(|count| (90..=110).contains(count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (90..=110).contains(count)),
+            "{counts:?}"
+        );
     }
 
     #[test]
@@ -177,15 +205,33 @@ mod tests {
         let waited = Duration::from_millis(20);
         readers.answered(second, Duration::from_millis(500));
         readers.missed(NOW, first, waited);
-        assert_eq!(readers.choose(NOW), (first, false), "once may be chance");
+        assert_eq!(
+            readers.choose(NOW, Reads::Fastest),
+            (first, false),
+            "once may be chance"
+        );
         readers.missed(NOW, first, waited);
-        assert_eq!(readers.choose(NOW), (second, true));
+        assert_eq!(readers.choose(NOW, Reads::Fastest), (second, true));
         readers.heard(first);
-        assert_eq!(readers.choose(NOW), (first, false));
+        assert_eq!(readers.choose(NOW, Reads::Fastest), (first, false));
         readers.missed(NOW, first, waited);
         readers.missed(NOW, first, waited);
-        assert_eq!(readers.choose(NOW), (second, true));
-        assert_eq!(readers.choose(NOW + AVOIDED_FOR), (first, false));
+        assert_eq!(readers.choose(NOW, Reads::Fastest), (second, true));
+        assert_eq!(readers.choose(NOW + AVOIDED_FOR, Reads::Fastest), (first, false));
+    }
+
+    #[test]
+    fn the_first_is_asked_while_it_is_there() {
+        let mut readers = readers(2);
+        readers.answered(VssdId(2), Duration::from_micros(1));
+        for misses in 0..3 {
+            let (chosen, avoids) = readers.choose(NOW, Reads::First);
+            assert_eq!(
+                (chosen.0, avoids),
+                if misses < 2 { (1, false) } else { (2, true) }
+            );
+            readers.missed(NOW, VssdId(1), Duration::from_millis(20));
+        }
     }
 
     #[test]
@@ -194,10 +240,14 @@ mod tests {
         readers.answered(VssdId(3), Duration::from_micros(10));
         readers.answered(VssdId(1), Duration::from_micros(20));
         readers.replace(&[VssdId(3), VssdId(4)]);
-        assert_eq!(readers.choose(NOW).0, VssdId(4), "nothing is known of it");
+        assert_eq!(
+            readers.choose(NOW, Reads::Fastest).0,
+            VssdId(4),
+            "nothing is known of it"
+        );
         readers.answered(VssdId(4), Duration::from_micros(100));
         readers.end(VssdId(4));
         readers.end(VssdId(1));
-        assert_eq!(readers.choose(NOW).0, VssdId(3));
+        assert_eq!(readers.choose(NOW, Reads::Fastest).0, VssdId(3));
     }
 }

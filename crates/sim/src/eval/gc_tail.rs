@@ -6,6 +6,7 @@
 use super::{Case, Hardware, Plan, Policies, Row, Workload};
 use crate::report::{Progress, Report};
 use flash::GcMode;
+use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::port::Discipline;
 use rack::sched::Policy;
@@ -68,6 +69,7 @@ pub fn plan() -> Plan {
             gc_mode,
             scheduler,
             shaped: false,
+            reads: Reads::First,
             network: Discipline::Fifo,
         },
         workload: Workload::writes(WRITES, RATE),

@@ -246,6 +246,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             discipline: policies.network,
             ns_per_kilobyte: hardware.port_ns_per_kilobyte,
         }),
+        reads: policies.reads,
         controller: central(hardware, policies),
         failover: None,
         volumes: vec![

@@ -15,6 +15,7 @@ use crate::report::Report;
 use base::{Instant, Rng};
 use flash::{GcMode, Geometry, Timing};
 use hdrhistogram::Histogram;
+use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::port::Discipline;
 use rack::predictor::{Predictor, WINDOW_PACKETS};
@@ -91,6 +92,7 @@ pub fn plan() -> Plan {
             gc_mode: GcMode::Free,
             scheduler,
             shaped: false,
+            reads: Reads::First,
             network: Discipline::Fifo,
         },
         workload: Workload {

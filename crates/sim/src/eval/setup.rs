@@ -6,6 +6,7 @@ use crate::workload::apps::{App, AppStream, Arrivals};
 use crate::workload::stream::Stream;
 use crate::workload::{Burst, Mix, Pattern};
 use flash::{GcMode, Geometry, Timing};
+use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::port::Discipline;
 use rack::sched::{Policy, Targets};
@@ -210,6 +211,10 @@ impl System {
             gc_mode,
             scheduler,
             shaped,
+            reads: match self {
+                Self::Switchyard => Reads::Fastest,
+                _ => Reads::First,
+            },
             network: Discipline::Fifo,
         }
     }
@@ -228,6 +233,8 @@ pub struct Policies {
     pub scheduler: Policy,
     /// A central controller shapes flows (VDC).
     pub shaped: bool,
+    /// Which replica a gateway reads from.
+    pub reads: Reads,
     /// Order of packets at the ToR's ports, if these are limited.
     pub network: Discipline,
 }

@@ -1,7 +1,7 @@
 //! `switchyard gateway`: where clients enter a rack.
 
 use super::{FIRST, about, reachable};
-use crate::config::{Config, Options};
+use crate::config::{Config, Options, ReadFrom};
 use crate::control::api::Create;
 use crate::control::server::{self, Server};
 use crate::datadir::DataDir;
@@ -73,6 +73,9 @@ pub struct GatewayArgs {
     /// Seconds until a copy that a lost node had is made on another one [default: 60]
     #[arg(long, value_name = "S")]
     pub rebuild_after_s: Option<u64>,
+    /// The replica that pages are read from [default: fastest]
+    #[arg(long, value_name = "WHICH")]
+    pub reads: Option<ReadFrom>,
     /// Print one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -90,6 +93,7 @@ impl GatewayArgs {
             replicas: self.replicas,
             request_timeout_s: self.request_timeout_s,
             rebuild_after_s: self.rebuild_after_s,
+            reads: self.reads,
             ..Options::default()
         }
     }
@@ -116,6 +120,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
         nodes: known_nodes(&snapshot)?,
         request_timeout: config.request_timeout,
         shaping: None,
+        reads: config.reads,
         shared: matches!(role, Role::Shared(_)),
     };
     let is_first = snapshot.next_volume == 0;

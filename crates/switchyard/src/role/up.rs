@@ -227,6 +227,7 @@ fn gateway_host(config: &Config, nvme: &Offer) -> HostSpec {
             controller,
             vdc: central.vdc,
         }),
+        reads: config.reads,
         shared: false,
     };
     gateway::host(runtime::socket_addr(addr), config.nbd, settings, nvme)
