@@ -74,6 +74,7 @@ pub(super) fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
             vssd: new.vssd,
             node: new.node,
             replaces: vssd,
+            moves: leaving.moves,
         }),
         leaving: None,
         ..set.clone()
