@@ -62,7 +62,7 @@ pub fn begin(records: &mut Snapshot, sight: &mut Sight) -> Vec<Kind> {
     let mut told = Vec::new();
     drop_surplus(records, sight, &mut told);
     drain(records, sight, &mut told);
-    even_out(records, sight, &mut told);
+    rebalance(records, sight, &mut told);
     forget(records);
     told
 }
@@ -199,8 +199,8 @@ fn begin_move(
 }
 
 /// Moves a member from a full node to an empty one, if nothing else is under way.
-fn even_out(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
-    if records.evening == 0 || !sight.is_fresh {
+fn rebalance(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
+    if records.rebalance_moves == 0 || !sight.is_fresh {
         return;
     }
     let places = places(records);
@@ -219,12 +219,12 @@ fn even_out(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
     match best_move(records, sight.rooms, &places) {
         Some(best) => {
             begin_move(records, sight.rooms, best, told);
-            records.evening -= 1;
+            records.rebalance_moves -= 1;
         }
-        None => records.evening = 0,
+        None => records.rebalance_moves = 0,
     }
-    if records.evening == 0 {
-        told.push(Kind::RoomEvened {});
+    if records.rebalance_moves == 0 {
+        told.push(Kind::Rebalanced {});
     }
 }
 

@@ -286,9 +286,9 @@ impl Snapshot {
     }
 
     /// Evens free room out, with at most as many moves as there are copies.
-    pub fn even_room_out(&mut self) {
+    pub fn rebalance(&mut self) {
         let copies: usize = self.every_set().map(|(_, set)| set.replicas.len()).sum();
-        self.evening = copies as u32;
+        self.rebalance_moves = copies as u32;
     }
 
     /// Nodes that a volume of so many copies can be on.

@@ -361,7 +361,7 @@ pub struct Snapshot {
     pub removed: Vec<u8>,
     /// Moves that free room may still be evened out with; 0 if it is not being evened out.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub evening: u32,
+    pub rebalance_moves: u32,
     /// Numbers of volumes whose vSSDs are being deleted. A start goes on with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deleting: Vec<u32>,

@@ -323,13 +323,13 @@ fn room_is_evened_out_one_move_at_a_time_and_then_nothing_moves() {
     world.run(2);
     world.nodes.insert(3, BTreeSet::new());
     world.records.add_node(NodeId(3), addr(3)).unwrap();
-    world.records.even_room_out();
+    world.records.rebalance();
     world.run(20);
     assert_eq!(world.moving_max, 1);
-    assert_eq!(world.records.evening, 0);
+    assert_eq!(world.records.rebalance_moves, 0);
     let loads = world.loads();
     assert!(loads.iter().all(|load| (3..=4).contains(load)), "{loads:?}");
-    assert!(world.has_told(|kind| *kind == Kind::RoomEvened {}));
+    assert!(world.has_told(|kind| *kind == Kind::Rebalanced {}));
     assert!(!world.look() && !world.look());
 }
 

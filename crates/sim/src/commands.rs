@@ -285,7 +285,7 @@ impl Commands {
             Wish::Remove(node) => NodeChange::Remove(node),
             Wish::Add(node) => NodeChange::Add {
                 nodes: vec![known(node)?],
-                evens_out: true,
+                rebalances: true,
             },
             Wish::Replace { old, new } => NodeChange::Replace {
                 old,

@@ -144,7 +144,10 @@ impl Operators {
         } else {
             last.max(control.calm_ns) + OVER_WITHIN_NS
         };
-        self.registry.found(&nodes);
+        // Without healing nothing moves, and the nodes stay those of the configuration.
+        if control.heal.is_some() {
+            self.registry.found(&nodes);
+        }
         self.commands.plan(control.seed, nodes, plan);
         self.registry
             .behave(control.registry, control.canary, !control.seed);
@@ -448,7 +451,7 @@ impl Operators {
 fn moves_are_over(stored: &Snapshot) -> bool {
     let mut sets = stored.volumes.iter().flat_map(|record| &record.sets);
     let is_empty = |drain: &DrainRecord| !drain.removes && stored.members_on(drain.node) == 0;
-    stored.evening == 0 && stored.drains.iter().all(is_empty) && !sets.any(SetRecord::has_surplus)
+    stored.rebalance_moves == 0 && stored.drains.iter().all(is_empty) && !sets.any(SetRecord::has_surplus)
 }
 
 enum Sabotaged {

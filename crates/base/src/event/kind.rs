@@ -351,7 +351,7 @@ kinds! {
     /// The rack has forgotten a node.
     "node-removed" Info NodeRemoved { node: NodeId, }
     /// Free room is as even over the nodes as moves can make it.
-    "room-evened" Info RoomEvened { }
+    "rebalanced" Info Rebalanced { }
     /// The registry did not do what it was asked.
     "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
 

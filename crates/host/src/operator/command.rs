@@ -61,7 +61,7 @@ pub enum NodeChange {
         /// Their numbers and addresses.
         nodes: Vec<(NodeId, Addr)>,
         /// Members move there until free room is even.
-        evens_out: bool,
+        rebalances: bool,
     },
     /// A node is to have no members any more.
     Drain(NodeId),
@@ -79,9 +79,9 @@ pub enum NodeChange {
         addr: Option<Addr>,
     },
     /// Members move until free room is even.
-    EvenOut,
+    Rebalance,
     /// They do so no more.
-    StopEvenOut,
+    StopRebalance,
 }
 
 /// A volume to create.

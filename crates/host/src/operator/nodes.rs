@@ -137,13 +137,16 @@ fn is_foreign(records: &Snapshot, racks: &[uuid::Uuid]) -> bool {
 
 fn apply(change: &NodeChange, next: &mut Snapshot, is_silent: bool) -> Result<(), NodeError> {
     match *change {
-        NodeChange::Add { ref nodes, evens_out } => {
+        NodeChange::Add {
+            ref nodes,
+            rebalances,
+        } => {
             let known = next.nodes.len();
             for &(id, addr) in nodes {
                 next.add_node(id, addr)?;
             }
-            if evens_out && next.nodes.len() > known {
-                next.even_room_out();
+            if rebalances && next.nodes.len() > known {
+                next.rebalance();
             }
         }
         NodeChange::Drain(node) => next.drain_node(node.0)?,
@@ -155,8 +158,8 @@ fn apply(change: &NodeChange, next: &mut Snapshot, is_silent: bool) -> Result<()
             }
             next.replace_node(old.0, new.0)?;
         }
-        NodeChange::EvenOut => next.even_room_out(),
-        NodeChange::StopEvenOut => next.evening = 0,
+        NodeChange::Rebalance => next.rebalance(),
+        NodeChange::StopRebalance => next.rebalance_moves = 0,
     }
     Ok(())
 }
@@ -173,8 +176,8 @@ fn is_done(change: &NodeChange, records: &Snapshot) -> bool {
             !has(records, old) || drain.is_some_and(|drain| drain.to == new.0)
         }
         // Either may be over by now.
-        NodeChange::EvenOut => true,
-        NodeChange::StopEvenOut => records.evening == 0,
+        NodeChange::Rebalance => true,
+        NodeChange::StopRebalance => records.rebalance_moves == 0,
     }
 }
 
