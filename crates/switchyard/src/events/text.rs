@@ -244,7 +244,7 @@ fn nodes(kind: &Kind) -> Option<String> {
         Kind::NodeDraining { node } => format!("The copies on node {} move to other nodes.", node.0),
         Kind::NodeDrained { node } => format!("Node {} has no copies any more.", node.0),
         Kind::NodeRemoved { node } => format!("Node {} belongs to the rack no more.", node.0),
-        Kind::RoomEvened {} => "Free room is as even over the nodes as moves can make it.".to_owned(),
+        Kind::Rebalanced {} => "Free room is as even over the nodes as moves can make it.".to_owned(),
         _ => return None,
     })
 }
