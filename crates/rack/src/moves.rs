@@ -13,7 +13,8 @@
 //!   before.
 //! - At most [`Sight::moves_max`] moves are under way in a rack.
 //! - Room is evened out by one move at a time, when nothing else changes. Each takes a vSSD to a node that has at least as
-//!   much free afterwards as the one it comes from. A number of moves bounds the whole.
+//!   much free afterwards as the one it comes from. A number of moves bounds the whole. Of equal moves one is chosen that
+//!   spreads primaries.
 
 use crate::nodes::Moving;
 use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
@@ -228,7 +229,8 @@ fn rebalance(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
     }
 }
 
-/// The move between the nodes whose room differs most: a set, its vSSD that moves, and where to.
+/// The move between the nodes whose room differs most: a set, its vSSD that moves, and where to. Of equals the first that
+/// evens the primaries out, too.
 fn best_move(
     records: &Snapshot,
     rooms: &Rooms,
@@ -238,16 +240,25 @@ fn best_move(
     for &at in places {
         let set = set(records, at);
         for site in rooms.sites().filter(|site| rooms.fits(records, set, site.node)) {
-            for old in &set.replicas {
+            for (place, old) in set.replicas.iter().enumerate() {
                 let (from, to) = (rooms.free(set, old.node), rooms.free(set, site.node));
                 let gap = to.saturating_sub(from);
-                if gap >= 2 * taken(set) && best.is_none_or(|(most, _)| gap > most) {
-                    best = Some((gap, (at, old.vssd, site.node)));
+                let leads_more = primaries_on(records, old.node) > primaries_on(records, site.node);
+                let score = (gap, (place == 0) == leads_more);
+                if gap >= 2 * taken(set) && best.is_none_or(|(most, _)| score > most) {
+                    best = Some((score, (at, old.vssd, site.node)));
                 }
             }
         }
     }
     best.map(|(_, found)| found)
+}
+
+/// Sets whose writes a node orders.
+fn primaries_on(records: &Snapshot, node: u8) -> usize {
+    let sets = records.served().flat_map(|volume| &volume.sets);
+    let primaries = sets.filter_map(|set| set.replicas.first());
+    primaries.filter(|primary| primary.node == node).count()
 }
 
 /// Nodes that were replaced, and have no copies any more, belong to the rack no more.

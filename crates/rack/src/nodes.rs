@@ -134,7 +134,8 @@ impl Snapshot {
             }
         }
         self.removed.retain(|removed| *removed != id);
-        self.nodes.push(NodeRecord { id, addr });
+        let place = self.nodes.partition_point(|known| known.id < id);
+        self.nodes.insert(place, NodeRecord { id, addr });
         Ok(())
     }
 

@@ -329,6 +329,12 @@ fn room_is_evened_out_one_move_at_a_time_and_then_nothing_moves() {
     assert_eq!(world.records.rebalance_moves, 0);
     let loads = world.loads();
     assert!(loads.iter().all(|load| (3..=4).contains(load)), "{loads:?}");
+    let sets = world.records.volumes.iter().flat_map(|volume| &volume.sets);
+    let primaries: Vec<u8> = sets.map(|set| set.replicas[0].node).collect();
+    let most = (1..=3)
+        .map(|node| primaries.iter().filter(|on| **on == node).count())
+        .max();
+    assert!(most.is_some_and(|most| most <= 3), "{primaries:?}");
     assert!(world.has_told(|kind| *kind == Kind::Rebalanced {}));
     assert!(!world.look() && !world.look());
 }
