@@ -159,6 +159,7 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         vssd: 3,
         node: 3,
         replaces: 1,
+        moves: false,
     });
     world.gateway.change_sets(world.now, &record);
     assert_eq!(world.asks(), [(3, Op::Open, Some(Intent::Prepare))], "made first");
@@ -181,6 +182,7 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         vssd: 1,
         node: 1,
         was_primary: true,
+        moves: false,
     });
     world.gateway.change_sets(world.now, &record);
     world.zero();
@@ -214,6 +216,7 @@ fn grown_and_changing() -> VolumeRecord {
         vssd: 3,
         node: 3,
         replaces: 1,
+        moves: false,
     });
     record
 }
@@ -252,6 +255,7 @@ fn moved_copy(generation: u32) -> VolumeRecord {
         vssd: 1,
         node: 1,
         was_primary: true,
+        moves: false,
     });
     record
 }

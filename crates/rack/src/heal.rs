@@ -551,7 +551,7 @@ impl Heal {
             && !self.roll(left.node).is_some_and(has_failed)
     }
 
-    /// The room of the nodes. What they have been given just now, they do not know yet.
+    /// The room of the nodes, without what the records have given them and they do not know of yet.
     fn rooms(&self, now: Instant, records: &Snapshot) -> Rooms {
         let site = |(&id, node): (&u8, &Node)| {
             let is_open = node.takes_copies(now, &self.rules);

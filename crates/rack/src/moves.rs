@@ -23,7 +23,7 @@ use base::event::Kind;
 use base::{NodeId, VolumeId, VssdId};
 use thiserror::Error;
 
-/// What there is to see of the rack beside its records.
+/// The rack, as far as its records do not tell.
 pub struct Sight<'a> {
     /// Room of the nodes.
     pub rooms: &'a mut Rooms,

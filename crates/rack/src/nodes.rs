@@ -1,6 +1,6 @@
 //! The nodes of a running rack: adding, draining, replacing and removing them, as far as the records go.
 //!
-//! What a person wants of a node is noted in the [`Snapshot`], and [`crate::moves`] does it, whichever gateway serves.
+//! The [`Snapshot`] notes what a person wants of a node. [`crate::moves`] does it, beside whichever gateway serves.
 
 use crate::registry::{DrainRecord, NodeRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use base::limits::REPLICAS_MAX;
@@ -160,7 +160,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// A node may have copies again. What moves already moves on.
+    /// A node may have copies again. Moves that have begun go on.
     pub fn stop_drain(&mut self, node: u8) -> Result<(), NodeError> {
         self.check_known(node)?;
         self.drain_of(node).ok_or(NodeError::NotDraining(node))?;

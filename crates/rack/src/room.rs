@@ -48,7 +48,7 @@ pub fn taken(set: &SetRecord) -> u32 {
 }
 
 impl Rooms {
-    /// Of these nodes.
+    /// The room of these nodes.
     pub fn new(sites: impl IntoIterator<Item = Site>) -> Self {
         Self(sites.into_iter().collect())
     }

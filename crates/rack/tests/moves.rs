@@ -60,7 +60,8 @@ impl World {
     fn new(nodes: u8, volumes: &[&[&[u8]]]) -> Self {
         let mut records = Snapshot::default();
         for node in 1..=nodes {
-            records.add_node(NodeId(node), addr(node)).unwrap();
+            let added = records.add_node(NodeId(node), addr(node));
+            added.expect("no other node has its number or address");
         }
         for (id, sets) in (1..).zip(volumes) {
             let record = volume(id, &mut records.next_vssd, sets);
@@ -126,7 +127,7 @@ impl World {
         let records = self.records.clone();
         let away = self.away.clone();
         let state = |id, set: usize| {
-            let set = &records.volume_of(id).unwrap().sets[set];
+            let set = &records.volume_of(id).expect("it was asked for").sets[set];
             let left = set.leaving.map(|leaving| leaving.node);
             match set.joining.map(|joining| joining.node) {
                 Some(node) if !away.contains(&node) => ChangeState::Joined,

@@ -252,19 +252,12 @@ impl Commands {
                 Some((name.clone(), 0, Command::Delete { name }))
             }
             Wish::Exchange => {
-                let vssds: Vec<VssdId> = candidates(true)
-                    .iter()
-                    .flat_map(|record| &record.sets)
+                let found = candidates(true);
+                let sets = found.iter().flat_map(|record| &record.sets);
+                let vssds: Vec<VssdId> = sets
                     .flat_map(|set| set.replicas.iter().map(|replica| VssdId(replica.vssd)))
                     .collect();
-                let count = vssds.len().max(1) as u64;
-                let fits = |(a, b): &(VssdId, VssdId)| stored.clone().plan_exchange(*a, *b).is_ok();
-                let mut tries = (0..TRIES).filter_map(|_| {
-                    let a = vssds.get(self.rng.below(count) as usize)?;
-                    Some((*a, *vssds.get(self.rng.below(count) as usize)?))
-                });
-                let (a, b) = tries.find(fits)?;
-                self.exchanges.push((a, b));
+                let (a, b) = self.draw_pair(&vssds, stored)?;
                 Some((String::new(), 0, Command::Exchange { a, b }))
             }
             Wish::Copies { replicas } => {
@@ -275,6 +268,19 @@ impl Commands {
             }
             wish => Some((String::new(), 0, Command::ChangeNodes(self.change_of(wish)?))),
         }
+    }
+
+    /// Two vSSDs that can exchange places.
+    fn draw_pair(&mut self, vssds: &[VssdId], stored: &Snapshot) -> Option<(VssdId, VssdId)> {
+        let count = vssds.len().max(1) as u64;
+        let fits = |(a, b): &(VssdId, VssdId)| stored.clone().plan_exchange(*a, *b).is_ok();
+        let mut tries = (0..TRIES).filter_map(|_| {
+            let a = vssds.get(self.rng.below(count) as usize)?;
+            Some((*a, *vssds.get(self.rng.below(count) as usize)?))
+        });
+        let pair = tries.find(fits)?;
+        self.exchanges.push(pair);
+        Some(pair)
     }
 
     fn change_of(&self, wish: Wish) -> Option<NodeChange> {

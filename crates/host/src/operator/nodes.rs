@@ -39,7 +39,7 @@ impl Nodes {
         }
     }
 
-    /// What there is to tell when it is noted. Who comes and goes is told by every gateway.
+    /// The event of its being noted. Every gateway tells by itself which nodes come and go.
     pub fn told(&self) -> Option<Kind> {
         match self.change {
             NodeChange::Drain(node) | NodeChange::Replace { old: node, .. } => {

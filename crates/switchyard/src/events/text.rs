@@ -237,7 +237,7 @@ fn gateway(kind: &Kind) -> Option<String> {
     })
 }
 
-/// What the control plane tells of nodes.
+/// Events of the control plane about nodes.
 fn nodes(kind: &Kind) -> Option<String> {
     Some(match *kind {
         Kind::NodeAdded { node } => format!("Node {} belongs to the rack from now on.", node.0),
