@@ -4,7 +4,7 @@ use base::{Duration, NodeId, Rng};
 use rack::heal::Rules;
 use rack::registry::{Durability, SetRecord, Snapshot};
 use sim::client::{LoadSpec, Pace, Shape};
-use sim::commands::Wish;
+use sim::commands::{Counts, Wish};
 use sim::operators::Control;
 use sim::rack::{Failover, Layout, RackFleet, RackHost, RackOptions};
 use sim::run::{Fault, Outcome, Run, RunSpec};
@@ -95,6 +95,7 @@ struct End {
     stored: Snapshot,
     moved: u32,
     has_lost_copies: bool,
+    counts: Counts,
     /// vSSDs of each node.
     vssds: Vec<usize>,
 }
@@ -118,16 +119,12 @@ fn run(gateways: u32, seed: u64, plan: Vec<(u64, Wish)>, change: impl FnOnce(&mu
         telling.for_each(|event| println!("{event}"));
     }
     assert_eq!(outcome.violations, [], "seed {seed}: {stored:?}");
-    let counts = operators.counts();
-    assert_eq!(counts.impossible, 0, "seed {seed}: {counts:?}");
-    if counts.unanswered == 0 && gateways == 1 {
-        assert_eq!(counts.refused, 0, "seed {seed}: {counts:?}");
-    }
     let mut sets = stored.volumes.iter().flat_map(|volume| &volume.sets);
     assert!(sets.all(SetRecord::is_whole), "seed {seed}: {stored:?}");
     End {
         moved: operators.moved(),
         has_lost_copies: operators.have_lost_copies(),
+        counts: operators.counts(),
         outcome,
         stored,
         vssds,
@@ -138,6 +135,12 @@ fn run(gateways: u32, seed: u64, plan: Vec<(u64, Wish)>, change: impl FnOnce(&mu
 fn calmly(seed: u64, plan: Vec<(u64, Wish)>) -> End {
     let end = run(1, seed, plan, |spec| spec.errors_are_violations = true);
     assert!(!end.has_lost_copies, "seed {seed}");
+    let counts = end.counts;
+    assert_eq!(
+        (counts.impossible, counts.refused),
+        (0, 0),
+        "seed {seed}: {counts:?}"
+    );
     let latencies = &end.outcome.latencies;
     let took = latencies.read.max().max(latencies.write.max()) / MILLISECOND;
     assert!(took <= 100, "seed {seed}: a request took {took} ms");
@@ -255,6 +258,42 @@ fn a_drain_survives_whatever_happens() {
     }
     println!("{moved} moved");
     assert!(moved > 40);
+}
+
+/// The same, while nodes come and go and volumes get more copies and fewer.
+#[test]
+fn changes_of_nodes_and_copies_survive_whatever_happens() {
+    let mut all = Counts::default();
+    let mut moved = 0;
+    for seed in seeds(40) {
+        let mut rng = Rng::new(!seed);
+        let gateways = 1 + (seed % 2) as u32;
+        let (plan, faults) = (plan(&mut rng), faults(&mut rng, gateways));
+        println!("seed {seed}, {gateways} gateways: {plan:?} {faults:?}");
+        let end = run(gateways, seed, plan, |spec| spec.faults = faults);
+        all.refused += end.counts.refused;
+        all.unanswered += end.counts.unanswered;
+        moved += end.moved;
+    }
+    println!("{moved} moved, {all:?}");
+    assert!(moved > 40);
+}
+
+/// A node that goes is back in the end: volumes of three copies need three nodes.
+fn plan(rng: &mut Rng) -> Vec<(u64, Wish)> {
+    let node = node(rng.below(100));
+    let at = |rng: &mut Rng, from: u64, to: u64| rng.between(from * SECOND, to * SECOND);
+    let copies = |rng: &mut Rng| Wish::Copies {
+        replicas: rng.between(1, 4) as u8,
+    };
+    vec![
+        (at(rng, 1, 2), Wish::Drain(node)),
+        (at(rng, 2, 6), copies(rng)),
+        (at(rng, 4, 7), Wish::Remove(node)),
+        (at(rng, 2, 8), copies(rng)),
+        (at(rng, 8, 9), Wish::StopDrain(node)),
+        (at(rng, 9, 10), Wish::Add(node)),
+    ]
 }
 
 fn faults(rng: &mut Rng, gateways: u32) -> Vec<(u64, Fault)> {
