@@ -183,6 +183,7 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         node: 1,
         was_primary: true,
         moves: false,
+        surplus: false,
     });
     world.gateway.change_sets(world.now, &record);
     world.zero();
@@ -256,6 +257,7 @@ fn moved_copy(generation: u32) -> VolumeRecord {
         node: 1,
         was_primary: true,
         moves: false,
+        surplus: false,
     });
     record
 }

@@ -166,6 +166,7 @@ impl Snapshot {
                 node: joining.node,
                 was_primary: false,
                 moves: false,
+                surplus: false,
             });
             any = true;
         }

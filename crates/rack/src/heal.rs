@@ -65,6 +65,8 @@ impl Default for Rules {
 
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
 const ASKS_UNANSWERED: u32 = 4;
+/// A node with more unanswered questions than this takes no part in moves: it may be about to be lost.
+const ANSWERS_LATE: u32 = 1;
 /// A vSSD must be missing, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
@@ -578,7 +580,11 @@ impl Heal {
             next,
             &mut moves::Sight {
                 rooms,
-                is_well: &|replica| self.is_well(replica) && self.serves(replica),
+                is_well: &|replica| {
+                    let node = self.nodes.get(&replica.node);
+                    let answers = node.is_some_and(|node| node.unanswered <= ANSWERS_LATE);
+                    answers && self.is_well(replica) && self.serves(replica)
+                },
                 is_fresh: self.nodes.values().all(is_fresh),
                 moves_max: self.rules.moves_max,
             },

@@ -78,6 +78,9 @@ pub struct LeavingRecord {
     /// It goes by itself: it has moved, or its set is to have fewer copies. Else it is part of an exchange.
     #[serde(default, skip_serializing_if = "is_false")]
     pub moves: bool,
+    /// Its set is to have fewer copies, and nothing takes its place.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub surplus: bool,
 }
 
 /// Replicas of one part of a volume. The first is the primary: it orders the writes.
@@ -171,6 +174,7 @@ impl SetRecord {
             node: old.node,
             was_primary: place == 0,
             moves: joining.moves,
+            surplus: false,
         });
     }
 

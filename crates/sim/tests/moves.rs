@@ -257,7 +257,7 @@ fn a_drain_survives_whatever_happens() {
         }
     }
     println!("{moved} moved");
-    assert!(moved > 40);
+    assert!(u64::from(moved) > seeds(40).count() as u64);
 }
 
 /// The same, while nodes come and go and volumes get more copies and fewer.
@@ -265,7 +265,8 @@ fn a_drain_survives_whatever_happens() {
 fn changes_of_nodes_and_copies_survive_whatever_happens() {
     let mut all = Counts::default();
     let mut moved = 0;
-    for seed in seeds(40) {
+    // Seed 1248: a copy was given up though the node of the other one had just crashed.
+    for seed in seeds(40).chain([1248]) {
         let mut rng = Rng::new(!seed);
         let gateways = 1 + (seed % 2) as u32;
         let (plan, faults) = (plan(&mut rng), faults(&mut rng, gateways));
@@ -276,7 +277,7 @@ fn changes_of_nodes_and_copies_survive_whatever_happens() {
         moved += end.moved;
     }
     println!("{moved} moved, {all:?}");
-    assert!(moved > 40);
+    assert!(u64::from(moved) > seeds(40).count() as u64);
 }
 
 /// A node that goes is back in the end: volumes of three copies need three nodes.

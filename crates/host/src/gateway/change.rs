@@ -12,7 +12,8 @@
 //! 4. `Secure`, if the set keeps one copy and its place is taken over: nothing is changed any more, and the new vSSD flushes
 //!    what it holds. It may have crashed since it joined, and then pulls everything once more before it answers: the old
 //!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
-//!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved.
+//!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved. The same
+//!    goes before a copy that the set is not to have any more: all that stay flush.
 //! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
@@ -23,7 +24,7 @@
 
 use super::control::{Control, Owner};
 use super::flight::Flight;
-use super::step::{Change, Step, departed, has_new_primary, undecided};
+use super::step::{Change, Step, departed, has_new_primary, pauses, undecided};
 use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
@@ -186,11 +187,14 @@ impl Changes {
     }
 }
 
-/// True if the only vSSD of a set has flushed. The other one's word does not count: its medium may have failed.
+/// True if the vSSDs that stay have flushed. The word of the one that leaves does not count: its medium may have failed.
 fn is_secure(flight: &Flight, change: &Change) -> bool {
-    let index = flight.find(change.volume);
-    let new = index.map(|index| flight.volumes[index].record.sets[change.set].replicas[0].vssd);
-    new.is_some_and(|new| !flight.control.awaits(change.owner(), VssdId(new)))
+    let Some(index) = flight.find(change.volume) else {
+        return false;
+    };
+    let stay = &flight.volumes[index].record.sets[change.set].replicas;
+    let mut stay = stay.iter().map(|replica| VssdId(replica.vssd));
+    stay.all(|vssd| !flight.control.awaits(change.owner(), vssd))
 }
 
 /// Changes of a step here, and its requests to nodes.
@@ -202,7 +206,7 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             flight.set(index, number).joined = record.joining.map(|joining| VssdId(joining.vssd));
         }
         Step::Secure(leaving) | Step::Retire(leaving) => {
-            flight.set(index, number).taking_over |= leaving.was_primary;
+            flight.set(index, number).taking_over |= pauses(leaving);
         }
         Step::Settle => {
             flight.set(index, number).taking_over |= has_new_primary(&record);
