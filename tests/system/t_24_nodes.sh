@@ -38,7 +38,7 @@ done
 gateway
 
 fio --name=verified --ioengine=nbd --uri="$URI" --rw=randrw --bs=4k --iodepth=8 --size=48M --io_size=100G \
-    --rate_iops=2000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --output="$work/fio" &
+    --rate_iops=2000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --verify_state_save=0 --output="$work/fio" &
 load=$!
 at_end "kill -9 $load 2>/dev/null"
 sleep 2
