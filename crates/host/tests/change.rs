@@ -218,9 +218,11 @@ fn a_copy_too_many_goes_when_the_others_have_flushed_and_nothing_is_written_befo
         surplus: true,
     });
     world.gateway.change_sets(world.now, &record);
-    world.zero();
     let serve = |vssd| (vssd, Op::Open, Some(Intent::Serve));
     let flush = |vssd| (vssd, Op::Flush, None);
+    assert_eq!(world.asks(), [flush(1)], "while clients go on");
+    world.answer(1);
+    world.zero();
     assert_eq!(world.asks(), [serve(1), flush(1), serve(2), flush(2)]);
     world.say(2, Op::Open, Code::SoftOrOk);
     world.say(2, Op::Flush, Code::SoftOrOk);

@@ -13,7 +13,8 @@
 //!    what it holds. It may have crashed since it joined, and then pulls everything once more before it answers: the old
 //!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
 //!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved. The same
-//!    goes before a copy that the set is not to have any more: all that stay flush.
+//!    goes before a copy that the set is not to have any more: all that stay flush. They do so once before (`Ease`), while
+//!    clients go on, so that writes wait for little.
 //! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
@@ -56,7 +57,7 @@ impl Changes {
             let change = Change {
                 volume: id,
                 set: number,
-                step: Step::first(set),
+                step: Step::first_of_open(set),
                 // Who is asked to open the volume would be asked for a membership of before.
                 resumed: flight.control.cancel_some(Owner::Volume(id), &members),
             };
@@ -171,6 +172,7 @@ impl Changes {
                 Step::Create => Step::Join,
                 Step::Join => Step::Flush,
                 Step::Flush | Step::Joined => Step::Joined,
+                Step::Ease(leaving) => Step::Secure(leaving),
                 Step::Secure(leaving) => Step::Retire(leaving),
                 Step::Retire(_) => Step::Settle,
                 Step::Settle => {
@@ -214,7 +216,7 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             let new = replicas.map(|replica| VssdId(replica.vssd)).collect();
             flight.replace(now, index, number, &departed(&record), new);
         }
-        Step::Create | Step::Join | Step::Joined => {}
+        Step::Create | Step::Join | Step::Joined | Step::Ease(_) => {}
     }
     ask(now, &mut flight.control, &record, change);
 }
@@ -232,6 +234,12 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
             }
         }
         (Step::Flush, Some(joining)) => control.flush(now, owner, joining),
+        (Step::Ease(_), _) => {
+            for replica in &set.replicas {
+                control.flush(now, owner, (VssdId(replica.vssd), NodeId(replica.node)));
+            }
+            control.insist(owner);
+        }
         (Step::Secure(leaving), _) => {
             let before = undecided(set, leaving);
             for member in before.vssds() {

@@ -11,6 +11,7 @@ pub(super) enum Step {
     Join,
     Flush,
     Joined,
+    Ease(LeavingRecord),
     Secure(LeavingRecord),
     Retire(LeavingRecord),
     Settle,
@@ -40,6 +41,16 @@ impl Step {
             (None, Some(leaving)) if needs_others(set, leaving) => Self::Secure(leaving),
             (None, Some(leaving)) => Self::Retire(leaving),
             (None, None) => Self::Settle,
+        }
+    }
+}
+
+impl Step {
+    /// The first step while clients go on.
+    pub fn first_of_open(set: &SetRecord) -> Self {
+        match Self::first(set) {
+            Self::Secure(leaving) if leaving.surplus => Self::Ease(leaving),
+            first => first,
         }
     }
 }
