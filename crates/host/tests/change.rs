@@ -160,6 +160,7 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         vssd: 3,
         node: 3,
         replaces: 1,
+        moves: false,
     });
     world.gateway.change_sets(world.now, &record);
     assert_eq!(world.asks(), [(3, Op::Open, Some(Intent::Prepare))], "made first");
@@ -182,6 +183,8 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         vssd: 1,
         node: 1,
         was_primary: true,
+        moves: false,
+        surplus: false,
     });
     world.gateway.change_sets(world.now, &record);
     world.zero();
@@ -200,6 +203,41 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
     assert_eq!(world.state(), ChangeState::Done);
 }
 
+/// Bug: the copy was deleted at once, and the node of the other one had just lost its memory. Fix: the others flush first.
+#[test]
+fn a_copy_too_many_goes_when_the_others_have_flushed_and_nothing_is_written_before() {
+    let mut world = World::new();
+    let mut record = record();
+    let set = &mut record.sets[0];
+    (set.generation, set.copies) = (1, 1);
+    let ReplicaRecord { vssd, node } = set.replicas.pop().expect("it has two");
+    set.leaving = Some(LeavingRecord {
+        vssd,
+        node,
+        was_primary: false,
+        moves: true,
+        surplus: true,
+    });
+    world.gateway.change_sets(world.now, &record);
+    let serve = |vssd| (vssd, Op::Open, Some(Intent::Serve));
+    let flush = |vssd| (vssd, Op::Flush, None);
+    assert_eq!(world.asks(), [flush(1)], "while clients go on");
+    world.answer(1);
+    world.zero();
+    assert_eq!(world.asks(), [serve(1), flush(1), serve(2), flush(2)]);
+    world.say(2, Op::Open, Code::SoftOrOk);
+    world.say(2, Op::Flush, Code::SoftOrOk);
+    world.say(1, Op::Open, Code::SoftOrOk);
+    assert_eq!(world.asks(), [flush(1)]);
+    world.say(1, Op::Flush, Code::SoftOrOk);
+    assert_eq!(world.asks(), [(2, Op::Delete, None)]);
+    world.answer(2);
+    assert_eq!(world.asks(), [serve(1)]);
+    world.answer(1);
+    assert_eq!(world.asks(), [(1, Op::Zero, None)]);
+    assert_eq!(world.state(), ChangeState::Done);
+}
+
 /// A volume that has grown by vSSDs 4 and 5, and whose vSSD 3 joins.
 fn grown_and_changing() -> VolumeRecord {
     let mut record = record();
@@ -215,6 +253,7 @@ fn grown_and_changing() -> VolumeRecord {
         vssd: 3,
         node: 3,
         replaces: 1,
+        moves: false,
     });
     record
 }
@@ -253,6 +292,8 @@ fn moved_copy(generation: u32) -> VolumeRecord {
         vssd: 1,
         node: 1,
         was_primary: true,
+        moves: false,
+        surplus: false,
     });
     record
 }

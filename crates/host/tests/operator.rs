@@ -4,18 +4,23 @@
 
 use base::{Addr, Duration, Instant, Machine, NodeId, Pool, VssdId};
 use host::operator::{
-    Command, Done, Input, NewVolume, Operator, OperatorConfig, Output, Refusal, RegistryCall, Role, carry_out,
+    Command, Done, Input, NewVolume, NodeChange, Operator, OperatorConfig, Output, Refusal, RegistryCall,
+    Role, carry_out,
 };
 use host::{Gateway, GatewayConfig};
 use rack::control::{NodeStatus, Open};
+use rack::nodes::NodeError;
 use rack::placement::Isolation;
 use rack::registry::{Durability, RegistryError, SetRecord, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
 const TOR: Addr = Addr::new([10, 0, 0, 1], 1);
 const GATEWAY: Addr = Addr::new([10, 0, 2, 1], 1);
 const NODES: u8 = 4;
+/// A node that the rack does not have at first.
+const SPARE: u8 = 5;
 const PAGES_PER_CHANNEL: u32 = 100;
 /// Longer than any command waits for nodes.
 const LONG: Duration = Duration::from_secs(60);
@@ -41,6 +46,10 @@ struct FakeNode {
     vssds: BTreeSet<u32>,
     refuses_new: bool,
     is_silent: bool,
+    /// The number that it says to have, if another one.
+    number: Option<u8>,
+    /// The racks of which it says to have vSSDs.
+    racks: Vec<Uuid>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +112,7 @@ impl Rack {
             operator,
             stored: Snapshot::default(),
             late: None,
-            nodes: (1..=NODES).map(|id| (id, FakeNode::default())).collect(),
+            nodes: (1..=SPARE).map(|id| (id, FakeNode::default())).collect(),
             plan,
             outputs: 0,
             stores: 0,
@@ -111,6 +120,16 @@ impl Rack {
             replies: BTreeMap::new(),
             broken: None,
         }
+    }
+
+    /// The rack has so many nodes.
+    fn found(&mut self, nodes: u8) {
+        for id in 1..=nodes {
+            let added = self.stored.add_node(NodeId(id), node_addr(id));
+            added.expect("each has a number and an address of its own");
+        }
+        self.stored.epoch += 1;
+        self.crash();
     }
 
     fn crash(&mut self) {
@@ -193,7 +212,8 @@ impl Rack {
             return Some(Packet::bare(reply));
         }
         let status = NodeStatus {
-            node: id,
+            node: node.number.unwrap_or(id),
+            racks: node.racks.clone(),
             free_channels: 16 - node.vssds.len() as u32,
             pages_per_channel: PAGES_PER_CHANNEL,
             ..NodeStatus::default()
@@ -323,6 +343,14 @@ impl Rack {
         if known != there {
             fail(format!("the registry has {known:?}, the nodes have {there:?}"));
         }
+        let recorded = self.stored.nodes.iter().map(|node| node.id);
+        let named = self.gateway.nodes().iter().map(|node| node.node.0);
+        if !self.stored.nodes.is_empty() && !recorded.eq(named) {
+            fail(format!(
+                "the gateway does not know the nodes {:?}",
+                self.stored.nodes
+            ));
+        }
         if self.stored.exchanging().next().is_some() || !self.stored.growing.is_empty() {
             fail(format!("half a change is left: {:?}", self.stored));
         }
@@ -369,15 +397,30 @@ enum Scenario {
     Resize,
     Delete,
     Exchange,
+    Replicate,
+    AddNode,
+    DrainNode,
+    RemoveNode,
 }
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 9] = [
     Scenario::Create,
     Scenario::ResizeInPlace,
     Scenario::Resize,
     Scenario::Delete,
     Scenario::Exchange,
+    Scenario::Replicate,
+    Scenario::AddNode,
+    Scenario::DrainNode,
+    Scenario::RemoveNode,
 ];
+
+fn add_node(id: u8) -> Command {
+    Command::ChangeNodes(NodeChange::Add {
+        nodes: vec![(NodeId(id), node_addr(id))],
+        rebalances: false,
+    })
+}
 
 fn places(stored: &Snapshot) -> Vec<Vec<u8>> {
     let sets = stored.volumes.iter().flat_map(|volume| &volume.sets);
@@ -399,8 +442,12 @@ fn pair(stored: &Snapshot) -> (VssdId, VssdId) {
 /// Runs a scenario; returns the rack at its end, and what was promised and is not so.
 fn run(scenario: Scenario, plan: Plan) -> (Rack, Result<(), String>) {
     let mut rack = Rack::new(Plan::default());
+    rack.found(NODES);
     for (id, name) in [(1, "a"), (2, "b")] {
         assert!(matches!(rack.command(id, new_volume(name)), Some(Ok(_))));
+    }
+    if scenario == Scenario::RemoveNode {
+        assert!(matches!(rack.command(9, add_node(SPARE)), Some(Ok(_))));
     }
     let before = rack.stored.clone();
     (rack.outputs, rack.stores, rack.plan) = (0, 0, plan);
@@ -413,6 +460,13 @@ fn run(scenario: Scenario, plan: Plan) -> (Rack, Result<(), String>) {
             let (a, b) = pair(&rack.stored);
             Command::Exchange { a, b }
         }
+        Scenario::Replicate => Command::Replicate {
+            name: "a".into(),
+            replicas: 3,
+        },
+        Scenario::AddNode => add_node(SPARE),
+        Scenario::DrainNode => Command::ChangeNodes(NodeChange::Drain(NodeId(1))),
+        Scenario::RemoveNode => Command::ChangeNodes(NodeChange::Remove(NodeId(SPARE))),
     };
     if scenario == Scenario::ResizeInPlace {
         // There is room behind the volume's end.
@@ -446,12 +500,21 @@ fn kept(
     let (old, new) = (places(before), places(stored));
     let moved = old.iter().flatten().zip(new.iter().flatten());
     let moved = moved.filter(|(old, new)| old != new).count();
+    let has_spare = stored.has_node(SPARE);
     let is_kept = match scenario {
         Scenario::Create => created || !done,
         Scenario::ResizeInPlace => size == Some((VOLUME_PAGES - 1) * 4096) || !done,
         Scenario::Resize => size == Some(3 * VOLUME_PAGES * 4096) || !done,
         Scenario::Delete => size.is_none() || !done,
         Scenario::Exchange => moved == 2 || moved == 0 && !done,
+        Scenario::Replicate => {
+            let sets = stored.volume("a").map(|volume| &volume.sets);
+            let wanted: BTreeSet<usize> = sets.into_iter().flatten().map(SetRecord::wanted).collect();
+            wanted == [3].into() || wanted == [2].into() && !done
+        }
+        Scenario::AddNode => has_spare || !done,
+        Scenario::DrainNode => stored.drain_of(1).is_some() || !done,
+        Scenario::RemoveNode => !has_spare || !done,
     };
     if is_kept {
         Ok(())
@@ -630,6 +693,70 @@ fn commands_are_refused_with_their_reason() {
         assert!(text.contains(reason), "{text}");
     }
     assert_eq!(rack.stored.epoch, epoch, "nothing was stored");
+}
+
+#[test]
+fn a_stranger_is_not_added() {
+    for stranger in 0..2 {
+        let mut rack = Rack::new(Plan::default());
+        rack.stored.rack = Uuid::from_u128(1);
+        rack.found(NODES);
+        let spare = rack.nodes.get_mut(&SPARE).expect("it is there");
+        match stranger {
+            0 => spare.number = Some(9),
+            _ => spare.racks = vec![Uuid::from_u128(2)],
+        }
+        let answer = rack.command(1, add_node(SPARE)).expect("it was answered");
+        let text = answer.expect_err("it is a stranger").to_string();
+        let reason = ["has the number 9", "belong to another rack"][stranger];
+        assert!(text.contains(reason), "{text}");
+        assert!(!rack.stored.has_node(SPARE), "{:?}", rack.stored);
+        // One that is not there yet is added all the same.
+        rack.nodes.insert(SPARE, FakeNode::default());
+        rack.nodes.get_mut(&SPARE).expect("it is there").is_silent = true;
+        assert!(matches!(
+            rack.command(2, add_node(SPARE)),
+            Some(Ok(Done::Nodes(_)))
+        ));
+        rack.settle();
+        assert_eq!(rack.broken, None);
+    }
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_that_is_drained_and_one_with_copies_is_not_removed() {
+    let mut rack = Rack::new(Plan::default());
+    rack.found(3);
+    let drain = |node| Command::ChangeNodes(NodeChange::Drain(NodeId(node)));
+    assert!(matches!(rack.command(1, drain(2)), Some(Ok(Done::Noted))));
+    assert!(matches!(rack.command(2, new_volume("a")), Some(Ok(_))));
+    assert!(rack.nodes[&2].vssds.is_empty(), "{:?}", rack.stored);
+    let refused = |answer: Option<Result<Done, Refusal>>| answer.and_then(Result::err);
+    let few = refused(rack.command(3, drain(1)));
+    assert!(
+        matches!(few, Some(Refusal::Nodes(NodeError::TooFew { .. }))),
+        "{few:?}"
+    );
+    let remove = |node| Command::ChangeNodes(NodeChange::Remove(NodeId(node)));
+    assert!(matches!(rack.command(4, remove(2)), Some(Ok(Done::Noted))));
+    rack.command(5, add_node(4));
+    rack.command(6, add_node(SPARE));
+    let held = refused(rack.command(7, remove(1)));
+    assert!(
+        matches!(held, Some(Refusal::Nodes(NodeError::HasMembers { node: 1, .. }))),
+        "{held:?}"
+    );
+    rack.nodes.get_mut(&1).expect("it is there").is_silent = true;
+    let held = refused(rack.command(8, remove(1)));
+    assert!(
+        matches!(held, Some(Refusal::Nodes(NodeError::NotRebuilt { node: 1, .. }))),
+        "{held:?}"
+    );
+    let copies = Command::Replicate {
+        name: "a".into(),
+        replicas: 3,
+    };
+    assert!(matches!(rack.command(9, copies), Some(Ok(_))));
 }
 
 #[test]

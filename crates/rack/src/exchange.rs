@@ -13,9 +13,10 @@
 //! Each of these makes a new generation of the sets' membership, so that nothing that was sent under an earlier one has an
 //! effect.
 //!
-//! A vSSD that joins to restore a set's redundancy is the business of [`crate::heal`], and is left alone here.
+//! A vSSD that joins to restore a set's redundancy, or moves by itself, is the business of [`crate::heal`], and is left
+//! alone here.
 
-use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use crate::registry::{JoiningRecord, LeavingRecord, SetRecord, Snapshot, VolumeRecord};
 use base::{VolumeId, VssdId};
 use thiserror::Error;
 use wire::rack::Code;
@@ -44,6 +45,9 @@ pub enum ExchangeError {
     /// Its channels are shared.
     #[error("vSSD {0} is software-isolated: only vSSDs with channels of their own exchange their nodes")]
     Shared(u32),
+    /// One of the nodes is to have no copies any more.
+    #[error("node {0} is being drained: its copies move to other nodes by themselves")]
+    Drained(u8),
     /// Another exchange has not been finished.
     #[error("another exchange is not finished: some nodes do not answer, `switchyard status` shows which")]
     Unfinished,
@@ -63,7 +67,7 @@ pub enum ChangeState {
 }
 
 fn take_joining(set: &mut SetRecord) -> Option<JoiningRecord> {
-    set.joining.take_if(|joining| !joining.heals())
+    set.joining.take_if(|joining| joining.exchanges())
 }
 
 impl Snapshot {
@@ -84,9 +88,9 @@ impl Snapshot {
         self.volumes.iter_mut().flat_map(|volume| &mut volume.sets)
     }
 
-    /// Volumes with a vSSD that joins or leaves.
+    /// Volumes with a vSSD that joins or leaves in an exchange.
     pub fn exchanging(&self) -> impl Iterator<Item = &VolumeRecord> {
-        let changes = |set: &SetRecord| set.exchanges() || set.leaving.is_some();
+        let changes = |set: &SetRecord| set.exchanges() || set.ends_exchange();
         self.volumes
             .iter()
             .filter(move |volume| volume.sets.iter().any(changes))
@@ -123,7 +127,11 @@ impl Snapshot {
         if has(at_a, node(at_b)) || has(at_b, node(at_a)) {
             return Err(ExchangeError::Collocated);
         }
-        for (vssd, at, node) in [(a, at_a, node(at_b)), (b, at_b, node(at_a))] {
+        let places = [(a, at_a, node(at_b)), (b, at_b, node(at_a))];
+        if let Some((_, _, node)) = places.iter().find(|(_, _, node)| self.goes(*node)) {
+            return Err(ExchangeError::Drained(*node));
+        }
+        for (vssd, at, node) in places {
             self.next_vssd += 1;
             let next = self.next_vssd;
             let set = &mut self.volumes[at.0].sets[at.1];
@@ -132,6 +140,7 @@ impl Snapshot {
                 vssd: next,
                 node,
                 replaces: vssd.0,
+                moves: false,
             });
         }
         Ok(())
@@ -139,26 +148,8 @@ impl Snapshot {
 
     /// The joining vSSDs take the places that they were made for.
     pub fn commit_exchange(&mut self) {
-        for set in self.sets_mut() {
-            let Some(joining) = take_joining(set) else {
-                continue;
-            };
-            let place = set
-                .replicas
-                .iter()
-                .position(|replica| replica.vssd == joining.replaces);
-            let place = place.expect("a record's own replica is replaced");
-            let new = ReplicaRecord {
-                vssd: joining.vssd,
-                node: joining.node,
-            };
-            let old = core::mem::replace(&mut set.replicas[place], new);
-            set.generation += 1;
-            set.leaving = Some(LeavingRecord {
-                vssd: old.vssd,
-                node: old.node,
-                was_primary: place == 0,
-            });
+        for set in self.sets_mut().filter(|set| set.exchanges()) {
+            set.replace();
         }
     }
 
@@ -174,6 +165,8 @@ impl Snapshot {
                 vssd: joining.vssd,
                 node: joining.node,
                 was_primary: false,
+                moves: false,
+                surplus: false,
             });
             any = true;
         }
@@ -185,7 +178,7 @@ impl Snapshot {
         let finished = |volume: &&mut VolumeRecord| volumes.contains(&volume.volume());
         let volumes = self.volumes.iter_mut().filter(finished);
         for set in volumes.flat_map(|volume| &mut volume.sets) {
-            set.leaving = None;
+            set.leaving.take_if(|leaving| !leaving.moves);
         }
     }
 }
@@ -228,7 +221,7 @@ impl Exchange {
         let volumes: Vec<VolumeId> = snapshot.exchanging().map(VolumeRecord::volume).collect();
         // Numbers grow: what a decision put in the place of the vSSD that leaves has a higher one than that.
         let made = snapshot.sets().filter_map(|set| {
-            let leaving = set.leaving?;
+            let leaving = set.leaving.filter(|leaving| !leaving.moves)?;
             let newest = set.replicas.iter().map(|replica| replica.vssd).max()?;
             (newest > leaving.vssd).then_some(newest)
         });
@@ -270,7 +263,7 @@ impl Exchange {
     ) -> Next {
         let mut states = self.volumes.iter().map(|&volume| state(volume));
         if self.is_decided(snapshot) {
-            let left = self.sets(snapshot).any(|set| set.leaving.is_some());
+            let left = self.sets(snapshot).any(SetRecord::ends_exchange);
             if left && !states.all(|state| state == ChangeState::Done) {
                 return Next::Wait;
             }
@@ -295,6 +288,7 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::ReplicaRecord;
 
     /// Two volumes of two sets of two replicas on four nodes, round robin: vSSDs 1 to 8.
     fn snapshot() -> Snapshot {

@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | `expelling` | its members learn that some are expelled, and wait until these have no lease ([`crate::lease`]) | forgotten when all have |
 //! | `joining` | a vSSD joins, and yields to the others ([`crate::replica::Replica::yield_all`]) | a replica when it holds everything durably; expelled if it cannot |
+//! | `leaving` of a move | the vSSD that has moved is deleted ([`crate::moves`]) | forgotten when it is |
 //! | neither | serves | |
 //!
 //! Rules:
@@ -22,11 +23,12 @@
 
 use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
+use crate::moves;
 use crate::registry::{JoiningRecord, ReplicaRecord, SetRecord, Snapshot};
+use crate::room::{Rooms, Site};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
-use std::collections::BTreeMap;
-use uuid::Uuid;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How patient the healing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +43,10 @@ pub struct Rules {
     pub rejoin_after: Duration,
     /// A copy that lacks for so long is made anew on another node.
     pub rebuild_after: Duration,
-    /// vSSDs that join at a time.
+    /// vSSDs that join at a time, to restore redundancy.
     pub joins_max: usize,
+    /// Members that move at a time.
+    pub moves_max: usize,
 }
 
 impl Default for Rules {
@@ -54,12 +58,15 @@ impl Default for Rules {
             rejoin_after: Duration::from_secs(1),
             rebuild_after: Duration::from_secs(60),
             joins_max: 4,
+            moves_max: 2,
         }
     }
 }
 
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
 const ASKS_UNANSWERED: u32 = 4;
+/// A node with more unanswered questions than this takes no part in moves: it may be about to be lost.
+const ANSWERS_LATE: u32 = 1;
 /// A vSSD must be missing, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
@@ -161,6 +168,10 @@ pub struct Heal {
     degraded: BTreeMap<(u32, usize), Instant>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
+    /// Nodes that were drained, as told.
+    drained: BTreeSet<u8>,
+    /// When the members of a set changed last.
+    changed_at: Instant,
     told: Vec<Kind>,
 }
 
@@ -174,6 +185,8 @@ impl Heal {
             lost: BTreeMap::new(),
             degraded: BTreeMap::new(),
             joining: BTreeMap::new(),
+            drained: BTreeSet::new(),
+            changed_at: now,
             told: Vec::new(),
         }
     }
@@ -226,15 +239,24 @@ impl Heal {
         records: &Snapshot,
         state: impl Fn(VolumeId, usize) -> ChangeState,
     ) -> Option<Snapshot> {
+        self.forget_removed(records);
         self.look(now, records);
         let mut next = records.clone();
         self.expel(now, &mut next);
         self.forget_lost(now, &mut next);
         self.settle(now, &mut next, state);
-        self.join(now, &mut next);
+        let mut rooms = self.rooms(now, &next);
+        self.join(now, &mut next, &mut rooms);
+        self.move_members(now, &mut next, &mut rooms);
         self.tidy(&mut next);
         self.note_boots(&mut next);
         (next != *records).then_some(next)
+    }
+
+    /// Nodes that belong to the rack no more are forgotten.
+    fn forget_removed(&mut self, records: &Snapshot) {
+        self.nodes.retain(|id, _| records.has_node(*id));
+        self.drained.retain(|id| records.drain_of(*id).is_some());
     }
 
     /// Judges every member.
@@ -390,9 +412,9 @@ impl Heal {
             let deletes = !is_kept(next, VolumeId(volume));
             let joining = set_mut(next, volume, index).joining;
             if let Some(joining) = joining.filter(|joining| self.is_lost(now, joining.vssd)) {
-                match joining.heals() {
-                    true => self.give_up_joining(now, next, volume, index),
-                    false => _ = next.undo_exchange(),
+                match joining.exchanges() {
+                    true => _ = next.undo_exchange(),
+                    false => self.give_up_joining(now, next, volume, index),
                 }
             }
             let set = set_mut(next, volume, index);
@@ -422,6 +444,7 @@ impl Heal {
         set.note_expelled(&[vssd], false);
         let known = self.nodes.entry(node).or_default();
         known.refused_until = Some(now + REFUSED_FOR);
+        self.changed_at = now;
         self.joining.remove(&vssd);
     }
 
@@ -433,52 +456,71 @@ impl Heal {
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
                 (set.expelling, set.leaving) = (None, None);
             }
-            let Some(joining) = set.joining.filter(JoiningRecord::heals) else {
+            let has_moved = set.leaving.is_some_and(|leaving| leaving.moves);
+            if has_moved && set.expelling.is_none() && state(volume, index) == ChangeState::Done {
+                set.leaving = None;
+                self.changed_at = now;
+            }
+            if set.joining.is_none_or(|joining| joining.exchanges()) {
                 continue;
-            };
+            }
             match state(volume, index) {
-                ChangeState::Joined => {
-                    let (vssd, node) = (joining.vssd, joining.node);
-                    set.joining = None;
-                    set.replicas.push(ReplicaRecord { vssd, node });
-                    set.generation += 1;
-                    let began = self.joining.remove(&vssd).unwrap_or(now);
-                    self.told.push(Kind::CopyJoined {
-                        volume,
-                        vssd: VssdId(vssd),
-                        took: now.since(began),
-                    });
-                }
+                ChangeState::Joined if is_kept(next, volume) => self.joined(now, next, volume, index),
                 ChangeState::Failed(..) => self.give_up_joining(now, next, volume.0, index),
-                ChangeState::Busy | ChangeState::Done => {}
+                ChangeState::Joined | ChangeState::Busy | ChangeState::Done => {}
             }
         }
     }
 
+    /// A vSSD that joins holds everything durably.
+    fn joined(&mut self, now: Instant, next: &mut Snapshot, volume: VolumeId, index: usize) {
+        let set = set_mut(next, volume.0, index);
+        let joining = set.joining.expect("it was asked just now");
+        let (vssd, node) = (joining.vssd, joining.node);
+        let began = self.joining.remove(&vssd).unwrap_or(now);
+        let took = now.since(began);
+        self.changed_at = now;
+        if joining.heals() {
+            set.joining = None;
+            set.replicas.push(ReplicaRecord { vssd, node });
+            set.generation += 1;
+            let vssd = VssdId(vssd);
+            return self.told.push(Kind::CopyJoined { volume, vssd, took });
+        }
+        set.replace();
+        self.told.push(Kind::MemberMoved {
+            volume,
+            vssd: VssdId(vssd),
+            node: NodeId(node),
+            took,
+        });
+    }
+
     /// Lets vSSDs join sets that lack copies.
-    fn join(&mut self, now: Instant, next: &mut Snapshot) {
+    fn join(&mut self, now: Instant, next: &mut Snapshot, rooms: &mut Rooms) {
         let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_kept(next, *volume));
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
-        let mut joins = sets(next).filter(|(_, _, set)| set.joining.is_some()).count();
-        // What nodes have been given just now, they do not know yet.
-        let mut given: BTreeMap<u8, u32> = BTreeMap::new();
+        let heals = |(_, _, set): &(VolumeId, usize, &SetRecord)| set.joining.is_some_and(|j| j.heals());
+        let mut joins = sets(next).filter(heals).count();
         for (volume, index) in lacking {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
             if joins >= self.rules.joins_max || set.is_changing() {
                 continue;
             }
-            let is_late = now.since(since) >= self.rules.rebuild_after;
+            // Nobody who is wanted has to come back.
+            let none_returns = set.expelled.iter().all(|left| next.goes(left.node));
+            let is_late = none_returns || now.since(since) >= self.rules.rebuild_after;
             let back = set
                 .expelled
                 .iter()
                 .find(|left| self.may_rejoin(now, left))
                 .copied();
             let place = back.map(|left| (left.vssd, left.node)).or_else(|| {
-                let node = self.room_for(now, &set, next.rack, &given).filter(|_| is_late)?;
-                let taken = if set.rows > 0 { set.rows } else { set.channels };
-                *given.entry(node).or_default() += taken;
+                let node = heir_of(next, rooms, &set).or_else(|| rooms.best(next, &set));
+                let node = node.filter(|_| is_late)?;
+                rooms.give(&set, node);
                 next.next_vssd += 1;
                 Some((next.next_vssd, node))
             });
@@ -489,6 +531,7 @@ impl Heal {
                 vssd,
                 node,
                 replaces: 0,
+                moves: false,
             });
             set.generation += 1;
             joins += 1;
@@ -510,34 +553,55 @@ impl Heal {
             && !self.roll(left.node).is_some_and(has_failed)
     }
 
-    /// The node with most room that can have a copy of the set.
-    fn room_for(&self, now: Instant, set: &SetRecord, rack: Uuid, given: &BTreeMap<u8, u32>) -> Option<u8> {
-        let room = |(id, node): (&u8, &Node)| {
-            let free = match set.rows {
-                0 => node.status.free_channels,
-                _ => node.status.free_rows,
-            };
-            free.saturating_sub(given.get(id).copied().unwrap_or(0))
+    /// The room of the nodes, without what the records have given them and they do not know of yet.
+    fn rooms(&self, now: Instant, records: &Snapshot) -> Rooms {
+        let site = |(&id, node): (&u8, &Node)| {
+            let is_open = node.takes_copies(now, &self.rules);
+            Site::new(id, &node.status, records.rack, is_open)
         };
-        let fits = |(id, node): &(&u8, &Node)| {
-            let status = &node.status;
-            let is_foreign = !rack.is_nil() && status.racks.iter().any(|other| *other != rack);
-            let has_room = match set.rows {
-                0 => {
-                    let pages = u64::from(status.pages_per_channel) * u64::from(set.channels);
-                    room((id, node)) >= set.channels && pages >= u64::from(set.pages)
-                }
-                rows => room((id, node)) >= rows && status.channels == set.channels,
-            };
-            node.takes_copies(now, &self.rules)
-                && !is_foreign
-                && has_room
-                && !set.vssds().any(|(_, other)| other.0 == **id)
-        };
-        let nodes = self.nodes.iter().filter(fits);
-        // Of equals the first.
-        let best = nodes.rev().max_by_key(|&place| room(place));
-        best.map(|(id, _)| *id)
+        let mut rooms = Rooms::new(self.nodes.iter().map(site));
+        for set in sets(records).map(|(_, _, set)| set) {
+            let new = set.joining.filter(|new| {
+                let (vssd, node) = (new.vssd, new.node);
+                !self.is_here(&ReplicaRecord { vssd, node })
+            });
+            if let Some(new) = new {
+                rooms.give(set, new.node);
+            }
+        }
+        rooms
+    }
+
+    /// Lets members move, and tells which nodes have none any more.
+    fn move_members(&mut self, now: Instant, next: &mut Snapshot, rooms: &mut Rooms) {
+        let since = self.changed_at + self.rules.ask_every;
+        let is_fresh = |node: &Node| node.heard.is_some_and(|heard| heard >= since);
+        let told = moves::begin(
+            next,
+            &mut moves::Sight {
+                rooms,
+                is_well: &|replica| {
+                    let node = self.nodes.get(&replica.node);
+                    let answers = node.is_some_and(|node| node.unanswered <= ANSWERS_LATE);
+                    answers && self.is_well(replica) && self.serves(replica)
+                },
+                is_fresh: self.nodes.values().all(is_fresh),
+                moves_max: self.rules.moves_max,
+            },
+        );
+        for kind in &told {
+            if let Kind::CopyBegun { vssd, .. } = kind {
+                self.joining.insert(vssd.0, now);
+            }
+        }
+        self.told.extend(told);
+        for drain in &next.drains {
+            let is_empty = moves::progress(next, drain.node).members == 0;
+            if is_empty && self.drained.insert(drain.node) {
+                let node = NodeId(drain.node);
+                self.told.push(Kind::NodeDrained { node });
+            }
+        }
     }
 
     /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled; of all, if
@@ -546,6 +610,9 @@ impl Heal {
         let is_restored = self.nodes.keys().all(|&id| self.is_past(id, next));
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
         for (&id, boot) in heard.map(|(id, node)| (id, node.status.boot)) {
+            if !next.has_node(id) {
+                continue;
+            }
             let known = next.boots.get(&id).copied().unwrap_or(0);
             let holds = sets(next).any(|(_, _, set)| {
                 let mut replicas = set.replicas.iter();
@@ -585,6 +652,13 @@ fn sets(records: &Snapshot) -> impl Iterator<Item = (VolumeId, usize, &SetRecord
         let sets = volume.sets.iter().enumerate();
         sets.map(|(index, set)| (volume.volume(), index, set))
     })
+}
+
+/// The node that takes the place of one that had a copy of the set, if it can have the copy.
+fn heir_of(records: &Snapshot, rooms: &Rooms, set: &SetRecord) -> Option<u8> {
+    let drains = set.expelled.iter().filter_map(|left| records.drain_of(left.node));
+    let mut heirs = drains.map(|drain| drain.to);
+    heirs.find(|&to| rooms.fits(records, set, to))
 }
 
 fn is_kept(records: &Snapshot, volume: VolumeId) -> bool {

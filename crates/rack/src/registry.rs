@@ -29,7 +29,8 @@ pub struct ReplicaRecord {
     pub node: u8,
 }
 
-/// A vSSD that joins a set: to take a replica's place ([`crate::exchange`]), or as one replica more ([`crate::heal`]).
+/// A vSSD that joins a set: to take a replica's place ([`crate::exchange`], [`crate::moves`]), or as one replica more
+/// ([`crate::heal`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoiningRecord {
     /// The vSSD's number.
@@ -39,12 +40,20 @@ pub struct JoiningRecord {
     /// The vSSD whose place it is to take; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub replaces: u32,
+    /// It takes the place in a move, and no other set is concerned.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub moves: bool,
 }
 
 impl JoiningRecord {
-    /// True if it restores a set's redundancy; else it is part of an exchange.
+    /// True if it restores a set's redundancy; else it takes a replica's place.
     pub fn heals(&self) -> bool {
         self.replaces == 0
+    }
+
+    /// True if it is part of an exchange.
+    pub fn exchanges(&self) -> bool {
+        !self.heals() && !self.moves
     }
 }
 
@@ -66,6 +75,12 @@ pub struct LeavingRecord {
     pub node: u8,
     /// It was the primary until now.
     pub was_primary: bool,
+    /// It goes by itself: it has moved, or its set is to have fewer copies. Else it is part of an exchange.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub moves: bool,
+    /// Its set is to have fewer copies, and nothing takes its place.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub surplus: bool,
 }
 
 /// Replicas of one part of a volume. The first is the primary: it orders the writes.
@@ -92,7 +107,7 @@ pub struct SetRecord {
     /// Members that were expelled just now ([`crate::heal`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expelling: Option<ExpellingRecord>,
-    /// Replicas that there should be; 0 for as many as there are.
+    /// Replicas that there should be, fewer or more than there are; 0 for as many as there are.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copies: u32,
     /// Members that were expelled. They are no part of the set, and may become one again while it lacks copies.
@@ -112,7 +127,7 @@ impl SetRecord {
 
     /// Members that are lost are members no more. Nor is one that joins: it joins again when the others are settled.
     pub fn expel(&mut self, lost: &[u32]) {
-        self.copies = self.copies.max(self.replicas.len() as u32);
+        self.copies = self.wanted() as u32;
         let was_primary = lost.contains(&self.replicas[0].vssd);
         let (gone, stay) = self
             .replicas
@@ -139,14 +154,46 @@ impl SetRecord {
         self.generation += 1;
     }
 
+    /// The joining vSSD takes the place that it was made for, and the one that has it leaves.
+    ///
+    /// # Panics
+    /// If none joins, or it has no place.
+    pub fn replace(&mut self) {
+        let joining = self.joining.take().expect("one joins");
+        let mut replicas = self.replicas.iter();
+        let place = replicas.position(|replica| replica.vssd == joining.replaces);
+        let place = place.expect("a record's own replica is replaced");
+        let new = ReplicaRecord {
+            vssd: joining.vssd,
+            node: joining.node,
+        };
+        let old = core::mem::replace(&mut self.replicas[place], new);
+        self.generation += 1;
+        self.leaving = Some(LeavingRecord {
+            vssd: old.vssd,
+            node: old.node,
+            was_primary: place == 0,
+            moves: joining.moves,
+            surplus: false,
+        });
+    }
+
     /// Replicas that there should be.
     pub fn wanted(&self) -> usize {
-        self.replicas.len().max(self.copies as usize)
+        match self.copies {
+            0 => self.replicas.len(),
+            copies => copies as usize,
+        }
     }
 
     /// True if a vSSD joins it in an exchange.
     pub fn exchanges(&self) -> bool {
-        self.joining.is_some_and(|joining| !joining.heals())
+        self.joining.is_some_and(|joining| joining.exchanges())
+    }
+
+    /// True if a vSSD leaves it in an exchange.
+    pub fn ends_exchange(&self) -> bool {
+        self.leaving.is_some_and(|leaving| !leaving.moves)
     }
 
     /// True while its members change.
@@ -156,7 +203,12 @@ impl SetRecord {
 
     /// True if it has fewer replicas than it should have.
     pub fn lacks_copies(&self) -> bool {
-        self.replicas.len() < self.copies as usize
+        self.replicas.len() < self.wanted()
+    }
+
+    /// True if it has more replicas than it should have.
+    pub fn has_surplus(&self) -> bool {
+        self.replicas.len() > self.wanted()
     }
 
     /// True if it has all its replicas, and they do not change.
@@ -167,6 +219,14 @@ impl SetRecord {
 
 fn is_zero(rows: &u32) -> bool {
     *rows == 0
+}
+
+fn is_nobody(node: &u8) -> bool {
+    *node == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A volume: an ordered list of replica sets.
@@ -221,6 +281,19 @@ pub struct NodeRecord {
     pub id: u8,
     /// IPv4 address and UDP port, `a.b.c.d:port`.
     pub addr: String,
+}
+
+/// A node that is to have no vSSD of a volume any more ([`crate::moves`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRecord {
+    /// The node.
+    pub node: u8,
+    /// The node that takes its place, if that has room; 0 for none.
+    #[serde(default, skip_serializing_if = "is_nobody")]
+    pub to: u8,
+    /// The rack forgets the node when it has none.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub removes: bool,
 }
 
 /// The gateway that serves the volumes ([`crate::lead`]).
@@ -284,6 +357,15 @@ pub struct Snapshot {
     /// Sets that volumes are to grow by. A start deletes these vSSDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthRecord>,
+    /// Nodes that are being drained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drains: Vec<DrainRecord>,
+    /// Numbers of nodes that the rack was told to forget. A gateway that is started with one of them leaves it out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<u8>,
+    /// Moves that free room may still be evened out with; 0 if it is not being evened out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rebalance_moves: u32,
     /// Numbers of volumes whose vSSDs are being deleted. A start goes on with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deleting: Vec<u32>,

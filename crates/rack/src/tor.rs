@@ -176,7 +176,7 @@ impl Tor {
             Op::Read => self.process_read(now, header),
             Op::GcOp => self.process_gc(now, header),
             Op::CreateVssd => self.create(now, header, record),
-            Op::DelVssd => self.delete(header),
+            Op::DelVssd => self.delete(now, header),
             _ if !header.target.is_none() => to_target(header),
             _ => self.to_vssd(header),
         };
@@ -348,10 +348,13 @@ impl Tor {
     }
 
     #[cold]
-    fn delete(&mut self, header: &mut Header) -> Verdict {
-        if let Some(row) = self.index.remove(&header.vssd.0) {
+    fn delete(&mut self, now: Instant, header: &mut Header) -> Verdict {
+        let vssd = header.vssd;
+        if let Some(row) = self.index.remove(&vssd.0) {
             self.rows.remove(row);
-            self.leases.forget(header.vssd);
+            if let Some(held) = self.leases.release(now, vssd) {
+                self.events.push_back(Kind::LeaseEnded { vssd, held });
+            }
         }
         answer(header, Code::SoftOrOk)
     }

@@ -2,8 +2,8 @@
 //!
 //! The registry is the witness: it survives everything, so what was answered must be in it from then on.
 
-use base::{Rng, VssdId};
-use host::operator::{Command, Done, NewVolume, Refusal};
+use base::{Addr, NodeId, Rng, VssdId};
+use host::operator::{Command, Done, NewVolume, NodeChange, Refusal};
 use rack::placement::Isolation;
 use rack::registry::{Durability, Snapshot, VolumeRecord};
 use std::collections::BTreeMap;
@@ -32,6 +32,26 @@ pub enum Wish {
     Delete,
     /// Let two vSSDs of used volumes exchange places.
     Exchange,
+    /// Let a volume have so many copies.
+    Copies {
+        /// Its copies.
+        replicas: u8,
+    },
+    /// Let a node have no copies any more.
+    Drain(NodeId),
+    /// Let it have copies again.
+    StopDrain(NodeId),
+    /// Let the rack forget a node.
+    Remove(NodeId),
+    /// Let it have a node that it was founded with, and even its room out.
+    Add(NodeId),
+    /// Let a node that the rack has forgotten take the place of another one.
+    Replace {
+        /// The node that goes.
+        old: NodeId,
+        /// The node that comes.
+        new: NodeId,
+    },
 }
 
 /// The state of a volume, as far as it is known.
@@ -87,6 +107,8 @@ pub struct Commands {
     next: u64,
     volumes: BTreeMap<String, Promise>,
     exchanges: Vec<(VssdId, VssdId)>,
+    /// Nodes that the rack was founded with.
+    nodes: Vec<(NodeId, Addr)>,
     counts: Counts,
     created: Vec<VolumeRecord>,
 }
@@ -118,13 +140,15 @@ impl Commands {
             next: 0,
             volumes: records.iter().map(used).collect(),
             exchanges: Vec::new(),
+            nodes: Vec::new(),
             counts: Counts::default(),
             created: Vec::new(),
         }
     }
 
-    /// Plans commands by their times in ns.
-    pub fn plan(&mut self, seed: u64, mut plan: Vec<(u64, Wish)>) {
+    /// Plans commands by their times in ns, of a rack that was founded with these nodes.
+    pub fn plan(&mut self, seed: u64, nodes: Vec<(NodeId, Addr)>, mut plan: Vec<(u64, Wish)>) {
+        self.nodes = nodes;
         plan.sort_by_key(|(at, _)| core::cmp::Reverse(*at));
         (self.rng, self.plan) = (Rng::new(seed), plan);
     }
@@ -228,22 +252,54 @@ impl Commands {
                 Some((name.clone(), 0, Command::Delete { name }))
             }
             Wish::Exchange => {
-                let vssds: Vec<VssdId> = candidates(true)
-                    .iter()
-                    .flat_map(|record| &record.sets)
+                let found = candidates(true);
+                let sets = found.iter().flat_map(|record| &record.sets);
+                let vssds: Vec<VssdId> = sets
                     .flat_map(|set| set.replicas.iter().map(|replica| VssdId(replica.vssd)))
                     .collect();
-                let count = vssds.len().max(1) as u64;
-                let fits = |(a, b): &(VssdId, VssdId)| stored.clone().plan_exchange(*a, *b).is_ok();
-                let mut tries = (0..TRIES).filter_map(|_| {
-                    let a = vssds.get(self.rng.below(count) as usize)?;
-                    Some((*a, *vssds.get(self.rng.below(count) as usize)?))
-                });
-                let (a, b) = tries.find(fits)?;
-                self.exchanges.push((a, b));
+                let (a, b) = self.draw_pair(&vssds, stored)?;
                 Some((String::new(), 0, Command::Exchange { a, b }))
             }
+            Wish::Copies { replicas } => {
+                let found = candidates(true);
+                let record = found.get(self.rng.below(found.len().max(1) as u64) as usize)?;
+                let name = record.name.clone();
+                Some((String::new(), 0, Command::Replicate { name, replicas }))
+            }
+            wish => Some((String::new(), 0, Command::ChangeNodes(self.change_of(wish)?))),
         }
+    }
+
+    /// Two vSSDs that can exchange places.
+    fn draw_pair(&mut self, vssds: &[VssdId], stored: &Snapshot) -> Option<(VssdId, VssdId)> {
+        let count = vssds.len().max(1) as u64;
+        let fits = |(a, b): &(VssdId, VssdId)| stored.clone().plan_exchange(*a, *b).is_ok();
+        let mut tries = (0..TRIES).filter_map(|_| {
+            let a = vssds.get(self.rng.below(count) as usize)?;
+            Some((*a, *vssds.get(self.rng.below(count) as usize)?))
+        });
+        let pair = tries.find(fits)?;
+        self.exchanges.push(pair);
+        Some(pair)
+    }
+
+    fn change_of(&self, wish: Wish) -> Option<NodeChange> {
+        let known = |node: NodeId| self.nodes.iter().copied().find(|(id, _)| *id == node);
+        Some(match wish {
+            Wish::Drain(node) => NodeChange::Drain(node),
+            Wish::StopDrain(node) => NodeChange::StopDrain(node),
+            Wish::Remove(node) => NodeChange::Remove(node),
+            Wish::Add(node) => NodeChange::Add {
+                nodes: vec![known(node)?],
+                rebalances: true,
+            },
+            Wish::Replace { old, new } => NodeChange::Replace {
+                old,
+                new,
+                addr: known(new).map(|(_, addr)| addr),
+            },
+            _ => return None,
+        })
     }
 
     /// A gateway's process is gone, and what it was asked is not answered.

@@ -6,13 +6,13 @@ use crate::registry::{Asker, ControlCanary, RegistryModel, SimRegistry};
 use crate::world::World;
 use base::event::Kind;
 use base::time::earliest;
-use base::{Duration, Instant, Machine, VssdId};
+use base::{Addr, Duration, Instant, Machine, NodeId, VssdId};
 use host::operator::{
     Call, Input as Told, Operator, OperatorConfig, Output as Asks, RegistryCall, Role, carry_out,
 };
 use host::{Gateway, Input, Output};
 use rack::heal::Rules;
-use rack::registry::{SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{DrainRecord, SetRecord, Snapshot, VolumeRecord};
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
 const AGAIN_NS: u64 = 1_000_000;
@@ -102,6 +102,11 @@ pub struct Operators {
     outputs: u64,
     takeovers: u32,
     sabotaged: u64,
+    /// A set had fewer copies than it should have had, and than before.
+    lost_copies: bool,
+    /// Copies of each set, as they were stored last.
+    copies: Vec<usize>,
+    moved: u32,
     over_by: u64,
 }
 
@@ -118,19 +123,32 @@ impl Operators {
             outputs: 0,
             takeovers: 0,
             sabotaged: 0,
+            lost_copies: false,
+            copies: Vec::new(),
+            moved: 0,
             over_by: u64::MAX,
         }
     }
 
-    /// Lets operators run, with commands by their times in ns.
-    pub fn run(&mut self, control: Control, plan: Vec<(u64, Wish)>, one_session: bool) {
+    /// Lets operators run a rack of these nodes, with commands by their times in ns.
+    pub fn run(
+        &mut self,
+        control: Control,
+        nodes: Vec<(NodeId, Addr)>,
+        plan: Vec<(u64, Wish)>,
+        one_session: bool,
+    ) {
         let last = plan.iter().map(|(at, _)| *at).max().unwrap_or(0);
         self.over_by = if control.leaves {
             last + control.exchange_within.as_nanos() as u64 + LEAVES_AFTER_NS
         } else {
             last.max(control.calm_ns) + OVER_WITHIN_NS
         };
-        self.commands.plan(control.seed, plan);
+        // Without healing nothing moves, and the nodes stay those of the configuration.
+        if control.heal.is_some() {
+            self.registry.found(&nodes);
+        }
+        self.commands.plan(control.seed, nodes, plan);
         self.registry
             .behave(control.registry, control.canary, !control.seed);
         self.control = Some(control);
@@ -155,6 +173,16 @@ impl Operators {
     /// Times that a gateway began to serve.
     pub fn takeovers(&self) -> u32 {
         self.takeovers
+    }
+
+    /// True if a set ever had fewer copies than before, and than it should have had. Volumes must not be deleted meanwhile.
+    pub fn have_lost_copies(&self) -> bool {
+        self.lost_copies
+    }
+
+    /// Members that have moved.
+    pub fn moved(&self) -> u32 {
+        self.moved
     }
 
     /// The number of things that the canary broke.
@@ -189,6 +217,7 @@ impl Operators {
                     .iter()
                     .flat_map(|record| &record.sets)
                     .all(SetRecord::is_whole))
+            && moves_are_over(stored)
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
             && stored.volumes.iter().all(|volume| volume.ready);
@@ -239,9 +268,23 @@ impl Operators {
         }
         self.command(now);
         let mut attention = self.pump(world, control);
+        self.count_copies();
         attention.created = self.commands.take_created();
         attention.broken = self.broken(now, world, control);
         attention
+    }
+
+    fn count_copies(&mut self) {
+        let sets = self
+            .registry
+            .stored()
+            .volumes
+            .iter()
+            .flat_map(|record| &record.sets);
+        let copies: Vec<(usize, usize)> = sets.map(|set| (set.replicas.len(), set.wanted())).collect();
+        let mut known = self.copies.iter().zip(&copies);
+        self.lost_copies |= known.any(|(had, (has, wanted))| has < had && has < wanted);
+        self.copies = copies.into_iter().map(|(has, _)| has).collect();
     }
 
     fn command(&mut self, now: Instant) {
@@ -272,8 +315,10 @@ impl Operators {
                 }
                 let asker = (gateway, running.boot);
                 attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
-                if let Asks::Event(Kind::MemberExpelled { vssd, .. }) = output {
-                    attention.expelled.push(vssd);
+                match output {
+                    Asks::Event(Kind::MemberExpelled { vssd, .. }) => attention.expelled.push(vssd),
+                    Asks::Event(Kind::MemberMoved { .. }) => self.moved += 1,
+                    _ => {}
                 }
                 if let Some(answer) = self.carry(world, control, asker, output)
                     && let Some(running) = &mut self.running[gateway]
@@ -400,6 +445,13 @@ impl Operators {
         }
         Ok(())
     }
+}
+
+/// True if nothing is left to move.
+fn moves_are_over(stored: &Snapshot) -> bool {
+    let mut sets = stored.volumes.iter().flat_map(|record| &record.sets);
+    let is_empty = |drain: &DrainRecord| !drain.removes && stored.members_on(drain.node) == 0;
+    stored.rebalance_moves == 0 && stored.drains.iter().all(is_empty) && !sets.any(SetRecord::has_surplus)
 }
 
 enum Sabotaged {

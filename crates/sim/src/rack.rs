@@ -261,7 +261,9 @@ impl RackFleet {
         let more = channels.max().unwrap_or(0) * plan.len().min(ROOM_MAX) as u32;
         self.options.geometry.channels += more;
         let one_session = failover.is_some_and(|failover| failover.one_session);
-        self.operators.run(control, plan, one_session);
+        let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
+        let nodes = (0..self.options.nodes).map(node).collect();
+        self.operators.run(control, nodes, plan, one_session);
     }
 
     /// Lets every gateway serve every volume, one at a time.

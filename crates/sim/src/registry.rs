@@ -1,8 +1,8 @@
 //! A registry that is slow, fails, keeps its answers to itself, and has other writers. What it stored survives everything.
 
-use base::{Instant, Rng};
+use base::{Addr, Instant, NodeId, Rng};
 use host::operator::{Input, RegistryCall};
-use rack::registry::{RegistryError, Snapshot};
+use rack::registry::{NodeRecord, RegistryError, Snapshot};
 
 /// A late store happens so much after the answer that leaves it open, in ns.
 const LATE_NS_MAX: u64 = 30_000_000;
@@ -81,6 +81,15 @@ impl SimRegistry {
     /// Gives it this behaviour.
     pub fn behave(&mut self, model: RegistryModel, canary: ControlCanary, seed: u64) {
         (self.model, self.canary, self.rng) = (model, canary, Rng::new(seed));
+    }
+
+    /// The rack has these nodes.
+    pub fn found(&mut self, nodes: &[(NodeId, Addr)]) {
+        let record = |(id, addr): &(NodeId, Addr)| NodeRecord {
+            id: id.0,
+            addr: addr.to_string(),
+        };
+        self.stored.nodes = nodes.iter().map(record).collect();
     }
 
     /// From now on it is as slow as before, and otherwise sound.

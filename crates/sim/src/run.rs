@@ -10,7 +10,7 @@ use crate::operators::Attention;
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
-use base::event::Event;
+use base::event::{Event, Kind};
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 use base::{Addr, BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
@@ -547,6 +547,10 @@ impl<F: Fleet> Run<F> {
                 });
             }
             Happening::Event { host, kind } => {
+                // It is deleted, and so is what it collected.
+                if let Kind::VssdClosed { vssd } = kind {
+                    self.gc.left(vssd);
+                }
                 if let Err(what) = self.told.told(self.world.now(), host, &kind) {
                     self.violations.push(Violation::Accounts { host, what });
                 }

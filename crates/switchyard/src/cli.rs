@@ -3,6 +3,7 @@
 use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
+use crate::nodes::NodeCommand;
 use crate::profile::ProfileArgs;
 use crate::role::{gateway, node, tor, up};
 use crate::run::{ExportArgs, RunArgs};
@@ -13,7 +14,7 @@ use crate::store::StoreArgs;
 use crate::top::TopArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
-use crate::{areas, bench, events, profile, run, serve, sim, status, store, top, verify, volume};
+use crate::{areas, bench, events, nodes, profile, run, serve, sim, status, store, top, verify, volume};
 use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -46,13 +47,13 @@ enum Command {
     Up(Box<up::UpArgs>),
     /// Serve volumes of this machine: memory, files, block devices
     Serve(Box<ServeArgs>),
-    /// Run one storage server of a rack
-    Node(Box<node::NodeArgs>),
+    /// Run one storage server of a rack; list, add, drain, remove and replace those of a running rack
+    Node(Box<NodeCli>),
     /// Run the switch of a rack
     Tor(tor::TorArgs),
     /// Run the gateway of a rack, where clients enter
     Gateway(Box<gateway::GatewayArgs>),
-    /// Create, list, show, resize and delete volumes
+    /// Create, list, show, change and delete volumes
     Volume(VolumeArgs),
     /// Show a running rack
     Status(StatusArgs),
@@ -78,12 +79,26 @@ enum Command {
     Export(ExportArgs),
 }
 
+/// `switchyard node`: the server itself, or a command for the nodes of a running rack.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct NodeCli {
+    #[command(flatten)]
+    run: Option<node::NodeArgs>,
+    #[command(subcommand)]
+    command: Option<NodeCommand>,
+}
+
 /// Reads the command line and does what it says.
 pub fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::run(*args),
         Command::Serve(args) => serve::run(*args),
-        Command::Node(args) => node::run(*args),
+        Command::Node(args) => match (args.command, args.run) {
+            (Some(command), _) => nodes::run(command),
+            (None, Some(args)) => node::run(args),
+            (None, None) => unreachable!("one of them is required"),
+        },
         Command::Tor(args) => tor::run(args),
         Command::Gateway(args) => gateway::run(*args),
         Command::Volume(args) => volume::run(args),

@@ -5,6 +5,7 @@
 //! | `up` | a whole rack in this process |
 //! | `serve` | volumes of this machine on memory, files or block devices |
 //! | `node`, `tor`, `gateway` | one part of a rack that spans machines |
+//! | `node list`, `add`, `drain`, `remove`, … | nodes of a running rack |
 //! | `volume` | create, list, show, resize, delete volumes of a running rack |
 //! | `status`, `top` | look at a running rack |
 //! | `bench` | load against a rack, any NBD server, a file or a device |
@@ -40,6 +41,7 @@ mod identity;
 mod launch;
 mod machine;
 mod metrics;
+mod nodes;
 mod operator;
 mod profile;
 mod registry;

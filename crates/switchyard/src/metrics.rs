@@ -350,6 +350,18 @@ fn node_series(page: &mut Page, part: &Part, node: &api::Node) -> Result<(), Ref
         &labels,
         f64::from(u8::from(node.answers)),
     );
+    page.level(
+        "node_copies",
+        "Copies that the node has, or had and that are not made elsewhere yet",
+        &labels,
+        node.copies as f64,
+    );
+    page.level(
+        "node_draining",
+        "1 while the node's copies move to other nodes",
+        &labels,
+        f64::from(u8::from(node.drain.as_ref().is_some_and(|drain| !drain.done))),
+    );
     if !node.answers {
         return Ok(());
     }

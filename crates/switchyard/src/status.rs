@@ -1,6 +1,6 @@
 //! `switchyard status`: a running rack at one moment.
 
-use crate::control::api::{Node, Status};
+use crate::control::api::{Drain, Node, Status};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::volume;
@@ -42,6 +42,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     }
     println!();
     print!("{}", nodes(&status.nodes));
+    if status.rebalancing {
+        println!("copies move until free room is even over the nodes");
+    }
     print!("{}", counters(&status));
     Ok(())
 }
@@ -68,7 +71,8 @@ pub fn nodes(nodes: &[Node]) -> String {
     for node in nodes {
         let s = &node.status;
         if !node.answers {
-            let _ = writeln!(text, "{:<5} {:<22} does not answer", node.id, node.addr);
+            let trouble = trouble(node);
+            let _ = writeln!(text, "{:<5} {:<22} does not answer{trouble}", node.id, node.addr);
             continue;
         }
         let amplification = if s.user_programs == 0 {
@@ -94,6 +98,21 @@ pub fn nodes(nodes: &[Node]) -> String {
     text
 }
 
+/// How far a node is with being drained.
+pub fn progress(node: &Node, drain: &Drain) -> String {
+    let heir = drain
+        .to
+        .map_or(String::new(), |to| format!(", node {to} takes its place"));
+    if drain.done {
+        return format!("drained: it has no copies{heir}");
+    }
+    let doing = match (&drain.problem, drain.moving.len()) {
+        (Some(problem), _) => format!("waits: {problem}"),
+        (None, moving) => format!("{moving} of them move now"),
+    };
+    format!("being drained{heir}: {} copies left, {doing}", node.copies)
+}
+
 /// Faults of a node, at the end of its line.
 fn trouble(node: &Node) -> String {
     let mut text = String::new();
@@ -110,6 +129,9 @@ fn trouble(node: &Node) -> String {
             "  {} vSSDs cannot be read: run `switchyard verify`",
             node.status.unreadable
         );
+    }
+    if let Some(drain) = &node.drain {
+        let _ = write!(text, "  {}", progress(node, drain));
     }
     if node.status.damaged_pages > 0 {
         let _ = write!(text, "  {} damaged pages found", node.status.damaged_pages);

@@ -1,6 +1,6 @@
 //! `switchyard volume`: volumes of a running rack.
 
-use crate::control::api::{Create, Exchange, Resize, Volume};
+use crate::control::api::{Create, Exchange, Patch, Volume};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::failure::Failure;
@@ -58,6 +58,18 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
+    /// Let a volume have more or fewer copies while clients go on; returns when that is noted
+    #[command(
+        after_help = "`volume show` tells `degraded` until the copies are made.\n\nExample:\n  \
+        switchyard volume set db --replicas 3"
+    )]
+    Set {
+        /// Name of the volume
+        name: String,
+        /// Copies, on different nodes
+        #[arg(long, value_name = "N")]
+        replicas: u8,
+    },
     /// Exchange the nodes of two vSSDs while clients go on, for example to even out wear; returns when done
     #[command(
         alias = "swap",
@@ -105,7 +117,20 @@ pub fn run(args: VolumeArgs) -> anyhow::Result<()> {
         }
         VolumeCommand::List => list(&client.volumes()?, json),
         VolumeCommand::Show { name } => show(&client.volume(&name)?, json),
-        VolumeCommand::Resize { name, size } => show(&client.resize(&name, Resize { size })?, json),
+        VolumeCommand::Resize { name, size } => {
+            let patch = Patch {
+                size: Some(size),
+                ..Patch::default()
+            };
+            show(&client.patch(&name, patch)?, json)
+        }
+        VolumeCommand::Set { name, replicas } => {
+            let patch = Patch {
+                replicas: Some(replicas),
+                ..Patch::default()
+            };
+            show(&client.patch(&name, patch)?, json)
+        }
         VolumeCommand::Exchange { a, b } => {
             let over = Client::patient(&args.rack.control).exchange(Exchange { a, b })?;
             if json {

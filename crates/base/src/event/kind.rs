@@ -334,10 +334,24 @@ kinds! {
     "vssds-exchanged" Info VssdsExchanged { volume: VolumeId, other: VolumeId, took: Duration, }
     /// A member of a set is lost and is a member no more: the others go on without it.
     "member-expelled" Warn MemberExpelled { volume: VolumeId, vssd: VssdId, copies: u32, }
-    /// A vSSD begins to join a set that lacks copies.
+    /// A vSSD begins to join a set: it lacks copies, or one of its members moves.
     "copy-begun" Info CopyBegun { volume: VolumeId, vssd: VssdId, node: NodeId, }
     /// A vSSD holds everything that its set holds, and is a replica.
     "copy-joined" Info CopyJoined { volume: VolumeId, vssd: VssdId, took: Duration, }
+    /// A member has moved: a vSSD on another node has taken its place.
+    "member-moved" Info MemberMoved { volume: VolumeId, vssd: VssdId, node: NodeId, took: Duration, }
+    /// A set has more copies than it should have, and gives one up.
+    "copy-dropped" Info CopyDropped { volume: VolumeId, vssd: VssdId, }
+    /// The rack has one node more.
+    "node-added" Info NodeAdded { node: NodeId, }
+    /// A node is to have no members any more.
+    "node-draining" Info NodeDraining { node: NodeId, }
+    /// A node that was to have no members has none.
+    "node-drained" Info NodeDrained { node: NodeId, }
+    /// The rack has forgotten a node.
+    "node-removed" Info NodeRemoved { node: NodeId, }
+    /// Free room is as even over the nodes as moves can make it.
+    "rebalanced" Info Rebalanced { }
     /// The registry did not do what it was asked.
     "registry-trouble" Warn RegistryFailed { why: RegistryTrouble, }
 

@@ -12,7 +12,9 @@
 //! 4. `Secure`, if the set keeps one copy and its place is taken over: nothing is changed any more, and the new vSSD flushes
 //!    what it holds. It may have crashed since it joined, and then pulls everything once more before it answers: the old
 //!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
-//!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved.
+//!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved. The same
+//!    goes before a copy that the set is not to have any more: all that stay flush. They do so once before (`Ease`), while
+//!    clients go on, so that writes wait for little.
 //! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
@@ -23,7 +25,7 @@
 
 use super::control::{Control, Owner};
 use super::flight::Flight;
-use super::step::{Change, Step, departed, has_new_primary, undecided};
+use super::step::{Change, Step, departed, has_new_primary, pauses, undecided};
 use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
@@ -55,7 +57,7 @@ impl Changes {
             let change = Change {
                 volume: id,
                 set: number,
-                step: Step::first(set),
+                step: Step::first_of_open(set),
                 // Who is asked to open the volume would be asked for a membership of before.
                 resumed: flight.control.cancel_some(Owner::Volume(id), &members),
             };
@@ -170,6 +172,7 @@ impl Changes {
                 Step::Create => Step::Join,
                 Step::Join => Step::Flush,
                 Step::Flush | Step::Joined => Step::Joined,
+                Step::Ease(leaving) => Step::Secure(leaving),
                 Step::Secure(leaving) => Step::Retire(leaving),
                 Step::Retire(_) => Step::Settle,
                 Step::Settle => {
@@ -186,11 +189,14 @@ impl Changes {
     }
 }
 
-/// True if the only vSSD of a set has flushed. The other one's word does not count: its medium may have failed.
+/// True if the vSSDs that stay have flushed. The word of the one that leaves does not count: its medium may have failed.
 fn is_secure(flight: &Flight, change: &Change) -> bool {
-    let index = flight.find(change.volume);
-    let new = index.map(|index| flight.volumes[index].record.sets[change.set].replicas[0].vssd);
-    new.is_some_and(|new| !flight.control.awaits(change.owner(), VssdId(new)))
+    let Some(index) = flight.find(change.volume) else {
+        return false;
+    };
+    let stay = &flight.volumes[index].record.sets[change.set].replicas;
+    let mut stay = stay.iter().map(|replica| VssdId(replica.vssd));
+    stay.all(|vssd| !flight.control.awaits(change.owner(), vssd))
 }
 
 /// Changes of a step here, and its requests to nodes.
@@ -202,7 +208,7 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             flight.set(index, number).joined = record.joining.map(|joining| VssdId(joining.vssd));
         }
         Step::Secure(leaving) | Step::Retire(leaving) => {
-            flight.set(index, number).taking_over |= leaving.was_primary;
+            flight.set(index, number).taking_over |= pauses(leaving);
         }
         Step::Settle => {
             flight.set(index, number).taking_over |= has_new_primary(&record);
@@ -210,7 +216,7 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             let new = replicas.map(|replica| VssdId(replica.vssd)).collect();
             flight.replace(now, index, number, &departed(&record), new);
         }
-        Step::Create | Step::Join | Step::Joined => {}
+        Step::Create | Step::Join | Step::Joined | Step::Ease(_) => {}
     }
     ask(now, &mut flight.control, &record, change);
 }
@@ -228,6 +234,12 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
             }
         }
         (Step::Flush, Some(joining)) => control.flush(now, owner, joining),
+        (Step::Ease(_), _) => {
+            for replica in &set.replicas {
+                control.flush(now, owner, (VssdId(replica.vssd), NodeId(replica.node)));
+            }
+            control.insist(owner);
+        }
         (Step::Secure(leaving), _) => {
             let before = undecided(set, leaving);
             for member in before.vssds() {

@@ -34,7 +34,7 @@ struct Ask {
     number: u64,
     owner: Owner,
     vssd: VssdId,
-    node: Addr,
+    node: NodeId,
     op: Op,
     record: Vec<u8>,
     /// There is no other way: one that is refused is asked again, too.
@@ -91,13 +91,26 @@ impl Control {
         }
     }
 
+    /// These are the nodes from now on; what is known of one that stays is kept.
+    pub fn set_nodes(&mut self, nodes: &[(NodeId, Addr)]) {
+        let known = core::mem::take(&mut self.nodes);
+        let answer = |&(node, addr): &(NodeId, Addr)| {
+            let is_it = |known: &&NodeAnswer| (known.node, known.addr) == (node, addr);
+            let last = known.iter().find(is_it).and_then(|known| known.last.clone());
+            NodeAnswer { node, addr, last }
+        };
+        self.nodes = nodes.iter().map(answer).collect();
+        let is_known = |ask: &Ask| nodes.iter().any(|(node, _)| *node == ask.node);
+        self.asks.retain(|ask| ask.owner != Owner::Nodes || is_known(ask));
+    }
+
     /// Address of a node; nowhere if the node is not known, so that its requests wait.
     fn addr(&self, node: NodeId) -> Addr {
         let known = self.nodes.iter().find(|answer| answer.node == node);
         known.map_or(Addr::NONE, |answer| answer.addr)
     }
 
-    fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: Addr, op: Op, record: Vec<u8>) {
+    fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: NodeId, op: Op, record: Vec<u8>) {
         self.next += 1;
         self.asks.push(Ask {
             number: self.next | CONTROL_BIT,
@@ -145,13 +158,13 @@ impl Control {
                 yields: set.joining.is_some_and(|joining| joining.vssd == vssd.0),
             },
         };
-        self.ask(now, owner, vssd, self.addr(node), Op::Open, open.emit());
+        self.ask(now, owner, vssd, node, Op::Open, open.emit());
     }
 
     /// Deletes a vSSD.
     pub fn delete(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
         let record = emit_rack(self.rack);
-        self.ask(now, owner, vssd, self.addr(node), Op::Delete, record);
+        self.ask(now, owner, vssd, node, Op::Delete, record);
     }
 
     /// Deletes the vSSDs whose nodes are known.
@@ -170,14 +183,14 @@ impl Control {
 
     /// Makes durable what a vSSD holds.
     pub fn flush(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
-        self.ask(now, owner, vssd, self.addr(node), Op::Flush, Vec::new());
+        self.ask(now, owner, vssd, node, Op::Flush, Vec::new());
     }
 
     /// Asks every node for its status.
     pub fn ask_status(&mut self, now: Instant) {
         self.asks.retain(|ask| ask.op != Op::Status);
-        for addr in self.nodes.iter().map(|node| node.addr).collect::<Vec<_>>() {
-            self.ask(now, Owner::Nodes, VssdId(0), addr, Op::Status, Vec::new());
+        for node in self.nodes.iter().map(|known| known.node).collect::<Vec<_>>() {
+            self.ask(now, Owner::Nodes, VssdId(0), node, Op::Status, Vec::new());
         }
     }
 
@@ -268,12 +281,16 @@ impl Control {
     /// Packets to send now.
     pub fn due(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
+        let addr_of = |node: NodeId| {
+            let known = self.nodes.iter().find(|known| known.node == node);
+            known.map_or(Addr::NONE, |known| known.addr)
+        };
         for ask in &mut self.asks {
             if now >= ask.again_at {
                 ask.again_at = now + ASK_AGAIN;
                 let header = Header {
                     request: ask.number,
-                    target: ask.node,
+                    target: addr_of(ask.node),
                     ..Header::new(ask.op, ask.vssd)
                 };
                 packets.push(match ask.record.is_empty() {

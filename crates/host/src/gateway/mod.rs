@@ -70,6 +70,11 @@ impl Gateway {
         self.traffic.flight.send_control(now);
     }
 
+    /// The rack's nodes are these from now on. Requests under way go on, to the nodes where they are.
+    pub fn set_nodes(&mut self, nodes: &[(NodeId, Addr)]) {
+        self.traffic.flight.control.set_nodes(nodes);
+    }
+
     /// The nodes and their last answers.
     pub fn nodes(&self) -> &[NodeAnswer] {
         &self.traffic.flight.control.nodes

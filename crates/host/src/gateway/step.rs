@@ -11,6 +11,7 @@ pub(super) enum Step {
     Join,
     Flush,
     Joined,
+    Ease(LeavingRecord),
     Secure(LeavingRecord),
     Retire(LeavingRecord),
     Settle,
@@ -37,16 +38,36 @@ impl Step {
     pub fn first(set: &SetRecord) -> Self {
         match (set.joining, set.leaving) {
             (Some(_), _) => Self::Create,
-            (None, Some(leaving)) if leaving.was_primary && keeps_one_copy(set) => Self::Secure(leaving),
+            (None, Some(leaving)) if needs_others(set, leaving) => Self::Secure(leaving),
             (None, Some(leaving)) => Self::Retire(leaving),
             (None, None) => Self::Settle,
         }
     }
 }
 
+impl Step {
+    /// The first step while clients go on.
+    pub fn first_of_open(set: &SetRecord) -> Self {
+        match Self::first(set) {
+            Self::Secure(leaving) if leaving.surplus => Self::Ease(leaving),
+            first => first,
+        }
+    }
+}
+
+/// True if a vSSD that leaves holds perhaps what the others do not: these have to flush first.
+fn needs_others(set: &SetRecord, leaving: LeavingRecord) -> bool {
+    set.expelling.is_none() && (leaving.surplus || leaving.was_primary && keeps_one_copy(set))
+}
+
+/// True if nothing is to be changed in the set before a vSSD is gone.
+pub(super) fn pauses(leaving: LeavingRecord) -> bool {
+    leaving.was_primary || leaving.surplus
+}
+
 /// True if the set has a single copy, and is meant to.
 fn keeps_one_copy(set: &SetRecord) -> bool {
-    set.replicas.len() == 1 && set.copies <= 1 && set.expelling.is_none()
+    set.replicas.len() == 1 && set.copies <= 1
 }
 
 /// The vSSDs that a record has just made no members any more.
@@ -63,10 +84,16 @@ pub(super) fn has_new_primary(set: &SetRecord) -> bool {
     leaving || expelling.is_some_and(|expelling| expelling.was_primary)
 }
 
-/// The record of a set of one copy as it was before the decision.
+/// The record of a set as it was before the decision: of one copy, or with a copy more than it is to have.
 pub(super) fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
     let new = set.replicas[0];
     let (vssd, node) = (leaving.vssd, leaving.node);
+    if leaving.surplus {
+        let mut before = set.clone();
+        before.replicas.push(ReplicaRecord { vssd, node });
+        (before.generation, before.leaving) = (set.generation - 1, None);
+        return before;
+    }
     SetRecord {
         generation: set.generation - 1,
         replicas: vec![ReplicaRecord { vssd, node }],
@@ -74,6 +101,7 @@ pub(super) fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
             vssd: new.vssd,
             node: new.node,
             replaces: vssd,
+            moves: leaving.moves,
         }),
         leaving: None,
         ..set.clone()

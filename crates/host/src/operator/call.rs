@@ -21,6 +21,8 @@ pub enum Call {
     },
     /// Stand by, and ask that gateway and the nodes whether they are there.
     StandBy(Addr),
+    /// These are the rack's nodes.
+    Nodes(Vec<(NodeId, Addr)>),
     /// Ask every node for its status.
     AskNodes,
     /// Have a volume's vSSDs made, and open it.
@@ -96,6 +98,7 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
             gateway.serve(now, session, &records);
         }
         Call::StandBy(peer) => gateway.stand_by_for(now, peer),
+        Call::Nodes(nodes) => gateway.set_nodes(&nodes),
         Call::AskNodes => gateway.ask_status(now),
         Call::Open(record) => gateway.open_volume(now, record, true),
         Call::Delete(record) => gateway.delete_volume(now, &record),

@@ -37,7 +37,7 @@ impl Census {
         Ok(nodes)
     }
 
-    /// The same, to place vSSDs. Nothing is placed beside vSSDs of another rack: the switch knows vSSDs by their numbers, which each rack
+    /// The same, to place vSSDs: without the nodes that are being drained. Nothing is placed beside vSSDs of another rack: the switch knows vSSDs by their numbers, which each rack
     /// gives by itself.
     pub fn ask_to_place(&mut self, sight: &Sight) -> Result<Vec<NodeAnswer>, Step> {
         let nodes = self.ask(sight)?;
@@ -46,10 +46,11 @@ impl Census {
             let racks = node.last.iter().flat_map(|(_, status)| &status.racks);
             !own.is_nil() && racks.into_iter().any(|&rack| rack != own)
         };
-        match nodes.iter().find(is_foreign) {
-            Some(node) => Err(Step::Finish(Err(Refusal::ForeignNode(node.node)))),
-            None => Ok(nodes),
+        if let Some(node) = nodes.iter().find(is_foreign) {
+            return Err(Step::Finish(Err(Refusal::ForeignNode(node.node))));
         }
+        let stays = |node: &NodeAnswer| !sight.records.goes(node.node.0);
+        Ok(nodes.into_iter().filter(stays).collect())
     }
 
     /// Asks anew.

@@ -2,8 +2,9 @@
 
 use crate::gateway::NodeAnswer;
 use base::limits::{REPLICAS_MAX, SECTOR_BYTES};
-use base::{Duration, NodeId, VssdId};
+use base::{Addr, Duration, NodeId, VssdId};
 use rack::exchange::ExchangeError;
+use rack::nodes::NodeError;
 use rack::placement::{Isolation, PlacementError};
 use rack::registry::{
     Durability, NAME_BYTES_MAX, RegistryError, SetRecord, Snapshot, VolumeRecord, name_is_valid,
@@ -35,12 +36,52 @@ pub enum Command {
         /// The other one.
         b: VssdId,
     },
+    /// Let a volume have more or fewer copies; answered when that is noted.
+    Replicate {
+        /// Its name.
+        name: String,
+        /// Its copies.
+        replicas: u8,
+    },
+    /// Change the rack's nodes; answered when that is noted.
+    ChangeNodes(NodeChange),
     /// Tell the registry's records, and whether this gateway serves, once that is known.
     Records,
     /// Ask every node how it is.
     Nodes,
     /// Answer what is under way, flush and close every volume, and let another gateway lead.
     Stop,
+}
+
+/// A change of the rack's nodes.
+#[derive(Clone, Debug)]
+pub enum NodeChange {
+    /// Nodes belong to the rack from now on.
+    Add {
+        /// Their numbers and addresses.
+        nodes: Vec<(NodeId, Addr)>,
+        /// Members move there until free room is even.
+        rebalances: bool,
+    },
+    /// A node is to have no members any more.
+    Drain(NodeId),
+    /// It may have members again.
+    StopDrain(NodeId),
+    /// A node without members is to be forgotten.
+    Remove(NodeId),
+    /// A node takes the place of another one, which is forgotten then.
+    Replace {
+        /// The node that goes.
+        old: NodeId,
+        /// The node that takes its place.
+        new: NodeId,
+        /// Its address, if it is not known yet.
+        addr: Option<Addr>,
+    },
+    /// Members move until free room is even.
+    Rebalance,
+    /// They do so no more.
+    StopRebalance,
 }
 
 /// A volume to create.
@@ -78,6 +119,8 @@ pub enum Done {
         /// This gateway serves.
         serves: bool,
     },
+    /// The registry has what was wanted, and it is being done.
+    Noted,
     /// The nodes; those that did not answer have no last answer.
     Nodes(Vec<NodeAnswer>),
     /// Every volume is closed.
@@ -157,6 +200,27 @@ pub enum Refusal {
         .0.0
     )]
     ForeignNode(NodeId),
+    /// The nodes cannot be changed so.
+    #[error(transparent)]
+    Nodes(#[from] NodeError),
+    /// Another node answers at an address.
+    #[error("the node at {addr} has the number {}: add it by this number", node.0)]
+    OtherNode {
+        /// The address.
+        addr: Addr,
+        /// The number of the node there.
+        node: NodeId,
+    },
+    /// More copies than nodes.
+    #[error(
+        "{copies} copies need as many nodes, and the rack has {nodes} that may have any: add one with `switchyard node add`"
+    )]
+    FewNodes {
+        /// Copies asked for.
+        copies: u8,
+        /// Nodes that may have copies.
+        nodes: usize,
+    },
     /// An exchange was undone.
     #[error("nothing was exchanged: {0}")]
     NotExchanged(NotExchanged),

@@ -158,7 +158,7 @@ impl Swap {
 
 /// How far the sets of a volume are that exchange places.
 fn exchange_state(record: &VolumeRecord, seen: &VolumeView) -> ChangeState {
-    let changes = |set: &SetRecord| set.exchanges() || set.leaving.is_some();
+    let changes = |set: &SetRecord| set.exchanges() || set.ends_exchange();
     let places = (0..record.sets.len()).filter(|&place| changes(&record.sets[place]));
     let mut whole = None;
     for place in places {

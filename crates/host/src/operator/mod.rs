@@ -19,6 +19,7 @@
 //! | resize | sets noted as growing · vSSDs made · record has them and the size · shown to clients | undone before the size is stored |
 //! | delete | noted as deleting · vSSDs deleted · record removed | completed |
 //! | exchange | [`rack::exchange`] | undone before the decision, then completed |
+//! | nodes, copies | noted · done by the healing, move by move ([`rack::moves`]) | goes on |
 
 mod call;
 mod census;
@@ -29,17 +30,19 @@ mod exchange;
 mod healing;
 mod job;
 mod leadership;
+mod nodes;
 mod records;
+mod replicate;
 mod resize;
 mod stop;
 
 pub use call::{Call, View, VolumeView, carry_out};
-pub use command::{Command, Done, NewVolume, NotExchanged, Refusal, VssdProblem};
+pub use command::{Command, Done, NewVolume, NodeChange, NotExchanged, Refusal, VssdProblem};
 pub use leadership::{Role, Shared};
 pub use records::RegistryCall;
 
 use base::event::Kind;
-use base::{Duration, Instant, Machine, VolumeId, time::earliest};
+use base::{Duration, Instant, Machine, NodeId, VolumeId, time::earliest};
 use census::Census;
 use create::Create;
 use delete::Delete;
@@ -47,10 +50,12 @@ use exchange::Swap;
 use healing::Healing;
 use job::{Sight, Step};
 use leadership::Leadership;
+use nodes::Nodes;
 use rack::exchange::Exchange;
 use rack::heal::Rules;
-use rack::registry::{RegistryError, Snapshot};
+use rack::registry::{NodeRecord, RegistryError, Snapshot, parse_addr};
 use records::Records;
+use replicate::Replicate;
 use resize::Resize;
 use std::collections::VecDeque;
 use stop::Stop;
@@ -107,6 +112,8 @@ enum Work {
     Resize(Resize),
     Delete(Delete),
     Exchange(Swap),
+    Replicate(Replicate),
+    ChangeNodes(Nodes),
     Records,
     Nodes(Census),
     Stop(Stop),
@@ -126,6 +133,8 @@ impl Work {
             Command::Resize { name, size_bytes } => Self::Resize(Resize::new(name, size_bytes)),
             Command::Delete { name } => Self::Delete(Delete::new(name)),
             Command::Exchange { a, b } => Self::Exchange(Swap::new(a, b, config.exchange_within)),
+            Command::Replicate { name, replicas } => Self::Replicate(Replicate::new(name, replicas)),
+            Command::ChangeNodes(change) => Self::ChangeNodes(Nodes::new(change)),
             Command::Records => Self::Records,
             Command::Nodes => Self::Nodes(Census::default()),
             Command::Stop => Self::Stop(Stop::default()),
@@ -148,7 +157,9 @@ impl Work {
             Self::Resize(resize) => resize.volume().into_iter().collect(),
             Self::Delete(delete) => delete.volume().into_iter().collect(),
             Self::Exchange(swap) => swap.volumes().to_vec(),
-            Self::Records | Self::Nodes(_) | Self::Stop(_) => Vec::new(),
+            Self::Replicate(_) | Self::ChangeNodes(_) | Self::Records | Self::Nodes(_) | Self::Stop(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -156,6 +167,7 @@ impl Work {
     fn told(&self, result: &Result<Done, Refusal>) -> Option<Kind> {
         let volumes = self.volumes();
         match (self, result.as_ref().ok()?) {
+            (Self::ChangeNodes(nodes), _) => nodes.told(),
             (Self::Create(_), Done::Volume(record)) => Some(Kind::VolumeCreated {
                 volume: record.volume(),
                 bytes: record.size_bytes,
@@ -177,7 +189,10 @@ impl Work {
     }
 
     fn wants_nodes(&self) -> bool {
-        matches!(self, Self::Create(_) | Self::Resize(_) | Self::Nodes(_))
+        matches!(
+            self,
+            Self::Create(_) | Self::Resize(_) | Self::ChangeNodes(_) | Self::Nodes(_)
+        )
     }
 
     fn advance(&mut self, sight: &Sight, leadership: &mut Leadership) -> Step {
@@ -186,6 +201,8 @@ impl Work {
             Self::Resize(resize) => resize.advance(sight),
             Self::Delete(delete) => delete.advance(sight),
             Self::Exchange(swap) => swap.advance(sight),
+            Self::Replicate(replicate) => replicate.advance(sight),
+            Self::ChangeNodes(nodes) => nodes.advance(sight),
             Self::Records => Step::Finish(Ok(Done::Records {
                 records: Box::new(sight.records.clone()),
                 serves: leadership.serves(),
@@ -215,6 +232,8 @@ pub struct Operator {
     /// A look is under way.
     is_looking: bool,
     look_at: Option<Instant>,
+    /// The nodes that the gateway knows.
+    nodes: Vec<NodeRecord>,
     /// Epoch of the records that were offered last, and whether this gateway served then.
     offered: Option<(u64, bool)>,
     stops: bool,
@@ -235,6 +254,7 @@ impl Operator {
             looks: 0,
             is_looking: false,
             look_at: None,
+            nodes: Vec::new(),
             offered: None,
             stops: false,
             out: VecDeque::new(),
@@ -343,7 +363,10 @@ impl Operator {
 
     /// One step of whoever can take one; false if nobody can.
     fn turn(&mut self, now: Instant) -> bool {
-        let records = self.records.settled().expect("asked before");
+        if let Some(call) = self.name_nodes() {
+            return self.take(now, None, call);
+        }
+        let records = self.records.settled().expect("no step was taken");
         if self.leadership.is_lost(records, self.view.as_deref()) {
             self.abandon(|| Refusal::Replaced);
             self.view = None;
@@ -386,6 +409,36 @@ impl Operator {
             }
         }
         false
+    }
+
+    /// Tells the gateway which nodes there are, if that has changed. One that stands by is told, too.
+    fn name_nodes(&mut self) -> Option<Step> {
+        let nodes = &self.records.settled()?.nodes;
+        if nodes.is_empty() || *nodes == self.nodes {
+            return None;
+        }
+        let before = core::mem::replace(&mut self.nodes, nodes.clone());
+        self.tell_nodes(&before);
+        let place = |node: &NodeRecord| Some((NodeId(node.id), parse_addr(&node.addr)?));
+        let nodes = self.nodes.iter().filter_map(place).collect();
+        Some(Step::Call(Call::Nodes(nodes)))
+    }
+
+    /// Tells which nodes have come and gone.
+    fn tell_nodes(&mut self, before: &[NodeRecord]) {
+        if before.is_empty() {
+            return;
+        }
+        let is_in = |nodes: &[NodeRecord], node: &NodeRecord| nodes.iter().any(|known| known.id == node.id);
+        let added = self.nodes.iter().filter(|node| !is_in(before, node));
+        let added = added.map(|node| Kind::NodeAdded {
+            node: NodeId(node.id),
+        });
+        let removed = before.iter().filter(|node| !is_in(&self.nodes, node));
+        let removed = removed.map(|node| Kind::NodeRemoved {
+            node: NodeId(node.id),
+        });
+        self.out.extend(added.chain(removed).map(Output::Event));
     }
 
     /// Next step of the healing, while the gateway serves.

@@ -124,7 +124,7 @@ impl Resize {
                 Isolation::Hardware
             },
             pages: need - have,
-            replicas: record.sets.first().map_or(1, |set| set.replicas.len()),
+            replicas: record.sets.first().map_or(1, SetRecord::wanted),
         };
         let mut next = sight.records.clone();
         self.planned = place_within(&mut self.census, &nodes, space, &mut next.next_vssd, false)?;

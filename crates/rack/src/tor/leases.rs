@@ -89,11 +89,6 @@ impl Leases {
         Some(now.since(held.since))
     }
 
-    /// The vSSD is no more.
-    pub(super) fn forget(&mut self, vssd: VssdId) {
-        self.held.retain(|held| held.vssd != vssd);
-    }
-
     /// A vSSD speaks of collection, before anything is done about it.
     pub(super) fn spoke(&mut self, now: Instant, header: &Header, events: &mut VecDeque<Kind>) {
         let Some(place) = self.place(header.vssd) else {
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vssd_that_is_deleted_holds_nothing() {
+    fn the_lease_of_a_vssd_that_is_deleted_ends() {
         let mut tor = collecting();
         let mut header = Header {
             source: SERVER,
@@ -328,6 +323,7 @@ mod tests {
         };
         tor.process(at(1100), &mut header, &[]);
         wait(&mut tor, 60_000);
-        assert_eq!(events(&mut tor), []);
+        let (vssd, held) = (VSSD, Duration::from_millis(100));
+        assert_eq!(events(&mut tor), [Kind::LeaseEnded { vssd, held }]);
     }
 }

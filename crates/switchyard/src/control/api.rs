@@ -30,6 +30,9 @@ pub struct Status {
     pub volumes: Vec<Volume>,
     /// The nodes.
     pub nodes: Vec<Node>,
+    /// Copies move until free room is even over the nodes.
+    #[serde(default)]
+    pub rebalancing: bool,
     /// The threads.
     pub cores: Vec<Core>,
     /// Time of a target's requests by layer, for each core and kind.
@@ -169,6 +172,41 @@ pub struct Node {
     pub stages: Vec<Latency>,
     /// Its vSSDs, if it runs in this process.
     pub vssds: Vec<Vssd>,
+    /// Copies that it has, or had and that are not made elsewhere yet.
+    #[serde(default)]
+    pub copies: usize,
+    /// How far it is with being drained, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+}
+
+/// A node that is to have no copies any more.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Drain {
+    /// It has none.
+    pub done: bool,
+    /// Copies that are being made elsewhere now.
+    pub moving: Vec<Move>,
+    /// The node that takes its place, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u8>,
+    /// The rack forgets it when it has none.
+    #[serde(default)]
+    pub removes: bool,
+    /// Why nothing moves, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A copy on its way from one node to another.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Move {
+    /// Name of its volume.
+    pub volume: String,
+    /// Its place until now.
+    pub from: Place,
+    /// Its place to come.
+    pub to: Place,
 }
 
 /// A vSSD of a node in this process.
@@ -245,12 +283,38 @@ pub struct Create {
     pub read_only: bool,
 }
 
-/// Asks for another size.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// Asks for a change of a volume.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
+pub struct Patch {
     /// The new size.
-    pub size: Size,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// Copies from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u8>,
+}
+
+/// Asks for nodes to belong to the rack.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddNodes {
+    /// The nodes.
+    pub nodes: Vec<NodePlace>,
+    /// Copies move there until free room is even.
+    #[serde(default)]
+    pub rebalance: bool,
+}
+
+/// A node's number and address.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodePlace {
+    /// Its number.
+    pub id: u8,
+    /// IPv4 address and UDP port; may be missing for a node that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addr: Option<String>,
 }
 
 /// Asks for an exchange of the nodes of two vSSDs.

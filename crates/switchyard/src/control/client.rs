@@ -1,6 +1,6 @@
 //! The commands' side of the control API.
 
-use super::api::{Create, Exchange, Exchanged, Problem, Resize, Status, Volume};
+use super::api::{AddNodes, Create, Exchange, Exchanged, Node, NodePlace, Patch, Problem, Status, Volume};
 use crate::failure::Failure;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -89,9 +89,9 @@ impl Client {
         self.ask(Method::POST, "/v1/volumes", create)
     }
 
-    /// Grows a volume.
-    pub fn resize(&self, name: &str, resize: Resize) -> anyhow::Result<Volume> {
-        self.ask(Method::PATCH, &path(name)?, resize)
+    /// Changes a volume.
+    pub fn patch(&self, name: &str, patch: Patch) -> anyhow::Result<Volume> {
+        self.ask(Method::PATCH, &path(name)?, patch)
     }
 
     /// Deletes a volume.
@@ -102,6 +102,36 @@ impl Client {
     /// Lets two vSSDs exchange their nodes.
     pub fn exchange(&self, exchange: Exchange) -> anyhow::Result<Exchanged> {
         self.ask(Method::POST, "/v1/exchanges", exchange)
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> anyhow::Result<Vec<Node>> {
+        self.ask(Method::GET, "/v1/nodes", ())
+    }
+
+    /// Adds nodes.
+    pub fn add_nodes(&self, nodes: &AddNodes) -> anyhow::Result<Vec<Node>> {
+        self.ask(Method::POST, "/v1/nodes", nodes)
+    }
+
+    /// Has the rack forget a node.
+    pub fn remove_node(&self, id: u8) -> anyhow::Result<Vec<Node>> {
+        self.ask(Method::DELETE, &format!("/v1/nodes/{id}"), ())
+    }
+
+    /// Begins to drain a node, or ends that.
+    pub fn drain(&self, id: u8, drains: bool) -> anyhow::Result<Vec<Node>> {
+        self.ask(put_or_delete(drains), &format!("/v1/nodes/{id}/drain"), ())
+    }
+
+    /// Lets a node take another one's place.
+    pub fn replace_node(&self, old: u8, new: &NodePlace) -> anyhow::Result<Vec<Node>> {
+        self.ask(Method::PUT, &format!("/v1/nodes/{old}/replacement"), new)
+    }
+
+    /// Begins to rebalance, or ends that.
+    pub fn rebalance(&self, rebalances: bool) -> anyhow::Result<Vec<Node>> {
+        self.ask(put_or_delete(rebalances), "/v1/rebalance", ())
     }
 
     fn ask<T: DeserializeOwned>(
@@ -151,6 +181,10 @@ impl Client {
             error => anyhow::Error::from(error).context(format!("cannot ask {}", self.base)),
         }
     }
+}
+
+fn put_or_delete(puts: bool) -> Method {
+    if puts { Method::PUT } else { Method::DELETE }
 }
 
 /// The path of a volume; a name that cannot exist is refused here.

@@ -8,8 +8,14 @@
 //! | `GET /v1/volumes` | list of [`api::Volume`] |
 //! | `POST /v1/volumes` with [`api::Create`] | [`api::Volume`], when it is ready |
 //! | `GET /v1/volumes/{name}` | [`api::Volume`] |
-//! | `PATCH /v1/volumes/{name}` with [`api::Resize`] | [`api::Volume`] |
+//! | `PATCH /v1/volumes/{name}` with [`api::Patch`] | [`api::Volume`] |
 //! | `DELETE /v1/volumes/{name}` | empty |
+//! | `GET /v1/nodes` | list of [`api::Node`] |
+//! | `POST /v1/nodes` with [`api::AddNodes`] | list of [`api::Node`] |
+//! | `DELETE /v1/nodes/{id}` | list of [`api::Node`] |
+//! | `PUT`, `DELETE /v1/nodes/{id}/drain` | list of [`api::Node`] |
+//! | `PUT /v1/nodes/{id}/replacement` with [`api::NodePlace`] | list of [`api::Node`] |
+//! | `PUT`, `DELETE /v1/rebalance` | list of [`api::Node`] |
 //! | `GET /metrics` | OpenMetrics text |
 //!
 //! An error is an HTTP status with [`api::Problem`]. The API has no authentication: it listens on the loopback unless

@@ -1,7 +1,7 @@
 //! The HTTP server: one thread with a single-threaded tokio beside the cores. Work on the rack waits for cores and
 //! nodes, so each request's work runs on tokio's blocking threads.
 
-use super::api::{Create, Exchange, Problem, Resize};
+use super::api::{AddNodes, Create, Exchange, NodePlace, Patch, Problem};
 use crate::events;
 use crate::failure::Failure;
 use crate::metrics;
@@ -10,10 +10,11 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete as removal, get, post, put};
 use axum::{Json, Router};
-use base::Duration;
-use host::operator::Refusal as Refused;
+use base::{Duration, NodeId};
+use host::operator::{NodeChange, Refusal as Refused};
+use rack::nodes::NodeError;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -105,23 +106,27 @@ impl Drop for Server {
 
 type Shared = State<Arc<Part>>;
 
+const RESOURCES: &str =
+    "/v1/status, /v1/events, /v1/volumes, /v1/exchanges, /v1/nodes, /v1/rebalance, /metrics";
+
 fn routes(part: Arc<Part>) -> Router {
     Router::new()
-        .route(
-            "/",
-            get(async || "Switchyard: /v1/status, /v1/events, /v1/volumes, /v1/exchanges, /metrics\n"),
-        )
+        .route("/", get(async || format!("Switchyard: {RESOURCES}\n")))
         .route(
             "/v1/status",
             get(async |part: Shared| run(part, |part| part.status()).await),
         )
         .route("/v1/volumes", get(list).post(create))
-        .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .route("/v1/volumes/{name}", get(show).patch(patch).delete(delete))
+        .route("/v1/nodes", get(nodes).post(add_nodes))
+        .route("/v1/nodes/{id}", removal(remove_node))
+        .route("/v1/nodes/{id}/drain", put(drain).delete(stop_drain))
+        .route("/v1/nodes/{id}/replacement", put(replace_node))
+        .route("/v1/rebalance", put(rebalance).delete(stop_rebalance))
         .route("/v1/exchanges", post(exchange))
         .route("/metrics", get(scrape))
         .fallback(async || {
-            let error = "no such resource: see /v1/status, /v1/events, /v1/volumes, /v1/exchanges, /metrics"
-                .to_owned();
+            let error = format!("no such resource: see {RESOURCES}");
             (StatusCode::NOT_FOUND, Json(Problem { error }))
         })
         .merge(events::routes())
@@ -140,8 +145,8 @@ async fn show(part: Shared, Path(name): Path<String>) -> Response {
     run(part, move |part| part.volume(&name)).await
 }
 
-async fn resize(part: Shared, Path(name): Path<String>, Json(resize): Json<Resize>) -> Response {
-    run(part, move |part| part.resize_volume(name, resize.size.0)).await
+async fn patch(part: Shared, Path(name): Path<String>, Json(patch): Json<Patch>) -> Response {
+    run(part, move |part| part.patch_volume(&name, patch)).await
 }
 
 async fn delete(part: Shared, Path(name): Path<String>) -> Response {
@@ -150,6 +155,44 @@ async fn delete(part: Shared, Path(name): Path<String>) -> Response {
 
 async fn exchange(part: Shared, Json(exchange): Json<Exchange>) -> Response {
     run(part, move |part| part.exchange(exchange)).await
+}
+
+async fn nodes(part: Shared) -> Response {
+    run(part, |part| part.nodes()).await
+}
+
+async fn add_nodes(part: Shared, Json(nodes): Json<AddNodes>) -> Response {
+    run(part, move |part| part.add_nodes(&nodes)).await
+}
+
+async fn remove_node(part: Shared, Path(id): Path<u8>) -> Response {
+    run(part, move |part| {
+        part.change_nodes(NodeChange::Remove(NodeId(id)))
+    })
+    .await
+}
+
+async fn drain(part: Shared, Path(id): Path<u8>) -> Response {
+    run(part, move |part| part.change_nodes(NodeChange::Drain(NodeId(id)))).await
+}
+
+async fn stop_drain(part: Shared, Path(id): Path<u8>) -> Response {
+    run(part, move |part| {
+        part.change_nodes(NodeChange::StopDrain(NodeId(id)))
+    })
+    .await
+}
+
+async fn replace_node(part: Shared, Path(id): Path<u8>, Json(new): Json<NodePlace>) -> Response {
+    run(part, move |part| part.replace_node(NodeId(id), &new)).await
+}
+
+async fn rebalance(part: Shared) -> Response {
+    run(part, |part| part.change_nodes(NodeChange::Rebalance)).await
+}
+
+async fn stop_rebalance(part: Shared) -> Response {
+    run(part, |part| part.change_nodes(NodeChange::StopRebalance)).await
 }
 
 async fn scrape(State(part): Shared) -> Response {
@@ -191,9 +234,11 @@ fn code(refused: &Refused) -> StatusCode {
         | Refused::Size(_)
         | Refused::Replicas(_)
         | Refused::Shrinks { .. }
+        | Refused::FewNodes { .. }
+        | Refused::OtherNode { .. }
         | Refused::Exchange(_) => StatusCode::BAD_REQUEST,
-        Refused::Unknown(_) => StatusCode::NOT_FOUND,
-        Refused::Exists(_) => StatusCode::CONFLICT,
+        Refused::Unknown(_) | Refused::Nodes(NodeError::Unknown(_)) => StatusCode::NOT_FOUND,
+        Refused::Exists(_) | Refused::Nodes(_) => StatusCode::CONFLICT,
         Refused::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
         Refused::Stops => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -13,6 +13,7 @@ pub fn sentence(kind: &Kind) -> String {
         .or_else(|| vssd(kind))
         .or_else(|| gateway(kind))
         .or_else(|| control(kind))
+        .or_else(|| nodes(kind))
         .or_else(|| volume(kind))
         .or_else(|| areas(kind))
         .or_else(|| client(kind))
@@ -236,6 +237,18 @@ fn gateway(kind: &Kind) -> Option<String> {
     })
 }
 
+/// Events of the control plane about nodes.
+fn nodes(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::NodeAdded { node } => format!("Node {} belongs to the rack from now on.", node.0),
+        Kind::NodeDraining { node } => format!("The copies on node {} move to other nodes.", node.0),
+        Kind::NodeDrained { node } => format!("Node {} has no copies any more.", node.0),
+        Kind::NodeRemoved { node } => format!("Node {} belongs to the rack no more.", node.0),
+        Kind::Rebalanced {} => "Free room is as even over the nodes as moves can make it.".to_owned(),
+        _ => return None,
+    })
+}
+
 /// What the control plane tells.
 fn control(kind: &Kind) -> Option<String> {
     Some(match *kind {
@@ -261,6 +274,22 @@ fn control(kind: &Kind) -> Option<String> {
             vssd.0,
             volume.0,
             time(took)
+        ),
+        Kind::MemberMoved {
+            volume,
+            vssd,
+            node,
+            took,
+        } => format!(
+            "vSSD {} on node {} has the place of a copy that moved, for volume {} after {}.",
+            vssd.0,
+            node.0,
+            volume.0,
+            time(took)
+        ),
+        Kind::CopyDropped { volume, vssd } => format!(
+            "Volume {} gives vSSD {} up: it is to have fewer copies.",
+            volume.0, vssd.0
         ),
         Kind::RegistryFailed { why } => match why {
             RegistryTrouble::Conflict => "Another process wrote the registry first; this one looks again.",

@@ -7,6 +7,7 @@
 mod cores;
 mod driver;
 mod gateways;
+mod nodes;
 mod nvme;
 mod observe;
 mod part;

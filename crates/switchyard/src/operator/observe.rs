@@ -5,9 +5,7 @@ use super::refusal::Refusal;
 use crate::control::api;
 use base::{Addr, NodeId};
 use hdrhistogram::Histogram;
-use host::gateway::NodeAnswer;
 use host::node::{Stages, Unit};
-use host::operator::{Command, Done};
 use host::{Gateway, Node};
 
 /// A histogram of nanoseconds as the API tells it.
@@ -100,7 +98,8 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
     if part.has_gateway() {
         status.gateway = Some(part.gateway(|gateway, _| gateway_counters(gateway))?);
         status.volumes = part.volumes()?;
-        status.nodes = part.ask_nodes()?;
+        status.nodes = part.nodes()?;
+        status.rebalancing = part.rebalances()?;
     } else {
         for id in part.local_nodes() {
             let addr = part.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);
@@ -186,23 +185,5 @@ impl Part {
     /// Everything there is to see.
     pub fn status(&self) -> Result<api::Status, Refusal> {
         status(self)
-    }
-
-    /// Asks every node through the rack's network; those that do not answer in time are reported as silent.
-    fn ask_nodes(&self) -> Result<Vec<api::Node>, Refusal> {
-        match self.ask(Command::Nodes)? {
-            Done::Nodes(nodes) => Ok(nodes.into_iter().map(node).collect()),
-            other => unreachable!("the operator answers what was asked: {other:?}"),
-        }
-    }
-}
-
-fn node(answer: NodeAnswer) -> api::Node {
-    api::Node {
-        id: answer.node.0,
-        addr: answer.addr.to_string(),
-        answers: answer.last.is_some(),
-        status: answer.last.map(|(_, status)| status).unwrap_or_default(),
-        ..api::Node::default()
     }
 }

@@ -11,7 +11,7 @@ use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
 
 impl Part {
-    fn records(&self) -> Result<(Box<Snapshot>, bool), Refusal> {
+    pub(super) fn records(&self) -> Result<(Box<Snapshot>, bool), Refusal> {
         match self.ask(Command::Records)? {
             Done::Records { records, serves } => Ok((records, serves)),
             other => unreachable!("the operator answers what was asked: {other:?}"),
@@ -106,13 +106,19 @@ impl Part {
         self.volume(&create.name)
     }
 
-    /// Grows a volume.
-    pub fn resize_volume(&self, name: String, size_bytes: u64) -> Result<api::Volume, Refusal> {
-        self.ask(Command::Resize {
-            name: name.clone(),
-            size_bytes,
-        })?;
-        self.volume(&name)
+    /// Gives a volume another size, or another number of copies.
+    pub fn patch_volume(&self, name: &str, patch: api::Patch) -> Result<api::Volume, Refusal> {
+        if let Some(size) = patch.size {
+            self.ask(Command::Resize {
+                name: name.to_owned(),
+                size_bytes: size.0,
+            })?;
+        }
+        if let Some(replicas) = patch.replicas {
+            let name = name.to_owned();
+            self.ask(Command::Replicate { name, replicas })?;
+        }
+        self.volume(name)
     }
 
     /// Deletes a volume and its data.

@@ -34,7 +34,8 @@ const NODES_WITHIN: Duration = Duration::from_secs(10);
 #[command(
     after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
     --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
-    The registry remembers nodes. Name a node again only if its address changes."
+    The registry remembers nodes. Name a node again only if its address changes. `switchyard node add` adds one to a\n\
+    running rack."
 )]
 pub struct GatewayArgs {
     /// This machine's address for rack packets (UDP)
@@ -123,6 +124,16 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
         reads: config.reads,
         shared: matches!(role, Role::Shared(_)),
     };
+    for (id, addr) in args
+        .nodes
+        .iter()
+        .filter(|(id, _)| snapshot.removed.contains(&id.0))
+    {
+        says.note(&format!(
+            "node {0} was removed and is left out: take it out of the command, or add it with `switchyard node add {0}={addr}`",
+            id.0
+        ));
+    }
     let is_first = snapshot.next_volume == 0;
     let spec = host(args.listen, config.nbd, settings, &nvme);
     let core = launch::start_core(config.core(0), vec![spec], &["the gateway".into()])?;
@@ -251,9 +262,13 @@ fn no_nodes() -> Failure {
     Failure::Usage("the registry knows no node: name each with --node ID=IP:PORT".into())
 }
 
-/// The nodes of the command line replace the registry's of the same number.
+/// The nodes of the command line replace the registry's of the same number. Those that the rack was told to forget stay
+/// forgotten.
 fn add_nodes(snapshot: &mut Snapshot, nodes: &[(NodeId, Addr)]) {
     for (id, addr) in nodes {
+        if snapshot.removed.contains(&id.0) {
+            continue;
+        }
         let record = NodeRecord {
             id: id.0,
             addr: addr.to_string(),
@@ -335,5 +350,10 @@ mod tests {
         note_nodes(&mut registry, &[node(1, 1), node(2, 2)]).unwrap();
         let snapshot = note_nodes(&mut registry, &[node(2, 9)]).unwrap();
         assert_eq!(known_nodes(&snapshot).unwrap(), vec![node(1, 1), node(2, 9)]);
+        let mut removed = snapshot;
+        removed.remove_node(2, false).unwrap();
+        registry.store(&removed).unwrap();
+        let snapshot = note_nodes(&mut registry, &[node(1, 1), node(2, 9)]).unwrap();
+        assert_eq!(known_nodes(&snapshot).unwrap(), vec![node(1, 1)]);
     }
 }

@@ -105,6 +105,7 @@ fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Sn
         .collect();
     if snapshot.nodes != nodes {
         snapshot.nodes = nodes;
+        snapshot.removed.clear();
         registry.store(&snapshot)?;
         snapshot = registry.load()?;
     }
