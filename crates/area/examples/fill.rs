@@ -33,6 +33,18 @@ fn resident_mib(field: &str) -> u64 {
     kib.unwrap_or(0) >> 10
 }
 
+/// Opens the area, and tells how long that takes: also after the program was killed.
+fn open(path: &str, options: &AreaOptions) -> Result<Area, area::AreaError> {
+    let start = Instant::now();
+    let area = Area::open(path.as_ref(), options)?;
+    println!(
+        "opened in {:.3} s: {:?}",
+        start.elapsed().as_secs_f64(),
+        area.report()
+    );
+    Ok(area)
+}
+
 fn main() -> Result<(), area::AreaError> {
     let args: Vec<String> = std::env::args().collect();
     let number = |at: usize, default: u64| args.get(at).and_then(|it| it.parse().ok()).unwrap_or(default);
@@ -42,7 +54,7 @@ fn main() -> Result<(), area::AreaError> {
     // Room for the tables, what is merged, and the log.
     let bytes = entries * (value_bytes as u64 + 64) * 2 + (1 << 30);
     let options = AreaOptions::new(bytes).with_memory(memory_mib << 20);
-    let area = Area::open(path.as_ref(), &options)?;
+    let area = open(path, &options)?;
     let map = area.tree("it")?.id();
     let (start, mut last) = (Instant::now(), Instant::now());
     let tenth = (entries / 20).max(batch);
@@ -80,13 +92,7 @@ fn main() -> Result<(), area::AreaError> {
         area.stats()
     );
     drop(area);
-    let start = Instant::now();
-    let area = Area::open(path.as_ref(), &options)?;
-    println!(
-        "opened in {:.3} s: {:?}",
-        start.elapsed().as_secs_f64(),
-        area.report()
-    );
+    let area = open(path, &options)?;
     let map = area.tree("it")?;
     let start = Instant::now();
     let reads = 20_000.min(entries);
