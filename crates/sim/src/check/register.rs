@@ -27,6 +27,8 @@ use std::collections::BTreeMap;
 const NEVER: u64 = u64::MAX;
 /// Id of the cluster whose value the first read after a loss of power decides.
 const UNDECIDED: u64 = u64::MAX;
+/// Flushes of a client that may fail after a loss of power.
+const TELLS_MAX: u32 = 2;
 
 /// Writes that a block lost with power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +310,8 @@ pub struct Checker {
     heard_at: BTreeMap<u32, u64>,
     /// When a flush failed last.
     told_at: u64,
+    /// Flushes of a client that failed since power was lost; [`TELLS_MAX`] after one that succeeded.
+    failed: BTreeMap<u32, u32>,
     durability: bool,
     reads_judged: u64,
     reads_excused: u64,
@@ -325,6 +329,7 @@ impl Checker {
             wrote_at: BTreeMap::new(),
             heard_at: BTreeMap::new(),
             told_at: 0,
+            failed: BTreeMap::new(),
             durability,
             reads_judged: 0,
             reads_excused: 0,
@@ -471,6 +476,7 @@ impl Checker {
             return Ok(());
         }
         let heard_at = self.heard_at.insert(client, now.as_nanos()).unwrap_or(0);
+        self.failed.insert(client, TELLS_MAX);
         let wrote_at = self.wrote_at.get(&client).copied().unwrap_or(NEVER);
         let told_at = self.told_at;
         for (at, block) in self.blocks.iter_mut().enumerate() {
@@ -495,12 +501,14 @@ impl Checker {
     pub fn flush_failed(&mut self, now: Instant, client: u32) {
         self.heard_at.insert(client, now.as_nanos());
         self.told_at = now.as_nanos();
+        *self.failed.entry(client).or_default() += 1;
     }
 
-    /// True if a client's flush that began at `start` may fail, as it has heard nothing since power was lost.
+    /// True if a client's flush that began at `start` may fail: power was lost, and no flush has told this client of all since. The first
+    /// one may have begun before writes that were acknowledged and lost. Then the next one fails, too.
     pub fn may_tell(&self, client: u32, start: Instant) -> bool {
-        let heard_at = self.heard_at.get(&client).copied().unwrap_or(0);
-        self.lost_at > 0 && heard_at.min(start.as_nanos()) <= self.lost_at
+        let failed = self.failed.get(&client).copied().unwrap_or(0);
+        self.lost_at > 0 && (failed < TELLS_MAX || start.as_nanos() <= self.lost_at)
     }
 
     /// The gateway is gone, and does not know any more what it has acknowledged.
@@ -521,6 +529,7 @@ impl Checker {
             "a checker without durability meets no loss of power"
         );
         self.lost_at = now.as_nanos();
+        self.failed.clear();
         for (at, block) in self.blocks.iter_mut().enumerate() {
             match loss(at as u64) {
                 Loss::None => {}
