@@ -41,6 +41,19 @@ impl FileRegistry {
         Ok(registry)
     }
 
+    /// Puts records in the place of those that this directory has, damaged ones too.
+    pub fn restore<E: From<RegistryError>>(
+        dir: &Path,
+        next: impl FnOnce(Option<Snapshot>) -> Result<Snapshot, E>,
+    ) -> Result<(), E> {
+        let registry = Self {
+            path: dir.join(FILE_NAME),
+        };
+        let _lock = registry.lock()?;
+        let snapshot = next(registry.load().ok())?;
+        Ok(registry.replace(&snapshot)?)
+    }
+
     fn replace(&self, snapshot: &Snapshot) -> Result<(), RegistryError> {
         write_durably(&self.path, &emit(snapshot)).map_err(|error| self.fail(error))
     }
