@@ -38,6 +38,8 @@ test_tools=(
     git:git
     tar:tar
     setpriv:util-linux
+    etcd:etcd-server
+    etcdctl:etcd-client
 )
 matrix_tools=(
     redis-benchmark:redis-tools

@@ -151,6 +151,8 @@ impl Cause {
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     since: Instant,
+    /// When that was told last.
+    seen: Instant,
     cause: Cause,
     /// Of its set's membership: a member of another one is judged anew.
     generation: u32,
@@ -271,17 +273,34 @@ impl Heal {
                 let cause = cause.or(is_past.then_some(Cause::Past));
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
+                let seen = self.seen(now, cause, set, node.0);
                 let known = self.lost.get(&vssd.0).copied();
                 let known = known.filter(|known| (known.cause, known.generation) == (cause, set.generation));
                 let new = Lost {
                     since: now,
+                    seen,
                     cause,
                     generation: set.generation,
                 };
-                lost.insert(vssd.0, known.unwrap_or(new));
+                let since = known.map_or(now, |known| known.since);
+                lost.insert(vssd.0, Lost { since, ..new });
             }
         }
         self.lost = lost;
+    }
+
+    /// When that was told last: whoever looks may have slept, and then has answers of before.
+    fn seen(&self, now: Instant, cause: Cause, set: &SetRecord, node: u8) -> Instant {
+        let heard = |node: u8| {
+            let node = self.nodes.get(&node).filter(|node| node.roll().is_some());
+            node.and_then(|node| node.heard)
+        };
+        let told = match cause {
+            Cause::Silent => None,
+            Cause::Unheard => set.vssds().filter_map(|(_, node)| heard(node.0)).min(),
+            _ => heard(node),
+        };
+        told.unwrap_or(now)
     }
 
     fn cause(&self, now: Instant, vssd: u32, node: u8, joins: bool) -> Option<Cause> {
@@ -328,9 +347,9 @@ impl Heal {
         Some(members[place].0)
     }
 
-    fn is_lost(&self, now: Instant, vssd: u32) -> bool {
+    fn is_lost(&self, vssd: u32) -> bool {
         let lost = self.lost.get(&vssd);
-        lost.is_some_and(|lost| now.since(lost.since) >= lost.cause.sure_after())
+        lost.is_some_and(|lost| lost.seen.since(lost.since) >= lost.cause.sure_after())
     }
 
     fn is_silent(&self, vssd: u32) -> bool {
@@ -364,7 +383,7 @@ impl Heal {
     fn expel(&mut self, now: Instant, next: &mut Snapshot) {
         let mut victims: Vec<(u32, usize, Vec<u32>)> = Vec::new();
         for (volume, index, set) in sets(next).filter(|(volume, ..)| is_kept(next, *volume)) {
-            let is_lost = |replica: &&ReplicaRecord| self.is_lost(now, replica.vssd);
+            let is_lost = |replica: &&ReplicaRecord| self.is_lost(replica.vssd);
             let lost: Vec<u32> = set.replicas.iter().filter(is_lost).map(|r| r.vssd).collect();
             if lost.is_empty() {
                 continue;
@@ -411,7 +430,7 @@ impl Heal {
         for (volume, index) in found {
             let deletes = !is_kept(next, VolumeId(volume));
             let joining = set_mut(next, volume, index).joining;
-            if let Some(joining) = joining.filter(|joining| self.is_lost(now, joining.vssd)) {
+            if let Some(joining) = joining.filter(|joining| self.is_lost(joining.vssd)) {
                 match joining.exchanges() {
                     true => _ = next.undo_exchange(),
                     false => self.give_up_joining(now, next, volume, index),
@@ -419,7 +438,7 @@ impl Heal {
             }
             let set = set_mut(next, volume, index);
             let mut left = Vec::new();
-            if let Some(leaving) = set.leaving.take_if(|leaving| self.is_lost(now, leaving.vssd)) {
+            if let Some(leaving) = set.leaving.take_if(|leaving| self.is_lost(leaving.vssd)) {
                 let (vssd, node) = (leaving.vssd, leaving.node);
                 left.push(ReplicaRecord { vssd, node });
                 set.note_expelled(&[vssd], leaving.was_primary);
@@ -807,6 +826,24 @@ mod tests {
         world.rolls = World::new().rolls;
         world.pass(50_400, 51_000);
         assert_eq!(world.replicas(), [1, 2]);
+    }
+
+    /// Bug: a vSSD that was made after its node's last answer counted as missing while a slow registry held up the asker, and
+    /// was expelled. Cause: time that nobody looked was counted. Fix: a member is missing until the node's last answer.
+    #[test]
+    fn an_answer_of_before_a_sleep_proves_nothing_after_it() {
+        let mut world = World::new();
+        world.pass(0, 1_000);
+        world.rolls[0] = Some(Roll::default());
+        world.pass(1_000, 1_400);
+        let after = Instant::from_nanos(5_000_000_000);
+        assert_eq!(
+            world.heal.next(after, &world.records, |_, _| ChangeState::Busy),
+            None
+        );
+        assert_eq!(world.replicas(), [1, 2]);
+        world.pass(5_000, 5_400);
+        assert_eq!(world.replicas(), [2], "it is missing indeed");
     }
 
     #[test]

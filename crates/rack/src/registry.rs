@@ -428,8 +428,13 @@ pub enum RegistryError {
     #[error("the registry changed meanwhile; try again")]
     Conflict,
     /// It could not be read or written.
+    ///
+    /// After a store this leaves open whether the records are stored, or will be: the caller reads again.
     #[error("the registry cannot be read or written: {0}")]
     Unavailable(String),
+    /// It takes no such records: they are not stored, and will not be.
+    #[error("the registry does not take the records: {0}")]
+    Refused(String),
 }
 
 /// The store of the records.

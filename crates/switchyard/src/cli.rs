@@ -5,6 +5,7 @@ use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
 use crate::nodes::NodeCommand;
 use crate::profile::ProfileArgs;
+use crate::records::RecordsArgs;
 use crate::role::{gateway, node, tor, up};
 use crate::run::{ExportArgs, RunArgs};
 use crate::serve::ServeArgs;
@@ -14,7 +15,9 @@ use crate::store::StoreArgs;
 use crate::top::TopArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
-use crate::{areas, bench, events, nodes, profile, run, serve, sim, status, store, top, verify, volume};
+use crate::{
+    areas, bench, events, nodes, profile, records, run, serve, sim, status, store, top, verify, volume,
+};
 use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -55,6 +58,8 @@ enum Command {
     Gateway(Box<gateway::GatewayArgs>),
     /// Create, list, show, change and delete volumes
     Volume(VolumeArgs),
+    /// Show, back up or restore the registry of a rack
+    Registry(RecordsArgs),
     /// Show a running rack
     Status(StatusArgs),
     /// Show a running rack, refreshed each second
@@ -102,6 +107,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Tor(args) => tor::run(args),
         Command::Gateway(args) => gateway::run(*args),
         Command::Volume(args) => volume::run(args),
+        Command::Registry(args) => records::run(args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Events(args) => events::run(&args),

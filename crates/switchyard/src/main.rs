@@ -7,6 +7,7 @@
 //! | `node`, `tor`, `gateway` | one part of a rack that spans machines |
 //! | `node list`, `add`, `drain`, `remove`, … | nodes of a running rack |
 //! | `volume` | create, list, show, resize, delete volumes of a running rack |
+//! | `registry` | show, back up, restore a rack's records |
 //! | `status`, `top` | look at a running rack |
 //! | `bench` | load against a rack, any NBD server, a file or a device |
 //! | `sim` | experiments and the swarm of the deterministic simulator |
@@ -44,6 +45,7 @@ mod metrics;
 mod nodes;
 mod operator;
 mod profile;
+mod records;
 mod registry;
 mod report;
 mod role;

@@ -1,7 +1,7 @@
 //! `switchyard verify`: media and registry of a stopped rack, checked without changing anything.
 
 use crate::failure::Failure;
-use crate::registry;
+use crate::registry::{self, Place};
 use crate::size::Size;
 use anyhow::bail;
 use base::Device;
@@ -18,11 +18,12 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 #[command(
     after_help = "Exit codes: 0 clean, 1 problems found, 2 the medium is in use or not a rack's.\n\n\
-    Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json"
+    Examples:\n  switchyard verify rack-data\n  switchyard verify rack-data/node-2.img --json\n  \
+    switchyard verify etcd://10.0.0.21:2379,10.0.0.22:2379/rack1      the registry alone"
 )]
 pub struct VerifyArgs {
-    /// A rack's directory, or one medium
-    #[arg(value_name = "DIR|FILE")]
+    /// A rack's directory, one medium, or a registry in etcd
+    #[arg(value_name = "DIR|FILE|URL")]
     pub path: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -38,12 +39,23 @@ struct Finding {
 
 /// Checks a directory or one medium.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
-    let files = files(&args.path)?;
+    let etcd = etcd(&args.path)?;
+    let files = match etcd {
+        Some(_) => vec![args.path.clone()],
+        None => files(&args.path)?,
+    };
     let shows_progress = !args.json && std::io::stderr().is_terminal();
     let mut findings = Vec::new();
     for path in files {
-        let finding = match path.file_name().and_then(|name| name.to_str()) {
-            Some(registry::FILE_NAME) => check_registry(path)?,
+        let finding = match (&etcd, path.file_name().and_then(|name| name.to_str())) {
+            (Some(place), _) => {
+                let bytes = place.bytes();
+                check_records(
+                    path,
+                    &bytes.map_err(|error| Failure::Uncheckable(error.to_string()))?,
+                )
+            }
+            (None, Some(registry::FILE_NAME)) => check_registry(path)?,
             _ => check_medium(path, shows_progress)?,
         };
         if !args.json {
@@ -107,10 +119,22 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The registry in etcd that is named, if it is one.
+fn etcd(path: &Path) -> anyhow::Result<Option<Place>> {
+    match path.to_str().filter(|text| text.starts_with("etcd://")) {
+        Some(text) => Ok(Some(text.parse().map_err(Failure::Uncheckable)?)),
+        None => Ok(None),
+    }
+}
+
 fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
     let bytes = std::fs::read(&path)
         .map_err(|error| Failure::Uncheckable(format!("cannot read {}: {error}", path.display())))?;
-    Ok(match registry::parse(&bytes) {
+    Ok(check_records(path, &bytes))
+}
+
+fn check_records(path: PathBuf, bytes: &[u8]) -> Finding {
+    match registry::parse(bytes) {
         Ok(snapshot) => Finding {
             path,
             summary: format!(
@@ -130,10 +154,10 @@ fn check_registry(path: PathBuf) -> anyhow::Result<Finding> {
             summary: "damaged".into(),
             problems: vec![json!({
                 "what": error.to_string(),
-                "remedy": "restore the file from a backup; the volumes' data is not affected",
+                "remedy": "restore it from a backup (`switchyard registry restore`); the volumes' data is not affected",
             })],
         },
-    })
+    }
 }
 
 fn check_medium(path: PathBuf, shows_progress: bool) -> anyhow::Result<Finding> {

@@ -78,7 +78,7 @@ pub enum Input {
     Command(u64, Command),
     /// The answer to [`RegistryCall::Load`].
     Loaded(Result<Box<Snapshot>, RegistryError>),
-    /// The answer to [`RegistryCall::Store`]. Any error but a conflict leaves open whether it is stored, or will be.
+    /// The answer to [`RegistryCall::Store`]. [`RegistryError::Unavailable`] leaves open whether it is stored, or will be.
     Stored(Result<(), RegistryError>),
     /// The answer to [`Call::Look`].
     Seen(Box<View>),

@@ -125,7 +125,7 @@ impl Records {
         }
     }
 
-    /// The answer to a store. An error other than a conflict leaves open whether the records are stored, or will be.
+    /// The answer to a store. [`RegistryError::Unavailable`] leaves open whether the records are stored, or will be.
     pub fn stored(&mut self, now: Instant, result: Result<(), RegistryError>) {
         let (mut snapshot, fenced) = match self.asked.take() {
             Some(Asked::Store(snapshot)) => (snapshot, false),
@@ -142,6 +142,7 @@ impl Records {
                 self.known = Some(snapshot);
             }
             Err(RegistryError::Conflict) => self.ask(Asked::Load),
+            Err(error @ RegistryError::Refused(_)) if !fenced => self.fail(now, error, None),
             Err(error) if fenced => self.fail(now, error, Some(snapshot.epoch)),
             Err(_) => self.ask(Asked::Resolve(snapshot.epoch)),
         }
@@ -200,6 +201,20 @@ mod tests {
         assert_eq!((fence.epoch, fence.next_vssd), (late.epoch, 0));
         records.stored(Instant::ZERO, Ok(()));
         assert_eq!(records.settled().map(|known| known.epoch), Some(late.epoch + 1));
+    }
+
+    #[test]
+    fn records_that_the_registry_refuses_are_told_of_and_not_in_doubt() {
+        let mut records = settled();
+        change(&mut records);
+        let refused = RegistryError::Refused("too large".into());
+        records.stored(Instant::ZERO, Err(refused.clone()));
+        assert_eq!(records.take_failure(), Some(refused));
+        assert!(records.poll().is_none(), "it is not asked again at once");
+        records.tick(records.deadline().unwrap());
+        assert!(matches!(records.poll(), Some(RegistryCall::Load)));
+        records.loaded(Instant::ZERO, Ok(Box::default()));
+        assert!(records.settled().is_some(), "nothing is in doubt");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! others.
 
 use crate::failure::Failure;
-use crate::registry::FileRegistry;
 use base::Duration;
 use host::operator::Role;
 use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot};
@@ -18,10 +17,12 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Attempts to enter a registry in which others write, too.
 const TRIES: u32 = 10;
+/// After this a registry that failed is asked again.
+const TRY_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Enters a gateway, and whatever else `note` changes; returns the records and the gateway's number.
 pub fn enter(
-    registry: &mut FileRegistry,
+    registry: &mut dyn Registry,
     record: &GatewayRecord,
     note: impl Fn(&mut Snapshot),
 ) -> anyhow::Result<(Snapshot, usize)> {
@@ -49,6 +50,11 @@ pub fn enter(
         match registry.store(&snapshot) {
             Ok(()) => return Ok((registry.load()?, number)),
             Err(RegistryError::Conflict) if left > 0 => left -= 1,
+            // It may be stored, or may be soon: the next attempt reads again, and a store that is late conflicts with it.
+            Err(RegistryError::Unavailable(_)) if left > 0 => {
+                left -= 1;
+                std::thread::sleep(TRY_AFTER);
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -75,6 +81,7 @@ pub(super) fn others(snapshot: &Snapshot, role: Role) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::FileRegistry;
     use host::operator::Shared;
 
     fn record(port: u16) -> GatewayRecord {

@@ -8,7 +8,7 @@ use crate::datadir::DataDir;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
 use crate::operator::{LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, cntlids, enter};
-use crate::registry::FileRegistry;
+use crate::registry::{FileRegistry, Place};
 use crate::size::Size;
 use anyhow::{Context, bail};
 use base::{Addr, Duration, NodeId};
@@ -35,7 +35,9 @@ const NODES_WITHIN: Duration = Duration::from_secs(10);
     after_help = "Example:\n  switchyard gateway --listen 10.0.0.2:8888 --tor 10.0.0.1:8888 \
     --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --nbd 10.0.0.2:10809 --demo 1GiB\n\n\
     The registry remembers nodes. Name a node again only if its address changes. `switchyard node add` adds one to a\n\
-    running rack."
+    running rack.\n\n\
+    Two gateways that share a registry in etcd (each with the same --registry):\n  \
+    switchyard gateway --registry etcd://10.0.0.21:2379,10.0.0.22:2379,10.0.0.23:2379/rack1 --listen 10.0.0.2:8888 …"
 )]
 pub struct GatewayArgs {
     /// This machine's address for rack packets (UDP)
@@ -50,9 +52,10 @@ pub struct GatewayArgs {
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Directory of a registry that several gateways share; one serves, the others stand by
-    #[arg(long, value_name = "DIR")]
-    pub registry: Option<PathBuf>,
+    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX]; one serves, the
+    /// others stand by
+    #[arg(long, value_name = "DIR|URL")]
+    pub registry: Option<Place>,
     /// Address for NBD clients [default: 127.0.0.1:10809]
     #[arg(long, value_name = "IP:PORT")]
     pub nbd: Option<SocketAddr>,
@@ -226,15 +229,13 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
             },
         });
     };
-    std::fs::create_dir_all(shared)
-        .with_context(|| format!("cannot create the directory {} (--registry)", shared.display()))?;
-    let mut registry = FileRegistry::open(shared)?;
+    let mut registry = shared.open()?;
     let record = GatewayRecord {
         addr: addr.to_string(),
         nvme: config.nvme.map(|address| address.to_string()),
         control: format!("http://{}", config.control),
     };
-    let (snapshot, number) = enter(&mut registry, &record, |snapshot| {
+    let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| {
         add_nodes(snapshot, &args.nodes)
     })?;
     if snapshot.nodes.is_empty() {
@@ -246,7 +247,7 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
     };
     Ok(Records {
         nvme: Offer::new(config.nvme, options),
-        registry: Box::new(registry),
+        registry,
         snapshot,
         role: Role::Shared(Shared {
             me: addr,

@@ -1,0 +1,206 @@
+//! `switchyard registry`: shows a registry, backs it up, restores it. The rack may run while it is shown or backed up.
+
+use crate::datadir::write_durably;
+use crate::failure::Failure;
+use crate::registry::{Place, emit, parse};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use rack::registry::Snapshot;
+use std::path::{Path, PathBuf};
+
+/// Numbers that a restored registry leaves out if the one it replaces cannot be read: they may have been given out since
+/// the backup, and a number that is used again would show a new volume the data of an old one.
+const VSSDS_SKIPPED: u32 = 100_000;
+/// The same for volumes.
+const VOLUMES_SKIPPED: u32 = 1000;
+
+/// `switchyard registry`.
+#[derive(Args)]
+pub struct RecordsArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct At {
+    /// A rack's directory, a directory that gateways share, or etcd://HOST:PORT,…[/PREFIX]
+    #[arg(long, value_name = "DIR|URL")]
+    registry: Place,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the records as JSON
+    #[command(after_help = "Example:\n  switchyard registry show --registry rack-data")]
+    Show {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Write the records into a file; the rack may run meanwhile
+    #[command(after_help = "An older backup in FILE is replaced.\n\n\
+        Example:\n  switchyard registry backup --registry etcd://10.0.0.21:2379,10.0.0.22:2379/rack1 rack1.registry")]
+    Backup {
+        #[command(flatten)]
+        at: At,
+        /// The backup
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Put the records of a backup in the place of those that there are
+    #[command(
+        after_help = "Stop every gateway of the rack first. Volumes that were made since the backup are lost; those that were \
+        deleted, moved or healed since may be `failed`.\n\n\
+        Example:\n  switchyard registry restore --registry rack-data rack1.registry"
+    )]
+    Restore {
+        #[command(flatten)]
+        at: At,
+        /// The backup
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Restore although the records name a gateway that leads: it was killed, and is not running
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Carries it out.
+pub fn run(args: RecordsArgs) -> anyhow::Result<()> {
+    match args.command {
+        Command::Show { at } => {
+            println!("{}", serde_json::to_string_pretty(&at.registry.load()?)?);
+            Ok(())
+        }
+        Command::Backup { at, file } => backup(&at.registry, &file),
+        Command::Restore { at, file, force } => restore(&at.registry, &file, force),
+    }
+}
+
+fn backup(place: &Place, file: &Path) -> anyhow::Result<()> {
+    let snapshot = place.load()?;
+    write_durably(file, &emit(&snapshot)).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("{}: {}", file.display(), summary(&snapshot));
+    Ok(())
+}
+
+fn restore(place: &Place, file: &Path, force: bool) -> anyhow::Result<()> {
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let backup = parse(&bytes).with_context(|| file.display().to_string())?;
+    place.restore(|stored| {
+        let lead = stored.as_ref().and_then(|stored| stored.lead.as_ref());
+        if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty() && !force) {
+            bail!(Failure::InUse(format!(
+                "the gateway {} leads, or was killed: stop every gateway first; if none runs, say so with --force",
+                lead.gateway
+            )));
+        }
+        restored(backup, stored.as_ref())
+    })?;
+    println!("{place}: {}", summary(&place.load()?));
+    Ok(())
+}
+
+/// The records that take the place of those that are stored, if these could be read.
+fn restored(backup: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snapshot> {
+    let (next_vssd, next_volume, epoch) = match stored {
+        Some(stored) if !stored.volumes.is_empty() && stored.rack != backup.rack => {
+            bail!(Failure::Usage(format!(
+                "the backup is of the rack {}, and this is the registry of the rack {}, which has volumes",
+                backup.rack, stored.rack
+            )));
+        }
+        Some(stored) if stored.rack == backup.rack => (
+            stored.next_vssd.max(backup.next_vssd),
+            stored.next_volume.max(backup.next_volume),
+            stored.epoch.max(backup.epoch),
+        ),
+        other => (
+            backup.next_vssd.saturating_add(VSSDS_SKIPPED),
+            backup.next_volume.saturating_add(VOLUMES_SKIPPED),
+            other.map_or(0, |stored| stored.epoch).max(backup.epoch),
+        ),
+    };
+    let mut next = Snapshot {
+        epoch: epoch + 1,
+        next_vssd,
+        next_volume,
+        ..backup
+    };
+    // Nobody leads now.
+    if let Some(lead) = &mut next.lead {
+        lead.gateway.clear();
+    }
+    Ok(next)
+}
+
+fn summary(snapshot: &Snapshot) -> String {
+    format!(
+        "{} nodes, {} volumes, epoch {}",
+        snapshot.nodes.len(),
+        snapshot.volumes.len(),
+        snapshot.epoch
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{IN_USE, code_of};
+    use crate::registry::{FILE_NAME, FileRegistry};
+    use rack::registry::{LeadRecord, Registry};
+
+    #[test]
+    fn what_was_backed_up_is_restored_and_no_number_is_given_out_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, file) = (dir.path().join("rack"), dir.path().join("backup"));
+        std::fs::create_dir(&home).unwrap();
+        let place = Place::Dir(home.clone());
+        let mut registry = FileRegistry::open(&home).unwrap();
+        backup(&place, &file).unwrap();
+        let first = registry.load().unwrap();
+        let later = Snapshot {
+            next_vssd: 7,
+            next_volume: 3,
+            boots: [(1, 1)].into(),
+            ..first.clone()
+        };
+        registry.store(&later).unwrap();
+        restore(&place, &file, false).unwrap();
+        let now = registry.load().unwrap();
+        assert_eq!((now.next_vssd, now.next_volume, now.boots.len()), (7, 3, 0));
+        assert!(now.epoch > later.epoch + 1, "a store of before conflicts");
+        // Damaged, and another directory without any.
+        std::fs::write(home.join(FILE_NAME), "junk").unwrap();
+        let empty = Place::Dir(dir.path().join("other"));
+        for place in [place, empty] {
+            restore(&place, &file, false).unwrap();
+            let now = place.load().unwrap();
+            assert_eq!(
+                (now.rack, now.next_vssd),
+                (first.rack, first.next_vssd + VSSDS_SKIPPED)
+            );
+        }
+    }
+
+    #[test]
+    fn a_registry_is_not_restored_while_a_gateway_leads_or_with_another_racks_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, file) = (dir.path().join("rack"), dir.path().join("backup"));
+        std::fs::create_dir(&home).unwrap();
+        let place = Place::Dir(home.clone());
+        let mut registry = FileRegistry::open(&home).unwrap();
+        backup(&place, &file).unwrap();
+        let mut led = registry.load().unwrap();
+        led.lead = Some(LeadRecord {
+            gateway: "10.0.0.1:8888".into(),
+            session: 1,
+        });
+        registry.store(&led).unwrap();
+        assert_eq!(code_of(&restore(&place, &file, false).unwrap_err()), IN_USE);
+        backup(&place, &file).unwrap();
+        restore(&place, &file, true).unwrap();
+        restore(&place, &file, false).unwrap();
+        std::fs::write(&file, "junk").unwrap();
+        assert!(restore(&place, &file, true).is_err());
+    }
+}

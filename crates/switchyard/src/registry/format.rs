@@ -1,0 +1,121 @@
+//! The bytes of a registry: one line with a checksum, then the records as JSON. Layout: `docs/format/registry.md`.
+//!
+//! Invariant: bytes whose checksum does not match are refused, never repaired silently.
+
+use rack::registry::Snapshot;
+use thiserror::Error;
+
+/// First word of the file.
+const MAGIC: &str = "switchyard-registry";
+/// Version of the layout.
+const FORMAT_VERSION: &str = "1";
+
+/// Why a registry's bytes are refused.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The first line is not a registry's.
+    #[error("this is not a registry: its first line is another")]
+    NotARegistry,
+    /// A version that this program does not know.
+    #[error(
+        "the registry has format version {0}, and this program knows {FORMAT_VERSION}: use a newer program"
+    )]
+    Version(String),
+    /// The checksum does not match.
+    #[error(
+        "the registry is damaged, because its checksum does not match: restore it from a backup with `switchyard registry restore`"
+    )]
+    Checksum,
+    /// The checksum matches but the records make no sense.
+    #[error("the records are malformed: {0}")]
+    Records(#[from] serde_json::Error),
+}
+
+/// The bytes of a registry file.
+pub fn emit(snapshot: &Snapshot) -> Vec<u8> {
+    with_line(serde_json::to_vec_pretty(snapshot).expect("plain records serialize"))
+}
+
+/// The same without white space: half the bytes.
+pub fn emit_compact(snapshot: &Snapshot) -> Vec<u8> {
+    with_line(serde_json::to_vec(snapshot).expect("plain records serialize"))
+}
+
+fn with_line(mut body: Vec<u8>) -> Vec<u8> {
+    body.push(b'\n');
+    let crc = crc32c::crc32c(&body);
+    let mut bytes = format!("{MAGIC} {FORMAT_VERSION} crc32c={crc:08x}\n").into_bytes();
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Reads the bytes of a registry.
+pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
+    let end = bytes
+        .iter()
+        .position(|&b| b == b'\n')
+        .ok_or(FileError::NotARegistry)?;
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| FileError::NotARegistry)?;
+    let mut words = line.split(' ');
+    if words.next() != Some(MAGIC) {
+        return Err(FileError::NotARegistry);
+    }
+    match words.next() {
+        Some(FORMAT_VERSION) => {}
+        Some(other) => return Err(FileError::Version(other.to_owned())),
+        None => return Err(FileError::NotARegistry),
+    }
+    let stated = words
+        .next()
+        .and_then(|word| word.strip_prefix("crc32c="))
+        .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+        .ok_or(FileError::NotARegistry)?;
+    let body = &bytes[end + 1..];
+    if crc32c::crc32c(body) != stated {
+        return Err(FileError::Checksum);
+    }
+    Ok(serde_json::from_slice(body)?)
+}
+
+/// Records for tests.
+#[cfg(test)]
+pub fn sample() -> Snapshot {
+    use rack::registry::NodeRecord;
+    Snapshot {
+        epoch: 3,
+        next_vssd: 9,
+        nodes: vec![NodeRecord {
+            id: 1,
+            addr: "127.0.0.1:8890".into(),
+        }],
+        ..Snapshot::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_file_and_every_flipped_bit_is_refused() {
+        let bytes = emit(&sample());
+        assert_eq!(parse(&bytes).unwrap(), sample());
+        assert_eq!(parse(&emit_compact(&sample())).unwrap(), sample());
+        for place in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[place] ^= 1 << bit;
+                // A letter case of the checksum's own hexadecimal digits may change: the same number.
+                if let Ok(read) = parse(&damaged) {
+                    assert_eq!(read, sample(), "byte {place} bit {bit}");
+                }
+            }
+        }
+        assert!(parse(&bytes[..bytes.len() - 1]).is_err(), "a cut file is refused");
+        assert!(parse(b"").is_err() && parse(b"{}\n").is_err());
+        assert!(matches!(
+            parse(b"switchyard-registry 2 crc32c=0\n"),
+            Err(FileError::Version(_))
+        ));
+    }
+}
