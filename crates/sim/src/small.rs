@@ -1,11 +1,12 @@
 //! A rack so small that it is soon full, collects and makes checkpoints all the time: what tests of crashes are made of.
 //! They say what differs.
 
-use crate::client::LoadSpec;
+use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
 use crate::run::{AtCut, RunSpec};
+use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
 use base::Duration;
 use base::device::{LIMIT, LatencyModel};
@@ -81,6 +82,33 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         failover: None,
         volumes,
     }
+}
+
+/// A load on each volume by each gateway, of `rate` requests a second: half of them write, some parts of pages or several pages.
+pub fn mixed_loads(fleet: &RackFleet, rate: f64, seconds: u64) -> Vec<LoadSpec> {
+    let load = |volume, gateway| LoadSpec {
+        pace: Pace::Open {
+            per_second: rate,
+            outstanding_max: 4_000,
+        },
+        pattern: Pattern::Uniform,
+        mix: Mix {
+            flush: 0.02,
+            trim: 0.05,
+            ..Mix::writes(0.5)
+        },
+        shape: Shape {
+            sub_page: 0.3,
+            multi_page: 0.1,
+            pages_max: 3,
+        },
+        fua: 0.1,
+        ..LoadSpec::new(fleet.gateway(gateway), volume, rate as u64 * seconds)
+    };
+    let gateways = fleet.options().gateways;
+    let volumes = 0..fleet.options().volumes.len();
+    let pairs = volumes.flat_map(|volume| (0..gateways).map(move |gateway| (volume, gateway)));
+    pairs.map(|(volume, gateway)| load(volume, gateway)).collect()
 }
 
 /// A run of it under every checker, whose drives lose what was not flushed.

@@ -4,12 +4,11 @@ use base::{Duration, Instant, Rng};
 use rack::heal::Rules;
 use rack::lease::LAPSES_AFTER;
 use rack::registry::{Durability, SetRecord};
-use sim::client::{LoadSpec, Pace, Shape};
 use sim::operators::Control;
 use sim::rack::{Failover, RackFleet, RackOptions};
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
-use sim::workload::{Mix, Pattern};
+use sim::workload::Mix;
 use sim::world::Canary;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -60,38 +59,14 @@ fn rack(gateways: u32, seed: u64) -> RackFleet {
 }
 
 fn spec(fleet: &RackFleet, seed: u64) -> RunSpec {
-    let load = |volume, gateway| LoadSpec {
-        pace: Pace::Open {
-            per_second: RATE,
-            outstanding_max: 4_000,
-        },
-        pattern: Pattern::Uniform,
-        mix: Mix {
-            flush: 0.02,
-            trim: 0.05,
-            ..Mix::writes(0.5)
-        },
-        shape: Shape {
-            sub_page: 0.3,
-            multi_page: 0.1,
-            pages_max: 3,
-        },
-        fua: 0.1,
-        ..LoadSpec::new(gateway, volume, RATE as u64 * LOAD_SECONDS)
-    };
-    let volumes = 0..fleet.options().volumes.len();
-    let gateways = fleet.options().gateways;
-    let loads = volumes.flat_map(|volume| (0..gateways).map(move |gateway| (volume, gateway)));
+    let loads = small::mixed_loads(fleet, RATE, LOAD_SECONDS);
     RunSpec {
-        loads: loads
-            .map(|(volume, gateway)| load(volume, fleet.gateway(gateway)))
-            .collect(),
         // No fault lasts longer, nor what is made of it.
         calm_ns: (LOAD_SECONDS + 9) * SECOND,
         exam: false,
         // All that waits for a lease to lapse.
         pool_pages: 1 << 15,
-        ..small::spec(fleet, seed, small::LINK, Vec::new())
+        ..small::spec(fleet, seed, small::LINK, loads)
     }
 }
 

@@ -70,6 +70,11 @@ pub struct Control {
 /// Requests of the control path are numbered apart from the data path's.
 pub const CONTROL_BIT: u64 = 1 << 62;
 
+fn addr_of(nodes: &[NodeAnswer], node: NodeId) -> Addr {
+    let known = nodes.iter().find(|answer| answer.node == node);
+    known.map_or(Addr::NONE, |answer| answer.addr)
+}
+
 impl Control {
     /// A control path to these nodes.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Addr)>) -> Self {
@@ -106,8 +111,7 @@ impl Control {
 
     /// Address of a node; nowhere if the node is not known, so that its requests wait.
     fn addr(&self, node: NodeId) -> Addr {
-        let known = self.nodes.iter().find(|answer| answer.node == node);
-        known.map_or(Addr::NONE, |answer| answer.addr)
+        addr_of(&self.nodes, node)
     }
 
     fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: NodeId, op: Op, record: Vec<u8>) {
@@ -281,16 +285,12 @@ impl Control {
     /// Packets to send now.
     pub fn due(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
-        let addr_of = |node: NodeId| {
-            let known = self.nodes.iter().find(|known| known.node == node);
-            known.map_or(Addr::NONE, |known| known.addr)
-        };
         for ask in &mut self.asks {
             if now >= ask.again_at {
                 ask.again_at = now + ASK_AGAIN;
                 let header = Header {
                     request: ask.number,
-                    target: addr_of(ask.node),
+                    target: addr_of(&self.nodes, ask.node),
                     ..Header::new(ask.op, ask.vssd)
                 };
                 packets.push(match ask.record.is_empty() {

@@ -462,11 +462,7 @@ impl Flight {
                 set.waiting_mutations.pop_front()
             }
             _ => {
-                operation
-                    .reader
-                    .into_iter()
-                    .for_each(|vssd| set.readers.end(vssd));
-                set.reads_in_flight -= 1;
+                set.end_read(operation.reader);
                 set.waiting_reads.pop_front()
             }
         };
@@ -567,10 +563,8 @@ impl Flight {
                     set.waiting_mutations.push_back(slot);
                 }
                 Kind::ReadForMerge { .. } | Kind::Read { .. } => {
-                    let reader = operation.reader.take();
-                    reader.into_iter().for_each(|vssd| set.readers.end(vssd));
+                    set.end_read(operation.reader.take());
                     self.operations.renumber(slot);
-                    set.reads_in_flight -= 1;
                     set.waiting_reads.push_back(slot);
                 }
                 Kind::Flush { .. } => {

@@ -135,6 +135,14 @@ impl Set {
         }
     }
 
+    /// A read in flight is over, or is to be sent anew. A replica was chosen for it, unless it goes where changes are ordered.
+    pub fn end_read(&mut self, reader: Option<VssdId>) {
+        self.reads_in_flight -= 1;
+        if let Some(reader) = reader {
+            self.readers.end(reader);
+        }
+    }
+
     /// A request that was sent once was answered after this time (RFC 6298 §2).
     pub fn observe_round_trip(&mut self, took: Duration) {
         let nanos = took.as_nanos() as u64;
