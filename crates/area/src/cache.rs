@@ -100,7 +100,7 @@ pub(crate) struct Cache {
 struct Pages {
     map: quick_cache::sync::Cache<PageKey, Page, Bytes, Spread>,
     slabs: Arc<Slabs>,
-    /// What the map was told last.
+    /// The capacity that the map has.
     capacity: AtomicU64,
 }
 

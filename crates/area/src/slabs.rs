@@ -3,10 +3,9 @@
 //! The heap of the process keeps what threads free for these very threads, and pages of many lengths leave holes: a third more than
 //! all pages together was resident. So the region is divided into *slabs* of one size. A slab has slots of one length; a page takes a slot
 //! of the shortest length that has room for it. A slab that is empty again serves any length. If no slot is left, the caller gets the
-//! names of all pages of a slab that is not full, and drops them from the cache: that slab is empty then, unless somebody reads
-//! in it still.
+//! names of all pages of one slab, and drops them from the cache. Then that slab is empty, unless somebody still reads in it.
 //!
-//! The cache's tables lie elsewhere. What they take, [`ENTRY_BYTES`] a page, is not for slabs: if they grow, slabs go back to the system.
+//! The cache's tables lie elsewhere, and take [`ENTRY_BYTES`] a page of the limit. If they grow, slabs go back to the system.
 
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
 use std::alloc::Layout;
@@ -130,7 +129,7 @@ impl Slab {
     };
 }
 
-/// What [`Slabs::take`] found.
+/// The outcome of [`Slabs::take`].
 pub(crate) enum Room {
     Here(Draft),
     /// There will be room if these are dropped. They may have been dropped already.
@@ -181,7 +180,7 @@ impl Slabs {
         }))
     }
 
-    /// What all pages that the cache keeps may weigh ([`Page::weight`]) now. Tables never shrink, so it is less after there were more pages.
+    /// The weight ([`Page::weight`]) that all kept pages may have together now. It is less after there were more pages, as tables never shrink.
     pub(crate) fn capacity(&self) -> u64 {
         // A figure that stands for itself.
         self.capacity.load(Ordering::Relaxed)
@@ -229,7 +228,7 @@ impl Slabs {
         (self.resident(&state) * self.slab_bytes) as u64 + state.pages_max * ENTRY_BYTES
     }
 
-    /// What of it tables may have.
+    /// The part of it that tables may have.
     #[cfg(test)]
     pub(crate) fn tables_bytes(&self) -> u64 {
         self.state

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use rack::registry::Snapshot;
 use std::path::{Path, PathBuf};
 
-/// Numbers that a restored registry leaves out if the one it replaces cannot be read: they may have been given out since
-/// the backup, and a number that is used again would show a new volume the data of an old one.
+/// A restored registry leaves out so many numbers if the one that it replaces cannot be read. They may have been given out since the
+/// backup. A number that is used again would show a new volume the data of an old one.
 const VSSDS_SKIPPED: u32 = 100_000;
 /// The same for volumes.
 const VOLUMES_SKIPPED: u32 = 1000;
@@ -148,15 +148,28 @@ mod tests {
     use crate::failure::{IN_USE, code_of};
     use crate::registry::{FILE_NAME, FileRegistry};
     use rack::registry::{LeadRecord, Registry};
+    use tempfile::TempDir;
+
+    /// A rack's directory, and a backup of its registry.
+    fn paths(dir: &TempDir) -> (PathBuf, PathBuf) {
+        (dir.path().join("rack"), dir.path().join("backup"))
+    }
+
+    /// A new registry that was backed up.
+    fn backed_up() -> (TempDir, FileRegistry) {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, file) = paths(&dir);
+        std::fs::create_dir(&home).unwrap();
+        let registry = FileRegistry::open(&home).unwrap();
+        backup(&Place::Dir(home), &file).unwrap();
+        (dir, registry)
+    }
 
     #[test]
     fn what_was_backed_up_is_restored_and_no_number_is_given_out_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let (home, file) = (dir.path().join("rack"), dir.path().join("backup"));
-        std::fs::create_dir(&home).unwrap();
+        let (dir, mut registry) = backed_up();
+        let (home, file) = paths(&dir);
         let place = Place::Dir(home.clone());
-        let mut registry = FileRegistry::open(&home).unwrap();
-        backup(&place, &file).unwrap();
         let first = registry.load().unwrap();
         let later = Snapshot {
             next_vssd: 7,
@@ -184,12 +197,9 @@ mod tests {
 
     #[test]
     fn a_registry_is_not_restored_while_a_gateway_leads_or_with_another_racks_backup() {
-        let dir = tempfile::tempdir().unwrap();
-        let (home, file) = (dir.path().join("rack"), dir.path().join("backup"));
-        std::fs::create_dir(&home).unwrap();
-        let place = Place::Dir(home.clone());
-        let mut registry = FileRegistry::open(&home).unwrap();
-        backup(&place, &file).unwrap();
+        let (dir, mut registry) = backed_up();
+        let (home, file) = paths(&dir);
+        let place = Place::Dir(home);
         let mut led = registry.load().unwrap();
         led.lead = Some(LeadRecord {
             gateway: "10.0.0.1:8888".into(),

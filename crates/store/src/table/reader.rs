@@ -88,7 +88,7 @@ impl PageAt {
 
 /// Whoever reads pages of tables: through a cache, if he has one.
 pub trait Pages {
-    /// A page in one piece. Whoever goes through many entries keeps pages as [`Bytes`].
+    /// A page in one piece. Cursors keep pages as [`Bytes`].
     type Page: Deref<Target = [u8]> + Into<Bytes>;
     /// Why a page cannot be had.
     type Error: From<FetchError>;

@@ -1,7 +1,7 @@
 //! Requests to the members of an etcd, through its documented JSON gateway (`/v3/kv/…`, etcd 3.4 and newer).
 //!
-//! Invariants: every wait has a limit. What only reads is asked of one member after the other. What writes is asked of
-//! another member only if the first one cannot have seen it.
+//! Invariants: every wait has a limit. The client asks one member after the other for what it reads. It asks another
+//! member for a change only if the first one cannot have seen the request.
 
 use rack::registry::RegistryError;
 use serde::Deserialize;
