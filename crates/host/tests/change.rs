@@ -46,7 +46,7 @@ impl World {
         let addr = |last| Addr::new([10, 0, 0, last], 1);
         let config = GatewayConfig {
             addr: addr(9),
-            tor: addr(8),
+            tors: vec![addr(8)],
             session: 1,
             nodes: (1..4).map(|node| (NodeId(node), addr(node))).collect(),
             request_timeout: Duration::from_secs(30),

@@ -68,7 +68,7 @@ const VOLUME: VolumeId = VolumeId(1);
 fn gateway(pool: &Pool) -> Gateway {
     let config = GatewayConfig {
         addr: addr(9),
-        tor: addr(2),
+        tors: vec![addr(2)],
         session: 1,
         nodes: vec![(NodeId(1), NODE)],
         request_timeout: Duration::from_secs(30),

@@ -34,7 +34,7 @@ impl World {
         let pool = Pool::new(64, 512);
         let config = GatewayConfig {
             addr: addr(9),
-            tor: addr(8),
+            tors: vec![addr(8)],
             session: 1,
             nodes: vec![(NodeId(1), addr(1)), (NodeId(2), addr(2))],
             request_timeout: Duration::from_secs(60),

@@ -84,7 +84,7 @@ fn node_addr(id: u8) -> Addr {
 fn start(now: Instant, session: u32) -> (Gateway, Operator) {
     let config = GatewayConfig {
         addr: GATEWAY,
-        tor: TOR,
+        tors: vec![TOR],
         session: 0,
         nodes: (1..=NODES).map(|id| (NodeId(id), node_addr(id))).collect(),
         request_timeout: Duration::from_secs(30),

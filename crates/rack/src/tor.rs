@@ -9,12 +9,15 @@
 //!   `finish` would clear the bit of a later collection;
 //! - a ToR that has just learnt of a vSSD does not know whether it collects, so for one lease it delays soft requests of
 //!   the vSSD and of its replicas;
+//! - where a rack has two ToRs, a soft request is delayed unless the vSSD and its replicas have promised to ask this one alone
+//!   ([`crate::promise`]);
 //! - a packet is processed as one step, so the recirculation of a soft request (line 12) is not needed, and two soft
 //!   requests can never both be accepted.
 
 mod leases;
 
 use base::event::{Collection, Kind, Obstacle};
+use crate::promise;
 use base::{Addr, Duration, Instant, Map, Slab, VssdId, limits::VSSDS_MAX};
 use leases::Leases;
 use std::collections::VecDeque;
@@ -86,12 +89,17 @@ impl Lease {
     }
 }
 
+/// A ToR that started so recently may not know all vSSDs: servers register theirs once a second.
+const YOUNG_FOR: Duration = Duration::from_secs(2);
+
 /// A row of the replica table (RackBlox Figure 5a).
 #[derive(Clone, Copy, Debug)]
 struct ReplicaRow {
     gc: Lease,
     /// The vSSD may collect without our knowing before this.
     unknown: Lease,
+    /// The vSSD asks no other ToR.
+    promised: Lease,
     /// Session and number of its last packet about collection.
     gc_seen: (u32, u64),
     replicas: [Option<VssdId>; 2],
@@ -151,6 +159,8 @@ pub struct Tor {
     stats: Stats,
     leases: Leases,
     events: VecDeque<Kind>,
+    /// When its first packet came.
+    began: Option<Instant>,
 }
 
 impl Tor {
@@ -164,6 +174,7 @@ impl Tor {
             stats: Stats::default(),
             leases: Leases::new(gc_lease),
             events: VecDeque::new(),
+            began: None,
         }
     }
 
@@ -177,6 +188,7 @@ impl Tor {
             Op::GcOp => self.process_gc(now, header),
             Op::CreateVssd => self.create(now, header, record),
             Op::DelVssd => self.delete(now, header),
+            Op::Status if header.target.is_none() => self.greet(now, header),
             _ if !header.target.is_none() => to_target(header),
             _ => self.to_vssd(header),
         };
@@ -262,15 +274,27 @@ impl Tor {
 
     /// Why a vSSD's soft collection has to wait, if it has.
     fn obstacle(&self, now: Instant, vssd: VssdId) -> Option<Obstacle> {
-        let replicas = self.row(vssd)?.replica.replicas;
-        replicas
-            .into_iter()
-            .flatten()
-            .find_map(|replica| match self.row(replica) {
-                Some(other) if other.destination.gc.is_set(now) => Some(Obstacle::Collects),
-                Some(other) if !other.replica.unknown.is_set(now) => None,
-                _ => Some(Obstacle::Unknown),
-            })
+        let row = self.row(vssd)?.replica;
+        if !row.promised.is_set(now) {
+            return Some(Obstacle::Elsewhere);
+        }
+        let mut replicas = row.replicas.into_iter().flatten();
+        replicas.find_map(|replica| match self.row(replica) {
+            Some(other) if other.destination.gc.is_set(now) => Some(Obstacle::Collects),
+            Some(other) if other.replica.unknown.is_set(now) => Some(Obstacle::Unknown),
+            Some(other) if !other.replica.promised.is_set(now) => Some(Obstacle::Elsewhere),
+            Some(_) => None,
+            None => Some(Obstacle::Unknown),
+        })
+    }
+
+    /// Says whether it is there and knows the vSSDs.
+    #[cold]
+    fn greet(&mut self, now: Instant, header: &mut Header) -> Verdict {
+        let began = *self.began.get_or_insert(now);
+        let is_young = now.since(began) < YOUNG_FOR;
+        *header = header.reply(if is_young { Code::Busy } else { Code::SoftOrOk });
+        to_target(header)
     }
 
     /// Sets the GC bit of the vSSD that asks.
@@ -301,9 +325,11 @@ impl Tor {
 
     #[cold]
     fn create(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
+        self.began.get_or_insert(now);
         let registration = Registration::parse(header.vssd, record);
         let code = match registration {
             Some(registration) if self.register(now, &registration) => {
+                self.promise(now, header);
                 let server = registration.server;
                 self.leases
                     .registered(now, server, header.session, &mut self.events);
@@ -333,6 +359,7 @@ impl Tor {
         let replica = ReplicaRow {
             gc: Lease::default(),
             unknown: Lease(now + self.gc_lease),
+            promised: Lease(Instant::FAR_FUTURE),
             gc_seen: (0, 0),
             replicas,
         };
@@ -345,6 +372,18 @@ impl Tor {
         let Registration { vssd, server, .. } = *registration;
         self.events.push_back(Kind::VssdRegistered { vssd, server });
         true
+    }
+
+    /// A vSSD says whether it asks this ToR alone.
+    fn promise(&mut self, now: Instant, header: &Header) {
+        let until = match header.code {
+            // It knows no other.
+            Code::SoftOrOk => Instant::FAR_FUTURE,
+            Code::Accept => now + promise::HOLDS,
+            _ => Instant::ZERO,
+        };
+        let row = self.row_mut(header.vssd).expect("it was registered");
+        row.replica.promised = Lease(until);
     }
 
     #[cold]
@@ -559,6 +598,53 @@ mod tests {
             Code::Delay,
             "its replica may have been collecting before"
         );
+    }
+
+    fn register(tor: &mut Tor, now: Instant, vssd: VssdId, replica: VssdId, code: Code) {
+        let record = Registration {
+            vssd,
+            server: SERVER_A,
+            replicas: [Some((replica, SERVER_B)), None],
+        };
+        let mut header = Header {
+            code,
+            source: SERVER_A,
+            ..Header::new(Op::CreateVssd, vssd)
+        };
+        assert_eq!(
+            tor.process(now + LEASE, &mut header, &record.emit()),
+            Verdict::Forward(SERVER_A)
+        );
+        assert_eq!(header.code, Code::SoftOrOk);
+    }
+
+    #[test]
+    fn of_two_tors_only_the_one_that_all_replicas_have_promised_accepts_soft_requests() {
+        let mut tor = tor();
+        register(&mut tor, at(1), A, B, Code::Accept);
+        register(&mut tor, at(1), B, A, Code::Delay);
+        assert_eq!(gc(&mut tor, at(2), A, Code::SoftOrOk), Code::Delay);
+        assert_eq!(gc(&mut tor, at(2), B, Code::SoftOrOk), Code::Delay);
+        register(&mut tor, at(500), B, A, Code::Accept);
+        assert_eq!(gc(&mut tor, at(501), B, Code::SoftOrOk), Code::Accept);
+        assert_eq!(gc(&mut tor, at(502), B, Code::Finish), Code::Finish);
+        assert_eq!(gc(&mut tor, at(2_501), A, Code::SoftOrOk), Code::Delay, "A's promise has lapsed");
+        assert_eq!(gc(&mut tor, at(2_502), B, Code::SoftOrOk), Code::Delay);
+        assert_eq!(gc(&mut tor, at(2_503), B, Code::Regular), Code::Accept, "it is never denied");
+    }
+
+    #[test]
+    fn a_tor_says_that_it_is_there_and_whether_it_is_new() {
+        let mut tor = Tor::new(LEASE);
+        let mut ask = |ms| {
+            let mut header = Header {
+                source: CLIENT,
+                ..Header::new(Op::Status, VssdId(0))
+            };
+            assert_eq!(tor.process(at(ms), &mut header, &[]), Verdict::Forward(CLIENT));
+            header.code
+        };
+        assert_eq!([500, 2_499, 2_500].map(&mut ask), [Code::Busy, Code::Busy, Code::SoftOrOk]);
     }
 
     #[test]

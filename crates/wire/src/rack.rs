@@ -71,7 +71,7 @@ wire_enum! {
         Open = 32,
         /// Gateway to node: delete a vSSD and its data.
         Delete = 33,
-        /// Gateway to node: report status.
+        /// Gateway to node: report status. To a ToR: are you there?
         Status = 34,
         /// Gateway to a central controller: what its flows used and want; answered by what they may use.
         Demand = 35,
@@ -132,8 +132,10 @@ pub mod flags {
     pub const PINNED: u8 = 16;
     /// Hermes: the value is sent again for a writer that may be gone (replay), or to repair a page.
     pub const REPLAY: u8 = 32;
+    /// It goes by the second ToR of its rack: that with the higher address. The answer goes back by the same one.
+    pub const SECOND: u8 = 64;
     /// All defined bits.
-    pub const ALL: u8 = 63;
+    pub const ALL: u8 = 127;
 }
 
 /// A rack packet's header, decoded.
@@ -220,7 +222,7 @@ impl Header {
     pub const fn reply(&self, code: Code) -> Self {
         Self {
             code,
-            flags: self.flags & (flags::REDIRECTED | flags::PINNED) | flags::REPLY,
+            flags: self.flags & (flags::REDIRECTED | flags::PINNED | flags::SECOND) | flags::REPLY,
             length: 0,
             floor: 0,
             payload_crc: 0,

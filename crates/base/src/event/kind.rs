@@ -75,6 +75,8 @@ reasons! {
         Collects "replica-collects",
         /// The switch has just learnt of the replica, or does not know it.
         Unknown "replica-unknown",
+        /// Another switch decides about a vSSD of the set, as far as this one knows.
+        Elsewhere "decided-elsewhere",
     }
     /// Why the lease of a GC bit lapsed.
     Lapse {
@@ -304,6 +306,10 @@ kinds! {
     "collection-ended" Debug CollectionEnded { vssd: VssdId, took: Duration, moved: u64, erased: u64, }
     /// The switch answers no request to collect.
     "switch-silent" Warn SwitchSilent { vssd: VssdId, asked: u32, }
+    /// One of two switches does not answer, or has just started: packets go by the other one.
+    "tor-silent" Warn TorSilent { tor: Addr, silent: Duration, }
+    /// A switch that was silent has answered for a while: it counts again.
+    "tor-back" Info TorBack { tor: Addr, away: Duration, }
     /// A medium failed: its vSSD takes no more writes before the next start.
     "medium-latched" Error MediumLatched { vssd: VssdId, operation: MediumOperation, }
     /// A medium does not answer: an operation was given up at its deadline.

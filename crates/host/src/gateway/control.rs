@@ -40,6 +40,8 @@ struct Ask {
     /// There is no other way: one that is refused is asked again, too.
     insists: bool,
     again_at: Instant,
+    /// It was sent so many times.
+    attempts: u32,
 }
 
 /// A node's last answer.
@@ -125,6 +127,7 @@ impl Control {
             record,
             insists: false,
             again_at: now,
+            attempts: 0,
         });
         self.send_at = Some(now);
     }
@@ -282,8 +285,8 @@ impl Control {
         if self.asks.is_empty() { None } else { self.send_at }
     }
 
-    /// Packets to send now.
-    pub fn due(&mut self, now: Instant) -> Vec<Packet> {
+    /// Packets to send now, and how many times each was sent before.
+    pub fn due(&mut self, now: Instant) -> Vec<(Packet, u32)> {
         let mut packets = Vec::new();
         for ask in &mut self.asks {
             if now >= ask.again_at {
@@ -293,10 +296,12 @@ impl Control {
                     target: addr_of(&self.nodes, ask.node),
                     ..Header::new(ask.op, ask.vssd)
                 };
-                packets.push(match ask.record.is_empty() {
+                let packet = match ask.record.is_empty() {
                     true => Packet::bare(header),
                     false => Packet::with_record(header, ask.record.clone()),
-                });
+                };
+                packets.push((packet, ask.attempts));
+                ask.attempts += 1;
             }
         }
         self.send_at = self.asks.iter().map(|ask| ask.again_at).min();

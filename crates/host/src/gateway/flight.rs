@@ -19,6 +19,7 @@ use base::{
 use core::ops::Range;
 use hdrhistogram::Histogram;
 use rack::registry::VolumeRecord;
+use rack::uplink::{Act, Uplink};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -36,8 +37,8 @@ pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 pub struct GatewayConfig {
     /// The gateway's own address, for answers.
     pub addr: Addr,
-    /// The ToR.
-    pub tor: Addr,
+    /// The ToRs, the preferred one first ([`rack::uplink`]).
+    pub tors: Vec<Addr>,
     /// Larger after each start of this gateway.
     pub session: u32,
     /// The nodes.
@@ -109,6 +110,7 @@ pub(super) enum End {
 /// Operations and control work in flight, and the sets that they are for.
 pub(super) struct Flight {
     pub config: GatewayConfig,
+    pub uplink: Uplink,
     pub control: Control,
     /// A volume stays while operations name it.
     pub volumes: Slab<Volume>,
@@ -126,6 +128,7 @@ impl Flight {
         Self {
             control: Control::new(config.nodes.iter().copied()),
             shaper: config.shaping.map(Shaper::new),
+            uplink: Uplink::new(config.addr, &config.tors),
             config,
             volumes: Slab::new(),
             primaries: Map::new(),
@@ -148,25 +151,41 @@ impl Flight {
 
     pub fn deadline(&self) -> Option<Instant> {
         let shaper = self.shaper.as_ref().and_then(Shaper::deadline);
-        earliest(earliest(self.scan_at, self.control.deadline()), shaper)
+        let own = earliest(earliest(self.scan_at, self.control.deadline()), shaper);
+        earliest(own, self.uplink.deadline())
+    }
+
+    /// The next output.
+    pub fn poll(&mut self) -> Option<Output> {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        Some(match self.uplink.poll()? {
+            Act::Tell(kind) => Output::Event(kind),
+            Act::Ask(to, mut header) => {
+                header.session = self.config.session;
+                let packet = Packet::bare(header);
+                Output::Send { to, packet }
+            }
+        })
     }
 
     pub fn tell(&mut self, kind: event::Kind) {
         self.out.push_back(Output::Event(kind));
     }
 
-    /// Sends a packet of this gateway's session.
-    pub fn post(&mut self, mut packet: Packet) {
+    /// Sends a packet of this gateway's session, which was sent so many times before.
+    pub fn post(&mut self, now: Instant, mut packet: Packet, attempts: u32) {
         packet.header.source = self.config.addr;
         packet.header.session = self.config.session;
-        let to = self.config.tor;
+        let to = self.uplink.send_again(now, attempts, &mut packet.header);
         self.out.push_back(Output::Send { to, packet });
     }
 
     #[cold]
     pub fn send_control(&mut self, now: Instant) {
-        for packet in self.control.due(now) {
-            self.post(packet);
+        for (packet, attempts) in self.control.due(now) {
+            self.post(now, packet, attempts);
         }
     }
 
@@ -270,9 +289,10 @@ impl Flight {
         };
         operation.sent_at = now;
         operation.again_at = now + set.resend_after(operation.attempts);
+        let attempts = operation.attempts;
         operation.attempts += 1;
         sooner(&mut self.scan_at, operation.again_at);
-        self.post(packet);
+        self.post(now, packet, attempts);
     }
 
     /// The operation that an answer is for.
@@ -602,7 +622,7 @@ impl Flight {
         let Some(shaper) = &mut self.shaper else { return };
         let released = shaper.release(now);
         for packet in shaper.reports(now) {
-            self.post(packet);
+            self.post(now, packet, 0);
         }
         for slot in released {
             self.launch(now, slot);

@@ -36,7 +36,7 @@ impl Gateway {
         if self.leads() {
             self.leave(now, Lead::Named);
         }
-        self.ask_peer(peer);
+        self.ask_peer(now, peer);
         self.ask_status(now);
     }
 
@@ -53,14 +53,16 @@ impl Gateway {
     }
 
     /// Asks another gateway whether it is there.
-    fn ask_peer(&mut self, peer: Addr) {
+    fn ask_peer(&mut self, now: Instant, peer: Addr) {
         if self.peer.is_none_or(|(known, _)| known != peer) {
             self.peer = Some((peer, None));
         }
-        self.traffic.flight.post(Packet::bare(Header {
+        let packet = Packet::bare(Header {
             request: CONTROL_BIT,
             target: peer,
             ..Header::new(Op::Status, VssdId(0))
-        }));
+        });
+        self.traffic.flight.post(now, packet, self.peer_asked);
+        self.peer_asked = self.peer_asked.wrapping_add(1);
     }
 }

@@ -39,6 +39,7 @@ use hdrhistogram::Histogram;
 use operations::names_slot;
 use rack::exchange::ChangeState;
 use rack::registry::VolumeRecord;
+use rack::uplink::Uplink;
 use traffic::Traffic;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -49,6 +50,8 @@ pub struct Gateway {
     changes: Changes,
     /// Another gateway was asked, and when it answered last.
     peer: Option<(Addr, Option<Instant>)>,
+    /// Other gateways were asked so many times.
+    peer_asked: u32,
 }
 
 impl Gateway {
@@ -61,6 +64,7 @@ impl Gateway {
             traffic: Traffic::new(Flight::new(config), pool),
             changes: Changes::default(),
             peer: None,
+            peer_asked: 0,
         }
     }
 
@@ -73,6 +77,11 @@ impl Gateway {
     /// The rack's nodes are these from now on. Requests under way go on, to the nodes where they are.
     pub fn set_nodes(&mut self, nodes: &[(NodeId, Addr)]) {
         self.traffic.flight.control.set_nodes(nodes);
+    }
+
+    /// The ToRs as seen from here.
+    pub fn uplink(&self) -> &Uplink {
+        &self.traffic.flight.uplink
     }
 
     /// The nodes and their last answers.
@@ -150,8 +159,12 @@ impl Gateway {
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
         let flight = &mut self.traffic.flight;
-        if header.op == Op::Status && !header.has(flags::REPLY) {
-            return self.answer_peer(&header);
+        flight.uplink.heard(now, &header);
+        match (header.op, header.has(flags::REPLY)) {
+            (Op::Status, false) => return self.answer_peer(now, &header),
+            // A ToR has answered for itself.
+            (Op::Status, true) if header.request == 0 => return,
+            _ => {}
         }
         // An answer to an earlier start of this gateway may carry a number that is in use again.
         if !header.has(flags::REPLY) || header.session != flight.config.session {
@@ -186,16 +199,15 @@ impl Gateway {
 
     /// One that stands by asks: only the lead answers.
     #[cold]
-    fn answer_peer(&mut self, header: &Header) {
+    fn answer_peer(&mut self, now: Instant, header: &Header) {
         if self.traffic.leads {
             let flight = &mut self.traffic.flight;
-            flight.out.push_back(Output::Send {
-                to: flight.config.tor,
-                packet: Packet::bare(Header {
-                    source: flight.config.addr,
-                    ..header.reply(Code::SoftOrOk)
-                }),
+            let mut packet = Packet::bare(Header {
+                source: flight.config.addr,
+                ..header.reply(Code::SoftOrOk)
             });
+            let to = flight.uplink.send(now, &mut packet.header);
+            flight.out.push_back(Output::Send { to, packet });
         }
     }
 }
@@ -217,7 +229,7 @@ impl Machine for Gateway {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.traffic.flight.out.pop_front()
+        self.traffic.flight.poll()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -226,6 +238,7 @@ impl Machine for Gateway {
 
     fn tick(&mut self, now: Instant) {
         let flight = &mut self.traffic.flight;
+        flight.uplink.tick(now);
         if flight.control.deadline().is_some_and(|at| now >= at) {
             flight.send_control(now);
         }

@@ -7,6 +7,7 @@
 mod collector;
 mod group;
 mod held;
+mod register;
 mod stages;
 mod timed;
 mod unit;
@@ -26,16 +27,12 @@ use flash::{
     VssdEntry,
 };
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
-use rack::tor::Registration;
+use rack::uplink::Uplink;
 use std::collections::VecDeque;
 use units::Units;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, PAYLOAD_BYTES_MAX, Packet, Payload, flags};
 
-/// How often a node registers its vSSDs at the ToR, so that a restarted ToR fills its tables again.
-const REGISTER_EVERY: Duration = Duration::from_secs(1);
-/// Before the first answer of the ToR it tries faster.
-const REGISTER_FIRST: Duration = Duration::from_millis(50);
 /// Media operations carry the unit's index above this bit.
 const UNIT_SHIFT: u32 = 48;
 /// Deleted vSSDs that are remembered: far more than requests that can be under way.
@@ -52,8 +49,8 @@ pub struct NodeConfig {
     pub id: NodeId,
     /// Its address.
     pub addr: Addr,
-    /// The ToR.
-    pub tor: Addr,
+    /// The ToRs, the preferred one first ([`rack::uplink`]).
+    pub tors: Vec<Addr>,
     /// A central controller, which is told of the vSSDs. With [`rack::gc::Coordination::Controller`] it decides about
     /// collection instead of the ToR.
     pub controller: Option<Addr>,
@@ -72,13 +69,13 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Defaults for a node of this number and address.
+    /// Defaults for a node of this number and address, in a rack with one ToR.
     pub fn new(id: NodeId, addr: Addr, tor: Addr) -> Self {
         let over_provisioning = 0.25;
         Self {
             id,
             addr,
-            tor,
+            tors: vec![tor],
             controller: None,
             timing: Timing::none(),
             gc_mode: GcMode::Preemptible { step_pages: 8 },
@@ -149,6 +146,9 @@ fn config_of_new(header: &Header, open: &Open) -> Config {
 /// A storage server.
 pub struct Node {
     config: NodeConfig,
+    uplink: Uplink,
+    /// Of the last call.
+    now: Instant,
     pool: Pool,
     ssd: Ssd,
     units: Units,
@@ -184,6 +184,8 @@ impl Node {
             ssd,
             pool,
             units: Units::new(config.unit.gc, config.borrow_blocks),
+            uplink: Uplink::new(config.addr, &config.tors),
+            now,
             config,
             jobs: VecDeque::new(),
             writing: None,
@@ -280,7 +282,7 @@ impl Node {
             vssd,
             node: self.config.id,
             addr: self.config.addr,
-            tor: self.config.tor,
+            tors: self.uplink.tors().collect(),
             controller: self.config.controller,
             boot: self.ssd.boot(),
             config,
@@ -314,6 +316,11 @@ impl Node {
     /// The configuration.
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// The ToRs as seen from here.
+    pub fn uplink(&self) -> &Uplink {
+        &self.uplink
     }
 
     /// Starts of this node.
@@ -436,6 +443,7 @@ impl Node {
 
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
+        self.uplink.heard(now, &header);
         if !matches!(packet.payload, Payload::None) && !packet.payload_is_intact() {
             self.corrupt_packets += 1;
             return;
@@ -509,12 +517,14 @@ impl Node {
         self.send(packet);
     }
 
-    fn send(&mut self, mut packet: Packet) {
+    fn send(&mut self, packet: Packet) {
+        self.send_by(Addr::NONE, packet);
+    }
+
+    /// Sends a packet by this very ToR.
+    fn send_by(&mut self, to: Addr, mut packet: Packet) {
         packet.header.source = self.config.addr;
-        self.units.out.push_back(Output::Send {
-            to: self.config.tor,
-            packet,
-        });
+        self.units.out.push_back(Output::Send { to, packet });
     }
 
     #[cold]
@@ -735,7 +745,10 @@ impl Node {
         if let Some((group, _)) = borrowed {
             self.units.step_group(now, group);
         }
-        self.send(Packet::bare(Header::new(Op::DelVssd, vssd)));
+        for nth in 0..self.config.tors.len() {
+            let packet = Packet::bare(Header::new(Op::DelVssd, vssd));
+            self.send_by(self.config.tors[nth], packet);
+        }
         self.jobs.push_back(Job::Delete(header, borrowed));
         self.next_job();
     }
@@ -915,45 +928,6 @@ impl Node {
         self.answer(&header, Code::Busy);
     }
 
-    /// Tells the ToR of every vSSD (RackBlox §3.3); again and again, so that a restarted ToR learns them.
-    #[cold]
-    fn register(&mut self, now: Instant) {
-        self.register_at = now
-            + if self.registered {
-                REGISTER_EVERY
-            } else {
-                REGISTER_FIRST
-            };
-        let registrations: Vec<Registration> = self
-            .units()
-            .map(|unit| {
-                let identity = unit.identity();
-                let mut replicas = [None; 2];
-                for (place, peer) in replicas.iter_mut().zip(&identity.config.membership.peers) {
-                    *place = Some((peer.vssd, peer.addr));
-                }
-                Registration {
-                    vssd: identity.vssd,
-                    server: identity.addr,
-                    replicas,
-                }
-            })
-            .collect();
-        for registration in registrations {
-            // By the start of the node the ToR tells one that was away from another one.
-            let header = Header {
-                session: self.ssd.boot(),
-                ..Header::new(Op::CreateVssd, registration.vssd)
-            };
-            self.send(Packet::with_record(header, registration.emit()));
-            if let Some(target) = self.config.controller {
-                self.send(Packet::with_record(
-                    Header { target, ..header },
-                    registration.emit(),
-                ));
-            }
-        }
-    }
 }
 
 impl Machine for Node {
@@ -961,6 +935,7 @@ impl Machine for Node {
     type Output = Output;
 
     fn handle(&mut self, now: Instant, input: Input) {
+        self.now = now;
         match input {
             Input::Packet(packet) => self.packet(now, packet),
             Input::Media(done) => self.media_done(now, done),
@@ -969,15 +944,17 @@ impl Machine for Node {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.units.out.pop_front()
+        self.poll_output()
     }
 
     fn deadline(&self) -> Option<Instant> {
         let register = (!self.units.index.is_empty()).then_some(self.register_at);
-        earliest(register, self.units.deadline())
+        earliest(earliest(register, self.uplink.deadline()), self.units.deadline())
     }
 
     fn tick(&mut self, now: Instant) {
+        self.now = now;
+        self.uplink.tick(now);
         if now >= self.register_at && !self.units.index.is_empty() {
             self.register(now);
             self.next_job();

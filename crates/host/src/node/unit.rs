@@ -6,6 +6,7 @@
 
 mod backlog;
 mod members;
+mod tors;
 
 use crate::Output;
 use crate::buffered::{Buffered, Event, Limits, Marks};
@@ -24,6 +25,7 @@ use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
 use rack::membership::{Incarnation, Member, Membership};
 use rack::predictor::Predictor;
+use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Policy, Room, Scheduler};
 use std::collections::VecDeque;
@@ -58,8 +60,8 @@ pub struct Identity {
     pub node: NodeId,
     /// The node's address.
     pub addr: Addr,
-    /// The ToR.
-    pub tor: Addr,
+    /// The ToRs, in the order of [`rack::uplink`].
+    pub tors: Vec<Addr>,
     /// A central controller, if there is one.
     pub controller: Option<Addr>,
     /// The node's incarnation.
@@ -119,6 +121,8 @@ pub struct Unit {
     serves: bool,
     dedup: Dedup,
     agent: Collector,
+    /// The ToR that it asks.
+    promise: Promise,
     /// Keeps a software-isolated vSSD to its share of its channels.
     share: Option<Bucket>,
     /// Number of the last packet to the ToR about collection.
@@ -153,6 +157,7 @@ impl Unit {
         };
         Self {
             agent: Collector::Alone(Agent::new(config.gc)),
+            promise: Promise::new(now, identity.tors.len()),
             share: None,
             gc_asked: 0,
             away: None,
@@ -501,18 +506,12 @@ impl Unit {
         }
         while let Some(action) = self.agent.poll() {
             match action {
-                Action::Tell(code) => {
-                    self.gc_asked += 1;
-                    let header = Header {
-                        code,
-                        request: self.gc_asked,
-                        session: self.identity.boot,
-                        target: self.arbiter().unwrap_or(Addr::NONE),
-                        ..Header::new(Op::GcOp, self.identity.vssd)
-                    };
-                    self.send(Packet::bare(header), out);
-                }
+                Action::Tell(code) => self.speak_of_collection(now, code, out),
                 Action::Start(collection, grant) => {
+                    if collection == event::Collection::Soft && self.identity.tors.len() > 1 {
+                        // One ToR has accepted. The other one is to lead reads away, too.
+                        self.speak_of_collection(now, Code::Regular, out);
+                    }
                     self.tell_begin(collection, grant, out);
                     self.held.buffered.start_gc(now, self.config.gc.restore_ratio);
                     self.drain_flash(now, out);
@@ -762,12 +761,14 @@ impl Unit {
         progress
     }
 
-    fn send(&self, mut packet: Packet, out: &mut VecDeque<Output>) {
+    /// Sends a packet; the node knows by which ToR.
+    fn send(&self, packet: Packet, out: &mut VecDeque<Output>) {
+        self.send_by(Addr::NONE, packet, out);
+    }
+
+    fn send_by(&self, to: Addr, mut packet: Packet, out: &mut VecDeque<Output>) {
         packet.header.source = self.identity.addr;
-        out.push_back(Output::Send {
-            to: self.identity.tor,
-            packet,
-        });
+        out.push_back(Output::Send { to, packet });
     }
 
     fn reply_header(&self, request: &Header, code: Code) -> Header {
@@ -818,12 +819,6 @@ impl Unit {
                 .any(|peer| peer.vssd == *vssd)
         };
         self.away.filter(is_peer)
-    }
-
-    /// Decider of collection instead of the ToR.
-    fn arbiter(&self) -> Option<Addr> {
-        let decides = self.config.gc.coordination == Coordination::Controller;
-        self.identity.controller.filter(|_| decides)
     }
 
     fn wants_gc_check(&self) -> bool {

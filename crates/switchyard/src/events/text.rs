@@ -86,6 +86,7 @@ fn switch(kind: &Kind) -> Option<String> {
             let why = match why {
                 Obstacle::Collects => "its replica collects",
                 Obstacle::Unknown => "the switch does not know yet whether its replica collects",
+                Obstacle::Elsewhere => "the other switch decides, or will soon",
             };
             format!("vSSD {} has to wait with its collection: {why}.", vssd.0)
         }
@@ -164,6 +165,13 @@ fn vssd(kind: &Kind) -> Option<String> {
                 "The switch answered none of {asked} requests of vSSD {} to collect.",
                 vssd.0
             )
+        }
+        Kind::TorSilent { tor, silent } => format!(
+            "The ToR {tor} has not answered for {}, or has just started: packets go by the other one.",
+            time(silent)
+        ),
+        Kind::TorBack { tor, away } => {
+            format!("The ToR {tor} answers again, after {}.", time(away))
         }
         Kind::MediumLatched { vssd, operation } => {
             let operation = match operation {

@@ -1,0 +1,117 @@
+//! Which of two ToRs a vSSD asks before it collects: one at a time, so that two replicas of a set never collect by soft
+//! request at once (RackBlox §3.5), also while servers disagree about which ToR is there.
+//!
+//! With each registration a vSSD *promises* one ToR to ask no other, and tells the other ToR that it does not. A ToR holds a promise
+//! for [`HOLDS`] from when it got it. It accepts a soft request only while it holds the promises of the vSSD and of all its
+//! replicas (`rack::tor`). A vSSD promises another ToR only when [`FREE_AFTER`] has passed since its last promise, and when it does
+//! not collect. It asks only within [`HOLDS`] of its last promise.
+//!
+//! Why this is enough. Suppose ToR X accepted the request of vSSD v at time x. Later, at time y, another ToR Y accepts that of
+//! a replica w, while v still collects. Then Y holds a promise of v at y.
+//! - v gave this promise to Y *after* it asked X: when it did, v did not collect, and its last promise to X was older than
+//!   `FREE_AFTER`. v asked X within `HOLDS` of a promise to X, so at least [`OLDEST`] before; the answer is awaited a few
+//!   milliseconds (`rack::gc`). So v began to collect before it promised Y, and still collects: a contradiction.
+//! - v gave it *before* it asked X: v promised X after that, so `FREE_AFTER` had passed since the promise to Y. Y had got that
+//!   within `OLDEST`, and no longer holds it at x, nor at y: a contradiction.
+//!
+//! A vSSD that has just started does not know whom it promised before, and waits for `FREE_AFTER`. Under one ToR the rule is
+//! Algorithm 1's. Assumed is that no packet is older than `OLDEST`, and that clocks *run* alike; nothing but the time of some reads
+//! depends on it.
+
+use base::{Duration, Instant};
+use wire::rack::Code;
+
+/// A ToR holds a promise so long after it got it: servers register once a second.
+pub const HOLDS: Duration = Duration::from_millis(2_500);
+/// No packet arrives later than this after it was sent.
+pub const OLDEST: Duration = Duration::from_millis(1_000);
+/// A vSSD may promise another ToR so long after its last promise.
+pub const FREE_AFTER: Duration = Duration::from_millis(3_500);
+
+const _: () = assert!(FREE_AFTER.as_millis() == HOLDS.as_millis() + OLDEST.as_millis());
+
+/// A vSSD's promise. ToRs are named by their places in an order that is the same for all servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Promise {
+    /// There is one ToR: nothing is to be promised.
+    alone: bool,
+    to: Option<usize>,
+    /// When it was last promised, or could have been by an earlier start.
+    at: Instant,
+}
+
+impl Promise {
+    /// Of a vSSD that starts, in a rack of so many ToRs.
+    pub fn new(now: Instant, tors: usize) -> Self {
+        Self {
+            alone: tors == 1,
+            to: None,
+            at: now,
+        }
+    }
+
+    /// The code of a registration that goes to a ToR now, while `wanted` is the ToR that is to decide. `collects`: the vSSD collects
+    /// garbage.
+    pub fn renew(&mut self, now: Instant, tor: usize, wanted: usize, collects: bool) -> Code {
+        if self.alone {
+            return Code::SoftOrOk;
+        }
+        let is_free = now.since(self.at) >= FREE_AFTER && !collects;
+        if tor != wanted || self.to != Some(tor) && !is_free {
+            return Code::Delay;
+        }
+        (self.to, self.at) = (Some(tor), now);
+        Code::Accept
+    }
+
+    /// The ToR to ask before a soft collection, if there is one.
+    pub fn asks(&self, now: Instant) -> Option<usize> {
+        let holds = now.since(self.at) < HOLDS;
+        match self.alone {
+            true => Some(0),
+            false => self.to.filter(|_| holds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn with_one_tor_it_is_asked_at_once_and_for_ever() {
+        let mut promise = Promise::new(at(5), 1);
+        assert_eq!(promise.asks(at(5)), Some(0));
+        assert_eq!(promise.renew(at(5), 0, 0, false), Code::SoftOrOk);
+        assert_eq!(promise.asks(at(1_000_000)), Some(0));
+    }
+
+    #[test]
+    fn a_start_promises_nobody_before_an_earlier_promise_has_lapsed() {
+        let mut promise = Promise::new(at(0), 2);
+        assert_eq!(promise.renew(at(3_499), 0, 0, false), Code::Delay);
+        assert_eq!(promise.asks(at(3_499)), None);
+        assert_eq!(promise.renew(at(3_500), 0, 0, false), Code::Accept);
+        assert_eq!(promise.renew(at(3_500), 1, 0, false), Code::Delay);
+        assert_eq!(promise.asks(at(3_500)), Some(0));
+    }
+
+    #[test]
+    fn another_tor_is_promised_when_the_first_one_holds_nothing_any_more() {
+        let mut promise = Promise::new(at(0), 2);
+        promise.renew(at(4_000), 0, 0, false);
+        assert_eq!(promise.renew(at(5_000), 0, 0, true), Code::Accept, "it collects, and goes on");
+        assert_eq!(promise.renew(at(6_000), 0, 1, false), Code::Delay);
+        assert_eq!(promise.renew(at(6_000), 1, 1, false), Code::Delay);
+        assert_eq!(promise.asks(at(7_499)), Some(0));
+        assert_eq!(promise.asks(at(7_500)), None, "the ToR may have forgotten it");
+        assert_eq!(promise.renew(at(8_499), 1, 1, false), Code::Delay);
+        assert_eq!(promise.renew(at(8_500), 1, 1, true), Code::Delay, "it still collects");
+        assert_eq!(promise.renew(at(9_000), 1, 1, false), Code::Accept);
+        assert_eq!(promise.asks(at(9_000)), Some(1));
+    }
+}
