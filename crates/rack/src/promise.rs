@@ -14,7 +14,7 @@
 //! - v gave it *before* it asked X: v promised X after that, so `FREE_AFTER` had passed since the promise to Y. Y had got that
 //!   within `OLDEST`, and no longer holds it at x, nor at y: a contradiction.
 //!
-//! A vSSD that has just started does not know whom it promised before, and waits for `FREE_AFTER`. Under one ToR the rule is
+//! A vSSD that starts again does not know whom it promised before, and waits for `FREE_AFTER`. Under one ToR the rule is
 //! Algorithm 1's. Assumed is that no packet is older than `OLDEST`, and that clocks *run* alike; nothing but the time of some reads
 //! depends on it.
 
@@ -36,17 +36,17 @@ pub struct Promise {
     /// There is one ToR: nothing is to be promised.
     alone: bool,
     to: Option<usize>,
-    /// When it was last promised, or could have been by an earlier start.
-    at: Instant,
+    /// When it was last promised, or could have been by an earlier start; `None`: never.
+    at: Option<Instant>,
 }
 
 impl Promise {
-    /// Of a vSSD that starts, in a rack of so many ToRs.
-    pub fn new(now: Instant, tors: usize) -> Self {
+    /// Of a vSSD that starts, or that `is_new`, in a rack of so many ToRs.
+    pub fn new(now: Instant, is_new: bool, tors: usize) -> Self {
         Self {
             alone: tors == 1,
             to: None,
-            at: now,
+            at: (!is_new).then_some(now),
         }
     }
 
@@ -56,17 +56,17 @@ impl Promise {
         if self.alone {
             return Code::SoftOrOk;
         }
-        let is_free = now.since(self.at) >= FREE_AFTER && !collects;
+        let is_free = self.at.is_none_or(|at| now.since(at) >= FREE_AFTER) && !collects;
         if tor != wanted || self.to != Some(tor) && !is_free {
             return Code::Delay;
         }
-        (self.to, self.at) = (Some(tor), now);
+        (self.to, self.at) = (Some(tor), Some(now));
         Code::Accept
     }
 
     /// The ToR to ask before a soft collection, if there is one.
     pub fn asks(&self, now: Instant) -> Option<usize> {
-        let holds = now.since(self.at) < HOLDS;
+        let holds = self.at.is_some_and(|at| now.since(at) < HOLDS);
         match self.alone {
             true => Some(0),
             false => self.to.filter(|_| holds),
@@ -84,15 +84,23 @@ mod tests {
 
     #[test]
     fn with_one_tor_it_is_asked_at_once_and_for_ever() {
-        let mut promise = Promise::new(at(5), 1);
+        let mut promise = Promise::new(at(5), false, 1);
         assert_eq!(promise.asks(at(5)), Some(0));
         assert_eq!(promise.renew(at(5), 0, 0, false), Code::SoftOrOk);
         assert_eq!(promise.asks(at(1_000_000)), Some(0));
     }
 
     #[test]
+    fn a_new_vssd_has_promised_nothing() {
+        let mut promise = Promise::new(at(5), true, 2);
+        assert_eq!(promise.asks(at(5)), None);
+        assert_eq!(promise.renew(at(5), 1, 1, false), Code::Accept);
+        assert_eq!(promise.asks(at(5)), Some(1));
+    }
+
+    #[test]
     fn a_start_promises_nobody_before_an_earlier_promise_has_lapsed() {
-        let mut promise = Promise::new(at(0), 2);
+        let mut promise = Promise::new(at(0), false, 2);
         assert_eq!(promise.renew(at(3_499), 0, 0, false), Code::Delay);
         assert_eq!(promise.asks(at(3_499)), None);
         assert_eq!(promise.renew(at(3_500), 0, 0, false), Code::Accept);
@@ -102,7 +110,7 @@ mod tests {
 
     #[test]
     fn another_tor_is_promised_when_the_first_one_holds_nothing_any_more() {
-        let mut promise = Promise::new(at(0), 2);
+        let mut promise = Promise::new(at(0), false, 2);
         promise.renew(at(4_000), 0, 0, false);
         assert_eq!(promise.renew(at(5_000), 0, 0, true), Code::Accept, "it collects, and goes on");
         assert_eq!(promise.renew(at(6_000), 0, 1, false), Code::Delay);

@@ -4,8 +4,8 @@
 //! - an answer goes back by the ToR by which its request came ([`flags::SECOND`] says which);
 //! - a request goes by the ToR that is used: the preferred one, unless it is silent;
 //! - a request that is sent again goes by the other ToR, if that one is not silent;
-//! - a message to another server goes by the ToR that the server uses itself, as it may be cut off from ours. The requests for
-//!   leases tell which one that is: they always go by the ToR that is used.
+//! - a message to another server goes by the ToR that the server uses itself, as it may be cut off from ours. Its requests for
+//!   leases (`rack::lease`) say which one that is, in their field `floor`.
 //!
 //! If nothing comes by a ToR for [`SUSPECT_AFTER`] after something that wants an answer went out by it, the part asks both ToRs
 //! themselves whether they are there ([`Op::Status`]). A ToR that leaves [`PROBES_MIN`] such questions unanswered, one after the
@@ -168,6 +168,9 @@ impl Uplink {
             return self.paths[0].tor;
         }
         let nth = self.path_of(header);
+        if (header.op, header.has(flags::REPLY)) == (Op::Lease, false) {
+            header.floor = 1 + self.used as u32;
+        }
         self.depart(now, nth, header)
     }
 
@@ -194,7 +197,6 @@ impl Uplink {
     fn path_of(&self, header: &Header) -> usize {
         let replies = header.has(flags::REPLY);
         match header.op {
-            Op::Lease if !replies => self.used,
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull | Op::Lease => {
                 let peer = self.peers.iter().find(|peer| peer.0 == header.target);
                 peer.map_or(self.used, |&(_, nth)| if self.paths[nth].answers { nth } else { self.used })
@@ -225,9 +227,11 @@ impl Uplink {
         (path.heard_at, path.asked_at, path.probes) = (now, None, 0);
         match (header.op, header.has(flags::REPLY)) {
             (Op::Status, true) if header.source == path.tor => self.answered(now, nth, header.code),
-            (Op::Lease, false) => self.note_peer(header.source, nth),
-            _ if path.answers => {}
-            _ => self.is_well(now, nth),
+            (Op::Lease, false) => self.note_peer(header.source, header.floor),
+            _ => {}
+        }
+        if !self.paths[nth].answers && header.code != Code::Busy {
+            self.is_well(now, nth);
         }
     }
 
@@ -243,12 +247,14 @@ impl Uplink {
             return;
         }
         self.paths[nth].known = true;
-        if !path.answers {
-            self.is_well(now, nth);
-        }
     }
 
-    fn note_peer(&mut self, peer: Addr, nth: usize) {
+    /// Another server uses the first ToR (1) or the second (2); it may not say.
+    fn note_peer(&mut self, peer: Addr, tor: u32) {
+        let nth = match tor {
+            1 | 2 => tor as usize - 1,
+            _ => return,
+        };
         if let Some(known) = self.peers.iter_mut().find(|known| known.0 == peer) {
             known.1 = nth;
         } else if self.peers.len() < PEERS_MAX {

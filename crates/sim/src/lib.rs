@@ -33,6 +33,7 @@ pub mod storage;
 pub mod swarm;
 pub mod switch;
 pub mod threads;
+mod tors;
 pub mod trace;
 pub mod workload;
 pub mod world;

@@ -1,6 +1,6 @@
-//! The real hosts in the simulated world: a ToR, nodes and gateways of crate `host`.
+//! The real hosts in the simulated world: ToRs, nodes and gateways of crate `host`.
 //!
-//! Index 0 is the ToR, then the nodes, then the gateways, then the controller if there is one. A volume belongs to one gateway: volume `i` of the options to
+//! Index 0 is the ToR, then the nodes, then the gateways, then the controller if there is one, then the second ToR if there is one. A volume belongs to one gateway: volume `i` of the options to
 //! gateway `i` modulo their number. The world's links are the nodes'; the gateways' links to the ToR have a model of
 //! their own, as clients may be farther away.
 
@@ -102,6 +102,18 @@ impl Machine for RackHost {
     }
 }
 
+/// The ToRs of a rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Tors {
+    /// One.
+    #[default]
+    One,
+    /// Two; all parts prefer the first.
+    Two,
+    /// Two; every other part prefers the second.
+    Mixed,
+}
+
 /// How a volume is laid out.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -126,6 +138,8 @@ pub struct RackOptions {
     pub nodes: u32,
     /// Gateways.
     pub gateways: u32,
+    /// ToRs.
+    pub tors: Tors,
     /// The shape of every node's SSD.
     pub geometry: Geometry,
     /// Device time.
@@ -324,9 +338,31 @@ impl RackFleet {
         self.gateway(self.options.gateways)
     }
 
+    /// Index that a second ToR has.
+    fn second(&self) -> usize {
+        self.controller() + usize::from(self.options.controller.is_some())
+    }
+
+    /// Indexes of the ToRs.
+    pub fn tors(&self) -> Vec<usize> {
+        match self.options.tors {
+            Tors::One => vec![Self::TOR],
+            Tors::Two | Tors::Mixed => vec![Self::TOR, self.second()],
+        }
+    }
+
     /// Hosts in all.
     pub fn hosts(&self) -> usize {
-        self.controller() + usize::from(self.options.controller.is_some())
+        self.second() + self.tors().len() - 1
+    }
+
+    /// Addresses of the ToRs as a host has them: the preferred one first.
+    fn tors_of(&self, host: usize) -> Vec<Addr> {
+        let mut tors: Vec<Addr> = self.tors().into_iter().map(|index| self.addr(index)).collect();
+        if self.options.tors == Tors::Mixed && host % 2 == 1 {
+            tors.reverse();
+        }
+        tors
     }
 
     fn source(&self, index: usize) -> Source {
@@ -334,6 +370,7 @@ impl RackFleet {
         match index {
             Self::TOR => Source::Tor,
             i if i <= nodes => Source::Node(NodeId(i as u8)),
+            i if i == self.second() => Source::Tor,
             i if i == self.controller() => Source::Controller,
             i => Source::Gateway((i - nodes - 1) as u16),
         }
@@ -348,6 +385,7 @@ impl RackFleet {
         match index {
             Self::TOR => Addr::new([10, 0, 0, 1], RACK_PORT),
             i if i <= nodes => Addr::new([10, 0, 1, i as u8], RACK_PORT),
+            i if i == self.second() => Addr::new([10, 0, 0, 2], RACK_PORT),
             i if i == self.controller() => Addr::new([10, 0, 3, 1], RACK_PORT),
             i => Addr::new([10, 0, 2, (i - nodes) as u8], RACK_PORT),
         }
@@ -367,7 +405,7 @@ impl RackFleet {
                 let node = self.open_node(index, now, pool, medium)?;
                 Ok(RackHost::Node(Box::new(node)))
             }
-            None if index == Self::TOR => {
+            None if self.tors().contains(&index) => {
                 let config = TorConfig {
                     addr: self.addr(index),
                     gc_lease: TOR_LEASE,
@@ -414,6 +452,7 @@ impl RackFleet {
             borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
             controller: self.options.controller.map(|_| self.addr(self.controller())),
+            tors: self.tors_of(index),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
         };
         Node::open(now, config, pool.clone(), medium).map_err(|e| e.to_string())
@@ -423,7 +462,7 @@ impl RackFleet {
         let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
         let config = GatewayConfig {
             addr: self.addr(index),
-            tor: self.addr(Self::TOR),
+            tors: self.tors_of(index),
             // An operator names it.
             session: if self.operators.are_running() { 0 } else { boot + 1 },
             nodes: (0..self.options.nodes).map(node).collect(),
@@ -460,7 +499,7 @@ impl Fleet for RackFleet {
                     Self::TOR => Role::Tor,
                     i if i <= self.options.nodes as usize => Role::Node,
                     // Whose loss loses nothing, as the ToR's.
-                    i if i == self.controller() => Role::Tor,
+                    i if i >= self.controller() => Role::Tor,
                     _ => Role::Gateway,
                 };
                 let site = Site {
@@ -499,7 +538,8 @@ impl Fleet for RackFleet {
         let model = self.options.client_link;
         (0..self.options.gateways + u32::from(self.options.controller.is_some()))
             .map(|i| self.gateway(i))
-            .flat_map(|gateway| [(gateway, Self::TOR, model), (Self::TOR, gateway, model)])
+            .flat_map(|gateway| self.tors().into_iter().map(move |tor| (gateway, tor)))
+            .flat_map(|(gateway, tor)| [(gateway, tor, model), (tor, gateway, model)])
             .collect()
     }
 

@@ -714,7 +714,7 @@ impl<F: Fleet> Run<F> {
                 let until = Instant::from_nanos(now + for_ns);
                 self.world.net().partition(host, until, inbound, outbound);
                 self.calm_since = self.calm_since.max(until);
-                // A ToR that is cut off cuts off everybody.
+                // A ToR that is cut off may cut off everybody.
                 let all = self.sites[host].1 == Role::Tor;
                 for node in 0..self.sites.len() {
                     if (all || node == host) && self.sites[node].1 == Role::Node {
@@ -849,7 +849,7 @@ impl<F: Fleet> Run<F> {
                     self.world.wake_at(now, TOKEN_LOAD | load as u64);
                 }
                 if self.sites[index].1 == Role::Tor {
-                    self.gc.tor_restarted();
+                    self.gc.tor_restarted(index);
                 }
             }
             Err(why) => {

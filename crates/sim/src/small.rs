@@ -4,7 +4,7 @@
 use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES};
+use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors};
 use crate::run::{AtCut, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
@@ -76,6 +76,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         },
         request_timeout: Duration::from_secs(30),
         client_link: LINK,
+        tors: Tors::One,
         egress: None,
         reads: Reads::Fastest,
         controller: None,

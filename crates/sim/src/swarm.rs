@@ -11,10 +11,11 @@ use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashe
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
-use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
+use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES, Tors};
 use crate::registry::{ControlCanary, RegistryModel};
 use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
 use crate::storage::{self, StorageOptions};
+use crate::tors::{draw_tor_faults, draw_tors};
 use crate::world::{Canary, WorldOptions};
 use base::event::Event;
 use base::{Duration, Rng};
@@ -217,8 +218,11 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
     let mut options = draw_rack(&mut rng.fork());
     draw_controller(&mut options, &mut Rng::new(!seed));
+    let mut tors = Rng::new(!seed.rotate_left(17));
+    options.tors = draw_tors(&options, &mut tors);
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
+    draw_tor_faults(&fleet, &mut spec, &mut tors);
     draw_control(&mut fleet, &mut spec, swarm, &mut rng.fork());
     (fleet, spec)
 }
@@ -354,6 +358,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
             REQUEST_TIMEOUT
         },
         client_link: draw_link(rng),
+        tors: Tors::One,
         egress: None,
         reads: pick(rng, &[Reads::Fastest, Reads::First]),
         controller: None,

@@ -49,6 +49,8 @@ pub enum Canary {
     HideExpelled,
     /// No member hears that what it has counts for nothing, when it joins again.
     HideYield,
+    /// ToRs take every registration for a promise to ask them alone, for ever.
+    PromiseAll,
 }
 
 /// One host's place in the world.
@@ -472,7 +474,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 (host, Input::Media(done))
             }
             Event::Packet { from, to, packet } => {
-                let is_cut = self.core.is_cut(&packet.header, to as usize);
+                let is_cut = self.core.is_cut(&packet.header, from as usize, to as usize);
                 if self.hosts[to as usize].is_none() || is_cut {
                     self.core.stats.packets_lost += 1;
                     return;
@@ -742,9 +744,10 @@ impl Core {
     }
 
     /// True if the sender and this host are cut from each other, whatever lies between.
-    fn is_cut(&self, header: &Header, to: usize) -> bool {
-        let addr = self.places[to].addr;
-        let is_pair = |pair: [Addr; 2]| pair == [header.source, addr] || pair == [addr, header.source];
+    fn is_cut(&self, header: &Header, from: usize, to: usize) -> bool {
+        let (hop, addr) = (self.places[from].addr, self.places[to].addr);
+        let ends = |other: Addr, pair: [Addr; 2]| pair == [other, addr] || pair == [addr, other];
+        let is_pair = |pair: [Addr; 2]| ends(header.source, pair) || ends(hop, pair);
         let mut cuts = self.cuts.iter();
         cuts.any(|(pair, until)| self.now < *until && is_pair(*pair))
     }
@@ -757,6 +760,7 @@ impl Core {
             Canary::StaleRead => Some(self.answer_stale(packet)),
             Canary::HideLoss => Some(self.hide_loss(packet)),
             Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
+            Canary::PromiseAll => Some(self.promise(packet)),
             Canary::None | Canary::LoseFlush | Canary::HideEvents => Some(packet),
         }
     }
@@ -791,6 +795,16 @@ impl Core {
         let next_hop = self.places[from].addr;
         self.send(to, next_hop, Packet::bare(header));
         None
+    }
+
+    #[cold]
+    fn promise(&mut self, mut packet: Packet) -> Packet {
+        let header = &mut packet.header;
+        if header.op == Op::CreateVssd && !header.has(flags::REPLY) {
+            header.code = Code::SoftOrOk;
+            self.stats.sabotaged += 1;
+        }
+        packet
     }
 
     #[cold]

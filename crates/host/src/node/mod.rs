@@ -20,7 +20,7 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
+    Addr, Device, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
 };
 use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
@@ -285,6 +285,7 @@ impl Node {
             tors: self.uplink.tors().collect(),
             controller: self.config.controller,
             boot: self.ssd.boot(),
+            is_new: !self.reports.iter().any(|(recovered, _)| *recovered == vssd),
             config,
         };
         let media_tag = (self.units.slots.len() as u64 + 1) << UNIT_SHIFT;

@@ -21,7 +21,7 @@ use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
 use rack::control::{Config, Lead, Terms};
 use rack::dedup::{Admit, Dedup};
-use rack::gc::{Action, Agent, Coordination};
+use rack::gc::{Action, Agent};
 use rack::lease::Leases;
 use rack::membership::{Incarnation, Member, Membership};
 use rack::predictor::Predictor;
@@ -66,6 +66,8 @@ pub struct Identity {
     pub controller: Option<Addr>,
     /// The node's incarnation.
     pub boot: u32,
+    /// It was made in this start of the node.
+    pub is_new: bool,
     /// The superblock's facts about it.
     pub config: Config,
 }
@@ -157,7 +159,7 @@ impl Unit {
         };
         Self {
             agent: Collector::Alone(Agent::new(config.gc)),
-            promise: Promise::new(now, identity.tors.len()),
+            promise: Promise::new(now, identity.is_new, identity.tors.len()),
             share: None,
             gc_asked: 0,
             away: None,

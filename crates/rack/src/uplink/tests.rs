@@ -187,14 +187,15 @@ fn an_answer_goes_back_by_the_tor_of_its_request_and_a_message_by_that_of_its_re
         let request = Header { flags: second, ..Header::new(Op::Read, VssdId(1)) };
         let mut answer = request.reply(Code::SoftOrOk);
         assert_eq!((uplink.send(at(1), &mut answer), answer.flags & flags::SECOND), (tor, second));
-        let asks = Header { op: Op::Lease, source: PEER, ..request };
+        let floor = 1 + u32::from(second != 0);
+        let asks = Header { op: Op::Lease, source: PEER, floor, ..Header::new(Op::Lease, VssdId(1)) };
         uplink.heard(at(1), &asks);
         let mut message = Header { target: PEER, ..Header::new(Op::Inv, VssdId(1)) };
         assert_eq!(uplink.send(at(1), &mut message), tor);
         let mut lends = Header { flags: flags::REPLY, op: Op::Lease, ..message };
         assert_eq!(uplink.send(at(1), &mut lends), tor);
         let mut asks = Header { op: Op::Lease, flags: 0, ..message };
-        assert_eq!(uplink.send(at(1), &mut asks), A, "so others learn which one is used here");
+        assert_eq!((uplink.send(at(1), &mut asks), asks.floor), (tor, 1), "it says which one is used here");
     }
 }
 

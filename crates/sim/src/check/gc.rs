@@ -1,8 +1,9 @@
 //! At most one replica of a set collects by *soft* request at a time (RackBlox §3.5.1, Algorithm 1 lines 10–22).
 //!
 //! The checker watches the GC packets on the simulated wire. A replica collects by soft request from the arrival of
-//! the ToR's accept until it sends its finish, its lease at the ToR ends, or it crashes. A ToR that restarts knows nothing of
-//! collections under way, so these are forgiven. Regular and background collections are never denied, and not counted.
+//! the ToR's accept until it sends its finish, its lease at that ToR ends, or it crashes. A ToR that restarts knows nothing of
+//! collections under way that it accepted, so these are forgiven. Regular and background collections are never denied, and not
+//! counted.
 
 use super::Violation;
 use base::{Instant, Map, VssdId};
@@ -24,8 +25,9 @@ struct Asked {
     soft: bool,
     /// Session and number of the packet: its sender takes no other answer.
     number: (u32, u64),
-    /// When the ToR got it.
+    /// When a ToR got it, and which.
     at: Instant,
+    tor: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +35,9 @@ struct Collector {
     vssd: VssdId,
     set: u32,
     host: usize,
-    /// When the ToR last set the bit.
+    /// When the ToR that accepted last set the bit, and which it is.
     since: Instant,
+    tor: Option<usize>,
 }
 
 impl GcChecker {
@@ -85,6 +88,7 @@ impl GcChecker {
                         soft,
                         number,
                         at: now,
+                        tor: None,
                     },
                 );
             }
@@ -92,10 +96,10 @@ impl GcChecker {
         }
     }
 
-    /// A request reaches the ToR, or its answer a node: `host`.
+    /// A request reaches a ToR, or its answer a node: `host`.
     pub fn arrived(&mut self, now: Instant, host: usize, header: &Header) -> Result<(), Violation> {
         if !header.has(flags::REPLY) {
-            self.reached_tor(now, header);
+            self.reached_tor(now, host, header);
             return Ok(());
         }
         if header.code != Code::Accept {
@@ -123,6 +127,7 @@ impl GcChecker {
             set,
             host,
             since: asked.at,
+            tor: asked.tor,
         });
         match other {
             Some(other) => Err(Violation::BothCollect {
@@ -134,7 +139,7 @@ impl GcChecker {
         }
     }
 
-    fn reached_tor(&mut self, now: Instant, header: &Header) {
+    fn reached_tor(&mut self, now: Instant, tor: usize, header: &Header) {
         if header.code == Code::Finish {
             return;
         }
@@ -142,9 +147,10 @@ impl GcChecker {
         if let Some(asked) = self.asked.get_mut(&header.vssd.0)
             && asked.number == number
         {
-            asked.at = now;
+            (asked.at, asked.tor) = (now, Some(tor));
         }
-        if let Some(collector) = self.collectors.iter_mut().find(|c| c.vssd == header.vssd) {
+        let is_it = |c: &&mut Collector| c.vssd == header.vssd && c.tor.is_none_or(|known| known == tor);
+        if let Some(collector) = self.collectors.iter_mut().find(is_it) {
             collector.since = now;
         }
     }
@@ -154,10 +160,15 @@ impl GcChecker {
         self.collectors.retain(|c| c.host != host);
     }
 
-    /// The ToR restarted: collections under way are forgiven.
-    pub fn tor_restarted(&mut self) {
-        self.collectors.clear();
-        self.asked.clear();
+    /// A ToR restarted: collections under way that it accepted are forgiven.
+    pub fn tor_restarted(&mut self, tor: usize) {
+        let is_of = |known: Option<usize>| known.is_none_or(|known| known == tor);
+        self.collectors.retain(|collector| !is_of(collector.tor));
+        for vssd in self.asked.sorted_keys() {
+            if self.asked.get(&vssd).is_some_and(|asked| is_of(asked.tor)) {
+                self.asked.remove(&vssd);
+            }
+        }
     }
 }
 
@@ -233,6 +244,43 @@ mod tests {
             .unwrap();
         checker.sent(at(150), &b);
         assert!(checker.arrived(at(160), 2, &answer(&b, Code::Accept)).is_err());
+    }
+
+    #[test]
+    fn soft_collections_that_two_tors_accepted_are_caught() {
+        let (near, far) = (7, 8);
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], 100);
+        let at = Instant::from_nanos;
+        let (a, b) = (ask(1, 0, Code::SoftOrOk), ask(2, 0, Code::SoftOrOk));
+        for (header, tor) in [(&a, near), (&b, far)] {
+            checker.sent(at(0), header);
+            checker.arrived(at(1), tor, header).unwrap();
+        }
+        checker.arrived(at(2), 1, &answer(&a, Code::Accept)).unwrap();
+        checker.tor_restarted(9);
+        assert!(checker.arrived(at(3), 2, &answer(&b, Code::Accept)).is_err());
+        checker.crashed(2);
+        checker.tor_restarted(near);
+        checker.sent(at(4), &b);
+        checker.arrived(at(5), far, &b).unwrap();
+        assert_eq!(checker.arrived(at(6), 2, &answer(&b, Code::Accept)), Ok(()), "forgiven");
+    }
+
+    #[test]
+    fn a_renewal_at_the_other_tor_keeps_no_lease() {
+        let (near, far) = (7, 8);
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], 100);
+        let at = Instant::from_nanos;
+        let (a, b) = (ask(1, 0, Code::SoftOrOk), ask(2, 0, Code::SoftOrOk));
+        checker.sent(at(0), &a);
+        checker.arrived(at(1), near, &a).unwrap();
+        checker.arrived(at(2), 1, &answer(&a, Code::Accept)).unwrap();
+        let renewal = ask(1, 0, Code::Regular);
+        checker.sent(at(80), &renewal);
+        checker.arrived(at(90), far, &renewal).unwrap();
+        checker.sent(at(110), &b);
+        checker.arrived(at(111), near, &b).unwrap();
+        assert_eq!(checker.arrived(at(112), 2, &answer(&b, Code::Accept)), Ok(()));
     }
 
     #[test]

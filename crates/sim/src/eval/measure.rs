@@ -5,7 +5,7 @@ use super::setup::{Hardware, Policies, System, Workload};
 use crate::client::{ClientStats, ClientVolume, Latencies, LoadSpec, Pace};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults, Network};
-use crate::rack::{Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, flash_totals};
+use crate::rack::{Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, flash_totals};
 use crate::run::{AtCut, Fleet, Outcome, Run, RunSpec};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
@@ -226,6 +226,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
     RackOptions {
         nodes: hardware.nodes,
         gateways: hardware.clients,
+        tors: Tors::One,
         geometry: hardware.geometry,
         timing: hardware.timing.clone(),
         gc_mode: policies.gc_mode,
