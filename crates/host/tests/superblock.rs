@@ -53,7 +53,7 @@ impl World {
     }
 
     fn start(mut medium: Vec<u8>) -> Self {
-        let config = NodeConfig::new(NodeId(1), addr(1), addr(8));
+        let config = NodeConfig::new(NodeId(1), addr(1), vec![addr(8)]);
         let node =
             Node::open(Instant::ZERO, config, Pool::new(256, SECTOR_BYTES), &mut medium).expect("opens");
         Self {

@@ -112,13 +112,21 @@ mod tests {
     fn another_tor_is_promised_when_the_first_one_holds_nothing_any_more() {
         let mut promise = Promise::new(at(0), false, 2);
         promise.renew(at(4_000), 0, 0, false);
-        assert_eq!(promise.renew(at(5_000), 0, 0, true), Code::Accept, "it collects, and goes on");
+        assert_eq!(
+            promise.renew(at(5_000), 0, 0, true),
+            Code::Accept,
+            "it collects, and goes on"
+        );
         assert_eq!(promise.renew(at(6_000), 0, 1, false), Code::Delay);
         assert_eq!(promise.renew(at(6_000), 1, 1, false), Code::Delay);
         assert_eq!(promise.asks(at(7_499)), Some(0));
         assert_eq!(promise.asks(at(7_500)), None, "the ToR may have forgotten it");
         assert_eq!(promise.renew(at(8_499), 1, 1, false), Code::Delay);
-        assert_eq!(promise.renew(at(8_500), 1, 1, true), Code::Delay, "it still collects");
+        assert_eq!(
+            promise.renew(at(8_500), 1, 1, true),
+            Code::Delay,
+            "it still collects"
+        );
         assert_eq!(promise.renew(at(9_000), 1, 1, false), Code::Accept);
         assert_eq!(promise.asks(at(9_000)), Some(1));
     }

@@ -16,8 +16,8 @@
 
 mod leases;
 
-use base::event::{Collection, Kind, Obstacle};
 use crate::promise;
+use base::event::{Collection, Kind, Obstacle};
 use base::{Addr, Duration, Instant, Map, Slab, VssdId, limits::VSSDS_MAX};
 use leases::Leases;
 use std::collections::VecDeque;
@@ -628,9 +628,17 @@ mod tests {
         register(&mut tor, at(500), B, A, Code::Accept);
         assert_eq!(gc(&mut tor, at(501), B, Code::SoftOrOk), Code::Accept);
         assert_eq!(gc(&mut tor, at(502), B, Code::Finish), Code::Finish);
-        assert_eq!(gc(&mut tor, at(2_501), A, Code::SoftOrOk), Code::Delay, "A's promise has lapsed");
+        assert_eq!(
+            gc(&mut tor, at(2_501), A, Code::SoftOrOk),
+            Code::Delay,
+            "A's promise has lapsed"
+        );
         assert_eq!(gc(&mut tor, at(2_502), B, Code::SoftOrOk), Code::Delay);
-        assert_eq!(gc(&mut tor, at(2_503), B, Code::Regular), Code::Accept, "it is never denied");
+        assert_eq!(
+            gc(&mut tor, at(2_503), B, Code::Regular),
+            Code::Accept,
+            "it is never denied"
+        );
     }
 
     #[test]
@@ -644,7 +652,10 @@ mod tests {
             assert_eq!(tor.process(at(ms), &mut header, &[]), Verdict::Forward(CLIENT));
             header.code
         };
-        assert_eq!([500, 2_499, 2_500].map(&mut ask), [Code::Busy, Code::Busy, Code::SoftOrOk]);
+        assert_eq!(
+            [500, 2_499, 2_500].map(&mut ask),
+            [Code::Busy, Code::Busy, Code::SoftOrOk]
+        );
     }
 
     #[test]

@@ -199,7 +199,10 @@ impl Uplink {
         match header.op {
             Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull | Op::Lease => {
                 let peer = self.peers.iter().find(|peer| peer.0 == header.target);
-                peer.map_or(self.used, |&(_, nth)| if self.paths[nth].answers { nth } else { self.used })
+                peer.map_or(
+                    self.used,
+                    |&(_, nth)| if self.paths[nth].answers { nth } else { self.used },
+                )
             }
             _ if replies => usize::from(header.has(flags::SECOND)),
             _ => self.used,

@@ -452,8 +452,7 @@ impl RackFleet {
             borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
             controller: self.options.controller.map(|_| self.addr(self.controller())),
-            tors: self.tors_of(index),
-            ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.addr(Self::TOR))
+            ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.tors_of(index))
         };
         Node::open(now, config, pool.clone(), medium).map_err(|e| e.to_string())
     }

@@ -23,7 +23,15 @@ pub(crate) fn draw_tor_faults(fleet: &RackFleet, spec: &mut RunSpec, rng: &mut R
     }
     let tor = pick(rng, &tors);
     for _ in 0..rng.between(1, 4) {
-        let for_ns = pick(rng, &[MILLISECOND, 60 * MILLISECOND, 900 * MILLISECOND, 5_000 * MILLISECOND]);
+        let for_ns = pick(
+            rng,
+            &[
+                MILLISECOND,
+                60 * MILLISECOND,
+                900 * MILLISECOND,
+                5_000 * MILLISECOND,
+            ],
+        );
         let part = fleet.node(rng.below(u64::from(fleet.options().nodes + fleet.options().gateways)) as u32);
         let fault = match rng.below(6) {
             0 | 1 => Fault::Crash {

@@ -32,7 +32,12 @@ fn run(options: RackOptions, rate: f64, seed: u64, change: impl FnOnce(&RackFlee
         calm_ns: LOAD_SECONDS * SECOND,
         errors_are_violations: true,
         pool_pages: 1 << 15,
-        ..small::spec(&fleet, seed, small::LINK, small::mixed_loads(&fleet, rate, LOAD_SECONDS))
+        ..small::spec(
+            &fleet,
+            seed,
+            small::LINK,
+            small::mixed_loads(&fleet, rate, LOAD_SECONDS),
+        )
     };
     change(&fleet, &mut spec);
     Run::new(fleet, spec).execute()
@@ -79,7 +84,13 @@ fn a_part_that_is_cut_off_from_one_tor_goes_by_the_other() {
         for tor in 0..2 {
             let outcome = run(options(Tors::Two), 300.0, 3, |fleet, spec| {
                 let pair = [part, fleet.tors()[tor]];
-                spec.faults = vec![(5 * SECOND, Fault::Cut { pair, for_ns: 8 * SECOND })];
+                spec.faults = vec![(
+                    5 * SECOND,
+                    Fault::Cut {
+                        pair,
+                        for_ns: 8 * SECOND,
+                    },
+                )];
             });
             assert_eq!(outcome.violations, [], "part {part}, ToR {tor}");
             let longest = outcome.latencies.read.max();
@@ -98,7 +109,13 @@ fn collect(seed: u64, canary: Canary) -> Outcome {
     run(options, 400.0, seed, |fleet, spec| {
         spec.world.canary = canary;
         let pair = [fleet.node(1), fleet.tors()[0]];
-        spec.faults = vec![(5 * SECOND, Fault::Cut { pair, for_ns: 14 * SECOND })];
+        spec.faults = vec![(
+            5 * SECOND,
+            Fault::Cut {
+                pair,
+                for_ns: 14 * SECOND,
+            },
+        )];
     })
 }
 

@@ -491,8 +491,8 @@ impl Config {
     }
 
     /// How a node is set up.
-    pub fn node(&self, id: NodeId, addr: Addr, tor: Addr) -> host::NodeConfig {
-        let mut node = host::NodeConfig::new(id, addr, tor);
+    pub fn node(&self, id: NodeId, addr: Addr, tors: Vec<Addr>) -> host::NodeConfig {
+        let mut node = host::NodeConfig::new(id, addr, tors);
         node.timing = self.timing.clone();
         node.over_provisioning = self.over_provisioning;
         node.gc_mode = match self.gc_mode {
@@ -734,7 +734,7 @@ mod tests {
     fn what_a_controller_decides_brings_one() {
         let of = |toml: &str| {
             let config = config(toml).unwrap();
-            let node = config.node(NodeId(1), config.rack_addr(2), config.rack_addr(0));
+            let node = config.node(NodeId(1), config.rack_addr(2), vec![config.rack_addr(0)]);
             (config.central(), node)
         };
         let (central, node) = of("");

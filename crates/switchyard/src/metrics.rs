@@ -173,6 +173,21 @@ pub fn text(part: &Part) -> Result<String, Refusal> {
     if let Some(tor) = &status.tor {
         tor_counters(&mut page, tor);
     }
+    for tor in &status.tors {
+        let labels = vec![("tor", tor.addr.clone())];
+        page.level(
+            "tor_up",
+            "1 if the ToR answers",
+            &labels,
+            f64::from(u8::from(tor.answers)),
+        );
+        page.level(
+            "tor_used",
+            "1 if requests go by the ToR",
+            &labels,
+            f64::from(u8::from(tor.used)),
+        );
+    }
     for (index, core) in status.cores.iter().enumerate() {
         core_counters(&mut page, &vec![("core", index.to_string())], core);
     }

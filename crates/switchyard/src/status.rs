@@ -1,6 +1,6 @@
 //! `switchyard status`: a running rack at one moment.
 
-use crate::control::api::{Drain, Node, Status};
+use crate::control::api::{Drain, Node, Status, Tor};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::volume;
@@ -41,7 +41,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
         println!("  {problem}");
     }
     println!();
-    print!("{}", nodes(&status.nodes));
+    print!("{}{}", nodes(&status.nodes), tors(&status.tors));
     if status.rebalancing {
         println!("copies move until free room is even over the nodes");
     }
@@ -139,6 +139,19 @@ fn trouble(node: &Node) -> String {
     text
 }
 
+/// The two ToRs, one a line.
+pub fn tors(tors: &[Tor]) -> String {
+    let line = |tor: &Tor| {
+        let how = match (tor.answers, tor.used) {
+            (true, true) => "is used",
+            (true, false) => "stands by",
+            (false, _) => "does not answer",
+        };
+        format!("ToR   {:<22} {how}\n", tor.addr)
+    };
+    tors.iter().map(line).collect()
+}
+
 fn counters(status: &Status) -> String {
     let mut text = String::new();
     if let Some(gateway) = &status.gateway {
@@ -168,6 +181,21 @@ mod tests {
         assert_eq!(duration(66.0), "1 min 6 s");
         assert_eq!(duration(3_660.0), "1 h 1 min");
         assert_eq!(duration(90_000.0), "1 d 1 h");
+    }
+
+    #[test]
+    fn each_of_two_tors_has_its_line() {
+        let tor = |end: u8, answers, used| Tor {
+            addr: format!("10.0.0.{end}:8888"),
+            answers,
+            used,
+        };
+        let text = tors(&[tor(1, false, false), tor(2, true, true)]);
+        assert_eq!(
+            text,
+            "ToR   10.0.0.1:8888          does not answer\nToR   10.0.0.2:8888          is used\n"
+        );
+        assert_eq!(tors(&[]), "");
     }
 
     #[test]

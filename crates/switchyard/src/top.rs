@@ -179,6 +179,7 @@ fn table(status: &Status, rates: &Rates) -> String {
     }
     text += "\n";
     text += &status::nodes(&status.nodes);
+    text += &status::tors(&status.tors);
     if status.nodes.iter().any(|node| !node.stages.is_empty()) {
         text += "\nreads at the nodes, p50/p99 µs\n";
         for node in status.nodes.iter().filter(|node| !node.stages.is_empty()) {

@@ -19,9 +19,7 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
-use base::{
-    Addr, Device, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
-};
+use base::{Addr, Device, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest};
 use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
     VssdEntry,
@@ -69,13 +67,13 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Defaults for a node of this number and address, in a rack with one ToR.
-    pub fn new(id: NodeId, addr: Addr, tor: Addr) -> Self {
+    /// Defaults for a node of this number and address, in a rack with these ToRs.
+    pub fn new(id: NodeId, addr: Addr, tors: Vec<Addr>) -> Self {
         let over_provisioning = 0.25;
         Self {
             id,
             addr,
-            tors: vec![tor],
+            tors,
             controller: None,
             timing: Timing::none(),
             gc_mode: GcMode::Preemptible { step_pages: 8 },
@@ -928,7 +926,6 @@ impl Node {
         self.register(now);
         self.answer(&header, Code::Busy);
     }
-
 }
 
 impl Machine for Node {

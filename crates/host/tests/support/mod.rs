@@ -44,7 +44,7 @@ impl World {
 
     pub fn start(mut medium: Vec<u8>) -> Self {
         let pool = Pool::new(4096, SECTOR_BYTES);
-        let config = NodeConfig::new(NodeId(1), addr(1), addr(2));
+        let config = NodeConfig::new(NodeId(1), addr(1), vec![addr(2)]);
         let node = Node::open(Instant::ZERO, config, pool.clone(), &mut medium).expect("opens");
         Self {
             pool,

@@ -49,7 +49,13 @@ impl Net {
                 Act::Ask(tor, header) => {
                     self.asked += 1;
                     let code = if self.young { Code::Busy } else { Code::SoftOrOk };
-                    self.answer(tor, &Header { source: tor, ..header.reply(code) });
+                    self.answer(
+                        tor,
+                        &Header {
+                            source: tor,
+                            ..header.reply(code)
+                        },
+                    );
                 }
             }
         }
@@ -89,7 +95,11 @@ fn a_dead_tor_is_left_within_thirty_milliseconds_and_used_again_after_a_while() 
     let silent = Duration::from_millis(30);
     assert_eq!(net.told, [Kind::TorSilent { tor: A, silent }]);
     let seen: Vec<Seen> = net.uplink.seen().collect();
-    let is = |tor, answers| Seen { tor, answers, used: answers };
+    let is = |tor, answers| Seen {
+        tor,
+        answers,
+        used: answers,
+    };
     assert_eq!(seen, [is(A, false), is(B, true)]);
     net.wait(20_000);
     assert_eq!(net.read_well(), B);
@@ -98,7 +108,11 @@ fn a_dead_tor_is_left_within_thirty_milliseconds_and_used_again_after_a_while() 
     assert_eq!(net.read_well(), B, "it may go away again");
     net.wait(23_600);
     assert_eq!(net.read_well(), A);
-    assert!(matches!(net.told[1..], [Kind::TorBack { tor: A, .. }]), "{:?}", net.told);
+    assert!(
+        matches!(net.told[1..], [Kind::TorBack { tor: A, .. }]),
+        "{:?}",
+        net.told
+    );
 }
 
 #[test]
@@ -157,7 +171,11 @@ fn a_tor_that_has_just_started_is_left_if_the_other_one_is_not_new() {
     net.young = false;
     net.wait(4_000);
     let (tor, header) = net.read();
-    let ask = Header { op: Op::Status, source: A, ..header.reply(Code::Busy) };
+    let ask = Header {
+        op: Op::Status,
+        source: A,
+        ..header.reply(Code::Busy)
+    };
     net.answer(tor, &ask);
     assert_eq!(net.read_well(), B);
     net.wait(8_000);
@@ -184,18 +202,44 @@ fn an_answer_goes_back_by_the_tor_of_its_request_and_a_message_by_that_of_its_re
     let mut uplink = Uplink::new(ME, &[A, B]);
     for second in [0, flags::SECOND] {
         let tor = if second == 0 { A } else { B };
-        let request = Header { flags: second, ..Header::new(Op::Read, VssdId(1)) };
+        let request = Header {
+            flags: second,
+            ..Header::new(Op::Read, VssdId(1))
+        };
         let mut answer = request.reply(Code::SoftOrOk);
-        assert_eq!((uplink.send(at(1), &mut answer), answer.flags & flags::SECOND), (tor, second));
+        assert_eq!(
+            (uplink.send(at(1), &mut answer), answer.flags & flags::SECOND),
+            (tor, second)
+        );
         let floor = 1 + u32::from(second != 0);
-        let asks = Header { op: Op::Lease, source: PEER, floor, ..Header::new(Op::Lease, VssdId(1)) };
+        let asks = Header {
+            op: Op::Lease,
+            source: PEER,
+            floor,
+            ..Header::new(Op::Lease, VssdId(1))
+        };
         uplink.heard(at(1), &asks);
-        let mut message = Header { target: PEER, ..Header::new(Op::Inv, VssdId(1)) };
+        let mut message = Header {
+            target: PEER,
+            ..Header::new(Op::Inv, VssdId(1))
+        };
         assert_eq!(uplink.send(at(1), &mut message), tor);
-        let mut lends = Header { flags: flags::REPLY, op: Op::Lease, ..message };
+        let mut lends = Header {
+            flags: flags::REPLY,
+            op: Op::Lease,
+            ..message
+        };
         assert_eq!(uplink.send(at(1), &mut lends), tor);
-        let mut asks = Header { op: Op::Lease, flags: 0, ..message };
-        assert_eq!((uplink.send(at(1), &mut asks), asks.floor), (tor, 1), "it says which one is used here");
+        let mut asks = Header {
+            op: Op::Lease,
+            flags: 0,
+            ..message
+        };
+        assert_eq!(
+            (uplink.send(at(1), &mut asks), asks.floor),
+            (tor, 1),
+            "it says which one is used here"
+        );
     }
 }
 

@@ -263,7 +263,11 @@ mod tests {
         checker.tor_restarted(near);
         checker.sent(at(4), &b);
         checker.arrived(at(5), far, &b).unwrap();
-        assert_eq!(checker.arrived(at(6), 2, &answer(&b, Code::Accept)), Ok(()), "forgiven");
+        assert_eq!(
+            checker.arrived(at(6), 2, &answer(&b, Code::Accept)),
+            Ok(()),
+            "forgiven"
+        );
     }
 
     #[test]

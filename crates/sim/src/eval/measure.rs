@@ -5,7 +5,9 @@ use super::setup::{Hardware, Policies, System, Workload};
 use crate::client::{ClientStats, ClientVolume, Latencies, LoadSpec, Pace};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults, Network};
-use crate::rack::{Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, flash_totals};
+use crate::rack::{
+    Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, flash_totals,
+};
 use crate::run::{AtCut, Fleet, Outcome, Run, RunSpec};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};

@@ -26,6 +26,9 @@ pub struct Status {
     pub gateway: Option<GatewayCounters>,
     /// The ToR's counters.
     pub tor: Option<TorCounters>,
+    /// The ToRs as this part sees them, if it knows two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tors: Vec<Tor>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The nodes.
@@ -86,6 +89,17 @@ pub struct TorCounters {
     pub unroutable: u64,
     pub gc_accepted: u64,
     pub gc_delayed: u64,
+}
+
+/// One of two ToRs, as a part of the rack sees it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tor {
+    /// Its address.
+    pub addr: String,
+    /// It answers.
+    pub answers: bool,
+    /// Requests go by it.
+    pub used: bool,
 }
 
 /// A distribution of times, in µs.

@@ -7,6 +7,7 @@ use base::{Addr, NodeId};
 use hdrhistogram::Histogram;
 use host::node::{Stages, Unit};
 use host::{Gateway, Node};
+use rack::uplink::Seen;
 
 /// A histogram of nanoseconds as the API tells it.
 pub trait Quantiles {
@@ -95,6 +96,7 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         cores: part.core_stats().map(core).collect(),
         ..api::Status::default()
     };
+    status.tors = tors(part)?;
     if part.has_gateway() {
         status.gateway = Some(part.gateway(|gateway, _| gateway_counters(gateway))?);
         status.volumes = part.volumes()?;
@@ -129,6 +131,28 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         }
     }
     Ok(status)
+}
+
+/// The ToRs, if there are two, as the gateway here sees them, or a node.
+fn tors(part: &Part) -> Result<Vec<api::Tor>, Refusal> {
+    let tor = |seen: Seen| api::Tor {
+        addr: seen.tor.to_string(),
+        answers: seen.answers,
+        used: seen.used,
+    };
+    let mut tors: Vec<api::Tor> = match part.has_gateway() {
+        true => part.gateway(move |gateway, _| gateway.uplink().seen().map(tor).collect())?,
+        false => match part.local_nodes().next() {
+            Some(id) => part
+                .node(id, move |node, _| node.uplink().seen().map(tor).collect())?
+                .unwrap_or_default(),
+            None => Vec::new(),
+        },
+    };
+    if tors.len() == 1 {
+        tors.clear();
+    }
+    Ok(tors)
 }
 
 fn tor_counters(tor: &host::Tor) -> api::TorCounters {

@@ -1,6 +1,6 @@
 //! `switchyard gateway`: where clients enter a rack.
 
-use super::{FIRST, about, reachable};
+use super::{FIRST, about, reachable, tors};
 use crate::config::{Config, Options, ReadFrom};
 use crate::control::api::Create;
 use crate::control::server::{self, Server};
@@ -43,9 +43,9 @@ pub struct GatewayArgs {
     /// This machine's address for rack packets (UDP)
     #[arg(long, value_name = "IP:PORT")]
     pub listen: SocketAddrV4,
-    /// The ToR's address
-    #[arg(long, value_name = "IP:PORT")]
-    pub tor: SocketAddrV4,
+    /// The ToR's address; repeat it for a second ToR, which is used if the first does not answer
+    #[arg(long = "tor", value_name = "IP:PORT", required = true)]
+    pub tors: Vec<SocketAddrV4>,
     /// A storage server; repeat it for each
     #[arg(long = "node", value_name = "ID=IP:PORT", value_parser = parse_node)]
     pub nodes: Vec<(NodeId, Addr)>,
@@ -107,7 +107,7 @@ impl GatewayArgs {
 pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let says = Says { json: args.json };
     let signals = launch::signals()?;
-    let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
+    let (addr, tors) = (reachable("listen", args.listen)?, tors(&args.tors)?);
     let config = Config::new(args.options())?;
     let dir = DataDir::lock(&config.dir)?;
     let Records {
@@ -118,7 +118,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     } = records(&args, &config, addr, &dir)?;
     let settings = GatewayConfig {
         addr,
-        tor,
+        tors,
         // The operator names it.
         session: 0,
         nodes: known_nodes(&snapshot)?,

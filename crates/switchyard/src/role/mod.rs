@@ -13,6 +13,7 @@ use crate::launch::Says;
 use crate::operator::{About, At, Part};
 use anyhow::bail;
 use base::Addr;
+use rack::uplink::TORS_MAX;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,27 @@ fn reachable(flag: &str, address: SocketAddrV4) -> anyhow::Result<Addr> {
         )));
     }
     Ok(Addr::new(address.ip().octets(), address.port()))
+}
+
+/// The addresses of a rack's ToRs, the preferred one first.
+fn tors(addresses: &[SocketAddrV4]) -> anyhow::Result<Vec<Addr>> {
+    let mut tors = Vec::new();
+    for &address in addresses {
+        let tor = reachable("tor", address)?;
+        if tors.contains(&tor) {
+            bail!(Failure::Usage(format!(
+                "--tor {address} is named twice: name each ToR once"
+            )));
+        }
+        tors.push(tor);
+    }
+    if tors.len() > TORS_MAX {
+        bail!(Failure::Usage(format!(
+            "--tor is named {} times: a rack has one ToR or two",
+            tors.len()
+        )));
+    }
+    Ok(tors)
 }
 
 /// Description of a process.
@@ -71,7 +93,29 @@ fn ready(part: &str, address: Addr, server: Option<&Server>, says: &Says) {
 
 #[cfg(test)]
 mod tests {
-    use super::reachable;
+    use super::{reachable, tors};
+
+    #[test]
+    fn a_rack_has_one_tor_or_two() {
+        let addresses = |ends: &[u8]| -> Vec<std::net::SocketAddrV4> {
+            ends.iter()
+                .map(|end| format!("10.0.0.{end}:8888").parse().unwrap())
+                .collect()
+        };
+        for (ends, count) in [
+            (&[1][..], Some(1)),
+            (&[2, 1], Some(2)),
+            (&[1, 1], None),
+            (&[1, 2, 3], None),
+        ] {
+            assert_eq!(
+                tors(&addresses(ends)).ok().map(|tors| tors.len()),
+                count,
+                "{ends:?}"
+            );
+        }
+        assert_eq!(tors(&addresses(&[2, 1])).unwrap()[0].to_string(), "10.0.0.2:8888");
+    }
 
     #[test]
     fn an_address_that_others_cannot_reach_is_refused() {

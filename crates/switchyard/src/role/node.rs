@@ -1,6 +1,6 @@
 //! `switchyard node`: one storage server of a rack.
 
-use super::{FIRST, about, reachable, ready, serve_control};
+use super::{FIRST, about, reachable, ready, serve_control, tors};
 use crate::config::{Collecting, GcPolicy, Scheduler, Scheduling};
 use crate::config::{Config, Options};
 use crate::datadir::{self, DataDir};
@@ -30,9 +30,9 @@ pub struct NodeArgs {
     /// This machine's address for rack packets (UDP)
     #[arg(long, value_name = "IP:PORT")]
     pub listen: SocketAddrV4,
-    /// The ToR's address
-    #[arg(long, value_name = "IP:PORT")]
-    pub tor: SocketAddrV4,
+    /// The ToR's address; repeat it for a second ToR, which is used if the first does not answer
+    #[arg(long = "tor", value_name = "IP:PORT", required = true)]
+    pub tors: Vec<SocketAddrV4>,
     /// Directory of the node's medium and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -130,7 +130,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<()> {
     if args.id == 0 {
         bail!(Failure::Usage("--id takes 1 to 255, not 0".into()));
     }
-    let (addr, tor) = (reachable("listen", args.listen)?, reachable("tor", args.tor)?);
+    let (addr, tors) = (reachable("listen", args.listen)?, tors(&args.tors)?);
     // One node: its vSSDs share the whole pool.
     let options = Options {
         nodes: Some(1),
@@ -148,7 +148,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<()> {
     if let Some(warning) = medium.warning() {
         says.note(&format!("node {}: {warning}", id.0));
     }
-    let spec = launch::node_spec(config.node(id, addr, tor), medium);
+    let spec = launch::node_spec(config.node(id, addr, tors), medium);
     let name = format!("node {}", id.0);
     let pieces = Pieces {
         cores: vec![launch::start_core(

@@ -179,7 +179,7 @@ fn start(config: &Config, media: Vec<Medium>, nvme: &Offer) -> anyhow::Result<Pi
                 host: specs[core].len(),
             },
         ));
-        let node = config.node(id, node_addr(config, id.0), config.rack_addr(0));
+        let node = config.node(id, node_addr(config, id.0), vec![config.rack_addr(0)]);
         specs[core].push(launch::node_spec(node, medium));
         names[core].push(format!("node {}", id.0));
     }
@@ -217,7 +217,7 @@ fn gateway_host(config: &Config, nvme: &Offer) -> HostSpec {
     let addr = config.rack_addr(1);
     let settings = GatewayConfig {
         addr,
-        tor: config.rack_addr(0),
+        tors: vec![config.rack_addr(0)],
         // The operator names it.
         session: 0,
         nodes: (1..=config.nodes)

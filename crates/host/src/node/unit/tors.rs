@@ -24,7 +24,11 @@ impl Unit {
     }
 
     /// The ToRs, and what it promises each of them.
-    pub(in crate::node) fn promise(&mut self, now: Instant, decider: usize) -> impl Iterator<Item = (Addr, Code)> {
+    pub(in crate::node) fn promise(
+        &mut self,
+        now: Instant,
+        decider: usize,
+    ) -> impl Iterator<Item = (Addr, Code)> {
         let collects = self.agent.is_collecting();
         let (promise, tors) = (&mut self.promise, self.identity.tors.iter().enumerate());
         tors.map(move |(nth, &tor)| (tor, promise.renew(now, nth, decider, collects)))
