@@ -1,5 +1,5 @@
-//! Which of two ToRs a vSSD asks before it collects: one at a time, so that two replicas of a set never collect by soft
-//! request at once (RackBlox §3.5), also while servers disagree about which ToR is there.
+//! A vSSD that knows two ToRs asks one of them alone before it collects. So two replicas of a set never collect by soft request
+//! at once (RackBlox §3.5), also while servers disagree about which ToR is there.
 //!
 //! With each registration a vSSD *promises* one ToR to ask no other, and tells the other ToR that it does not. A ToR holds a promise
 //! for [`HOLDS`] from when it got it. It accepts a soft request only while it holds the promises of the vSSD and of all its
@@ -8,11 +8,11 @@
 //!
 //! Why this is enough. Suppose ToR X accepted the request of vSSD v at time x. Later, at time y, another ToR Y accepts that of
 //! a replica w, while v still collects. Then Y holds a promise of v at y.
-//! - v gave this promise to Y *after* it asked X: when it did, v did not collect, and its last promise to X was older than
-//!   `FREE_AFTER`. v asked X within `HOLDS` of a promise to X, so at least [`OLDEST`] before; the answer is awaited a few
-//!   milliseconds (`rack::gc`). So v began to collect before it promised Y, and still collects: a contradiction.
-//! - v gave it *before* it asked X: v promised X after that, so `FREE_AFTER` had passed since the promise to Y. Y had got that
-//!   within `OLDEST`, and no longer holds it at x, nor at y: a contradiction.
+//! - Suppose v promised Y *after* it asked X. Then v did not collect at that time, and its last promise to X was older than
+//!   `FREE_AFTER`. It had asked X within `HOLDS` of such a promise, so at least [`OLDEST`] earlier. It awaits an answer for a few
+//!   milliseconds only (`rack::gc`). So it had begun to collect before it promised Y, and still collects: a contradiction.
+//! - Suppose v promised Y *before* it asked X. Then v promised X in between, when `FREE_AFTER` had passed since the promise to Y. Y
+//!   got that promise within `OLDEST`, and holds it neither at x nor at y: a contradiction.
 //!
 //! A vSSD that starts again does not know whom it promised before, and waits for `FREE_AFTER`. Under one ToR the rule is
 //! Algorithm 1's. Assumed is that no packet is older than `OLDEST`, and that clocks *run* alike; nothing but the time of some reads

@@ -59,7 +59,7 @@ impl Node {
         Some(output)
     }
 
-    /// What the uplink wants done.
+    /// The next act of the uplink.
     fn poll_uplink(&mut self) -> Option<Output> {
         Some(match self.uplink.poll()? {
             Act::Tell(kind) => Output::Event(kind),

@@ -1,4 +1,4 @@
-//! What a vSSD tells the ToRs: where it is, which ToR it asks before it collects, and when it collects.
+//! A vSSD and the ToRs: it tells where it is, which ToR it asks before it collects, and when it collects.
 
 use super::Unit;
 use crate::Output;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet};
 
 impl Unit {
-    /// What ToRs are to know of it.
+    /// The facts that ToRs need.
     pub(in crate::node) fn registration(&self) -> Registration {
         let identity = &self.identity;
         let mut replicas = [None; 2];
