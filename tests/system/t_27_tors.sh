@@ -2,7 +2,7 @@
 # A rack with two ToRs, verified I/O without a pause: the first ToR is killed, started again, stood still and let go on, and
 # then it is gone for ever. One node prefers the second ToR. No client sees an error, and no copy is lost.
 source "$(dirname "$0")/lib.sh"
-need fio jq
+need curl fio jq
 
 first=$(udp 0) second=$(udp 8)
 tor() { part "$1" tor --listen "$2" --control "127.0.0.1:$3"; }
@@ -68,6 +68,6 @@ kill -INT "$load"
 wait "$load" || true
 [[ $(jq '[.jobs[].error] | add' "$work/fio") == 0 ]] || { cat "$work/fio" >&2; fail "a client saw an error"; }
 longest() { jq "[.jobs[].$1.lat_ns.max] | max / 1e6 | floor" "$work/fio"; }
-(( $(events tor-silent) == 3 && $(events tor-back) == 2 )) || { rack events >&2; fail "the events do not tell of the ToRs"; }
+(( $(events tor-silent) >= 3 && $(events tor-back) >= 2 )) || { rack events >&2; fail "the events do not tell of the ToRs"; }
 (( $(events 'member-expelled\|request-failed\|writes-lost') == 0 )) || { rack events >&2; fail "a copy was lost"; }
 echo "· longest read $(longest read) ms, write $(longest write) ms"

@@ -185,6 +185,11 @@ impl Uplink {
         self.depart(now, nth, header)
     }
 
+    /// True if a packet has come by the ToR that is not used.
+    pub fn is_detour(&self, header: &Header) -> bool {
+        !self.is_alone() && usize::from(header.has(flags::SECOND)) != self.used
+    }
+
     /// A packet leaves by this very ToR.
     pub fn send_by(&mut self, now: Instant, tor: Addr, header: &mut Header) {
         if !self.is_alone()

@@ -289,7 +289,7 @@ impl Flight {
         };
         operation.sent_at = now;
         operation.again_at = now + set.resend_after(operation.attempts);
-        let attempts = operation.attempts;
+        let attempts = operation.attempts + u32::from(set.detours(now));
         operation.attempts += 1;
         sooner(&mut self.scan_at, operation.again_at);
         self.post(now, packet, attempts);
@@ -347,8 +347,10 @@ impl Flight {
             _ => {}
         }
         let operation = &self.operations[slot];
-        if operation.attempts == 1 {
-            let set = &mut self.volumes[operation.volume].sets[operation.set];
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
+        if operation.attempts > 1 {
+            set.answered_again(now, self.uplink.is_detour(header));
+        } else {
             let took = now.since(operation.sent_at);
             set.observe_round_trip(took);
             if operation.reader.is_some() {

@@ -11,6 +11,8 @@ pub const MUTATIONS_MAX: usize = 256;
 pub const READS_MAX: usize = 256;
 const RTO_MIN: Duration = Duration::from_millis(20);
 const RTO_MAX: Duration = Duration::from_secs(2);
+/// A set whose servers answered by the other ToR only is asked by that one so long.
+const DETOUR: Duration = Duration::from_secs(1);
 
 /// One replica set.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Set {
     /// The primary knows of this start of the gateway, so that nothing an earlier one has sent changes data any more.
     /// Before, nothing is changed, and no page is read to change a part of it.
     pub fenced: bool,
+    /// A server may be cut off from the ToR that is used: what is first sent before this goes by the other one.
+    detour_until: Option<Instant>,
     /// The membership epoch last heard of.
     pub epoch: u32,
     next_mutation: u64,
@@ -64,6 +68,7 @@ impl Set {
             taking_over: false,
             first_page,
             fenced: false,
+            detour_until: None,
             epoch: 0,
             next_mutation: 1,
             mutations: vec![None; WINDOW as usize].into_boxed_slice(),
@@ -153,6 +158,16 @@ impl Set {
             self.variance_ns = (3 * self.variance_ns + self.smoothed_ns.abs_diff(nanos)) / 4;
             self.smoothed_ns = (7 * self.smoothed_ns + nanos) / 8;
         }
+    }
+
+    /// What was sent more than once was answered, by the ToR that is used or by the other one.
+    pub fn answered_again(&mut self, now: Instant, by_other: bool) {
+        self.detour_until = by_other.then(|| now + DETOUR);
+    }
+
+    /// True if the other ToR than the one that is used is asked first.
+    pub fn detours(&self, now: Instant) -> bool {
+        self.detour_until.is_some_and(|until| now < until)
     }
 
     /// When to send again what was sent `attempts` times.
