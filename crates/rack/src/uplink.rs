@@ -133,8 +133,8 @@ impl Uplink {
             paths,
             first,
             used: first,
-            peers: Vec::new(),
-            acts: VecDeque::new(),
+            peers: Vec::with_capacity(if tors.len() > 1 { PEERS_MAX } else { 0 }),
+            acts: VecDeque::with_capacity(4),
         }
     }
 
