@@ -164,7 +164,7 @@ impl Unit {
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
-            dedup: Dedup::after(identity.config.lead.map_or(0, |lead| lead.session)),
+            dedup: Dedup::after(identity.config.lead.map(|lead| (lead.addr, lead.session))),
             held: Held::new(Buffered::new(now, flash, limits, media_tag)),
             identity,
             config,
@@ -386,7 +386,7 @@ impl Unit {
     fn start_write(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
         let lpn = lpn_of(&header);
-        if !self.dedup.is_current(header.session) {
+        if self.is_superseded(&header) {
             // A gateway has started or taken over meanwhile, and may have read the page already to change a part of it.
             return;
         }
@@ -899,12 +899,12 @@ impl Unit {
     /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
     /// if it is the gateway that is superseded.
     pub fn fence(&mut self, header: &Header) -> bool {
-        self.dedup.fence(header.session)
+        self.dedup.fence(header.source, header.session)
     }
 
-    /// True if a gateway of a higher session has the vSSD.
+    /// True if another gateway has the vSSD.
     pub fn is_superseded(&self, header: &Header) -> bool {
-        !self.dedup.is_current(header.session)
+        !self.dedup.is_current(header.source, header.session)
     }
 
     /// The superblock says so.
