@@ -107,6 +107,8 @@ impl Path {
 #[derive(Debug)]
 pub struct Uplink {
     me: Addr,
+    /// The only ToR, if there is one only.
+    alone: Option<Addr>,
     /// In the order of their addresses, which is the same for all parts of the rack.
     paths: Vec<Path>,
     /// The preferred one.
@@ -130,6 +132,7 @@ impl Uplink {
         let first = first.expect("it is one of them");
         Self {
             me,
+            alone: (tors.len() == 1).then_some(tors[0]),
             paths,
             first,
             used: first,
@@ -158,15 +161,16 @@ impl Uplink {
         usize::from(!self.paths[0].answers)
     }
 
-    fn is_alone(&self) -> bool {
-        self.paths.len() == 1
+    /// A packet leaves by the ToR that is returned.
+    #[inline]
+    pub fn send(&mut self, now: Instant, header: &mut Header) -> Addr {
+        match self.alone {
+            Some(tor) => tor,
+            None => self.choose_by(now, header),
+        }
     }
 
-    /// A packet leaves by the ToR that is returned.
-    pub fn send(&mut self, now: Instant, header: &mut Header) -> Addr {
-        if self.is_alone() {
-            return self.paths[0].tor;
-        }
+    fn choose_by(&mut self, now: Instant, header: &mut Header) -> Addr {
         let nth = self.path_of(header);
         if (header.op, header.has(flags::REPLY)) == (Op::Lease, false) {
             header.floor = 1 + self.used as u32;
@@ -175,10 +179,15 @@ impl Uplink {
     }
 
     /// A request leaves for the `attempts`-th time after the first: each time by the other ToR, if that one answers.
+    #[inline]
     pub fn send_again(&mut self, now: Instant, attempts: u32, header: &mut Header) -> Addr {
-        if self.is_alone() {
-            return self.paths[0].tor;
+        match self.alone {
+            Some(tor) => tor,
+            None => self.turn_by(now, attempts, header),
         }
+    }
+
+    fn turn_by(&mut self, now: Instant, attempts: u32, header: &mut Header) -> Addr {
         let other = 1 - self.used;
         let turns = attempts % 2 == 1 && self.paths[other].answers;
         let nth = if turns { other } else { self.used };
@@ -186,13 +195,15 @@ impl Uplink {
     }
 
     /// True if a packet has come by the ToR that is not used.
+    #[inline]
     pub fn is_detour(&self, header: &Header) -> bool {
-        !self.is_alone() && usize::from(header.has(flags::SECOND)) != self.used
+        self.alone.is_none() && usize::from(header.has(flags::SECOND)) != self.used
     }
 
     /// A packet leaves by this very ToR.
+    #[inline]
     pub fn send_by(&mut self, now: Instant, tor: Addr, header: &mut Header) {
-        if !self.is_alone()
+        if self.alone.is_none()
             && let Some(nth) = self.paths.iter().position(|path| path.tor == tor)
         {
             self.depart(now, nth, header);
@@ -202,7 +213,7 @@ impl Uplink {
     fn path_of(&self, header: &Header) -> usize {
         let replies = header.has(flags::REPLY);
         match header.op {
-            Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull | Op::Lease => {
+            Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull | Op::Lease => {
                 let peer = self.peers.iter().find(|peer| peer.0 == header.target);
                 peer.map_or(
                     self.used,
@@ -218,7 +229,7 @@ impl Uplink {
         header.flags &= !flags::SECOND;
         header.flags |= if nth == 1 { flags::SECOND } else { 0 };
         let path = &mut self.paths[nth];
-        let is_answered = !header.has(flags::REPLY) && !matches!(header.op, Op::Ack | Op::Val);
+        let is_answered = !header.has(flags::REPLY) && !matches!(header.op, Op::Ack | Op::Val | Op::Held);
         if is_answered && path.asked_at.is_none() {
             path.asked_at = Some(now);
         }
@@ -226,10 +237,14 @@ impl Uplink {
     }
 
     /// A packet has come.
+    #[inline]
     pub fn heard(&mut self, now: Instant, header: &Header) {
-        if self.is_alone() {
-            return;
+        if self.alone.is_none() {
+            self.note_heard(now, header);
         }
+    }
+
+    fn note_heard(&mut self, now: Instant, header: &Header) {
         let nth = usize::from(header.has(flags::SECOND));
         let path = &mut self.paths[nth];
         (path.heard_at, path.asked_at, path.probes) = (now, None, 0);
@@ -304,23 +319,28 @@ impl Uplink {
     }
 
     /// The next thing to do.
+    #[inline]
     pub fn poll(&mut self) -> Option<Act> {
         self.acts.pop_front()
     }
 
     /// When to [`tick`](Uplink::tick).
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        match self.is_alone() {
-            true => None,
-            false => self.paths.iter().map(Path::due).min(),
+        match self.alone {
+            Some(_) => None,
+            None => self.paths.iter().map(Path::due).min(),
         }
     }
 
     /// Lets time pass: asks ToRs whether they are there, and says which one is not.
+    #[inline]
     pub fn tick(&mut self, now: Instant) {
-        for nth in 0..self.paths.len() {
-            if !self.is_alone() && now >= self.paths[nth].due() {
-                self.look(now, nth);
+        if self.alone.is_none() {
+            for nth in 0..self.paths.len() {
+                if now >= self.paths[nth].due() {
+                    self.look(now, nth);
+                }
             }
         }
     }

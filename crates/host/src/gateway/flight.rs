@@ -29,6 +29,8 @@ const BUSY_AGAIN: Duration = Duration::from_millis(2);
 const LATCHED_AGAIN: Duration = Duration::from_millis(50);
 /// By then it is expelled, if the others can go on without it (`rack::heal`).
 const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
+/// A write is asked about so often before its page is sent again.
+const ASKED_MAX: u8 = 2;
 /// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
@@ -211,6 +213,7 @@ impl Flight {
             damaged: 0,
             turns: 0,
             attempts: 0,
+            asked: 0,
             epoch: 0,
             since: now,
             sent_at: now,
@@ -255,7 +258,13 @@ impl Flight {
         }
     }
 
+    /// Sends an operation, with its page if it writes one.
     fn send(&mut self, now: Instant, slot: u32) {
+        self.send_as(now, slot, false);
+    }
+
+    /// Sends an operation; with `asks` a write goes without its page.
+    fn send_as(&mut self, now: Instant, slot: u32, asks: bool) {
         let operation = &mut self.operations[slot];
         let set = &self.volumes[operation.volume].sets[operation.set];
         let mut header = Header {
@@ -282,6 +291,10 @@ impl Flight {
                 header.version = Version(u64::from(operation.epoch));
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
                 match data {
+                    Some(_) if asks => Packet::bare(Header {
+                        op: Op::Ask,
+                        ..header
+                    }),
                     Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
                     None => Packet::bare(header),
                 }
@@ -291,6 +304,7 @@ impl Flight {
         operation.again_at = now + set.resend_after(operation.attempts);
         let attempts = operation.attempts + u32::from(set.detours(now));
         operation.attempts += 1;
+        operation.asked = if asks { operation.asked + 1 } else { 0 };
         sooner(&mut self.scan_at, operation.again_at);
         self.post(now, packet, attempts);
     }
@@ -313,6 +327,10 @@ impl Flight {
         let operation = &mut self.operations[slot];
         let set = &mut self.volumes[operation.volume].sets[operation.set];
         set.readers.heard(header.vssd);
+        if operation.attempts > 1 {
+            // What is sent next, perhaps for this very operation, goes the way that works.
+            set.answered_again(now, self.uplink.is_detour(header));
+        }
         // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
         // still be executed, after a later write of the same page, by a server that has forgotten it.
         let mutates = matches!(operation.kind, Kind::Mutate { .. });
@@ -327,6 +345,10 @@ impl Flight {
                 if has_base(&operation.kind) {
                     return Some((self.end(now, slot), End::Stale));
                 }
+                self.send(now, slot);
+                return None;
+            }
+            Code::Absent => {
                 self.send(now, slot);
                 return None;
             }
@@ -347,10 +369,8 @@ impl Flight {
             _ => {}
         }
         let operation = &self.operations[slot];
-        let set = &mut self.volumes[operation.volume].sets[operation.set];
-        if operation.attempts > 1 {
-            set.answered_again(now, self.uplink.is_detour(header));
-        } else {
+        if operation.attempts == 1 {
+            let set = &mut self.volumes[operation.volume].sets[operation.set];
             let took = now.since(operation.sent_at);
             set.observe_round_trip(took);
             if operation.reader.is_some() {
@@ -428,7 +448,9 @@ impl Flight {
             self.set(volume, set).readers.missed(now, vssd, waited);
         }
         if !self.turn(now, slot) {
-            self.send(now, slot);
+            // Most overdue writes wait at their node. A node of an earlier version does not know the question.
+            let asks = self.operations[slot].asked < ASKED_MAX;
+            self.send_as(now, slot, asks);
         }
     }
 
