@@ -44,7 +44,7 @@ fn run(options: RackOptions, rate: f64, seed: u64, change: impl FnOnce(&RackFlee
 }
 
 #[test]
-fn a_tor_that_is_gone_for_ever_costs_reads_a_tenth_of_a_second() {
+fn a_tor_that_is_gone_for_ever_costs_a_moment_and_no_error() {
     for (seed, tors) in [Tors::Two, Tors::Mixed].into_iter().enumerate() {
         let outcome = run(options(tors), 300.0, seed as u64, |fleet, spec| {
             let host = fleet.tors()[0];
@@ -52,8 +52,9 @@ fn a_tor_that_is_gone_for_ever_costs_reads_a_tenth_of_a_second() {
         });
         assert_eq!(outcome.violations, []);
         let (read, write) = (outcome.latencies.read.max(), outcome.latencies.write.max());
-        assert!(read <= 100 * MILLISECOND, "{read}");
-        assert!(write <= 150 * MILLISECOND, "{write}");
+        // A read waits for the write of its page, and that one for its third sending.
+        assert!(read <= 150 * MILLISECOND, "{read}");
+        assert!(write <= 200 * MILLISECOND, "{write}");
     }
 }
 
