@@ -18,7 +18,7 @@ const VOLUME: VolumeId = VolumeId(1);
 fn gateway(pool: &Pool) -> Gateway {
     let config = GatewayConfig {
         addr: addr(9),
-        tor: addr(8),
+        tors: vec![addr(8)],
         session: 1,
         nodes: vec![(NodeId(1), addr(1))],
         request_timeout: Duration::from_secs(60),

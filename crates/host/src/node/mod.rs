@@ -7,9 +7,9 @@
 mod collector;
 mod group;
 mod held;
-mod register;
 mod stages;
 mod timed;
+mod tors;
 mod unit;
 mod units;
 
@@ -27,6 +27,7 @@ use flash::{
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::uplink::Uplink;
 use std::collections::VecDeque;
+use tors::Tors;
 use units::Units;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, PAYLOAD_BYTES_MAX, Packet, Payload, flags};
@@ -147,9 +148,7 @@ fn config_of_new(header: &Header, open: &Open) -> Config {
 /// A storage server.
 pub struct Node {
     config: NodeConfig,
-    uplink: Uplink,
-    /// Of the last call.
-    now: Instant,
+    tors: Tors,
     pool: Pool,
     ssd: Ssd,
     units: Units,
@@ -160,8 +159,6 @@ pub struct Node {
     /// A write or flush of the superblock failed: which of its slots holds what is not known before the next start, and
     /// nothing more is written there.
     latched: bool,
-    registered: bool,
-    register_at: Instant,
     silence: Silence,
     reports: Vec<(VssdId, RecoveryReport)>,
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
@@ -185,15 +182,12 @@ impl Node {
             ssd,
             pool,
             units: Units::new(config.unit.gc, config.borrow_blocks),
-            uplink: Uplink::new(config.addr, &config.tors),
-            now,
+            tors: Tors::new(now, config.addr, &config.tors),
             config,
             jobs: VecDeque::new(),
             writing: None,
             deleted: VecDeque::new(),
             latched: false,
-            registered: false,
-            register_at: now,
             silence: Silence::default(),
             reports: Vec::new(),
             unreadable: Vec::new(),
@@ -283,7 +277,7 @@ impl Node {
             vssd,
             node: self.config.id,
             addr: self.config.addr,
-            tors: self.uplink.tors().collect(),
+            tors: self.tors.uplink.tors().collect(),
             controller: self.config.controller,
             boot: self.ssd.boot(),
             is_new: !self.reports.iter().any(|(recovered, _)| *recovered == vssd),
@@ -296,8 +290,7 @@ impl Node {
             "unit indexes fit beside the node's own"
         );
         self.units.add(now, unit, group);
-        self.registered = false;
-        self.register_at = now;
+        self.tors.changed(now);
     }
 
     /// What recovery found, per vSSD.
@@ -322,7 +315,7 @@ impl Node {
 
     /// The ToRs as seen from here.
     pub fn uplink(&self) -> &Uplink {
-        &self.uplink
+        &self.tors.uplink
     }
 
     /// The number of this start.
@@ -446,7 +439,7 @@ impl Node {
 
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
-        self.uplink.heard(now, &header);
+        self.tors.uplink.heard(now, &header);
         if !matches!(packet.payload, Payload::None) && !packet.payload_is_intact() {
             self.corrupt_packets += 1;
             return;
@@ -461,7 +454,9 @@ impl Node {
         }
         match header.op {
             Op::CreateVssd if header.has(flags::REPLY) => {
-                self.registered |= Some(header.source) != self.config.controller;
+                if Some(header.source) != self.config.controller {
+                    self.tors.answered();
+                }
             }
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(now, header, parse_rack(packet.record())),
@@ -522,6 +517,11 @@ impl Node {
 
     fn send(&mut self, packet: Packet) {
         self.send_by(Addr::NONE, packet);
+    }
+
+    fn register(&mut self, now: Instant) {
+        let (boot, controller) = (self.ssd.boot(), self.config.controller);
+        self.tors.register(now, boot, controller, &mut self.units);
     }
 
     /// Sends a packet by this very ToR.
@@ -643,8 +643,7 @@ impl Node {
         self.units.with_unit(index, |unit, out| {
             unit.change_members(now, open.membership, again, open.terms, out)
         });
-        self.registered = false;
-        self.register_at = now;
+        self.tors.changed(now);
         self.jobs.push_back(Job::Move(header));
         self.next_job();
     }
@@ -662,7 +661,7 @@ impl Node {
         if !slot.unit.move_peers(&open.membership.peers) {
             return self.answer(&header, Code::Refused);
         }
-        self.registered = false;
+        self.tors.doubt();
         self.jobs.push_back(Job::Move(header));
         self.next_job();
     }
@@ -937,7 +936,7 @@ impl Machine for Node {
     type Output = Output;
 
     fn handle(&mut self, now: Instant, input: Input) {
-        self.now = now;
+        self.tors.now = now;
         match input {
             Input::Packet(packet) => self.packet(now, packet),
             Input::Media(done) => self.media_done(now, done),
@@ -946,18 +945,21 @@ impl Machine for Node {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.poll_output()
+        self.tors.poll(&mut self.units.out)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let register = (!self.units.index.is_empty()).then_some(self.register_at);
-        earliest(earliest(register, self.uplink.deadline()), self.units.deadline())
+        let register = (!self.units.index.is_empty()).then_some(self.tors.register_at);
+        earliest(
+            earliest(register, self.tors.uplink.deadline()),
+            self.units.deadline(),
+        )
     }
 
     fn tick(&mut self, now: Instant) {
-        self.now = now;
-        self.uplink.tick(now);
-        if now >= self.register_at && !self.units.index.is_empty() {
+        self.tors.now = now;
+        self.tors.uplink.tick(now);
+        if now >= self.tors.register_at && !self.units.index.is_empty() {
             self.register(now);
             self.next_job();
         }

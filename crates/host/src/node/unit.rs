@@ -5,8 +5,10 @@
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
 mod backlog;
+mod facts;
 mod members;
-mod tors;
+
+pub use facts::{Identity, UnitConfig, UnitStats};
 
 use crate::Output;
 use crate::buffered::{Buffered, Event, Limits, Marks};
@@ -15,62 +17,22 @@ use crate::node::held::Held;
 use crate::node::stages::Stages;
 use backlog::Backlog;
 use base::event;
-use base::{Addr, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
+use base::{Addr, Instant, Lpn, MediaDone, Page, Slab, Version, VssdId, time::earliest};
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::{Config, Lead, Terms};
+use rack::control::{Lead, Terms};
 use rack::dedup::{Admit, Dedup};
-use rack::gc::{Action, Agent};
+use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
 use rack::membership::{Incarnation, Member, Membership};
 use rack::predictor::Predictor;
 use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
-use rack::sched::{self, Kind, Policy, Room, Scheduler};
+use rack::sched::{self, Kind, Room, Scheduler};
 use std::collections::VecDeque;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet, flags};
-
-/// How a vSSD is served.
-#[derive(Clone, Debug)]
-pub struct UnitConfig {
-    /// Order of waiting reads and write-backs.
-    pub policy: Policy,
-    /// Pages of the write cache.
-    pub cache_pages: usize,
-    /// Reads in the flash at once.
-    pub read_depth: usize,
-    /// Write-backs in the flash or waiting for it at once.
-    pub write_depth: usize,
-    /// Reads and write-backs in the flash at once: the rest compete for it in the scheduler.
-    pub device_depth: usize,
-    /// Write-back starts when the cache is fuller than this.
-    pub dirty_ratio_low: f64,
-    /// When to collect garbage.
-    pub gc: rack::gc::Config,
-}
-
-/// Identity and peers of a unit.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// The vSSD.
-    pub vssd: VssdId,
-    /// Its node.
-    pub node: NodeId,
-    /// The node's address.
-    pub addr: Addr,
-    /// The ToRs, in the order of [`rack::uplink`].
-    pub tors: Vec<Addr>,
-    /// A central controller, if there is one.
-    pub controller: Option<Addr>,
-    /// The node's incarnation.
-    pub boot: u32,
-    /// It was made in this start of the node.
-    pub is_new: bool,
-    /// The superblock's facts about it.
-    pub config: Config,
-}
 
 #[derive(Debug)]
 enum Reading {
@@ -93,23 +55,6 @@ enum Reading {
 enum Then {
     Flushed(Header),
     Persisted(Persist),
-}
-
-/// Counters of a vSSD.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnitStats {
-    /// Reads answered.
-    pub reads: u64,
-    /// Writes and zeroings answered as coordinator.
-    pub writes: u64,
-    /// Reads answered from the write cache.
-    pub cache_hits: u64,
-    /// Copies of requests suppressed.
-    pub duplicates: u64,
-    /// Requests dropped because the backlog was full.
-    pub dropped: u64,
-    /// Pages found damaged by reads.
-    pub damaged: u64,
 }
 
 /// One vSSD, served.
@@ -831,6 +776,41 @@ impl Unit {
                 .any(|peer| peer.vssd == *vssd)
         };
         self.away.filter(is_peer)
+    }
+
+    /// The ToRs, and what it promises each of them.
+    pub(super) fn promise(&mut self, now: Instant, decider: usize) -> impl Iterator<Item = (Addr, Code)> {
+        let collects = self.agent.is_collecting();
+        let (promise, tors) = (&mut self.promise, self.identity.tors.iter().enumerate());
+        tors.map(move |(nth, &tor)| (tor, promise.renew(now, nth, decider, collects)))
+    }
+
+    /// Asks whether it may collect, or tells that it does or does not. Before a soft collection it asks one ToR alone.
+    #[cold]
+    fn speak_of_collection(&mut self, now: Instant, code: Code, out: &mut VecDeque<Output>) {
+        self.gc_asked += 1;
+        let header = Header {
+            code,
+            request: self.gc_asked,
+            session: self.identity.boot,
+            target: self.arbiter().unwrap_or(Addr::NONE),
+            ..Header::new(Op::GcOp, self.identity.vssd)
+        };
+        if !header.target.is_none() {
+            return self.send(Packet::bare(header), out);
+        }
+        let asked = self.promise.asks(now);
+        for (nth, &tor) in self.identity.tors.iter().enumerate() {
+            if code != Code::SoftOrOk || asked == Some(nth) {
+                self.send_by(tor, Packet::bare(header), out);
+            }
+        }
+    }
+
+    /// Decider of collection instead of the ToR.
+    fn arbiter(&self) -> Option<Addr> {
+        let decides = self.config.gc.coordination == Coordination::Controller;
+        self.identity.controller.filter(|_| decides)
     }
 
     fn wants_gc_check(&self) -> bool {
