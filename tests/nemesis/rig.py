@@ -23,6 +23,8 @@ SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, (2).to_bytes(4, sys.byteorder)
 FREEZE, THAW = 0xC0045877, 0xC0045878
 NETWORK, ADMIN = "10.99.0.", 254
 READY_S = 30
+# A rack packet with a page, and the headers of UDP, IP.
+PACKET_MAX = 72 + 4096 + 8 + 20
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -206,6 +208,9 @@ class Rig:
                      f"link set tap-{name} up", "link set lo up"]
             lines += [f"neigh replace {self.ip(it)} lladdr {mac(it)} dev tap-{name} nud permanent" for it in self.machines if it != name]
             run("ip", *inside, "-batch", "-", input="\n".join(lines) + "\n")
+            if inside and self.draw["mtu"] < PACKET_MAX:
+                # As docs/rack.md asks: else fragments whose others are lost fill the kernel's memory, for half a minute.
+                run("nsenter", f"--net=/run/netns/{name}", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ipfrag_time")
 
     def build(self):
         size = self.draw["medium_mebi"]
@@ -375,13 +380,19 @@ class Rig:
 
     # Ending.
 
-    def keep_events(self):
+    def keep_state(self, when):
+        """What each part of the rack says of itself: events, metrics and status."""
         for name, part in self.parts.items():
-            if part.is_up() and not name.startswith("etcd"):
-                done = subprocess.run([self.options.switchyard, "events", "--json", "--level", "debug", "--control", f"http://{self.ip(name)}:9180"],
-                                      capture_output=True, timeout=20)
-                with open(f"{self.logs}/{name}.events.json", "wb") as file:
-                    file.write(done.stdout)
+            if not part.is_up() or name.startswith("etcd"):
+                continue
+            for path, kind in (("v1/events?since=0", "events"), ("metrics", "metrics"), ("v1/status", "status")):
+                try:
+                    with urllib.request.urlopen(f"http://{self.ip(name)}:9180/{path}", timeout=2) as answer:
+                        text = answer.read()
+                except OSError:
+                    continue
+                with open(f"{self.logs}/{name}.{kind}-{when}.txt", "wb") as file:
+                    file.write(text)
 
     def close(self):
         self.ending = True
