@@ -444,6 +444,12 @@ class Nemesis:
             for _, what in self.due:
                 what()
             self.due = []
+            # Now copies may be made.
+            self.spans.append((time.monotonic_ns(), time.monotonic_ns() + 10**10, "gateway-kill", "both"))
+            for part in (self.rig.parts["gateway1"], self.rig.parts["gateway2"]):
+                part.kill("killed for another setting")
+                part.command[part.command.index("--rebuild-after-s") + 1] = "5"
+                part.start()
         for name in self.latched():
             self.rig.note(f"{name} is started again, as its medium has latched")
             self.rig.parts[name].kill("killed")
