@@ -431,9 +431,7 @@ class Nemesis:
     def heal(self):
         """Ends every fault at once."""
         self.faults = []
-        for _, what in sorted(self.due, key=lambda it: it[0]):
-            what()
-        self.due = []
+        self.end_all()
         for disk in self.rig.disks.values():
             disk.thaw()
             disk.empty()
@@ -441,9 +439,7 @@ class Nemesis:
         self.rig.set_rules()
         if self.rotten:
             self.swap_disk(self.rotten, f"{self.rotten} gets an empty disk instead of the rotten one", os.unlink, 0)
-            for _, what in self.due:
-                what()
-            self.due = []
+            self.end_all()
             # Now copies may be made.
             self.spans.append((time.monotonic_ns(), time.monotonic_ns() + 10**10, "gateway-kill", "both"))
             for part in (self.rig.parts["gateway1"], self.rig.parts["gateway2"]):
@@ -454,6 +450,12 @@ class Nemesis:
             self.rig.note(f"{name} is started again, as its medium has latched")
             self.rig.parts[name].kill("killed")
             self.rig.parts[name].start()
+
+    def end_all(self):
+        """What ends a fault may begin another step of it."""
+        while self.due:
+            self.due.sort(key=lambda it: it[0])
+            self.due.pop(0)[1]()
 
     def latched(self):
         """Nodes whose medium has failed since their last start: an operator has to start these again."""
