@@ -264,9 +264,10 @@ class Volume:
             loss = self.losses[cause]
             for block, write, found in proofs.values():
                 for connection, begun in first.items():
-                    heard = [it for it in flushes[connection] if it.end > loss.begin]
+                    # In the order of their answers: requests that are under way together have no other one.
+                    heard = sorted((it for it in flushes[connection] if it.end > loss.begin), key=lambda it: it.end)
                     due = [it for it in heard if it.start > loss.end and (it.start > write.end or write.end == NEVER)]
-                    if begun >= loss.begin or not due or any(not it.ok for it in heard if it.start <= due[0].start):
+                    if begun >= loss.begin or not due or any(not it.ok for it in heard[:heard.index(due[0]) + 1]):
                         continue
                     if (write.gateway, write.session) == (due[0].gateway, due[0].session):
                         self.report("untold", block, f"a flush of {due[0].client} succeeded though write {write.id} of {write.client} was lost "

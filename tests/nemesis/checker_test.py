@@ -101,6 +101,10 @@ class Permitted(unittest.TestCase):
             history = [write(1, 1, 2), flush(7, 8, ok=False), flush(9, 10), read(found, 11, 12)]
             self.assertEqual(judge(*history, losses=[(5, 6)]), [])
 
+    def test_a_flush_that_was_sent_later_tells_first(self):
+        history = [write(1, 1, 2), flush(7, 20), flush(8, 9, ok=False), read(0, 21, 22)]
+        self.assertEqual(judge(*history, losses=[(5, 6)]), [])
+
     def test_a_gateway_that_is_gone_tells_nothing(self):
         self.assertEqual(judge(write(1, 1, 2), flush(9, 10, gateway="h"), read(0, 11, 12), losses=[(5, 6)]), [])
 

@@ -148,10 +148,11 @@ class Nemesis:
                 self.rig.parts[name].kill(why, sign, 40)
         else:
             # All at once: nobody is to notice another one's death.
+            begin = time.monotonic_ns()
             for name in names:
                 self.rig.parts[name].signal(signal.SIGKILL)
             for name in names:
-                self.rig.parts[name].kill(why)
+                self.rig.parts[name].kill(why, begin=begin)
         if power:
             for name in names:
                 self.rig.disks[name].cut()

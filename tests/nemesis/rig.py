@@ -125,8 +125,8 @@ class Part:
         self.lives[-1][1] = time.monotonic_ns()
         self.process, self.stopped = None, False
 
-    def kill(self, why="killed", sign=signal.SIGKILL, limit=20):
-        """Ends the process, and keeps it down. Returns its exit code, None if there was none."""
+    def kill(self, why="killed", sign=signal.SIGKILL, limit=20, begin=None):
+        """Ends the process, and keeps it down. Returns its exit code, None if there was none. `begin` is when it was killed already."""
         self.wanted = False
         if self.process is None:
             return None
@@ -134,7 +134,7 @@ class Part:
         disk = self.rig.disks.get("registry" if self.name.startswith("gateway") else self.name)
         if disk:
             disk.thaw()
-        begin = time.monotonic_ns()
+        begin = begin or time.monotonic_ns()
         if self.stopped and sign != signal.SIGKILL:
             self.signal(signal.SIGCONT)
         self.process.send_signal(sign)
