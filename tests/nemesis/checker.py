@@ -262,16 +262,25 @@ class Volume:
                 flushes[request.connection].append(request)
         for cause, proofs in self.proofs.items():
             loss = self.losses[cause]
-            for block, write, found in proofs.values():
-                for connection, begun in first.items():
-                    # In the order of their answers: requests that are under way together have no other one.
-                    heard = sorted((it for it in flushes[connection] if it.end > loss.begin), key=lambda it: it.end)
-                    due = [it for it in heard if it.start > loss.end and (it.start > write.end or write.end == NEVER)]
-                    if begun >= loss.begin or not due or any(not it.ok for it in heard[:heard.index(due[0]) + 1]):
-                        continue
-                    if (write.gateway, write.session) == (due[0].gateway, due[0].session):
-                        self.report("untold", block, f"a flush of {due[0].client} succeeded though write {write.id} of {write.client} was lost "
-                                    f"({loss.why}); the block holds {found}", write.start, due[0].end)
+            for connection, begun in first.items():
+                if begun >= loss.begin:
+                    continue
+                # In the order of their answers: requests that are under way together have no other one.
+                heard = sorted((it for it in flushes[connection] if it.end > loss.begin), key=lambda it: it.end)
+                failed = next((it.end for it in heard if not it.ok), NEVER)
+                # A flush that succeeded, of a client that had not been told.
+                heard = [it for it in heard if it.end < failed and it.start > loss.end]
+                if heard:
+                    self.check_connection(loss, proofs, heard)
+
+    def check_connection(self, loss, proofs, heard):
+        for block, write, found in proofs.values():
+            after = loss.end if write.end == NEVER else max(loss.end, write.end)
+            flush = next((it for it in heard if it.start > after), None)
+            if flush and (write.gateway, write.session) == (flush.gateway, flush.session):
+                self.report("untold", block, f"a flush of {flush.client} succeeded though write {write.id} of {write.client} was lost ({loss.why}); "
+                            f"the block holds {found}", write.start, flush.end)
+                return
 
 
 def story(requests, block):
