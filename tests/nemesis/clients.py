@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Clients of the rack under test: each is a process with one connection at a time, over NBD or NVMe/TCP.
 
-    clients.py CONFIG      CONFIG is JSON; see `Client`. Ends when its standard input does.
+    clients.py CONFIG      CONFIG is JSON; see `Client`. Ends when its standard input does, and
+                           asks for less from each byte on that comes there.
 
 Every sector that a client writes says which write wrote it, where it belongs, and a checksum. So a read shows which write each sector is
 from, and sectors that are torn or somebody else's are seen. What was asked and answered goes to a file, one marshalled request after the other.
@@ -126,17 +127,19 @@ class Client:
         kind = rng.choices(("read", "write", "flush", "zero", "trim"), self.config["mix"])[0]
         if kind == "flush":
             return kind, 0, 0, False
-        most = rng.choices((1, 8, 32, 128, 512, 2048), (15, 40, 25, 12, 5, 3))[0]
+        most = rng.choices((1, 8, 32, 128, 512, 2048), (15, 45, 25, 12, 2, 1))[0]
         count = min(rng.randrange(1, most + 1) if rng.random() < 0.5 else most, sectors)
         if rng.random() < 0.7:
             window = rng.choice(self.config["windows"])
             first = window + rng.randrange(-512, 512)
         else:
             first = rng.randrange(sectors)
-        if rng.random() < 0.6:
+        if rng.random() < 0.7:
             first, count = first & ~7, count + 7 & ~7
         first = max(0, min(first, sectors - count))
-        return kind, first, count, kind != "read" and rng.random() < 0.08
+        # NVMe's deallocation has no FUA.
+        takes_fua = kind in ("write", "zero") or kind == "trim" and self.config["protocol"] == "nbd"
+        return kind, first, count, takes_fua and rng.random() < 0.08
 
     def ask(self):
         kind, first, count, fua = self.choose()
@@ -181,9 +184,15 @@ class Client:
         except Gone as gone:
             self.drop(str(gone))
 
+    def is_told(self):
+        """Each byte that comes makes the client slower; the end of the input ends it."""
+        said = os.read(0, 1)
+        self.config["rate"] /= 4
+        return bool(said)
+
     def run(self):
         last = time.monotonic()
-        while not select.select([0], [], [], 0)[0]:
+        while not select.select([0], [], [], 0)[0] or self.is_told():
             self.turn()
             if time.monotonic() - last > 1:
                 self.log.file.flush()
