@@ -317,11 +317,14 @@ impl Heal {
         (!joins && !roll.here.contains(&vssd)).then_some(Cause::Missing)
     }
 
-    /// True if a node that answers counts fewer starts than the records.
+    /// True if the medium of a node that answers has not seen the start that the records have: it is an image of the past.
     fn is_past(&self, node: u8, records: &Snapshot) -> bool {
         let known = self.nodes.get(&node).filter(|known| known.roll().is_some());
-        let boots = records.boots.get(&node);
-        known.is_some_and(|known| boots.is_some_and(|boots| known.status.boot < *boots))
+        let (Some(known), Some(&boot)) = (known, records.boots.get(&node)) else {
+            return false;
+        };
+        let status = &known.status;
+        status.boot < boot || status.boot > boot && status.boot_before.is_some_and(|before| before < boot)
     }
 
     /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
@@ -633,12 +636,12 @@ impl Heal {
             if !next.has_node(id) {
                 continue;
             }
-            let known = next.boots.get(&id).copied().unwrap_or(0);
+            let is_past = self.is_past(id, next);
             let holds = sets(next).any(|(_, _, set)| {
                 let mut replicas = set.replicas.iter();
                 set.wanted() > 1 && replicas.any(|replica| replica.node == id)
             });
-            if boot > known || boot < known && (is_restored || !holds) {
+            if !is_past || is_restored || !holds {
                 next.boots.insert(id, boot);
             }
         }
@@ -749,6 +752,8 @@ mod tests {
         records: Snapshot,
         state: ChangeState,
         rolls: [Option<Roll>; 3],
+        /// The start before and this one, of each node.
+        boots: [(u32, u32); 3],
     }
 
     impl World {
@@ -758,6 +763,7 @@ mod tests {
                 records: records(),
                 state: ChangeState::Done,
                 rolls: [Some(here(1)), Some(here(2)), Some(Roll::default())],
+                boots: [(0, 1); 3],
             }
         }
 
@@ -767,7 +773,12 @@ mod tests {
                 self.heal.asked([1, 2, 3].map(NodeId).into_iter());
                 for (node, roll) in (1..).zip(&self.rolls) {
                     if let Some(roll) = roll {
-                        let status = status(node, roll.clone());
+                        let (before, boot) = self.boots[usize::from(node) - 1];
+                        let status = NodeStatus {
+                            boot,
+                            boot_before: Some(before),
+                            ..status(node, roll.clone())
+                        };
                         self.heal
                             .answered(at(now + 1), NodeId(node), at(now + 1), &status);
                     }
@@ -919,6 +930,27 @@ mod tests {
         world.records.boots = [1, 2, 3].map(|node| (node, 9)).into();
         world.pass(2_000, 3_000);
         assert_eq!(world.replicas(), [1, 2], "the whole rack was restored");
+    }
+
+    /// Bug: the image counted on from where it was, and nobody saw that it lacks what was flushed since.
+    #[test]
+    fn an_image_of_the_past_with_a_later_start_is_expelled() {
+        let mut world = World::new();
+        world.boots = [(0, 1), (4, 5), (0, 1)];
+        world.pass(0, 200);
+        assert_eq!(world.records.boots[&2], 5);
+        world.boots[1] = (5, 9);
+        world.pass(200, 400);
+        assert_eq!(
+            (world.replicas(), world.records.boots[&2]),
+            (vec![1, 2], 9),
+            "it started again"
+        );
+        world.boots[1] = (5, 12);
+        world.pass(400, 600);
+        assert_eq!(world.replicas(), [1]);
+        world.pass(600, 2_600);
+        assert_eq!(world.records.boots[&2], 12);
     }
 
     #[test]

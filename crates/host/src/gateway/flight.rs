@@ -28,6 +28,8 @@ const BUSY_AGAIN: Duration = Duration::from_millis(2);
 const LATCHED_AGAIN: Duration = Duration::from_millis(50);
 /// By then it is expelled, if the others can go on without it (`rack::heal`).
 const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
+/// A write is asked about so often before its page is sent again.
+const ASKED_MAX: u8 = 2;
 /// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
@@ -192,6 +194,7 @@ impl Flight {
             damaged: 0,
             turns: 0,
             attempts: 0,
+            asked: 0,
             epoch: 0,
             since: now,
             sent_at: now,
@@ -236,7 +239,13 @@ impl Flight {
         }
     }
 
+    /// Sends an operation, with its page if it writes one.
     fn send(&mut self, now: Instant, slot: u32) {
+        self.send_as(now, slot, false);
+    }
+
+    /// Sends an operation; with `asks` a write goes without its page.
+    fn send_as(&mut self, now: Instant, slot: u32, asks: bool) {
         let operation = &mut self.operations[slot];
         let set = &self.volumes[operation.volume].sets[operation.set];
         let mut header = Header {
@@ -263,6 +272,10 @@ impl Flight {
                 header.version = Version(u64::from(operation.epoch));
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
                 match data {
+                    Some(_) if asks => Packet::bare(Header {
+                        op: Op::Ask,
+                        ..header
+                    }),
                     Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
                     None => Packet::bare(header),
                 }
@@ -271,6 +284,7 @@ impl Flight {
         operation.sent_at = now;
         operation.again_at = now + set.resend_after(operation.attempts);
         operation.attempts += 1;
+        operation.asked = if asks { operation.asked + 1 } else { 0 };
         sooner(&mut self.scan_at, operation.again_at);
         self.post(packet);
     }
@@ -307,6 +321,10 @@ impl Flight {
                 if has_base(&operation.kind) {
                     return Some((self.end(now, slot), End::Stale));
                 }
+                self.send(now, slot);
+                return None;
+            }
+            Code::Absent => {
                 self.send(now, slot);
                 return None;
             }
@@ -406,7 +424,9 @@ impl Flight {
             self.set(volume, set).readers.missed(now, vssd, waited);
         }
         if !self.turn(now, slot) {
-            self.send(now, slot);
+            // Most overdue writes wait at their node. A node of an earlier version does not know the question.
+            let asks = self.operations[slot].asked < ASKED_MAX;
+            self.send_as(now, slot, asks);
         }
     }
 

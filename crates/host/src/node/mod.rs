@@ -52,6 +52,8 @@ pub struct NodeConfig {
     pub id: NodeId,
     /// Its address.
     pub addr: Addr,
+    /// This start has at least this number: the time in seconds, by which no image of the past repeats a number.
+    pub boot_min: u32,
     /// The ToR.
     pub tor: Addr,
     /// A central controller, which is told of the vSSDs. With [`rack::gc::Coordination::Controller`] it decides about
@@ -78,6 +80,7 @@ impl NodeConfig {
         Self {
             id,
             addr,
+            boot_min: 0,
             tor,
             controller: None,
             timing: Timing::none(),
@@ -171,7 +174,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts from what the medium holds: counts the start, recovers every vSSD. One that cannot be recovered is told of, and the others are
+    /// Starts from what the medium holds: numbers the start, recovers every vSSD. One that cannot be recovered is told of, and the others are
     /// served.
     pub fn open(
         now: Instant,
@@ -179,7 +182,7 @@ impl Node {
         pool: Pool,
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
-        let ssd = Ssd::open(medium, pool.page_bytes())?;
+        let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
         let mut node = Self {
             ssd,
             pool,
@@ -316,7 +319,7 @@ impl Node {
         &self.config
     }
 
-    /// Starts of this node.
+    /// The number of this start.
     pub fn boot(&self) -> u32 {
         self.ssd.boot()
     }
@@ -348,6 +351,7 @@ impl Node {
         let mut status = NodeStatus {
             node: self.config.id.0,
             boot: self.ssd.boot(),
+            boot_before: Some(self.ssd.boot_before()),
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
