@@ -196,7 +196,11 @@ fn a_write_of_one_page_goes_on_over_a_loss() {
     assert_eq!(world.flush(B, [8, 5]), Err(BlockError::Io), "it is told");
     waiting.iter().for_each(|asked| world.answer(asked, 8));
     assert_eq!(world.result(write), Some(Ok(())));
-    assert_eq!(world.flush(A, [8, 5]), Err(BlockError::Io), "its first write is lost");
+    assert_eq!(
+        world.flush(A, [8, 5]),
+        Err(BlockError::Io),
+        "its first write is lost"
+    );
 }
 
 /// bug: the flush of the client whose data were lost succeeded, as another client's had been told. fix: each client is told.

@@ -842,7 +842,11 @@ mod tests {
             world.pass(now, now + 200);
             now += 200;
         }
-        let expelling = world.set().expelling.clone().expect("the other has not learnt it");
+        let expelling = world
+            .set()
+            .expelling
+            .clone()
+            .expect("the other has not learnt it");
         assert_eq!((expelling.vssds, expelling.was_primary), (vec![1], true));
         world.pass(now, now + 200);
         assert_eq!(world.set().expelling, None);
