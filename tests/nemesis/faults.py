@@ -23,6 +23,8 @@ DIRECTORY = {"registry-full", "registry-freeze"}
 DAMAGE = {"empty", "foreign", "old", "rot"}
 # Between a damaged disk's start and the next damage: the healing has seen it, though the volumes may look well before.
 SEEN_S = 6
+# Within the bound of the healing, copies are made after this.
+REBUILD_MAX_S = 60
 
 
 def length(rng, low, high):
@@ -441,6 +443,7 @@ class Nemesis:
         if self.rotten:
             self.swap_disk(self.rotten, f"{self.rotten} gets an empty disk instead of the rotten one", os.unlink, 0)
             self.end_all()
+        if self.rig.draw["rebuild_after_s"] > REBUILD_MAX_S:
             # Now copies may be made.
             self.spans.append((time.monotonic_ns(), time.monotonic_ns() + 10**10, "gateway-kill", "both"))
             for part in (self.rig.parts["gateway1"], self.rig.parts["gateway2"]):
