@@ -5,11 +5,14 @@
 //! their own, as clients may be farther away.
 
 use crate::check::Violation;
+use crate::check::memory::Set;
 use crate::client::ClientVolume;
 use crate::commands::Wish;
+use crate::fault::Metadata;
 use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::operators::{Attention, Control, MaybeGateway, Operators};
+use crate::reached::Changes;
 use crate::run::{Fleet, Role};
 use crate::world::{Site, World};
 use base::event::Source;
@@ -29,6 +32,10 @@ use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecor
 pub const SECTOR_BYTES: usize = 16;
 /// Bytes of a simulated page.
 pub const SIM_PAGE_BYTES: usize = SECTOR_BYTES * SECTORS_PER_PAGE;
+
+/// Bytes of a slot of the superblock, and of the spare area of a page (docs/format/flash.md).
+const SUPERBLOCK_BYTES: u64 = 20_480;
+const SPARE_BYTES: usize = 64;
 
 /// Commands for which nodes get room, at most.
 const ROOM_MAX: usize = 4;
@@ -258,7 +265,11 @@ impl RackFleet {
             "one gateway serves all volumes at a time"
         );
         let channels = self.options.volumes.iter().map(|layout| layout.channels);
-        let more = channels.max().unwrap_or(0) * plan.len().min(ROOM_MAX) as u32;
+        // As much again, and one copy more, where members move.
+        let heals = control.heal.is_some();
+        let sets: u32 = self.options.volumes.iter().map(|layout| layout.sets).sum();
+        let copies = if heals { sets + 1 } else { 0 };
+        let more = channels.max().unwrap_or(0) * (plan.len().min(ROOM_MAX) as u32 + copies);
         self.options.geometry.channels += more;
         let one_session = failover.is_some_and(|failover| failover.one_session);
         let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
@@ -514,14 +525,33 @@ impl Fleet for RackFleet {
         .collect()
     }
 
-    fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool {
-        let set = self.set_of(volume, page);
-        set.replicas.iter().any(|r| !lost[r.node as usize])
+    fn sets(&self) -> Vec<Set> {
+        let stored = self.operators.stored();
+        let mut sets = Vec::new();
+        for (volume, &id) in self.used.iter().enumerate() {
+            let record = stored.volume_of(id).expect("nobody deletes what clients use");
+            let mut first = 0;
+            for set in &record.sets {
+                let pages = first..first + u64::from(set.pages);
+                first = pages.end;
+                let member = |r: &ReplicaRecord| (VssdId(r.vssd), usize::from(r.node));
+                sets.push(Set {
+                    volume,
+                    pages,
+                    members: set.replicas.iter().map(member).collect(),
+                    may_change: set.is_changing() || self.operators.heal(),
+                });
+            }
+        }
+        sets
     }
 
-    fn is_changing(&self, volume: usize, page: u64) -> bool {
-        let set = self.set_of(volume, page);
-        set.is_changing()
+    fn tells_who_serves(&self) -> bool {
+        true
+    }
+
+    fn changes(&self) -> Changes {
+        self.operators.changes()
     }
 
     fn is_busy(&self, now: Instant) -> bool {
@@ -552,6 +582,21 @@ impl Fleet for RackFleet {
         let data = u64::from(self.options.geometry.pages()) * SIM_PAGE_BYTES as u64;
         let is_node = (1..=self.options.nodes as usize).contains(&index);
         if is_node { end - data..end } else { 0..0 }
+    }
+
+    fn metadata(&self, index: usize, part: Metadata) -> core::ops::Range<u64> {
+        // docs/format/flash.md: two slots of the superblock, checkpoints, spare areas, data.
+        let geometry = &self.options.geometry;
+        let spares = geometry.pages_per_block.div_ceil((SIM_PAGE_BYTES / SPARE_BYTES) as u32);
+        let blocks = u64::from(geometry.channels) * u64::from(geometry.blocks_per_channel());
+        let data = self.corruptible(index).start;
+        let spare = data.saturating_sub(blocks * u64::from(spares) * SIM_PAGE_BYTES as u64);
+        match part {
+            _ if data == 0 => 0..0,
+            Metadata::Superblock => 0..SUPERBLOCK_BYTES,
+            Metadata::Checkpoint => 2 * SUPERBLOCK_BYTES..spare,
+            Metadata::Spare => spare..data,
+        }
     }
 
     fn probe(&self, _index: usize, host: &RackHost) -> Result<(), String> {
@@ -607,19 +652,6 @@ impl Fleet for RackFleet {
 }
 
 impl RackFleet {
-    /// The set of a page of a volume that clients use, by its index.
-    fn set_of(&self, volume: usize, page: u64) -> &SetRecord {
-        let record = self.operators.stored().volume_of(self.used[volume]);
-        let mut left = page;
-        let mut sets = record.expect("nobody deletes what clients use").sets.iter();
-        let here = sets.find(|set| {
-            let here = left < u64::from(set.pages);
-            left = left.saturating_sub(u64::from(set.pages));
-            here
-        });
-        here.expect("the page is one of the volume")
-    }
-
     /// How the gateway of a host comes to serve.
     fn role(&mut self, index: usize, boot: u32) -> host::operator::Role {
         let Some(failover) = self.options.failover else {

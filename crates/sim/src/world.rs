@@ -172,7 +172,7 @@ struct Core {
     wire_check: bool,
     canary: Canary,
     cut: Option<Cut>,
-    /// Pairs of hosts that hear nothing of each other, until when.
+    /// Pairs of hosts of which the second hears nothing of the first, until when.
     cuts: Vec<([Addr; 2], Instant)>,
     /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
     stale: Map<(u32, u64), Packet>,
@@ -289,9 +289,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         &mut self.core.net
     }
 
-    /// Cuts two hosts off from each other, and from nobody else.
-    pub fn cut_pair(&mut self, a: usize, b: usize, until: Instant) {
-        let pair = [a, b].map(|host| self.core.places[host].addr);
+    /// Lets a host hear nothing of another one, and everybody else hear both.
+    pub fn cut(&mut self, from: usize, to: usize, until: Instant) {
+        let pair = [from, to].map(|host| self.core.places[host].addr);
         let now = self.core.now;
         self.core.cuts.retain(|(_, until)| now < *until);
         self.core.cuts.push((pair, until));
@@ -741,12 +741,11 @@ impl Core {
         }
     }
 
-    /// True if the sender and this host are cut from each other, whatever lies between.
+    /// True if this host hears nothing of the sender, whatever lies between.
     fn is_cut(&self, header: &Header, to: usize) -> bool {
-        let addr = self.places[to].addr;
-        let is_pair = |pair: [Addr; 2]| pair == [header.source, addr] || pair == [addr, header.source];
+        let pair = [header.source, self.places[to].addr];
         let mut cuts = self.cuts.iter();
-        cuts.any(|(pair, until)| self.now < *until && is_pair(*pair))
+        cuts.any(|(cut, until)| self.now < *until && *cut == pair)
     }
 
     /// Rest of a packet after the canary.
