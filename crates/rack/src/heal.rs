@@ -246,7 +246,7 @@ impl Heal {
         let mut next = records.clone();
         self.expel(now, &mut next);
         self.forget_lost(now, &mut next);
-        self.settle(now, &mut next, state);
+        self.settle(now, records, &mut next, state);
         let mut rooms = self.rooms(now, &next);
         self.join(now, &mut next, &mut rooms);
         self.move_members(now, &mut next, &mut rooms);
@@ -467,11 +467,23 @@ impl Heal {
         self.joining.remove(&vssd);
     }
 
-    /// Takes note of what sets have done.
-    fn settle(&mut self, now: Instant, next: &mut Snapshot, state: impl Fn(VolumeId, usize) -> ChangeState) {
-        let found: Vec<(VolumeId, usize)> = sets(next).map(|(volume, index, _)| (volume, index)).collect();
-        for (volume, index) in found {
+    /// Takes note of what sets have done. A set whose record was changed just now has done nothing of that yet: what is
+    /// told of it is from before.
+    fn settle(
+        &mut self,
+        now: Instant,
+        records: &Snapshot,
+        next: &mut Snapshot,
+        state: impl Fn(VolumeId, usize) -> ChangeState,
+    ) {
+        let found: Vec<_> = sets(records)
+            .map(|(volume, index, set)| (volume, index, set.generation))
+            .collect();
+        for (volume, index, generation) in found {
             let set = set_mut(next, volume.0, index);
+            if set.generation != generation {
+                continue;
+            }
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
                 (set.expelling, set.leaving) = (None, None);
             }
@@ -815,6 +827,25 @@ mod tests {
         world.pass(65_000, 65_400);
         assert_eq!(world.records.leftovers, []);
         assert!(world.set().is_whole());
+    }
+
+    /// Bug: a member was expelled, and the record did not say so: nobody waited for its leases, and the gateway went on to
+    /// wait for its answers. Cause: the set had been seen to be done with all before it was changed, as happens while its
+    /// volume grows, and that was taken for the end of the expulsion. Fix: what was seen before says nothing of a change.
+    #[test]
+    fn a_set_that_was_done_before_an_expulsion_is_not_done_with_it() {
+        let mut world = World::new();
+        world.pass(0, 2_000);
+        world.rolls[0] = None;
+        let mut now = 2_000;
+        while world.replicas() == [1, 2] {
+            world.pass(now, now + 200);
+            now += 200;
+        }
+        let expelling = world.set().expelling.as_ref();
+        assert_eq!(expelling.map(|e| (e.vssds.clone(), e.was_primary)), Some((vec![1], true)));
+        world.pass(now, now + 200);
+        assert_eq!(world.set().expelling, None, "the other has learnt it");
     }
 
     #[test]

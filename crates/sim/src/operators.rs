@@ -117,6 +117,8 @@ pub struct Operators {
     moved: u32,
     /// Members that were ever expelled.
     expelled: BTreeSet<VssdId>,
+    /// Members that are none any more, other than by an exchange.
+    moved_away: BTreeSet<VssdId>,
     over_by: u64,
 }
 
@@ -137,6 +139,7 @@ impl Operators {
             copies: Vec::new(),
             moved: 0,
             expelled: BTreeSet::new(),
+            moved_away: BTreeSet::new(),
             over_by: u64::MAX,
         }
     }
@@ -169,6 +172,11 @@ impl Operators {
     /// True if operators run; else gateways serve their volumes by themselves.
     pub fn are_running(&self) -> bool {
         self.control.is_some()
+    }
+
+    /// How the control plane behaves, if there is one.
+    pub fn control(&self) -> Option<Control> {
+        self.control
     }
 
     /// True if members that are lost are expelled.
@@ -285,9 +293,20 @@ impl Operators {
         self.command(now);
         let mut attention = self.pump(world, control);
         self.count_copies();
+        self.note_moves();
         attention.created = self.commands.take_created();
         attention.broken = self.broken(now, world, control);
         attention
+    }
+
+    /// Notes whose place was taken otherwise than in an exchange.
+    fn note_moves(&mut self) {
+        let sets = self.registry.stored().volumes.iter().flat_map(|record| &record.sets);
+        for set in sets {
+            let leaving = set.leaving.filter(|leaving| leaving.moves || leaving.surplus);
+            self.moved_away.extend(leaving.map(|leaving| VssdId(leaving.vssd)));
+            self.moved_away.extend(set.expelled.iter().map(|left| VssdId(left.vssd)));
+        }
     }
 
     fn count_copies(&mut self) {
@@ -332,7 +351,10 @@ impl Operators {
                 let asker = (gateway, running.boot);
                 attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
                 match output {
-                    Asks::Event(kind) => self.hear(kind, &mut attention),
+                    Asks::Event(kind) => {
+                        world.note(self.first + gateway, kind);
+                        self.hear(kind, &mut attention);
+                    }
                     _ => {}
                 }
                 if let Some(answer) = self.carry(world, control, asker, output)
@@ -466,7 +488,7 @@ impl Operators {
                 return Some(format!("clients see {export:?}, the registry has {stored:?}"));
             }
         }
-        self.commands.broken(self.stored())
+        self.commands.broken(self.stored(), &self.moved_away)
     }
 
     /// At rest: what was promised is served, with its size.

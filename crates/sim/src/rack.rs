@@ -269,8 +269,11 @@ impl RackFleet {
         let heals = control.heal.is_some();
         let sets: u32 = self.options.volumes.iter().map(|layout| layout.sets).sum();
         let copies = if heals { sets + 1 } else { 0 };
-        let more = channels.max().unwrap_or(0) * (plan.len().min(ROOM_MAX) as u32 + copies);
-        self.options.geometry.channels += more;
+        // A software-isolated vSSD has all channels of its node, and room is in rows.
+        if !heals || self.options.volumes.iter().all(|layout| layout.rows == 0) {
+            let more = channels.max().unwrap_or(0) * (plan.len().min(ROOM_MAX) as u32 + copies);
+            self.options.geometry.channels += more;
+        }
         let one_session = failover.is_some_and(|failover| failover.one_session);
         let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
         let nodes = (0..self.options.nodes).map(node).collect();
@@ -673,18 +676,16 @@ impl RackFleet {
     fn no_strays(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
         let records = self.records().iter();
         let growing = self.operators.stored().growing.iter();
-        let known: Vec<VssdId> = records
+        let sets = records
             .flat_map(|record| &record.sets)
-            .chain(growing.flat_map(|growth| &growth.sets))
+            .chain(growing.flat_map(|growth| &growth.sets));
+        // What was expelled may join again, or is still to be deleted.
+        let lefts = sets.clone().flat_map(|set| &set.expelled);
+        let lefts = lefts.chain(&self.operators.stored().leftovers);
+        let known: Vec<VssdId> = sets
             .flat_map(SetRecord::vssds)
             .map(|(vssd, _)| vssd)
-            .chain(
-                self.operators
-                    .stored()
-                    .leftovers
-                    .iter()
-                    .map(|left| VssdId(left.vssd)),
-            )
+            .chain(lefts.map(|left| VssdId(left.vssd)))
             .collect();
         for (host, up) in hosts.iter().enumerate() {
             let Some(RackHost::Node(node)) = up else { continue };

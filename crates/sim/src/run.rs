@@ -273,7 +273,7 @@ impl<F: Fleet> Run<F> {
             is_attended: fleet.is_busy(Instant::ZERO),
             attend_at: None,
             boots: vec![0; sites.len()],
-            memories: Memories::new(sites.len()),
+            memories: Memories::new(sites.len(), &fleet.sets()),
             reached: Reached::default(),
             burst_until: Instant::ZERO,
             calm_since: Instant::ZERO,

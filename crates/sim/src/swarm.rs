@@ -34,7 +34,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Events of each host that are shown of a run that broke a promise.
-const EVENTS_SHOWN: usize = 12;
+const EVENTS_SHOWN: usize = 40;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
@@ -221,9 +221,9 @@ fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
 /// The rack and the run of a seed.
 pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
-    let mut options = draw_rack(&mut rng.fork());
-    draw_controller(&mut options, &mut Rng::new(!seed));
     let heals = swarm.canary == Canary::None && rng.chance(0.5);
+    let mut options = draw_rack(heals, &mut rng.fork());
+    draw_controller(&mut options, &mut Rng::new(!seed));
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
@@ -374,7 +374,7 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
     }
 }
 
-fn draw_rack(rng: &mut Rng) -> RackOptions {
+fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let nodes = rng.between(2, 6) as u32;
     let gateways = rng.between(1, 2) as u32;
     let mut geometry = Geometry {
@@ -397,7 +397,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let mut gc = rack::gc::Config::for_spare(1.0 - f64::from(pages_per_set) / physical);
     gc.check_every = Duration::from_millis(rng.between(1, 20));
     gc.coordination = pick(rng, &[Coordination::Rack, Coordination::Rack, Coordination::None]);
-    let mut options = RackOptions {
+    let options = RackOptions {
         nodes,
         gateways,
         geometry,
@@ -434,7 +434,10 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         volumes,
     };
     if rng.chance(0.3) {
-        share_channels(&mut options, share, rng);
+        let mut shared = options.clone();
+        if share_channels(&mut shared, share, heals, rng) {
+            return shared;
+        }
     }
     options
 }
@@ -452,14 +455,23 @@ fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) ->
         .collect()
 }
 
-/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest.
-fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
+/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest. Where members
+/// move, all share all channels, as the operator places them. False if none would have pages.
+fn share_channels(options: &mut RackOptions, share: f64, heals: bool, rng: &mut Rng) -> bool {
     options.geometry.chips_per_channel = rng.between(2, 3) as u32;
+    if heals {
+        let sets: u32 = options.volumes.iter().map(|layout| layout.sets).sum();
+        options.geometry.chips_per_channel = sets + 2;
+        options.geometry.channels = options.volumes[0].channels;
+    }
     options.borrow_blocks = rng.between(1, 6) as u32;
     let geometry = options.geometry;
     let channels = options.volumes[0].channels;
     let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
-    let pages = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    let pages = ((f64::from(logical_max) * share) as u32).min(256);
+    if pages < 4 {
+        return false;
+    }
     for layout in &mut options.volumes {
         (layout.rows, layout.pages_per_set) = (1, pages);
     }
@@ -469,6 +481,7 @@ fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
         check_every: options.unit.gc.check_every,
         ..rack::gc::Config::for_spare(1.0 - f64::from(pages) / f64::from(physical))
     };
+    true
 }
 
 fn draw_policy(rng: &mut Rng) -> Policy {

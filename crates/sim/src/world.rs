@@ -27,7 +27,7 @@ const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 const CANARY_SHARE: f64 = 0.05;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
-const EVENTS_KEPT: usize = 256;
+const EVENTS_KEPT: usize = 4096;
 
 /// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -305,6 +305,12 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// A host, unless it is down.
     pub fn host(&self, index: usize) -> Option<&H> {
         self.hosts[index].as_ref()
+    }
+
+    /// Keeps an event of the control plane beside a host.
+    pub fn note(&mut self, index: usize, kind: Kind) {
+        let source = self.core.places[index].source;
+        self.core.events.record(self.core.now, source, kind);
     }
 
     /// The medium of a host.

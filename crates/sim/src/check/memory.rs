@@ -22,6 +22,12 @@ pub struct Set {
     pub may_change: bool,
 }
 
+impl Set {
+    fn key(&self) -> (usize, u64) {
+        (self.volume, self.pages.start)
+    }
+}
+
 /// What a set has lost.
 pub type Lost = (usize, Range<u64>, Loss);
 
@@ -32,17 +38,17 @@ pub struct Memories {
     holders: BTreeSet<(usize, u32)>,
     /// Hosts whose medium was damaged: for all that is known they hold nothing any more.
     damaged: Vec<bool>,
-    /// Sets, by volume and first page, of which somebody has held something since the last loss.
-    remembered: BTreeSet<(usize, u64)>,
+    /// Sets, by volume and first page, of which nobody has held anything since the last loss.
+    forgotten: BTreeSet<(usize, u64)>,
 }
 
 impl Memories {
-    /// Of so many hosts, of which none holds anything.
-    pub fn new(hosts: usize) -> Self {
+    /// Of so many hosts, with sets of which nobody holds anything.
+    pub fn new(hosts: usize, sets: &[Set]) -> Self {
         Self {
             holders: BTreeSet::new(),
             damaged: vec![false; hosts],
-            remembered: BTreeSet::new(),
+            forgotten: sets.iter().map(Set::key).collect(),
         }
     }
 
@@ -70,9 +76,7 @@ impl Memories {
     pub fn serves(&mut self, host: usize, vssd: VssdId, sets: &[Set]) -> Option<Lost> {
         let here = |set: &&Set| set.members.contains(&(vssd, host));
         let lost = sets.iter().find(here).and_then(|set| {
-            let key = (set.volume, set.pages.start);
-            let is_new = self.remembered.insert(key);
-            let is_lost = !is_new && !self.is_held(set);
+            let is_lost = !self.forgotten.remove(&set.key()) && !self.is_held(set);
             is_lost.then(|| (set.volume, set.pages.clone(), Loss::Possible))
         });
         self.holders.insert((host, vssd.0));
@@ -82,8 +86,8 @@ impl Memories {
     /// Hosts went down: what the sets have lost by that.
     pub fn judge(&mut self, sets: &[Set], is_up: impl Fn(usize) -> bool) -> Vec<Lost> {
         let mut lost = Vec::new();
-        for set in sets.iter().filter(|set| !self.is_held(set)).collect::<Vec<_>>() {
-            if !self.remembered.remove(&(set.volume, set.pages.start)) {
+        for set in sets {
+            if self.is_held(set) || !self.forgotten.insert(set.key()) {
                 continue;
             }
             let stays = set.members.iter().any(|(_, host)| is_up(*host));
@@ -123,7 +127,8 @@ mod tests {
     }
 
     fn both() -> (Memories, [Set; 1]) {
-        let (mut memories, sets) = (Memories::new(3), set(&[A, B]));
+        let sets = set(&[A, B]);
+        let mut memories = Memories::new(3, &sets);
         assert_eq!(judge(&mut memories, &sets, &[1, 2]), None, "nothing was there");
         for member in [A, B] {
             assert_eq!(serves(&mut memories, member, &sets), None);
