@@ -15,7 +15,7 @@ use crate::operators::Control;
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
 use crate::reached::Reached;
 use crate::registry::{ControlCanary, RegistryModel};
-use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use crate::run::{AtCut, Fault, Fleet, Outcome, Run, RunSpec};
 use crate::scripts::{self, Scene};
 use crate::storage::{self, StorageOptions};
 use crate::world::{Canary, WorldOptions};
@@ -43,6 +43,14 @@ const ANSWER_NS: u64 = 20_000 * MILLISECOND;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// In some runs gateways give requests up while a node is only away.
 const REQUEST_TIMEOUT_SHORT: Duration = Duration::from_millis(60);
+
+/// The share of a node's flash that it offers nobody (`host::NodeConfig`).
+const OVER_PROVISIONING: f64 = 0.25;
+/// Pages of a set at most, usually and where members compare more pages than one message holds.
+const PAGES_MAX: u32 = 256;
+const PAGES_MANY: u32 = 1_400;
+/// Pages of the pool, usually and where it is empty now and then.
+const POOL_PAGES: usize = 1 << 15;
 
 /// What the seed does not decide.
 #[derive(Clone, Copy, Debug)]
@@ -377,18 +385,25 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
 fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let nodes = rng.between(2, 6) as u32;
     let gateways = rng.between(1, 2) as u32;
+    let is_large = rng.chance(0.06);
     let mut geometry = Geometry {
         channels: 1,
         chips_per_channel: rng.between(1, 2) as u32,
         planes_per_chip: 1,
         blocks_per_plane: rng.between(20, 40) as u32,
-        pages_per_block: pick(rng, &[4, 8, 16]),
+        pages_per_block: pick(rng, if is_large { &[32, 64] } else { &[4, 8, 16] }),
     };
-    let channels = rng.between(1, 2) as u32;
+    let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
     let logical_max = sizing.logical_pages_max(channels);
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
-    let pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
+    let mut pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
+    if heals {
+        // Copies go to nodes as they offer room: no vSSD is fuller.
+        let offered = f64::from(sizing.pages_per_channel()) * (1.0 - OVER_PROVISIONING);
+        pages_per_set = pages_per_set.min(channels * offered as u32);
+    }
     let volumes = draw_volumes(rng, nodes, channels, pages_per_set);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
@@ -433,7 +448,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         failover: None,
         volumes,
     };
-    if rng.chance(0.3) {
+    if !is_large && rng.chance(0.3) {
         let mut shared = options.clone();
         if share_channels(&mut shared, share, heals, rng) {
             return shared;
@@ -468,7 +483,9 @@ fn share_channels(options: &mut RackOptions, share: f64, heals: bool, rng: &mut 
     let geometry = options.geometry;
     let channels = options.volumes[0].channels;
     let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
-    let pages = ((f64::from(logical_max) * share) as u32).min(256);
+    let offered = f64::from(channels * geometry.blocks_per_plane * geometry.pages_per_block)
+        * (1.0 - OVER_PROVISIONING);
+    let pages = ((f64::from(logical_max) * share) as u32).min(PAGES_MAX).min(offered as u32);
     if pages < 4 {
         return false;
     }
@@ -576,12 +593,21 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
             ANSWER_NS
         },
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 15,
+        pool_pages: draw_pool(fleet, rng),
         read_back: true,
         probe: true,
         exam: patient,
         at_cut: AtCut::Rack,
     }
+}
+
+/// The pages of the pool: in some runs hardly more than all caches hold.
+fn draw_pool(fleet: &RackFleet, rng: &mut Rng) -> usize {
+    if !rng.chance(0.15) {
+        return POOL_PAGES;
+    }
+    let vssds: usize = fleet.sets().iter().map(|set| set.members.len()).sum();
+    vssds * fleet.options().unit.cache_pages + pick(rng, &[100, 200, 400])
 }
 
 /// True if a node can go for ever: no data are there alone, and another node can take its place.

@@ -7,7 +7,7 @@
 use super::Loss;
 use base::VssdId;
 use core::ops::Range;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A replica set as the registry has it.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ pub struct Memories {
     holders: BTreeSet<(usize, u32)>,
     /// Hosts whose medium was damaged: for all that is known they hold nothing any more.
     damaged: Vec<bool>,
-    /// Sets, by volume and first page, of which nobody has held anything since the last loss.
-    forgotten: BTreeSet<(usize, u64)>,
+    /// The sets that are known, by volume and first page: whether somebody has held something since the last loss.
+    remembered: BTreeMap<(usize, u64), bool>,
 }
 
 impl Memories {
@@ -48,7 +48,7 @@ impl Memories {
         Self {
             holders: BTreeSet::new(),
             damaged: vec![false; hosts],
-            forgotten: sets.iter().map(Set::key).collect(),
+            remembered: sets.iter().map(|set| (set.key(), false)).collect(),
         }
     }
 
@@ -76,7 +76,8 @@ impl Memories {
     pub fn serves(&mut self, host: usize, vssd: VssdId, sets: &[Set]) -> Option<Lost> {
         let here = |set: &&Set| set.members.contains(&(vssd, host));
         let lost = sets.iter().find(here).and_then(|set| {
-            let is_lost = !self.forgotten.remove(&set.key()) && !self.is_held(set);
+            let was_held = self.remembered.insert(set.key(), true) == Some(true);
+            let is_lost = was_held && !self.is_held(set);
             is_lost.then(|| (set.volume, set.pages.clone(), Loss::Possible))
         });
         self.holders.insert((host, vssd.0));
@@ -87,7 +88,12 @@ impl Memories {
     pub fn judge(&mut self, sets: &[Set], is_up: impl Fn(usize) -> bool) -> Vec<Lost> {
         let mut lost = Vec::new();
         for set in sets {
-            if self.is_held(set) || !self.forgotten.insert(set.key()) {
+            // One whose medium was damaged serves on, and what it has may be lost again and again.
+            let mut members = set.members.iter();
+            let is_served = members.any(|(vssd, host)| self.holders.contains(&(*host, vssd.0)));
+            // A set that is new may have served before anybody asked.
+            let was_held = self.remembered.insert(set.key(), is_served).unwrap_or(true);
+            if self.is_held(set) || !was_held {
                 continue;
             }
             let stays = set.members.iter().any(|(_, host)| is_up(*host));
@@ -167,10 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_damaged_medium_holds_nothing() {
+    fn who_has_a_damaged_medium_holds_nothing_and_may_lose_it_again() {
         let (mut memories, sets) = both();
         memories.damaged(1);
         memories.crashed(2);
         assert_eq!(judge(&mut memories, &sets, &[1]), Some(Loss::Possible));
+        memories.crashed(1);
+        assert_eq!(judge(&mut memories, &sets, &[]), Some(Loss::Certain));
     }
 }
