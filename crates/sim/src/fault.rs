@@ -73,6 +73,18 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: u64,
     },
+    /// A host's clock runs at another rate than time.
+    ClockRate {
+        /// Which: none beside which a control plane runs.
+        host: usize,
+        /// So much faster, in millionths.
+        ppm: i32,
+    },
+    /// A packet for a host to which so many are under way is lost, until calm.
+    FullQueues {
+        /// How many.
+        packets: u32,
+    },
     /// Many packets are lost everywhere.
     Burst {
         /// Share of packets that is lost.

@@ -608,7 +608,7 @@ impl Fleet for RackFleet {
             flash_is_sound(unit.flash(), self.options.geometry.pages_per_block)
                 .map_err(|what| format!("vSSD {}: {what}", unit.identity().vssd.0))?;
         }
-        groups_are_sound(node)
+        groups_are_sound(node, self.options.geometry.units_per_channel())
     }
 
     fn latched(&self, host: &RackHost) -> Vec<VssdId> {
@@ -718,7 +718,7 @@ pub(crate) fn flash_is_sound(flash: &Vssd, pages_per_block: u32) -> Result<(), S
 }
 
 /// The software-isolated vSSDs of a node collect all or none, and what one borrowed another has lent.
-fn groups_are_sound(node: &Node) -> Result<(), String> {
+fn groups_are_sound(node: &Node, rows: u32) -> Result<(), String> {
     let shared = |unit: &&Unit| unit.flash().config().isolation != Isolation::Hardware;
     for first in node.units().filter(shared) {
         let channels = first.flash().config().channels;
@@ -730,13 +730,18 @@ fn groups_are_sound(node: &Node) -> Result<(), String> {
         if members().any(|unit| unit.is_collecting() != first.is_collecting()) {
             return Err(format!("vSSD {vssd} collects alone, or not at all"));
         }
-        let (mut borrowed, mut lent) = (0, 0);
+        let (mut borrowed, mut lent, mut owned) = (0, 0, 0);
         for unit in members() {
             let stats = unit.flash().stats();
+            if let Isolation::Software { count, .. } = unit.flash().config().isolation {
+                owned += count;
+            }
             borrowed += stats.borrowed_blocks;
             lent += stats.lent_blocks;
         }
-        if borrowed != lent && !members().any(|unit| unit.flash().latched()) {
+        // A vSSD that was deleted may have lent what another one keeps.
+        let is_sound = borrowed == lent || borrowed > lent && owned < rows;
+        if !is_sound && !members().any(|unit| unit.flash().latched()) {
             return Err(format!(
                 "the group of vSSD {vssd} borrowed {borrowed} blocks and lent {lent}"
             ));

@@ -533,6 +533,7 @@ impl<F: Fleet> Run<F> {
             }
             TOKEN_CALM => {
                 self.spec.net_faults = NetFaults::default();
+                self.world.bound_queues(u32::MAX);
                 self.end_burst();
                 self.ease();
             }
@@ -620,11 +621,12 @@ impl<F: Fleet> Run<F> {
 
     fn start(&mut self, index: usize) {
         let (now, boot) = (self.world.now(), self.boots[index]);
+        let local = self.world.local(index);
         self.boots[index] += 1;
         let pool = self.world.pool().clone();
         let started = self
             .fleet
-            .start(index, boot, now, &pool, self.world.medium(index));
+            .start(index, boot, local, &pool, self.world.medium(index));
         match started {
             Ok(host) => {
                 self.world.start(index, host);

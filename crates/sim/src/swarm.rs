@@ -9,6 +9,7 @@ use crate::commands::Wish;
 use crate::client::{LoadSpec, Pace};
 use crate::disk::{self, DiskOptions};
 use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
@@ -49,6 +50,8 @@ const OVER_PROVISIONING: f64 = 0.25;
 /// Pages of a set at most, usually and where members compare more pages than one message holds.
 const PAGES_MAX: u32 = 256;
 const PAGES_MANY: u32 = 1_400;
+/// A clock runs so much faster or slower than time at most, in millionths: two of them differ by less than 5 %.
+const CLOCK_PPM_MAX: i32 = 24_000;
 /// Pages of the pool, usually and where it is empty now and then.
 const POOL_PAGES: usize = 1 << 15;
 
@@ -231,7 +234,9 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
     let heals = swarm.canary == Canary::None && rng.chance(0.5);
     let mut options = draw_rack(heals, &mut rng.fork());
-    draw_controller(&mut options, &mut Rng::new(!seed));
+    if !heals {
+        draw_controller(&mut options, &mut Rng::new(!seed));
+    }
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
@@ -383,7 +388,7 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
 }
 
 fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
-    let nodes = rng.between(2, 6) as u32;
+    let nodes = rng.between(if heals { 3 } else { 2 }, 6) as u32;
     let gateways = rng.between(1, 2) as u32;
     let is_large = rng.chance(0.06);
     let mut geometry = Geometry {
@@ -404,7 +409,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         let offered = f64::from(sizing.pages_per_channel()) * (1.0 - OVER_PROVISIONING);
         pages_per_set = pages_per_set.min(channels * offered as u32);
     }
-    let volumes = draw_volumes(rng, nodes, channels, pages_per_set);
+    let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
     geometry.channels = sets * channels;
@@ -457,12 +462,13 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     options
 }
 
-fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) -> Vec<Layout> {
+fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32, heals: bool) -> Vec<Layout> {
+    let replicas: &[u32] = if heals { &[1, 2, 2, 2, 2, 3, 3, 3] } else { &[1, 2, 3] };
     (0..rng.between(1, 2))
         .map(|_| Layout {
             sets: rng.between(1, 2) as u32,
             pages_per_set,
-            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
+            replicas: pick(rng, replicas).min(nodes),
             channels,
             rows: 0,
             durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
@@ -663,6 +669,10 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
                     outbound,
                 }
             }
+            9 if heals && rng.chance(0.5) => Fault::CorruptMetadata {
+                host: node,
+                part: pick(rng, &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare]),
+            },
             9 => Fault::Corrupt { host: node },
             10 => Fault::FailWrite { host: node },
             11 => Fault::FailFlush { host: node },
@@ -677,6 +687,19 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
             },
         };
         faults.push((rng.between(span_ns / 10, span_ns), fault));
+    }
+    if heals && rng.chance(0.3) {
+        // As far apart as leases can bear (`rack::lease`).
+        let host = |i| fleet.node(i);
+        let rate = |host| Fault::ClockRate {
+            host,
+            ppm: CLOCK_PPM_MAX - rng.below(2 * CLOCK_PPM_MAX as u64 + 1) as i32,
+        };
+        faults.extend((0..options.nodes).map(host).map(rate).map(|fault| (1, fault)));
+    }
+    if heals && rng.chance(0.1) {
+        let packets = pick(rng, &[16, 64, 256]);
+        faults.push((1, Fault::FullQueues { packets }));
     }
     if canary == Canary::LoseFlush {
         // Without a loss of power nobody could tell.

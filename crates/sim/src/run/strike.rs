@@ -54,6 +54,8 @@ impl<F: Fleet> Run<F> {
                 let until = self.trouble_until(for_ns);
                 self.world.cut(a, b, until);
             }
+            Fault::ClockRate { host, ppm } => self.world.set_rate(host, ppm),
+            Fault::FullQueues { packets } => self.world.bound_queues(packets),
             Fault::Burst { loss, for_ns } => {
                 let until = self.trouble_until(for_ns);
                 let usual = self.spec.net_faults;
