@@ -184,6 +184,8 @@ pub struct RackFleet {
     /// The volumes that clients use, by their index.
     used: Vec<VolumeId>,
     looks: Rng,
+    /// Hosts whose medium may be one of before, with vSSDs that were deleted since.
+    rolled_back: Vec<usize>,
 }
 
 impl RackFleet {
@@ -237,6 +239,7 @@ impl RackFleet {
             operators: Operators::new(stored, first, gateways),
             options,
             addrs: Vec::new(),
+            rolled_back: Vec::new(),
         };
         fleet.addrs = (0..fleet.hosts())
             .map(|index| fleet.modelled_addr(index))
@@ -284,6 +287,11 @@ impl RackFleet {
     pub fn share_volumes(&mut self, failover: Failover) {
         self.looks = Rng::new(failover.seed);
         self.options.failover = Some(failover);
+    }
+
+    /// The medium of this host may become one of before: what was deleted since is there again, and belongs to nobody.
+    pub fn roll_back(&mut self, host: usize) {
+        self.rolled_back.push(host);
     }
 
     /// The control plane.
@@ -688,7 +696,9 @@ impl RackFleet {
             .chain(lefts.map(|left| VssdId(left.vssd)))
             .collect();
         for (host, up) in hosts.iter().enumerate() {
-            let Some(RackHost::Node(node)) = up else { continue };
+            let Some(RackHost::Node(node)) = up.filter(|_| !self.rolled_back.contains(&host)) else {
+                continue;
+            };
             if let Some(stray) = node.units().find(|unit| !known.contains(&unit.identity().vssd)) {
                 let what = format!("vSSD {} belongs to no volume", stray.identity().vssd.0);
                 return Err(Violation::Accounts { host, what });

@@ -239,6 +239,11 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     }
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
+    for (_, fault) in &spec.faults {
+        if let Fault::Rollback { host, .. } = *fault {
+            fleet.roll_back(host);
+        }
+    }
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
     (fleet, spec)
 }
@@ -639,7 +644,7 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
     let options = fleet.options();
     let Scene { span_ns, heals, .. } = scene;
     let mut faults = Vec::new();
-    if canary == Canary::None && rng.chance(if heals { 0.75 } else { 0.35 }) {
+    if rng.chance(if heals { 0.75 } else { 0.35 }) {
         faults.extend(scripts::draw(fleet, scene, rng));
     }
     let alone = rng.between(0, if faults.is_empty() { 4 } else { 2 });
