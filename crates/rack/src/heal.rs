@@ -266,12 +266,15 @@ impl Heal {
     fn look(&mut self, now: Instant, records: &Snapshot) {
         let mut lost = BTreeMap::new();
         for set in sets(records).map(|(_, _, set)| set) {
-            let unheard = self.unheard(set);
+            let own_cause = |vssd: u32, node: u8| {
+                let joins = set.joining.is_some_and(|joining| joining.vssd == vssd);
+                let is_past = !joins && set.wanted() > 1 && self.is_past(node, records);
+                let cause = self.cause(now, vssd, node, joins);
+                cause.or(is_past.then_some(Cause::Past))
+            };
+            let unheard = self.unheard(set, |vssd, node| own_cause(vssd, node).is_none());
             for (vssd, node) in set.vssds() {
-                let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-                let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
-                let cause = self.cause(now, vssd.0, node.0, joins);
-                let cause = cause.or(is_past.then_some(Cause::Past));
+                let cause = own_cause(vssd.0, node.0);
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
                 let seen = self.seen(now, cause, set, node.0);
@@ -327,8 +330,9 @@ impl Heal {
         status.boot < boot || status.boot > boot && status.boot_before.is_some_and(|before| before < boot)
     }
 
-    /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
-    fn unheard(&self, set: &SetRecord) -> Option<u32> {
+    /// The member that most others do not hear, or that hears most others not, though all are there: that one which is lost
+    /// anyway is not heard says nothing of those that do not hear it.
+    fn unheard(&self, set: &SetRecord, is_there: impl Fn(u32, u8) -> bool) -> Option<u32> {
         let members: Vec<(u32, u8)> = set.vssds().map(|(vssd, node)| (vssd.0, node.0)).collect();
         let mut counts: Vec<u32> = vec![0; members.len()];
         let place = |of: u32| members.iter().position(|(vssd, _)| *vssd == of);
@@ -339,6 +343,7 @@ impl Heal {
             for (_, peer) in roll.unheard.iter().filter(|(of, _)| of == vssd) {
                 if let (Some(one), Some(other)) = (place(*vssd), place(*peer))
                     && self.roll(members[other].1).is_some()
+                    && [one, other].into_iter().all(|at| is_there(members[at].0, members[at].1))
                 {
                     counts[one] += 1;
                     counts[other] += 1;
@@ -850,6 +855,10 @@ mod tests {
         assert_eq!((expelling.vssds, expelling.was_primary), (vec![1], true));
         world.pass(now, now + 200);
         assert_eq!(world.set().expelling, None);
+        let expelling = world.set().expelling.as_ref();
+        assert_eq!(expelling.map(|e| (e.vssds.clone(), e.was_primary)), Some((vec![1], true)));
+        world.pass(now, now + 200);
+        assert_eq!(world.set().expelling, None, "the other has learnt it");
     }
 
     #[test]
@@ -972,6 +981,25 @@ mod tests {
         assert_eq!(world.replicas(), [1, 2]);
         world.pass(2_400, 3_000);
         assert_eq!(world.replicas(), [1]);
+    }
+
+    /// Bug: a node came back with an empty medium while its peer started again, and the set was stuck for ever. Cause: the
+    /// peer did not hear the vSSD that was missing, so it counted as not heard itself, and nobody was left to stay. Fix: who
+    /// is missing, failed or silent is not heard for that reason.
+    #[test]
+    fn who_does_not_hear_one_that_is_missing_is_not_lost_itself() {
+        let mut world = World::new();
+        world.pass(0, 1_000);
+        world.rolls[0] = Some(Roll::default());
+        world.rolls[1] = Some(Roll {
+            unheard: vec![(2, 1)],
+            joining: vec![2],
+            ..here(2)
+        });
+        world.pass(1_000, 30_000);
+        assert_eq!(world.replicas(), [1, 2], "nobody else serves");
+        world.pass(30_000, 32_000);
+        assert_eq!(world.replicas(), [2]);
     }
 
     #[test]
