@@ -198,6 +198,11 @@ impl Reserve {
         page.with_mut(|bytes| bytes.fill(0));
         Some(page)
     }
+
+    /// Pages that can still be taken.
+    pub fn available(&self) -> usize {
+        self.pool.0.free.borrow().len()
+    }
 }
 
 impl Drop for Reserve {
