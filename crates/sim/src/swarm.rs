@@ -247,8 +247,8 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
             fleet.roll_back(host);
         }
     }
-    draw_tor_faults(&fleet, &mut spec, &mut tors);
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
+    draw_tor_faults(&fleet, &mut spec, &mut tors);
     (fleet, spec)
 }
 
