@@ -157,7 +157,7 @@ impl Set {
         }
     }
 
-    /// What was sent more than once was answered, by the ToR that is used or by the other one.
+    /// An operation that was sent more than once was answered, by the ToR that is used or by the other one.
     pub fn answered_again(&mut self, now: Instant, by_other: bool) {
         self.detour_until = by_other.then(|| now + DETOUR);
     }

@@ -181,7 +181,7 @@ impl Node {
         pool: Pool,
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
-        let mut ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
+        let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
         let superblock_pages = SLOTS as usize * ssd.superblock_pages().len();
         let mut node = Self {
             ssd,
