@@ -182,7 +182,7 @@ impl Node {
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
         let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
-        let superblock_pages = SLOTS as usize * ssd.superblock_pages().len();
+        let superblock_pages = SLOTS as usize * ssd.superblock_page_count(1);
         let mut node = Self {
             ssd,
             reserve: pool.reserve(superblock_pages),
@@ -773,7 +773,7 @@ impl Node {
             return;
         }
         // Without memory for it the change waits; it is looked at again with the next registration.
-        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_pages().len() {
+        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_page_count(1) {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
