@@ -266,12 +266,17 @@ impl Heal {
     fn look(&mut self, now: Instant, records: &Snapshot) {
         let mut lost = BTreeMap::new();
         for set in sets(records).map(|(_, _, set)| set) {
-            let unheard = self.unheard(set);
-            for (vssd, node) in set.vssds() {
-                let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-                let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
-                let cause = self.cause(now, vssd.0, node.0, joins);
-                let cause = cause.or(is_past.then_some(Cause::Past));
+            let causes: Vec<(VssdId, NodeId, Option<Cause>)> = set
+                .vssds()
+                .map(|(vssd, node)| (vssd, node, self.own_cause(now, records, set, vssd, node)))
+                .collect();
+            let sound: Vec<(u32, u8)> = causes
+                .iter()
+                .filter(|(.., cause)| cause.is_none())
+                .map(|(vssd, node, _)| (vssd.0, node.0))
+                .collect();
+            let unheard = self.unheard(set, &sound);
+            for (vssd, node, cause) in causes {
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
                 let seen = self.seen(now, cause, set, node.0);
@@ -327,9 +332,24 @@ impl Heal {
         status.boot < boot || status.boot > boot && status.boot_before.is_some_and(|before| before < boot)
     }
 
-    /// The member that most others do not hear, or that hears most others not, though all their nodes answer.
-    fn unheard(&self, set: &SetRecord) -> Option<u32> {
-        let members: Vec<(u32, u8)> = set.vssds().map(|(vssd, node)| (vssd.0, node.0)).collect();
+    /// What a member is lost for, whatever the others hear.
+    fn own_cause(
+        &self,
+        now: Instant,
+        records: &Snapshot,
+        set: &SetRecord,
+        vssd: VssdId,
+        node: NodeId,
+    ) -> Option<Cause> {
+        let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
+        let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
+        let cause = self.cause(now, vssd.0, node.0, joins);
+        cause.or(is_past.then_some(Cause::Past))
+    }
+
+    /// Of the members that are not lost themselves: the one that most others do not hear, or that hears most others not. Who does not hear
+    /// a lost one is not to blame.
+    fn unheard(&self, set: &SetRecord, members: &[(u32, u8)]) -> Option<u32> {
         let mut counts: Vec<u32> = vec![0; members.len()];
         let place = |of: u32| members.iter().position(|(vssd, _)| *vssd == of);
         // One that joins hears nobody before the others know of it.
@@ -850,6 +870,18 @@ mod tests {
         assert_eq!((expelling.vssds, expelling.was_primary), (vec![1], true));
         world.pass(now, now + 200);
         assert_eq!(world.set().expelling, None);
+    }
+
+    /// Bug: a node got an empty medium so soon that nobody had taken it for silent, and its primaries were never expelled. Cause: of two that do not
+    /// hear each other the second one was blamed, so both members were lost, and nobody stayed. Fix: who does not hear a lost one is well.
+    #[test]
+    fn a_missing_primary_is_expelled_though_the_other_does_not_hear_it() {
+        let mut world = World::new();
+        world.pass(0, 2_000);
+        let unheard = vec![(2, 1)];
+        world.rolls[..2].clone_from_slice(&[Some(Roll::default()), Some(Roll { unheard, ..here(2) })]);
+        world.pass(2_000, 6_000);
+        assert_eq!(world.replicas(), [2]);
     }
 
     #[test]
