@@ -50,6 +50,11 @@ impl Losses {
         self.acked
     }
 
+    /// Losses that have shown so far.
+    pub fn shown(&self) -> u64 {
+        self.count
+    }
+
     /// Acknowledged mutations are lost.
     pub fn note(&mut self, now: Instant) {
         self.count += 1;
@@ -58,8 +63,9 @@ impl Losses {
     }
 
     /// A flush that began when `acked` mutations were acknowledged is done. True if it has to tell its client of a loss. It tells of all only if
-    /// it is for all that may be lost; else the next one does.
-    pub fn tell(&mut self, client: u32, acked: u64) -> bool {
+    /// it is for all that may be lost; else the next one does. One that was under way when a loss showed (`shown` of them had before) fails
+    /// in any case: what was written before it may be lost.
+    pub fn tell(&mut self, client: u32, acked: u64, shown: u64) -> bool {
         // One that has left hears nothing.
         let Some(known) = self.known.get_mut(&client) else {
             return false;
@@ -69,7 +75,7 @@ impl Losses {
             *known = self.count;
             self.told = self.count;
         }
-        is_untold
+        is_untold || shown < self.count
     }
 }
 
